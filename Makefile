@@ -1,0 +1,43 @@
+# Everything on a fresh machine: `make tour` (the main job) and `make test`.
+# Each target installs into .venv first; nothing outside it is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest
+TOUR := $(PYTEST) suites/tour --cudamem -p no:randomly
+
+.PHONY: tour test lint test-gpu test-full bench clean
+
+tour: $(READY)
+	$(TOUR)
+
+test: $(READY)
+	$(PYTEST) -q -n 2
+	$(TOUR)
+
+test-full: $(READY)
+	HYPOTHESIS_PROFILE=full $(PYTEST) -q
+	$(TOUR)
+
+test-gpu: $(READY)
+	CUDAMEM_REQUIRE_GPU=1 $(PYTEST) -q
+	$(TOUR) --cudamem-device=cuda
+
+bench: $(READY)
+	$(BIN)/python -m suites.benchmarks
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=. $(BIN)/lint-imports
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

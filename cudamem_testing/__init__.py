@@ -1,0 +1,1 @@
+"""Memory tests for PyTorch."""

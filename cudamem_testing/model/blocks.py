@@ -1,0 +1,120 @@
+"""Blocks and live sets: what was allocated at a moment.
+
+Live at the peak, retained, the ledger of owners, the difference of two snapshots, pools and baselines are all a
+:class:`LiveSet`. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.stacks import Stack
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One live allocation with what is known of it.
+
+    ``size`` is what it takes from the allocator and ``requested`` what was asked for, in bytes. ``address`` and
+    ``order`` (position in the order of allocation) are ``None`` where the record does not tell. A block that was
+    never seen being allocated is ``preexisting``.
+    """
+
+    size: int
+    requested: int
+    device: Device
+    address: int | None = None
+    stack: Stack = Stack()
+    order: int | None = None
+    pool: tuple[int, int] = (0, 0)
+    stream: int = 0
+    thread: int | None = None
+    owner: str | None = None
+    preexisting: bool = False
+
+    def __str__(self) -> str:
+        return f"{format_size(self.size)} on {self.device} allocated {self.stack.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSet:
+    """The blocks that were live at one moment on one device.
+
+    ``rounding`` is what the allocator's counter held above the sum of the blocks (remainders that it did not
+    split off), so that ``total`` equals the counter to the byte. ``notes`` say what may be missing.
+    """
+
+    device: Device
+    blocks: tuple[Block, ...] = ()
+    rounding: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Bytes of all blocks and of the allocator's rounding."""
+        return sum(block.size for block in self.blocks) + self.rounding
+
+    def group_by(self, key: Callable[[Block], K]) -> list[Group[K]]:
+        """Groups of blocks with one key, largest first, ties in order of first appearance."""
+        groups: dict[K, list[Block]] = {}
+        for block in self.blocks:
+            groups.setdefault(key(block), []).append(block)
+        found = [Group(name, tuple(blocks)) for name, blocks in groups.items()]
+        return sorted(found, key=lambda group: -group.size)
+
+    def minus(self, other: LiveSet) -> LiveSet:
+        """The blocks of this set that the other does not hold: by order of allocation, else by address and size."""
+        held = Counter(map(_identity, other.blocks))
+        kept: list[Block] = []
+        for block in self.blocks:
+            identity = _identity(block)
+            if held[identity]:
+                held[identity] -= 1
+            else:
+                kept.append(block)
+        return LiveSet(self.device, tuple(kept), 0, self.notes)
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self.blocks)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __str__(self) -> str:
+        lines = [f"{format_size(self.total)} in {count(len(self.blocks), 'block')} on {self.device}"]
+        lines += [f"  {group}" for group in self.group_by(lambda block: block.stack.line)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Generic[K]):
+    """Blocks with one key."""
+
+    key: K
+    blocks: tuple[Block, ...] = field(default=())
+
+    @property
+    def size(self) -> int:
+        """Bytes of all blocks."""
+        return sum(block.size for block in self.blocks)
+
+    def __str__(self) -> str:
+        return f"{format_size(self.size)}  {count(len(self.blocks), 'block')}  {self.key}"
+
+
+def _identity(block: Block) -> tuple[object, ...]:
+    if block.order is not None:
+        return ("order", block.order)
+    return ("address", block.address, block.size)
+
+
+def count(number: int, noun: str) -> str:
+    """``1 block``, ``2 blocks``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

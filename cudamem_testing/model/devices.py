@@ -1,0 +1,93 @@
+"""Devices: every spelling parsed once.
+
+``torch`` is not imported: a device is a kind and an index. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+KINDS = ("cuda", "cpu", "host")
+_DEVICE = re.compile(r"(cuda|cpu|host)(?::(\d+))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Device:
+    """A device, or every device of a kind when ``index`` is ``None`` (there is one CPU, and its index is ``None``).
+
+    ``host`` is pinned host memory, a pseudo-device of its own.
+    """
+
+    kind: str
+    index: int | None = None
+
+    @classmethod
+    def parse(cls, value: object) -> Device:
+        """The device meant by ``0``, ``"cuda"``, ``"cuda:0"``, ``"cpu"``, a ``torch.device`` or a ``Device``.
+
+        An ``int`` is a CUDA index, as in torch.
+
+        Raises:
+            ValueError: for anything else, with what is accepted.
+        """
+        if isinstance(value, Device):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return cls("cuda", value)
+        text = value if isinstance(value, str) else _torch_device_text(value)
+        match = _DEVICE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"device {value!r} is not known: write cpu, cuda, cuda:N or host")
+        kind, index = match.groups()
+        if kind != "cuda" or index is None:
+            return cls(kind)
+        return cls(kind, int(index))
+
+    def covers(self, other: Device) -> bool:
+        """Whether ``other`` is this device or one of its kind when no index was given."""
+        return self.kind == other.kind and (self.index is None or self.index == other.index)
+
+    def __str__(self) -> str:
+        return self.kind if self.index is None else f"{self.kind}:{self.index}"
+
+
+def _torch_device_text(value: object) -> str:
+    """``cuda:1`` of a ``torch.device``, known by its two attributes so that torch need not be imported."""
+    if type(value).__module__ == "torch" and type(value).__name__ == "device":
+        return str(value)
+    return ""
+
+
+SELECTIONS = ("auto", "all", *KINDS[:2])
+
+
+def parse_selection(value: str) -> str | Device:
+    """The argument of ``--cudamem-device``: ``auto``, ``all``, ``cuda``, ``cuda:N`` or ``cpu``.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if value in ("auto", "all"):
+        return value
+    try:
+        device = Device.parse(value)
+    except ValueError:
+        device = Device("host")
+    if device.kind == "host":
+        raise ValueError(f"device {value!r} is not known: write auto, all, cpu, cuda or cuda:N")
+    return device
+
+
+def select(selection: str | Device, cuda_devices: int) -> tuple[Device, ...]:
+    """The devices to measure on a machine with ``cuda_devices`` visible cards; absent ones are left out."""
+    cards = tuple(Device("cuda", index) for index in range(cuda_devices))
+    if selection == "auto":
+        return cards or (Device("cpu"),)
+    if selection == "all":
+        return (*cards, Device("cpu"))
+    return tuple(device for device in (*cards, Device("cpu")) if _as_device(selection).covers(device))
+
+
+def _as_device(selection: str | Device) -> Device:
+    return selection if isinstance(selection, Device) else Device.parse(selection)

@@ -1,0 +1,64 @@
+"""Findings: the only thing that fails a test, with its closed lists of kinds, verdicts and severities.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from cudamem_testing.model.devices import Device
+
+
+class Kind(str, Enum):
+    """What sort of fault was found."""
+
+    LEAK = "leak"
+    CYCLE = "cycle"
+    BUDGET = "budget"
+    BASELINE = "baseline"
+    OOM = "oom"
+    POOL = "pool"
+    OUTSIDE = "outside allocator"
+    OTHER = "other"
+
+
+class Severity(str, Enum):
+    """What a finding does: fail the test, stand in the summary, or be a remark."""
+
+    FAIL = "fail"
+    WARN = "warn"
+    NOTE = "note"
+
+
+class Verdict(str, Enum):
+    """Why a finding is what it is; leaks and cycles say why a block lives, limits which side was broken."""
+
+    OVER = "over budget"
+    UNDER = "under lower bound"
+    NOT_REPEATABLE = "body is not repeatable"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault of one test or of the run.
+
+    ``bytes`` is what it is about: the excess of a budget, the retained bytes of a leak; ``None`` where it is not
+    a number of bytes. ``allocated`` is the line that allocated, ``holder`` the chain of references that holds,
+    ``cause`` what findings are grouped by. ``message`` is its first line for people, ``details`` the lines below.
+    """
+
+    kind: Kind
+    verdict: Verdict
+    severity: Severity
+    message: str
+    bytes: int | None = None
+    device: Device | None = None
+    allocated: str | None = None
+    holder: str | None = None
+    cause: str | None = None
+    details: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join((self.message, *self.details))

@@ -1,0 +1,252 @@
+"""Limits: one grammar for all of them, and the only place that compares.
+
+A size alone means *at most*; ``at_least`` is the only lower bound. A limit holds for each measured device, or for a
+kind of device, or for one. Several budgets can speak about one test: the nearest wins for each metric and device, and
+within one budget the most specific device does. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.sizes import format_size, parse_size
+from cudamem_testing.model.windows import Window
+
+SIZES = ("peak", "reserved", "retained")
+COUNTS = ("allocations", "retries")
+METRICS = (*SIZES, *COUNTS)
+Side = Literal["at most", "at least"]
+
+
+class LimitError(ValueError):
+    """What is wrong with a budget, one problem a line in ``problems``."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A bound on one metric; ``value`` is ``None`` where a nearer budget lifts a farther one.
+
+    ``device`` is ``None`` for every measured device. ``absolute`` judges ``peak`` and ``reserved`` as they are instead
+    of above the window's start.
+    """
+
+    metric: str
+    value: int | None
+    side: Side = "at most"
+    device: Device | None = None
+    absolute: bool = False
+
+    def covers(self, device: Device) -> bool:
+        """Whether the limit speaks about the device."""
+        return self.device is None or self.device.covers(device)
+
+    def measured(self, window: Window) -> int | None:
+        """The number in ``window`` that the limit is about; ``None`` where it is unknown."""
+        if self.metric == "peak":
+            return window.peak if self.absolute else window.peak_growth
+        if self.metric == "reserved":
+            return window.reserved_peak if self.absolute else window.reserved_growth
+        value: int | None = getattr(window, self.metric)
+        return value
+
+    def judge(self, window: Window) -> Breach | None:
+        """The breach of this limit by ``window``, or ``None`` when it holds or cannot be judged."""
+        measured = self.measured(window)
+        if measured is None or self.value is None:
+            return None
+        broken = measured > self.value if self.side == "at most" else measured < self.value
+        return Breach(self, self.value, measured, window) if broken else None
+
+    def text(self, number: int) -> str:
+        """A number of this metric as people read it."""
+        return format_size(number) if self.metric in SIZES else str(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A limit that a window broke."""
+
+    limit: Limit
+    bound: int
+    measured: int
+    window: Window
+
+    @property
+    def excess(self) -> int:
+        """How far the limit was missed; positive, in bytes for sizes."""
+        return abs(self.measured - self.bound)
+
+    def __str__(self) -> str:
+        limit, text = self.limit, self.limit.text
+        above = " above start" if limit.metric in ("peak", "reserved") and not limit.absolute else ""
+        verdict = "over its budget" if limit.side == "at most" else "under its lower bound"
+        place = f"{self.window.device}" if self.window.name == "call" else f"{self.window.name}, {self.window.device}"
+        return (
+            f"{limit.metric} {text(self.measured)}{above} is {verdict} of {text(self.bound)} "
+            f"by {text(self.excess)} ({place})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The limits that one marker, option or call wrote down, and the warm-up runs it asks for."""
+
+    limits: tuple[Limit, ...]
+    warmup: int = 0
+    source: str = ""
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{limit.metric} {limit.side} {'anything' if limit.value is None else limit.text(limit.value)}"
+            + (f" on {limit.device}" if limit.device else "")
+            for limit in self.limits
+        )
+
+
+def budget(
+    *,
+    peak: object = None,
+    reserved: object = None,
+    retained: object = None,
+    allocations: object = None,
+    retries: object = None,
+    at_least: object = None,
+    device: object = None,
+    absolute: object = False,
+    warmup: object = 0,
+    source: str = "",
+) -> Budget:
+    """Parse the arguments of a budget.
+
+    Each metric takes a size (bytes or text; a count for ``allocations`` and ``retries``) or a mapping from a device or
+    kind of device to one; ``None`` in a mapping lifts an outer limit there. ``at_least`` is a size (for ``peak``) or a
+    mapping from metric to what the metric itself takes.
+
+    Raises:
+        LimitError: naming every wrong argument.
+    """
+    problems: list[str] = []
+    scope: Device | None = None
+    if device is not None:
+        try:
+            scope = Device.parse(device)
+        except ValueError as error:
+            problems.append(str(error))
+    if not isinstance(absolute, bool):
+        problems.append(f"absolute={absolute!r} is not True or False")
+    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+        problems.append(f"warmup={warmup!r} is not a number of runs")
+    limits: list[Limit] = []
+    above: Iterable[tuple[str, object]] = (
+        ("peak", peak),
+        ("reserved", reserved),
+        ("retained", retained),
+        ("allocations", allocations),
+        ("retries", retries),
+    )
+    below = at_least.items() if isinstance(at_least, Mapping) else (("peak", at_least),)
+    sides: tuple[tuple[Side, Iterable[tuple[str, object]]], ...] = (("at most", above), ("at least", below))
+    for side, given in sides:
+        for metric, value in given:
+            if metric not in METRICS:
+                problems.append(f"at_least has the unknown metric {metric!r}: write {', '.join(METRICS)}")
+            elif value is not None:
+                limits += _limits(metric, value, side, scope, absolute is True, problems)
+    problems += contradictions(limits)
+    if not limits and not problems and not warmup:
+        problems.append("no limit is given: write for example peak='512MiB'")
+    if problems:
+        raise LimitError(problems)
+    return Budget(tuple(limits), warmup if isinstance(warmup, int) else 0, source)
+
+
+def parse_budget(text: str, source: str = "") -> Budget:
+    """The budget of ``--cudamem-budget``: ``peak=2GiB,retained=0``.
+
+    Raises:
+        LimitError: naming every wrong part.
+    """
+    arguments: dict[str, object] = {}
+    problems: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        metric, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or metric not in METRICS:
+            problems.append(f"{part!r} is not METRIC=SIZE with a metric of {', '.join(METRICS)}")
+        elif metric in arguments:
+            problems.append(f"{metric} is given twice")
+        else:
+            arguments[metric] = int(value) if value.isdecimal() else value
+    try:
+        parsed = budget(**arguments, source=source)
+    except LimitError as error:
+        problems += [] if problems and not arguments else error.problems
+        raise LimitError(problems) from None
+    if problems:
+        raise LimitError(problems)
+    return parsed
+
+
+def effective(budgets: Sequence[Budget], device: Device) -> tuple[Limit, ...]:
+    """The limits in force on ``device``: of each metric and side the nearest budget's most specific one.
+
+    ``budgets`` come nearest first. A limit lifted with ``None`` is left out.
+    """
+    chosen: dict[tuple[str, Side], Limit] = {}
+    for one in budgets:
+        fitting = sorted((limit for limit in one.limits if limit.covers(device)), key=_specificity, reverse=True)
+        nearest = {(limit.metric, limit.side): limit for limit in reversed(fitting)}
+        for key, limit in nearest.items():
+            chosen.setdefault(key, limit)
+    order = {metric: place for place, metric in enumerate(METRICS)}
+    found = (limit for limit in chosen.values() if limit.value is not None)
+    return tuple(sorted(found, key=lambda limit: (order[limit.metric], limit.side != "at most")))
+
+
+def contradictions(limits: Iterable[Limit]) -> list[str]:
+    """Lower bounds above the upper bound of the same metric on the same device."""
+    limits = tuple(limits)
+    return [
+        f"at_least {low.metric} of {low.text(low.value)} is above the limit of {high.text(high.value)}"
+        for low in limits
+        for high in limits
+        if low.side == "at least" and high.side == "at most" and low.metric == high.metric
+        if low.device is None or high.device is None or low.device.covers(high.device) or high.device.covers(low.device)
+        if low.value is not None and high.value is not None and low.value > high.value
+    ]
+
+
+def _specificity(limit: Limit) -> tuple[bool, bool]:
+    return limit.device is not None, limit.device is not None and limit.device.index is not None
+
+
+def _limits(
+    metric: str, value: object, side: Side, scope: Device | None, absolute: bool, problems: list[str]
+) -> list[Limit]:
+    found: list[Limit] = []
+    by_device = value.items() if isinstance(value, Mapping) else ((scope, value),)
+    if isinstance(value, Mapping) and not value:
+        problems.append(f"{metric}={{}} names no device")
+    for key, size in by_device:
+        try:
+            device = None if key is None else Device.parse(key)
+            if isinstance(value, Mapping) and scope is not None and device is not None and not scope.covers(device):
+                raise ValueError(f"names {device} beside device={scope}")
+            number = None if size is None else (parse_size(size) if metric in SIZES else _parse_count(size))
+        except ValueError as error:
+            problems.append(f"{metric}: {error}")
+        else:
+            found.append(Limit(metric, number, side, device, absolute))
+    return found
+
+
+def _parse_count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is not a count: write an int of 0 or more")
+    return value

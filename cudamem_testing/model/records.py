@@ -1,0 +1,94 @@
+"""Records: what the reports know of a test and of a run. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from cudamem_testing.model.findings import Finding, Severity
+from cudamem_testing.model.windows import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What was measured where: devices with their names, torch's version, the allocator's backend and settings."""
+
+    devices: tuple[str, ...] = ()
+    torch: str | None = None
+    allocator: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TestRecord:
+    """One run of one test.
+
+    ``windows`` holds setup, call, teardown and the regions on every measured device, in the order in which they ended;
+    ``whole`` one window per device from the start of setup to the end of teardown. ``budget_used`` is the largest
+    share of an upper limit that the test took (1.0 is all of it), ``None`` without one.
+    """
+
+    __test__ = False
+
+    nodeid: str
+    outcome: str = "unknown"
+    attempt: int = 1
+    windows: tuple[Window, ...] = ()
+    whole: tuple[Window, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    budget_used: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def window(self, name: str = "call", device: str | None = None) -> Window:
+        """The window of that name; the first device's unless one is named.
+
+        Raises:
+            KeyError: when there is none.
+        """
+        for window in self.windows:
+            if window.name == name and device in (None, str(window.device)):
+                return window
+        raise KeyError(f"{self.nodeid} has no window {name!r} on {device or 'any device'}")
+
+    @property
+    def failing(self) -> tuple[Finding, ...]:
+        """The findings that fail the test."""
+        return tuple(finding for finding in self.findings if finding.severity is Severity.FAIL)
+
+    def but(self, **changes: object) -> TestRecord:
+        """A copy with other values."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return "\n".join((f"{self.nodeid} {self.outcome}", *map(str, (*self.windows, *self.findings))))
+
+
+@dataclass(frozen=True, slots=True)
+class FixtureRecord:
+    """The setup or the teardown of a fixture wider than one test."""
+
+    name: str
+    scope: str
+    first_used_by: str
+    windows: tuple[Window, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """Everything that a run measured."""
+
+    environment: Environment = Environment()
+    tests: tuple[TestRecord, ...] = ()
+    fixtures: tuple[FixtureRecord, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    unenforced: dict[str, int] = field(default_factory=dict)
+
+    def test(self, name: str) -> TestRecord:
+        """The last record of the test whose id ends with ``name``.
+
+        Raises:
+            KeyError: when there is none.
+        """
+        for record in reversed(self.tests):
+            if record.nodeid.endswith(name):
+                return record
+        raise KeyError(f"no test {name!r} among {[record.nodeid for record in self.tests]}")

@@ -1,0 +1,60 @@
+"""Sizes: bytes in, bytes out, and one spelling for people.
+
+Everything in the package counts bytes as ``int``. Text is parsed once, here, exactly (no floats), and shown in
+binary units. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+UNITS = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_HINT = "write bytes as an int, or a number with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
+
+
+def parse_size(value: object) -> int:
+    """Bytes of a size: an ``int``, or text such as ``"512MiB"``, ``"1.5 GiB"``, ``"7GB"``, ``"4096"``.
+
+    ``KiB MiB GiB TiB`` are binary, ``kB MB GB TB`` decimal, in any letter case. A fraction of a byte is dropped.
+
+    Raises:
+        ValueError: for anything else, with what is accepted; negative sizes and ``bool`` are refused.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise ValueError(f"size {value} is negative: {_HINT}")
+        return int(value)
+    if not isinstance(value, str):
+        raise ValueError(f"size {value!r} is a {type(value).__name__}: {_HINT}")
+    match = _SIZE.fullmatch(value)
+    if match is None or not value.isascii():
+        raise ValueError(f"size {value!r} is not understood: {_HINT}")
+    number, unit = match.groups()
+    factor = UNITS.get(unit.upper() or "B")
+    if factor is None:
+        raise ValueError(f"size {value!r} has the unknown unit {unit!r}: {_HINT}")
+    return int(Decimal(number) * factor)
+
+
+def format_size(size: int) -> str:
+    """A size in bytes as people read it: ``612.4 MiB``, ``512 B``, ``-1.5 KiB``; one decimal above bytes."""
+    sign, rest = ("-", -size) if size < 0 else ("", size)
+    if rest < 1024:
+        return f"{sign}{rest} B"
+    for power, unit in ((1, "KiB"), (2, "MiB"), (3, "GiB"), (4, "TiB")):
+        tenths = (rest * 20 + 1024**power) // (2 * 1024**power)  # round half up, in tenths
+        if tenths < 10240 or unit == "TiB":
+            break
+    return f"{sign}{tenths // 10}.{tenths % 10} {unit}"

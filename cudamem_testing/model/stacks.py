@@ -1,0 +1,126 @@
+"""Stacks: where an allocation came from, in the words of the project that is being tested.
+
+The only place that shortens a path and that picks the project's own line. A :class:`Locator` knows the project's
+root; it turns raw ``(file, line, function)`` triples into a :class:`Stack` whose frames are marked ``project``,
+``library`` or ``generated``. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+Origin = Literal["project", "library", "generated"]
+RawFrame = tuple[str, int, str]
+
+_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+_STANDARD = tuple(
+    path.rstrip("/\\") + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if path
+)
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call: a path relative to the project or to its library, a line (0 where unknown), a qualified name."""
+
+    file: str
+    line: int
+    function: str
+    origin: Origin = "project"
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place} in {self.function}" if self.function else place
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Calls from the innermost outwards; empty where the recorder had none."""
+
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def project_frame(self) -> Frame | None:
+        """The innermost frame of the project: the line that its author can change."""
+        return next((frame for frame in self.frames if frame.origin == "project"), None)
+
+    @property
+    def library_call(self) -> Frame | None:
+        """The innermost frame before the project's own; ``None`` where the project's line allocated itself."""
+        first = self.frames[0] if self.frames else None
+        return first if first is not None and first.origin != "project" else None
+
+    @property
+    def caller(self) -> Frame | None:
+        """The outermost frame of the project when it is another one than the innermost: the call in the test."""
+        project = [frame for frame in self.frames if frame.origin == "project"]
+        return project[-1] if len(project) > 1 else None
+
+    @property
+    def line(self) -> str:
+        """Where to look: the project's line, else the innermost frame, else ``(no Python stack)``."""
+        frame = self.project_frame or (self.frames[0] if self.frames else None)
+        return "(no Python stack)" if frame is None else str(frame)
+
+    @property
+    def library(self) -> str:
+        """The library call behind the project's line, as ``torch/nn/functional.py softmax``; empty without one."""
+        frame = self.library_call
+        if frame is None or self.project_frame is None:
+            return ""
+        return f"{frame.file} {frame.function}"
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.frames)) or "(no Python stack)"
+
+
+@dataclass(slots=True)
+class Locator:
+    """Turns raw frames into :class:`Frame` objects for a project whose root folder is ``root``.
+
+    A file below ``root`` is the project's unless it lies in a ``site-packages`` folder; everything else that does not
+    belong to an installed package, to the standard library or to this plugin counts as the project's too, because
+    people run tests against checkouts beside each other.
+    """
+
+    root: str
+    _files: dict[str, tuple[str, Origin]] = field(default_factory=dict, repr=False)
+
+    def frame(self, raw: RawFrame) -> Frame:
+        """One raw frame, shortened and marked."""
+        file, line, function = raw
+        known = self._files.get(file)
+        if known is None:
+            known = self._files[file] = self._locate(file)
+        return Frame(known[0], line, function, known[1])
+
+    def stack(self, raw: Iterable[RawFrame]) -> Stack:
+        """Raw frames, innermost first."""
+        return Stack(tuple(map(self.frame, raw)))
+
+    def _locate(self, file: str) -> tuple[str, Origin]:
+        if file.startswith("<") or not file:
+            return file or "<unknown>", "generated"
+        package = _PACKAGES.match(file)
+        if package is not None:
+            return _slashes(file[package.end() :]), "library"
+        if "torchinductor_" in file:
+            return _slashes(os.path.basename(file)), "generated"
+        if file.startswith(_OWN):
+            return "cudamem_testing/" + _slashes(file[len(_OWN) :]), "library"
+        for folder in _STANDARD:
+            if file.startswith(folder):
+                return _slashes(file[len(folder) :]), "library"
+        prefix = self.root.rstrip("/\\") + os.sep
+        if file.startswith(prefix):
+            return _slashes(file[len(prefix) :]), "project"
+        return _slashes(os.sep.join(file.split(os.sep)[-2:])), "project"
+
+
+def _slashes(path: str) -> str:
+    return path.replace("\\", "/")

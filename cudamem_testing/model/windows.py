@@ -1,0 +1,59 @@
+"""Windows: measured spans. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.sizes import format_size
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One span on one device, in bytes and counts.
+
+    ``start``, ``peak`` and ``end`` are allocated bytes. ``retained`` is ``end - start`` and negative when memory from
+    before was freed inside. Memory that a wider fixture took or gave back inside is the fixture's: ``start`` (and
+    its kin) is moved by it, and a note says so. ``complete`` is false when something may have been missed.
+    """
+
+    name: str
+    device: Device
+    start: int | None = None
+    peak: int | None = None
+    end: int | None = None
+    requested_start: int | None = None
+    requested_peak: int | None = None
+    reserved_start: int | None = None
+    reserved_peak: int | None = None
+    retained: int | None = None
+    allocations: int | None = None
+    segments: int | None = None
+    retries: int | None = None
+    complete: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def peak_growth(self) -> int | None:
+        """Peak above start, in bytes."""
+        return None if self.peak is None or self.start is None else self.peak - self.start
+
+    @property
+    def requested_growth(self) -> int | None:
+        """Peak of requested bytes above start."""
+        if self.requested_peak is None or self.requested_start is None:
+            return None
+        return self.requested_peak - self.requested_start
+
+    @property
+    def reserved_growth(self) -> int | None:
+        """Peak of reserved bytes above start."""
+        if self.reserved_peak is None or self.reserved_start is None:
+            return None
+        return self.reserved_peak - self.reserved_start
+
+    def __str__(self) -> str:
+        sizes = (("start", self.start), ("peak", self.peak), ("end", self.end))
+        known = ", ".join(f"{name} {'?' if size is None else format_size(size)}" for name, size in sizes)
+        incomplete = "" if self.complete else ", incomplete"
+        return f"{self.name} on {self.device}: {known}{incomplete}"

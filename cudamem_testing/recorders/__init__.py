@@ -1,0 +1,1 @@
+"""Recorders: the source of truth for one device. PYTEST_DONT_REWRITE"""

@@ -1,0 +1,69 @@
+"""Tables, as text and as Markdown. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Align = Literal["left", "right"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column; an ``elastic`` one gives way when the table is too wide, by losing the middle of its cells."""
+
+    title: str
+    align: Align = "left"
+    elastic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text under columns."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def lines(self, width: int | None = None, *, header: bool = True, gap: int = 2, indent: int = 0) -> list[str]:
+        """Aligned lines without trailing spaces, at most ``width`` characters wide where elastic columns allow it."""
+        rows = [tuple(column.title for column in self.columns), *self.rows] if header else [*self.rows]
+        if not rows:
+            return []
+        widths = [max(len(row[place]) for row in rows) for place in range(len(self.columns))]
+        if width is not None:
+            spare = width - indent - sum(widths) - gap * (len(widths) - 1)
+            for place in reversed(range(len(widths))):
+                if spare < 0 and self.columns[place].elastic:
+                    narrower = max(12, widths[place] + spare)
+                    spare += widths[place] - narrower
+                    widths[place] = narrower
+        lines = []
+        for row in rows:
+            cells = [
+                elide(cell, size).rjust(size) if column.align == "right" else elide(cell, size).ljust(size)
+                for column, cell, size in zip(self.columns, row, widths, strict=True)
+            ]
+            lines.append((" " * indent + (" " * gap).join(cells)).rstrip())
+        return lines
+
+    def markdown(self) -> str:
+        """The table for a pull request."""
+        lines = [
+            "| " + " | ".join(column.title for column in self.columns) + " |",
+            "| " + " | ".join("---:" if column.align == "right" else "---" for column in self.columns) + " |",
+        ]
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def elide(text: str, width: int) -> str:
+    """``text`` in at most ``width`` characters: the middle gives way, the end keeps most of the room."""
+    if len(text) <= width:
+        return text
+    if width <= 3:
+        return text[:width]
+    tail = (width - 3) * 2 // 3
+    return f"{text[: width - 3 - tail]}...{text[len(text) - tail :]}"

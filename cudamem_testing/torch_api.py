@@ -1,0 +1,137 @@
+"""Every private torch call of the package, found by feature and never by version.
+
+torch is imported only inside functions, so that a run without torch stays without it. Where a function is gone, the
+caller gets ``None`` (or an empty answer) and says in a note what is then unknown.
+
+| call | first seen | when it is gone |
+| --- | --- | --- |
+| ``torch._C._cuda_memoryStats`` | 1.4 | no CUDA counters |
+| ``torch._C._cuda_resetPeakMemoryStats`` | 1.4 | no CUDA peaks |
+| ``torch._C._cuda_resetAccumulatedMemoryStats`` | 1.4 | counts restart when a test resets them |
+| ``torch._C._accelerator_getDeviceStats`` and resets | 2.9 | nothing: tests cannot call them either |
+| ``torch._C._cuda_setMemoryFraction`` / ``_cuda_getMemoryFraction`` | 1.8 / 2.8 | hard limits end with no limit |
+| ``torch.autograd.profiler._enable_profiler`` and its kin | 1.8 | no CPU fallback without a compiler |
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+Stats = dict[str, Any]
+
+
+def imported() -> bool:
+    """Whether this process has imported torch (wholly: a test may be importing it right now)."""
+    module = sys.modules.get("torch")
+    return module is not None and hasattr(module, "cuda") and hasattr(module, "_C")
+
+
+def version() -> str | None:
+    """The installed torch's version, from its metadata; torch is not imported."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def bindings() -> ModuleType:
+    """``torch._C``, whose functions every spelling of the Python API looks up at each call."""
+    import torch
+
+    return cast("ModuleType", torch._C)
+
+
+def cuda_device_count() -> int:
+    """Visible CUDA devices; asks NVML first and initialises nothing."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def cuda_initialized() -> bool:
+    """Whether something has initialised CUDA in this process."""
+    import torch
+
+    return torch.cuda.is_initialized()
+
+
+def current_cuda_device() -> int:
+    """The index of the current CUDA device; 0 before CUDA is initialised."""
+    import torch
+
+    return torch.cuda.current_device() if cuda_initialized() else 0
+
+
+def allocator_backend() -> str:
+    """``native`` or ``cudaMallocAsync``, or the name of a pluggable allocator."""
+    import torch
+
+    try:
+        return str(torch.cuda.get_allocator_backend())
+    except (AttributeError, RuntimeError):  # builds without CUDA; pluggable allocators
+        return "pluggable"
+
+
+def cuda_function(name: str) -> Callable[..., Any] | None:
+    """The function ``name`` of ``torch._C``, or ``None`` where this build has none."""
+    return getattr(bindings(), name, None)
+
+
+def total_memory(index: int) -> int:
+    """Bytes of memory on the card; initialises CUDA."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(index).total_memory)
+
+
+def empty_cache() -> None:
+    """Give cached segments back to the driver; nothing before CUDA is initialised."""
+    import torch
+
+    torch.cuda.empty_cache()
+
+
+def memory_fraction(index: int) -> float | None:
+    """The fraction of the card that the process may take; ``None`` where torch cannot tell."""
+    get = cuda_function("_cuda_getMemoryFraction")
+    return None if get is None else float(get(index))
+
+
+def set_memory_fraction(index: int, fraction: float) -> None:
+    """Limit what the process may reserve on the card."""
+    set_ = cuda_function("_cuda_setMemoryFraction")
+    if set_ is None:
+        raise RuntimeError("this build of torch cannot limit CUDA memory (torch._C._cuda_setMemoryFraction is missing)")
+    set_(fraction, index)
+
+
+def profiler_module() -> ModuleType | None:
+    """``torch.autograd.profiler`` if it has the functions that start and stop a recording."""
+    from torch.autograd import profiler
+
+    names = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
+    return profiler if all(hasattr(profiler, name) for name in names) else None
+
+
+def memory_profiler_config() -> tuple[Any, set[Any], set[Any]]:
+    """Arguments that make the profiler record memory and nothing else: its config, activities and scopes."""
+    from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, RecordScope, _ExperimentalConfig
+
+    config = ProfilerConfig(
+        ProfilerState.KINETO,
+        False,  # shapes
+        True,  # memory
+        False,  # stacks
+        False,  # flops
+        False,  # modules
+        _ExperimentalConfig(),
+    )
+    return config, {ProfilerActivity.CPU}, {RecordScope.USER_SCOPE}

@@ -1,0 +1,1 @@
+"""Windows: counters over time, nested spans and limits at work. PYTEST_DONT_REWRITE"""

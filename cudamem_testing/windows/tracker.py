@@ -1,0 +1,174 @@
+"""Nested spans over all recorders.
+
+A recorder has one set of peaks, and each boundary of a span starts new ones. So at every boundary the peaks since the
+last one are folded into every open span, which makes a parent's peak at least each child's. What a wider fixture takes
+or gives back while it is set up or torn down belongs to the fixture: the spans around it stand still meanwhile, and
+their levels are moved by its growth. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cudamem_testing.model.counters import Counters
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.windows import Window
+from cudamem_testing.recorders.base import Recorder
+
+Read = tuple[Recorder, Counters]
+LATE = "torch was first imported inside this window"
+
+
+class Span:
+    """An open window; close it with the tracker that opened it."""
+
+    __slots__ = ("exclusive", "levels", "name", "notes", "still")
+
+    def __init__(self, name: str, exclusive: bool) -> None:
+        self.name = name
+        self.exclusive = exclusive
+        self.levels: dict[Device, _Level] = {}
+        self.notes: list[str] = []
+        self.still = 0  # exclusive spans that are open inside
+
+
+class Tracker:
+    """Opens and closes spans; one for a test session, or for one ``Memory`` outside pytest."""
+
+    def __init__(self, recorders: Sequence[Recorder] = ()) -> None:
+        self._recorders: list[Recorder] = list(recorders)
+        self._open: list[Span] = []
+
+    @property
+    def recorders(self) -> tuple[Recorder, ...]:
+        """The recorders at work."""
+        return tuple(self._recorders)
+
+    def attach(self, recorders: Sequence[Recorder]) -> None:
+        """Add recorders; spans that are open now end without numbers for their devices, and say why."""
+        self._recorders += recorders
+
+    def open(self, name: str, *, exclusive: bool = False) -> Span:
+        """Start a span. An exclusive one (a wider fixture's) is not counted in the spans around it."""
+        return self._start(name, exclusive, self._boundary())
+
+    def close(self, span: Span) -> tuple[Window, ...]:
+        """End a span: one window for each device."""
+        return self._end(span, self._boundary())
+
+    def switch(self, closing: Span, name: str) -> tuple[tuple[Window, ...], Span]:
+        """End one span and start the next with a single read."""
+        reads = self._boundary()
+        return self._end(closing, reads), self._start(name, False, reads)
+
+    def peek(self, span: Span) -> tuple[Window, ...]:
+        """The window up to now; the span stays open."""
+        return _windows(span, self._boundary())
+
+    def _boundary(self) -> list[Read]:
+        reads = [(recorder, recorder.boundary()) for recorder in self._recorders]
+        for span in self._open:
+            if not span.still:
+                for recorder, counters in reads:
+                    level = span.levels.get(recorder.device)
+                    if level is not None:
+                        level.fold(counters)
+        return reads
+
+    def _start(self, name: str, exclusive: bool, reads: list[Read]) -> Span:
+        span = Span(name, exclusive)
+        span.levels = {recorder.device: _Level(counters) for recorder, counters in reads}
+        if exclusive:
+            for outer in self._open:
+                outer.still += 1
+        self._open.append(span)
+        return span
+
+    def _end(self, span: Span, reads: list[Read]) -> tuple[Window, ...]:
+        place = self._open.index(span)
+        del self._open[place]
+        if span.exclusive:
+            for outer in self._open[:place]:
+                outer.still -= 1
+                _move(outer, span, reads)
+        return _windows(span, reads)
+
+
+class _Level:
+    """One span on one device: where it started, and the highest peaks seen since."""
+
+    __slots__ = ("allocated_peak", "requested_peak", "reserved_peak", "start")
+
+    def __init__(self, start: Counters) -> None:
+        self.start = start
+        self.allocated_peak = start.allocated
+        self.requested_peak = start.requested
+        self.reserved_peak = start.reserved
+
+    def fold(self, counters: Counters) -> None:
+        self.allocated_peak = _highest(self.allocated_peak, counters.allocated_peak)
+        self.requested_peak = _highest(self.requested_peak, counters.requested_peak)
+        self.reserved_peak = _highest(self.reserved_peak, counters.reserved_peak)
+
+    def move(self, inner: Counters, now: Counters) -> int | None:
+        """Move the level by the growth from ``inner`` to ``now``; the growth of allocated bytes."""
+        growth = [_growth(before, after) for before, after in zip(inner[:-1], now[:-1], strict=True)]
+        moved = (_sum(value, by) for value, by in zip(self.start[:-1], growth, strict=True))
+        self.start = Counters(*moved, notes=self.start.notes)
+        allocated, _, requested, _, reserved, *_ = growth
+        self.allocated_peak = _sum(self.allocated_peak, allocated)
+        self.requested_peak = _sum(self.requested_peak, requested)
+        self.reserved_peak = _sum(self.reserved_peak, reserved)
+        return allocated
+
+
+def _move(outer: Span, inner: Span, reads: list[Read]) -> None:
+    for recorder, now in reads:
+        before, level = inner.levels.get(recorder.device), outer.levels.get(recorder.device)
+        if before is None or level is None:
+            continue
+        growth = level.move(before.start, now)
+        if growth:
+            outer.notes.append(f"{inner.name} changed {recorder.device} by {format_size(growth)}, not counted here")
+
+
+def _windows(span: Span, reads: list[Read]) -> tuple[Window, ...]:
+    return tuple(_window(span, recorder, now) for recorder, now in reads)
+
+
+def _window(span: Span, recorder: Recorder, now: Counters) -> Window:
+    level = span.levels.get(recorder.device)
+    if level is None:
+        return Window(span.name, recorder.device, complete=False, notes=(LATE,))
+    start = level.start
+    reasons = () if recorder.incomplete is None else (recorder.incomplete,)
+    return Window(
+        name=span.name,
+        device=recorder.device,
+        start=start.allocated,
+        peak=level.allocated_peak,
+        end=now.allocated,
+        requested_start=start.requested,
+        requested_peak=level.requested_peak,
+        reserved_start=start.reserved,
+        reserved_peak=level.reserved_peak,
+        retained=_growth(start.allocated, now.allocated),
+        allocations=_growth(start.allocations, now.allocations),
+        segments=_growth(start.segments, now.segments),
+        retries=_growth(start.retries, now.retries),
+        complete=recorder.incomplete is None,
+        notes=(*now.notes, *reasons, *span.notes),
+    )
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _sum(value: int | None, by: int | None) -> int | None:
+    return None if value is None or by is None else value + by
+
+
+def _highest(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)
