@@ -20,7 +20,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -46,7 +46,7 @@ def bindings() -> ModuleType:
     """``torch._C``, whose functions every spelling of the Python API looks up at each call."""
     import torch
 
-    return cast("ModuleType", torch._C)
+    return torch._C
 
 
 def cuda_device_count() -> int:
@@ -60,7 +60,7 @@ def cuda_initialized() -> bool:
     """Whether something has initialised CUDA in this process."""
     import torch
 
-    return torch.cuda.is_initialized()
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def current_cuda_device() -> int:

@@ -19,8 +19,12 @@ class Recorder(Protocol):
     @property
     def incomplete(self) -> str | None: ...
 
-    def boundary(self) -> Counters:
-        """Read the counters, with the peaks since the last boundary, and start new peaks."""
+    def wake(self, *, limited: bool) -> None:
+        """A test begins; a recorder that is costly stays asleep unless a limit or a window was written down for it."""
+        ...
+
+    def boundary(self) -> Counters | None:
+        """Read the counters, with the peaks since the last boundary, and start new peaks; ``None`` while asleep."""
         ...
 
     def set_limit(self, size: int | None) -> None:

@@ -8,7 +8,6 @@ functions of ``torch._C`` that every spelling of the Python API looks up at each
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from cudamem_testing import torch_api
@@ -89,7 +88,7 @@ class CudaRecorder:
 
     incomplete: str | None = None
 
-    def __init__(self, device: Device, statistics: Callable[[], CudaStatistics], backend: str = "native") -> None:
+    def __init__(self, device: Device, statistics: CudaStatistics, backend: str = "native") -> None:
         self.device = device
         self._index = device.index or 0
         self._statistics = statistics
@@ -97,11 +96,14 @@ class CudaRecorder:
         self._notes = () if self._native else (f"allocator {backend} counts allocated and reserved bytes only",)
         self._fraction: float | None = None
 
+    def wake(self, *, limited: bool) -> None:
+        """Always awake."""
+
     def boundary(self) -> Counters:
         """One C call and a reset of the peaks; zeros, without a call, before CUDA is initialised."""
         if not torch_api.cuda_initialized():
             return ZERO
-        stats, lost, counted = self._statistics().read(self._index)
+        stats, lost, counted = self._statistics.read(self._index)
         allocated = stats["allocated_bytes"]["all"]
         reserved = stats["reserved_bytes"]["all"]
         peaks = [stats, *lost]
@@ -140,7 +142,7 @@ class CudaRecorder:
         total = torch_api.total_memory(self._index)
         self._fraction = torch_api.memory_fraction(self._index)
         torch_api.empty_cache()
-        stats = self._statistics().peek(self._index)
+        stats = self._statistics.peek(self._index)
         taken = stats["reserved_bytes"]["all"]["current"]
         torch_api.set_memory_fraction(self._index, min(1.0, (taken + size) / total))
 

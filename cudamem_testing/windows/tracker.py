@@ -9,6 +9,7 @@ their levels are moved by its growth. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
@@ -17,6 +18,7 @@ from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 
 Read = tuple[Recorder, Counters]
+MOVED = ("allocated", "requested", "reserved", "active", "allocations", "segments", "retries")
 LATE = "torch was first imported inside this window"
 
 
@@ -66,8 +68,19 @@ class Tracker:
         """The window up to now; the span stays open."""
         return _windows(span, self._boundary())
 
+    def read(self, recorder: Recorder) -> Counters:
+        """The counters of one recorder; the open spans lose no peak by it.
+
+        Raises:
+            RuntimeError: when the recorder is asleep.
+        """
+        for other, counters in self._boundary():
+            if other is recorder:
+                return counters
+        raise RuntimeError(f"{recorder.device} is not measured now: {recorder.incomplete}")
+
     def _boundary(self) -> list[Read]:
-        reads = [(recorder, recorder.boundary()) for recorder in self._recorders]
+        reads = [(recorder, read) for recorder in self._recorders if (read := recorder.boundary()) is not None]
         for span in self._open:
             if not span.still:
                 for recorder, counters in reads:
@@ -113,14 +126,13 @@ class _Level:
 
     def move(self, inner: Counters, now: Counters) -> int | None:
         """Move the level by the growth from ``inner`` to ``now``; the growth of allocated bytes."""
-        growth = [_growth(before, after) for before, after in zip(inner[:-1], now[:-1], strict=True)]
-        moved = (_sum(value, by) for value, by in zip(self.start[:-1], growth, strict=True))
-        self.start = Counters(*moved, notes=self.start.notes)
-        allocated, _, requested, _, reserved, *_ = growth
-        self.allocated_peak = _sum(self.allocated_peak, allocated)
-        self.requested_peak = _sum(self.requested_peak, requested)
-        self.reserved_peak = _sum(self.reserved_peak, reserved)
-        return allocated
+        growth = {name: _growth(getattr(inner, name), getattr(now, name)) for name in MOVED}
+        moved: dict[str, Any] = {name: _sum(getattr(self.start, name), by) for name, by in growth.items()}
+        self.start = self.start._replace(**moved)
+        self.allocated_peak = _sum(self.allocated_peak, growth["allocated"])
+        self.requested_peak = _sum(self.requested_peak, growth["requested"])
+        self.reserved_peak = _sum(self.reserved_peak, growth["reserved"])
+        return growth["allocated"]
 
 
 def _move(outer: Span, inner: Span, reads: list[Read]) -> None:

@@ -1,0 +1,110 @@
+"""The pytest plugin.
+
+Loading it must cost next to nothing: this module imports neither torch nor the rest of the package. The session that
+measures is made only when the run was asked to account for every test, or when a collected test carries one of the
+markers or fixtures. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cudamem_testing.plugin import keys, markers
+from cudamem_testing.plugin.fixtures import cuda_memory
+from cudamem_testing.plugin.settings import Settings, add_options
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.limits import Budget
+
+__all__ = ["cuda_memory"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the flags and their ini names."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the settings; refuse wrong ones before anything is collected."""
+    for line in markers.LINES:
+        config.addinivalue_line("markers", line)
+    settings = config.stash[keys.SETTINGS] = Settings.from_config(config)
+    if settings.on:
+        _start(config, settings, {})
+    elif _distributes(config):
+        from cudamem_testing.plugin.collector import Collector
+
+        config.pluginmanager.register(Collector(config, settings, None), "cudamem-collector")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """One line, only when the run is accounted for."""
+    settings = config.stash[keys.SETTINGS]
+    if not settings.on:
+        return None
+    from cudamem_testing.plugin.header import header
+
+    return header(settings)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Check every marker, and start measuring if one of them (or a fixture) asks for it."""
+    budgets = markers.validate(items)
+    settings = config.stash[keys.SETTINGS]
+    if not settings.enforce:
+        config.stash[keys.UNENFORCED] = len(budgets)
+    session = config.stash.get(keys.SESSION, None)
+    if session is not None:
+        session.budgets.update(budgets)
+    elif any(map(markers.speaks_of_memory, items)) and (settings.enforce or _asks(items)):
+        _start(config, settings, budgets)
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """A test over its budget is a failure with a name of its own."""
+    status = getattr(report, "cudamem_status", None)
+    return (
+        None if status is None or not report.failed else ("failed" if report.when == "call" else "error", "M", status)
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """With ``--no-cudamem``, say how many markers were not enforced."""
+    number = config.stash.get(keys.UNENFORCED, 0)
+    if number:
+        noun = "test has" if number == 1 else "tests have"
+        terminalreporter.write_line(
+            f"cudamem: off (--no-cudamem): {number} {noun} a memory marker that was not enforced"
+        )
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave the process as it was found."""
+    session = config.stash.get(keys.SESSION, None)
+    if session is not None:
+        session.recorders.close()
+
+
+def _start(config: pytest.Config, settings: Settings, budgets: dict[str, tuple[Budget, ...]]) -> None:
+    from cudamem_testing.plugin.collector import Collector, Worker
+    from cudamem_testing.plugin.session import Session
+
+    session = config.stash[keys.SESSION] = Session(config, settings, budgets)
+    config.pluginmanager.register(session, "cudamem-session")
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(Worker(config, session), "cudamem-worker")
+    elif not config.pluginmanager.hasplugin("cudamem-collector"):
+        reporting = None if _distributes(config) else session
+        config.pluginmanager.register(Collector(config, settings, reporting), "cudamem-collector")
+
+
+def _asks(items: list[pytest.Item]) -> bool:
+    return any(markers.FIXTURES.intersection(markers.fixture_names(item)) for item in items)
+
+
+def _distributes(config: pytest.Config) -> bool:
+    """Whether this is the controller of pytest-xdist, which runs no test itself."""
+    return not hasattr(config, "workerinput") and getattr(config.option, "dist", "no") != "no"

@@ -1,0 +1,148 @@
+"""The collector: puts records and outcomes together where the summary is printed, and writes the report.
+
+It runs in the controller under pytest-xdist and in the only process otherwise; a worker sends each record with the
+report of the test's teardown and the rest when it ends. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from cudamem_testing.model.findings import Finding
+from cudamem_testing.model.records import Environment, FixtureRecord, RunRecord, TestRecord
+from cudamem_testing.plugin.session import Session
+from cudamem_testing.plugin.settings import Settings
+from cudamem_testing.report.files import write_json
+from cudamem_testing.report.schema import (
+    fixture_from_json,
+    fixture_to_json,
+    record_from_json,
+)
+from cudamem_testing.report.terminal import summary_lines
+
+RUN = pytest.StashKey[RunRecord]()
+WORKER_KEY = "cudamem"
+
+
+class Collector:
+    """What arrived of every test, and what the run adds."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, session: Session | None) -> None:
+        self._config = config
+        self._settings = settings
+        self._session = session
+        self._tests: list[TestRecord] = []
+        self._outcomes: dict[str, str] = {}
+        self._environments: list[Environment] = []
+        self._fixtures: list[FixtureRecord] = []
+        self._unenforced: Counter[str] = Counter()
+        self._notes: list[str] = []
+        self._findings: list[Finding] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Follow the outcome through the phases; the record comes with teardown."""
+        outcome = _outcome(report, self._outcomes.get(report.nodeid))
+        self._outcomes[report.nodeid] = outcome
+        record = getattr(report, "cudamem", None)
+        if report.when == "teardown":
+            del self._outcomes[report.nodeid]
+            if record is not None:
+                self._tests.append(record_from_json(record).but(outcome=outcome))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker of pytest-xdist has ended; a crashed one left nothing."""
+        data = getattr(node, "workeroutput", {}).get(WORKER_KEY)
+        if data is not None:
+            self._add(data)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the report; a failure to do so fails a run that was green."""
+        if self._session is not None:
+            self._add(totals(self._session))
+        run = self._config.stash[RUN] = self.run()
+        if self._settings.json is not None:
+            try:
+                write_json(run, self._settings.json)
+            except OSError as error:
+                self._notes.append(f"the report was not written to {self._settings.json}: {error}")
+                session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+            else:
+                self._notes.append(f"report written to {self._settings.json}")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the summary; nothing with -q unless something failed to be measured or written."""
+        run = self.run()
+        if not run.tests and not run.notes:
+            return
+        quiet = self._config.get_verbosity() < 0
+        top = 0 if quiet else self._settings.top
+        if not quiet or run.notes or any(test.findings for test in run.tests):
+            terminalreporter.section("cudamem summary", sep="=")
+            width = min(terminalreporter._tw.fullwidth, 120)
+            for line in summary_lines(run, top=top, width=width):
+                terminalreporter.write_line(line)
+
+    def run(self) -> RunRecord:
+        """Everything so far."""
+        environments = self._environments or [Environment()]
+        devices = dict.fromkeys(device for one in environments for device in one.devices)
+        first = environments[0]
+        return RunRecord(
+            Environment(tuple(devices), first.torch, first.allocator),
+            tuple(self._tests),
+            tuple(self._fixtures),
+            tuple(self._findings),
+            tuple(dict.fromkeys(self._notes)),
+            dict(sorted(self._unenforced.items())),
+        )
+
+    def _add(self, data: Mapping[str, Any]) -> None:
+        environment = data["environment"]
+        self._environments.append(Environment(tuple(environment[0]), environment[1], environment[2]))
+        self._fixtures += map(fixture_from_json, data["fixtures"])
+        self._unenforced.update(data["unenforced"])
+        self._notes += data["notes"]
+
+
+class Worker:
+    """A worker of pytest-xdist: sends to the controller what is not part of a test's report."""
+
+    def __init__(self, config: pytest.Config, session: Session) -> None:
+        self._config = config
+        self._session = session
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """Send plain types only: anything else would end the worker."""
+        self._config.workeroutput[WORKER_KEY] = totals(self._session)  # type: ignore[attr-defined]
+
+
+def totals(session: Session) -> dict[str, Any]:
+    """What a process knows beside its tests, as plain types."""
+    environment = session.environment
+    return {
+        "environment": [list(environment.devices), environment.torch, environment.allocator],
+        "fixtures": [fixture_to_json(fixture) for fixture in session.fixtures],
+        "unenforced": dict(session.judge.unenforced),
+        "notes": list(session.recorders.notes),
+    }
+
+
+def _outcome(report: pytest.TestReport, before: str | None) -> str:
+    if str(report.outcome) == "rerun":  # set by pytest-rerunfailures
+        return "rerun"
+    if report.when == "call":
+        if hasattr(report, "wasxfail"):
+            return "xfailed" if report.skipped else "xpassed"
+        return report.outcome
+    if report.failed:
+        return "error"
+    if report.skipped:
+        return "xfailed" if hasattr(report, "wasxfail") else "skipped"
+    return before or "passed"

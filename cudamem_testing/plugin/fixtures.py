@@ -1,0 +1,27 @@
+"""Fixtures: thin shells over classes that work without pytest. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cudamem_testing.windows.memory import Memory
+
+
+@pytest.fixture
+def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
+    """Windows, in-test budgets and hard limits: ``with cuda_memory.window("decode") as w``."""
+    from cudamem_testing.plugin import keys
+    from cudamem_testing.windows.memory import Memory
+
+    session = request.config.stash.get(keys.SESSION, None)
+    running = session.running if session is not None else None
+    if session is None or running is None:
+        with Memory.on(str(request.config.stash[keys.SETTINGS].device)) as memory:
+            yield memory
+    else:
+        session.prepare()
+        yield Memory(session.tracker, running.add)

@@ -1,0 +1,15 @@
+"""Where the plugin's state lives in ``config.stash``. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cudamem_testing.plugin.session import Session
+    from cudamem_testing.plugin.settings import Settings
+
+SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
+SESSION: pytest.StashKey[Session] = pytest.StashKey()
+UNENFORCED: pytest.StashKey[int] = pytest.StashKey()

@@ -1,0 +1,147 @@
+"""Settings: the command line, the environment and the ini file, read once into one frozen value.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.limits import Budget
+
+UNSET = None
+GROUP = "cudamem", "memory of PyTorch tests"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One flag and its ini twin, whose name is the flag's with underscores."""
+
+    flag: str
+    help: str
+    metavar: str | None = None
+    ini: bool = True
+
+    @property
+    def name(self) -> str:
+        """The ini name, and the attribute of ``config.option``."""
+        return self.flag.lstrip("-").replace("-", "_")
+
+
+OPTIONS = (
+    Option("--cudamem", "account for the memory of every test (ini: cudamem = true)"),
+    Option("--no-cudamem", "enforce no memory marker; fixtures still work", ini=False),
+    Option(
+        "--cudamem-device", "what to measure: auto (CUDA if there is any, else cpu), cuda, cuda:N, cpu, all", "DEVICE"
+    ),
+    Option("--cudamem-budget", "budget of every test without its own, such as peak=2GiB,retained=0", "LIMITS"),
+    Option("--cudamem-top", "rows of the summary table (default 10); 0 hides it", "N"),
+    Option("--cudamem-json", "write the report as JSON", "FILE"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the run was asked for. ``on`` is the accounting of every test; ``enforce`` is false with --no-cudamem."""
+
+    on: bool
+    enforce: bool
+    device: str | Device
+    budget: Budget | None
+    top: int
+    json: Path | None
+
+    @classmethod
+    def from_config(cls, config: pytest.Config) -> Settings:
+        """Read all options.
+
+        Raises:
+            pytest.UsageError: naming everything that is wrong, not only the first.
+        """
+        problems: list[str] = []
+        read = _Reader(config, problems)
+        enforce = not config.getoption("no_cudamem")
+        settings = cls(
+            on=enforce and read.flag("cudamem"),
+            enforce=enforce,
+            device=read.parsed("cudamem_device", _device, "auto"),
+            budget=read.parsed("cudamem_budget", _budget, None),
+            top=read.parsed("cudamem_top", _count, 10),
+            json=read.parsed("cudamem_json", lambda text: _file(config, text), None),
+        )
+        if problems:
+            raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
+        return settings
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register every flag and its ini twin; each default is ``None`` so that the ini file can speak."""
+    group = parser.getgroup(*GROUP)
+    for option in OPTIONS:
+        if option.metavar is None:
+            group.addoption(option.flag, action="store_true", default=UNSET, help=option.help)
+        else:
+            group.addoption(option.flag, default=UNSET, metavar=option.metavar, help=option.help)
+        if option.ini:
+            kind: Literal["bool", "string"] = "bool" if option.metavar is None else "string"
+            parser.addini(option.name, option.help, type=kind, default=UNSET)
+
+
+class _Reader:
+    """Reads one option after the other and collects what is wrong."""
+
+    def __init__(self, config: pytest.Config, problems: list[str]) -> None:
+        self._config = config
+        self._problems = problems
+
+    def flag(self, name: str) -> bool:
+        if self._config.getoption(name):
+            return True
+        try:
+            return bool(self._config.getini(name))
+        except ValueError as error:
+            self._problems.append(f"ini {name}: {error}")
+            return False
+
+    def parsed(self, name: str, parse: Any, default: Any) -> Any:
+        given, source = self._config.getoption(name), "--" + name.replace("_", "-")
+        if given is None:
+            given, source = self._config.getini(name), f"ini {name}"
+        if given is None or not given.strip():
+            return default
+        try:
+            return parse(given.strip())
+        except ValueError as error:
+            self._problems += [f"{source}: {problem}" for problem in getattr(error, "problems", (error,))]
+            return default
+
+
+def _device(text: str) -> str | Device:
+    from cudamem_testing.model.devices import parse_selection
+
+    return parse_selection(text)
+
+
+def _budget(text: str) -> Budget:
+    from cudamem_testing.model.limits import parse_budget
+
+    return parse_budget(text, source="--cudamem-budget")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is not a number of rows")
+    return int(text)
+
+
+def _file(config: pytest.Config, text: str) -> Path:
+    path = config.invocation_params.dir / text
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder")
+    return path

@@ -1,0 +1,67 @@
+"""Which recorders a machine offers, and their life from the first test to the last. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cudamem_testing import torch_api
+from cudamem_testing.model.devices import Device, select
+from cudamem_testing.model.records import Environment
+from cudamem_testing.recorders import cards
+from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.recorders.build import RecorderUnavailable
+from cudamem_testing.recorders.cpu import CpuRecorder
+from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
+from cudamem_testing.recorders.profiler import ProfilerRecorder
+
+Say = Callable[[str], None]
+
+
+class Recorders:
+    """The recorders of one selection of devices; opened when torch is there."""
+
+    def __init__(self, selection: str | Device) -> None:
+        self._selection = selection
+        self._statistics: CudaStatistics | None = None
+        self._open: tuple[Recorder, ...] = ()
+        self.opened = False
+        self.notes: list[str] = []
+        self.environment = Environment(torch=torch_api.version())
+
+    def open(self, say: Say = lambda line: None) -> tuple[Recorder, ...]:
+        """Open a recorder for each selected device that this machine has; CUDA is not initialised by it.
+
+        ``say`` is told when something takes seconds.
+        """
+        self.opened = True
+        backend = torch_api.allocator_backend()
+        devices = select(self._selection, torch_api.cuda_device_count())
+        if not devices:
+            self.notes.append(f"{self._selection} is not on this machine: nothing is measured")
+        self._open = tuple(
+            self._cpu(say) if device.kind == "cpu" else self._cuda(device, backend) for device in devices
+        )
+        names = tuple(f"{device} ({name})" if (name := cards.name(device)) else str(device) for device in devices)
+        self.environment = Environment(names, torch_api.version(), backend)
+        return self._open
+
+    def close(self) -> None:
+        """Leave the process as it was found; safe to call twice."""
+        for recorder in self._open:
+            recorder.close()
+        if self._statistics is not None:
+            self._statistics.close()
+        self._open = ()
+        self._statistics = None
+
+    def _cuda(self, device: Device, backend: str) -> Recorder:
+        if self._statistics is None:
+            self._statistics = CudaStatistics()
+        return CudaRecorder(device, self._statistics, backend)
+
+    def _cpu(self, say: Say) -> Recorder:
+        try:
+            return CpuRecorder(say)
+        except RecorderUnavailable as error:
+            self.notes.append(f"{error}; on cpu only tests with a limit or a window are measured, and in part")
+            return ProfilerRecorder()

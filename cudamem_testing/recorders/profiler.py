@@ -1,0 +1,110 @@
+"""CPU without a compiler: what torch's profiler tells of memory.
+
+The profiler is run in its memory-only form and only around tests that have a limit or a window. It sees the calling
+thread and autograd's, it does not know blocks that are older than itself, and there is one profiler per process: when a
+test starts its own, ours stops first and the window says so. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudamem_testing import torch_api
+from cudamem_testing.guards import Function, Patches
+from cudamem_testing.model.counters import Counters
+from cudamem_testing.model.devices import Device
+
+PARTLY = "measured by torch's profiler: other threads and older blocks are not seen"
+TAKEN = "measured up to the test's own profiler only"
+
+
+class ProfilerRecorder:
+    """Allocations of CPU memory since the recorder woke up, in bytes; earlier ones count as zero."""
+
+    def __init__(self) -> None:
+        self.device = Device("cpu")
+        self._profiler: Any = torch_api.profiler_module()
+        self._patches = Patches()
+        self._enable: Function | None = None
+        self._disable: Function | None = None
+        self._running = False
+        self._awake = False
+        self._taken = False
+        self._allocated = 0
+        self._allocations = 0
+        if self._profiler is not None:
+            self._disable = self._profiler._disable_profiler
+            self._prepare: Function = self._profiler._prepare_profiler
+            self._enable = self._profiler._enable_profiler
+            self._patches.replace(self._profiler, "_prepare_profiler", self._giving_way)
+            self._patches.replace(self._profiler, "_enable_profiler", self._giving_way)
+
+    @property
+    def incomplete(self) -> str | None:
+        """Never whole."""
+        return TAKEN if self._taken else PARTLY
+
+    def wake(self, *, limited: bool) -> None:
+        """Measure the coming test if a limit or a window was written down for it."""
+        self._read()
+        self._awake = limited and self._enable is not None
+        self._taken = False
+        self._allocated = self._allocations = 0
+        self._start()
+
+    def boundary(self) -> Counters | None:
+        """Stop, read and go on; ``None`` while asleep."""
+        if not self._awake:
+            return None
+        peak = self._read()
+        self._start()
+        return Counters(
+            allocated=self._allocated,
+            allocated_peak=peak,
+            requested=self._allocated,
+            requested_peak=peak,
+            allocations=self._allocations,
+        )
+
+    def set_limit(self, size: int | None) -> None:
+        """Not possible here.
+
+        Raises:
+            RuntimeError: always.
+        """
+        if size is not None:
+            raise RuntimeError("a hard limit on cpu needs the CPU recorder: install a C++ compiler")
+
+    def close(self) -> None:
+        """Stop, and put torch's functions back."""
+        self._read()
+        self._awake = False
+        self._patches.restore()
+
+    def _start(self) -> None:
+        if self._awake and not self._taken and self._enable is not None:
+            config, activities, scopes = torch_api.memory_profiler_config()
+            self._enable(config, activities, scopes)
+            self._running = True
+
+    def _read(self) -> int:
+        """Stop and count what was recorded; the peak since the last read."""
+        peak = self._allocated
+        if not self._running or self._disable is None:
+            return peak
+        self._running = False
+        for event in self._disable().events():
+            change = event.nbytes() if event.name() == "[memory]" else 0
+            if change and str(event.device_type()).endswith("CPU"):
+                self._allocated += change
+                self._allocations += change > 0
+                peak = max(peak, self._allocated)
+        return peak
+
+    def _giving_way(self, original: Function) -> Function:
+        def start(*args: Any, **kwargs: Any) -> Any:
+            self._read()
+            self._taken = self._taken or self._awake
+            return original(*args, **kwargs)
+
+        return start

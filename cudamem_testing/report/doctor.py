@@ -1,0 +1,26 @@
+"""The doctor: what can be measured on this machine, and what to do where something cannot. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from cudamem_testing import torch_api
+from cudamem_testing.recorders.choose import Recorders
+from cudamem_testing.show.tables import Column, Table
+
+
+def examine() -> Table:
+    """Try every recorder; builds the CPU recorder if it was never built. CUDA is not initialised."""
+    rows = [("torch", torch_api.version() or "not installed: pip install torch")]
+    if torch_api.version() is not None:
+        import torch  # noqa: F401 - the recorders need it
+
+        recorders = Recorders("all")
+        try:
+            opened = recorders.open()
+            names = recorders.environment.devices
+            for recorder, name in zip(opened, names, strict=True):
+                rows.append((name, recorder.incomplete or "measured completely"))
+            rows.append(("allocator", str(recorders.environment.allocator)))
+            rows += [("note", note) for note in recorders.notes]
+        finally:
+            recorders.close()
+    return Table((Column("what"), Column("state")), tuple(rows))

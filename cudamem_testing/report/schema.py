@@ -1,0 +1,164 @@
+"""The JSON report, schema 1: the only builder and reader of JSON. ``docs/report.md`` describes it for users.
+
+The same form carries a test's record from a pytest-xdist worker to the controller, so it holds plain types only.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.records import Environment, FixtureRecord, RunRecord, TestRecord
+from cudamem_testing.model.windows import Window
+
+SCHEMA = 1
+Json = dict[str, Any]
+WINDOW_KEYS = (
+    "start",
+    "peak",
+    "end",
+    "requested_start",
+    "requested_peak",
+    "reserved_start",
+    "reserved_peak",
+    "retained",
+    "allocations",
+    "segments",
+    "retries",
+    "complete",
+)
+
+
+def run_to_json(run: RunRecord) -> Json:
+    """The whole report."""
+    environment = run.environment
+    return {
+        "schema": SCHEMA,
+        "kind": "report",
+        "environment": {
+            "devices": list(environment.devices),
+            "torch": environment.torch,
+            "allocator": environment.allocator,
+        },
+        "tests": [record_to_json(test) for test in run.tests],
+        "run": {
+            "fixtures": [fixture_to_json(fixture) for fixture in run.fixtures],
+            "findings": [finding_to_json(finding) for finding in run.findings],
+            "ledger": [],
+            "notes": list(run.notes),
+        },
+    }
+
+
+def run_from_json(data: Mapping[str, Any]) -> RunRecord:
+    """The run of a report.
+
+    Raises:
+        ValueError: when it is not a report of this schema, or a part is missing or has the wrong type.
+    """
+    if data.get("schema") != SCHEMA or data.get("kind") != "report":
+        raise ValueError(f"not a report of schema {SCHEMA}: schema {data.get('schema')!r}, kind {data.get('kind')!r}")
+    try:
+        environment = data["environment"]
+        return RunRecord(
+            Environment(tuple(environment["devices"]), environment["torch"], environment["allocator"]),
+            tuple(map(record_from_json, data["tests"])),
+            tuple(map(fixture_from_json, data["run"]["fixtures"])),
+            tuple(map(finding_from_json, data["run"]["findings"])),
+            tuple(data["run"]["notes"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the report lacks or garbles {error}") from error
+
+
+def record_to_json(test: TestRecord) -> Json:
+    """One run of one test."""
+    return {
+        "nodeid": test.nodeid,
+        "outcome": test.outcome,
+        "attempt": test.attempt,
+        "windows": [window_to_json(window) for window in test.windows],
+        "whole": [window_to_json(window) for window in test.whole],
+        "findings": [finding_to_json(finding) for finding in test.findings],
+        "budget_used": test.budget_used,
+        "notes": list(test.notes),
+    }
+
+
+def record_from_json(data: Mapping[str, Any]) -> TestRecord:
+    """The record that :func:`record_to_json` wrote."""
+    return TestRecord(
+        nodeid=data["nodeid"],
+        outcome=data["outcome"],
+        attempt=data.get("attempt", 1),
+        windows=tuple(map(window_from_json, data["windows"])),
+        whole=tuple(map(window_from_json, data.get("whole", ()))),
+        findings=tuple(map(finding_from_json, data["findings"])),
+        budget_used=data.get("budget_used"),
+        notes=tuple(data.get("notes", ())),
+    )
+
+
+def fixture_to_json(fixture: FixtureRecord) -> Json:
+    """One setup or teardown of a wider fixture."""
+    return {
+        "name": fixture.name,
+        "scope": fixture.scope,
+        "first_used_by": fixture.first_used_by,
+        "windows": [window_to_json(window) for window in fixture.windows],
+    }
+
+
+def fixture_from_json(data: Mapping[str, Any]) -> FixtureRecord:
+    """The record that :func:`fixture_to_json` wrote."""
+    windows = tuple(map(window_from_json, data["windows"]))
+    return FixtureRecord(data["name"], data["scope"], data["first_used_by"], windows)
+
+
+def window_to_json(window: Window) -> Json:
+    """One window on one device; ``null`` is unknown."""
+    values: Json = {"name": window.name, "device": str(window.device)}
+    values.update((key, getattr(window, key)) for key in WINDOW_KEYS)
+    values["notes"] = list(window.notes)
+    return values
+
+
+def window_from_json(data: Mapping[str, Any]) -> Window:
+    """The window that :func:`window_to_json` wrote."""
+    values = {key: data[key] for key in WINDOW_KEYS if key in data}
+    return Window(data["name"], Device.parse(data["device"]), notes=tuple(data.get("notes", ())), **values)
+
+
+def finding_to_json(finding: Finding) -> Json:
+    """One finding."""
+    return {
+        "kind": finding.kind.value,
+        "verdict": finding.verdict.value,
+        "severity": finding.severity.value,
+        "bytes": finding.bytes,
+        "device": None if finding.device is None else str(finding.device),
+        "allocated": finding.allocated,
+        "holder": finding.holder,
+        "cause": finding.cause,
+        "message": finding.message,
+        "details": list(finding.details),
+    }
+
+
+def finding_from_json(data: Mapping[str, Any]) -> Finding:
+    """The finding that :func:`finding_to_json` wrote."""
+    return Finding(
+        kind=Kind(data["kind"]),
+        verdict=Verdict(data["verdict"]),
+        severity=Severity(data["severity"]),
+        message=data["message"],
+        bytes=data.get("bytes"),
+        device=None if data.get("device") is None else Device.parse(data["device"]),
+        allocated=data.get("allocated"),
+        holder=data.get("holder"),
+        cause=data.get("cause"),
+        details=tuple(data.get("details", ())),
+    )

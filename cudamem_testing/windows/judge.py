@@ -1,0 +1,92 @@
+"""The judge: which limits are in force on which device, and what a broken one says. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.limits import Breach, Budget, Limit, effective
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.windows import Window
+
+WHOLE = ("retained",)
+
+
+class Judge:
+    """Compares windows with budgets, and counts the budgets that could not be enforced by reason."""
+
+    def __init__(self) -> None:
+        self.unenforced: Counter[str] = Counter()
+
+    def call(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> list[Finding]:
+        """The limits of a call window; also counts what is not enforced."""
+        self._count_unenforced(budgets, windows)
+        return self._judge(budgets, windows, whole=False)
+
+    def whole(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> list[Finding]:
+        """The limits of the whole test, from the start of its setup to the end of its teardown."""
+        return self._judge(budgets, windows, whole=True)
+
+    def all(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> list[Finding]:
+        """Every limit on the same windows: a region has no teardown to wait for."""
+        return self._judge(budgets, windows, whole=False) + self._judge(budgets, windows, whole=True)
+
+    def used(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> float | None:
+        """The largest share of an upper limit that the windows took."""
+        shares = [
+            measured / max(limit.value, 1)
+            for window in windows
+            for limit in effective(budgets, window.device)
+            if limit.side == "at most" and limit.value is not None and limit.metric not in WHOLE
+            if (measured := limit.measured(window)) is not None
+        ]
+        return max(shares, default=None)
+
+    def _judge(self, budgets: Sequence[Budget], windows: Sequence[Window], *, whole: bool) -> list[Finding]:
+        return [
+            over_budget(breach)
+            for window in windows
+            for limit in effective(budgets, window.device)
+            if (limit.metric in WHOLE) is whole
+            if (breach := limit.judge(window)) is not None
+        ]
+
+    def _count_unenforced(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> None:
+        reasons = set()
+        for limit in (limit for one in budgets for limit in one.limits if limit.value is not None):
+            fitting = [window for window in windows if limit.covers(window.device)]
+            if not fitting:
+                reasons.add(f"{limit.device or 'no device'} is not measured here")
+            elif limit.metric not in WHOLE and all(limit.measured(window) is None for window in fitting):
+                reasons.add(_unknown(limit, fitting[0]))
+        self.unenforced.update(reasons)
+
+
+def _unknown(limit: Limit, window: Window) -> str:
+    reason = f": {window.notes[0]}" if window.notes else ""
+    return f"{limit.metric} is unknown on {window.device}{reason}"
+
+
+def over_budget(breach: Breach) -> Finding:
+    """The finding of a broken limit, with its numbers below."""
+    window, limit = breach.window, breach.limit
+    details = []
+    if limit.metric in ("peak", "reserved", "retained"):
+        levels = {
+            "peak": (("start", window.start), ("peak", window.peak), ("end", window.end)),
+            "reserved": (("start", window.reserved_start), ("peak", window.reserved_peak)),
+            "retained": (("start", window.start), ("end", window.end)),
+        }[limit.metric]
+        details.append(", ".join(f"{name} {format_size(size)}" for name, size in levels if size is not None))
+    details += [f"note: {note}" for note in window.notes]
+    return Finding(
+        Kind.BUDGET,
+        Verdict.OVER if limit.side == "at most" else Verdict.UNDER,
+        Severity.FAIL,
+        f"cudamem: {breach}",
+        bytes=breach.excess if limit.metric in ("peak", "reserved", "retained") else None,
+        device=window.device,
+        cause=f"budget {limit.metric} {limit.side}",
+        details=tuple(details),
+    )

@@ -1,0 +1,236 @@
+"""Memory: windows, budgets and hard limits inside a test, or anywhere without pytest.
+
+.. code-block:: python
+
+    with Memory.on("auto") as memory:
+        with memory.window("decode") as window:
+            model.generate(...)
+        print(window.peak_growth)
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from cudamem_testing.model.counters import Counters
+from cudamem_testing.model.devices import Device, parse_selection
+from cudamem_testing.model.findings import Finding
+from cudamem_testing.model.limits import Budget
+from cudamem_testing.model.limits import budget as parse_limits
+from cudamem_testing.model.sizes import parse_size
+from cudamem_testing.model.windows import Window
+from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.recorders.choose import Recorders
+from cudamem_testing.windows.judge import Judge
+from cudamem_testing.windows.tracker import Span, Tracker
+
+
+class OverBudget(AssertionError):  # noqa: N818 - the name of the verdict
+    """A budget was broken; ``findings`` says which."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("\n".join(map(str, findings)))
+        self.findings = tuple(findings)
+
+
+class OpenWindow:
+    """A window that can be read while it is open (the numbers so far) and after its end (the final ones).
+
+    Its attributes are those of :class:`~cudamem_testing.model.windows.Window` for the first measured device; index it
+    with any spelling of a device for another one.
+    """
+
+    def __init__(self, memory: Memory, name: str, budgets: Sequence[Budget] = ()) -> None:
+        self._memory = memory
+        self._name = name
+        self._budgets = tuple(budgets)
+        self._span: Span | None = None
+        self._final: tuple[Window, ...] | None = None
+
+    def __enter__(self) -> OpenWindow:
+        if self._span is not None:
+            raise RuntimeError(f"window {self._name!r} was entered twice")
+        self._span = self._memory.tracker.open(self._name)
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        __tracebackhide__ = True
+        if self._span is None:
+            raise RuntimeError(f"window {self._name!r} was left before it was entered")
+        self._final = self._memory.tracker.close(self._span)
+        broken = Judge().all(self._budgets, self._final)
+        self._memory.tell(self._final, broken)
+        if broken and kind is None:
+            raise OverBudget(broken)
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """One window per measured device."""
+        if self._final is not None:
+            return self._final
+        if self._span is None:
+            raise RuntimeError(f"window {self._name!r} has not begun")
+        return self._memory.tracker.peek(self._span)
+
+    def __getitem__(self, device: object) -> Window:
+        wanted = Device.parse(device)
+        for window in self.windows:
+            if wanted.covers(window.device):
+                return window
+        measured = ", ".join(str(window.device) for window in self.windows) or "nothing"
+        raise KeyError(f"{wanted} is not measured (measured: {measured})")
+
+    @property
+    def _first(self) -> Window:
+        windows = self.windows
+        if not windows:
+            raise RuntimeError(f"window {self._name!r} measured no device")
+        return windows[0]
+
+    @property
+    def start(self) -> int | None:
+        """Allocated bytes at the start."""
+        return self._first.start
+
+    @property
+    def peak(self) -> int | None:
+        """The highest number of allocated bytes."""
+        return self._first.peak
+
+    @property
+    def end(self) -> int | None:
+        """Allocated bytes at the end, or now."""
+        return self._first.end
+
+    @property
+    def peak_growth(self) -> int | None:
+        """Peak above start in bytes."""
+        return self._first.peak_growth
+
+    @property
+    def reserved_growth(self) -> int | None:
+        """Peak of reserved bytes above their start."""
+        return self._first.reserved_growth
+
+    @property
+    def retained(self) -> int | None:
+        """End minus start in bytes; negative when memory from before was freed."""
+        return self._first.retained
+
+    @property
+    def allocations(self) -> int | None:
+        """Number of allocations."""
+        return self._first.allocations
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.windows))
+
+
+class Memory:
+    """Windows, budgets and hard limits over a tracker.
+
+    ``told`` hears of each window that ends, and of the findings of a budget that it broke.
+    """
+
+    def __init__(
+        self, tracker: Tracker, told: Callable[[Sequence[Window], Sequence[Finding]], None] | None = None
+    ) -> None:
+        self.tracker = tracker
+        self.tell = told or (lambda windows, findings: None)
+
+    @classmethod
+    @contextmanager
+    def on(cls, device: str = "auto") -> Iterator[Memory]:
+        """Measure a selection of devices (as ``--cudamem-device``) for as long as the context lasts.
+
+        Raises:
+            ValueError: for an unknown device.
+        """
+        recorders = Recorders(parse_selection(device))
+        try:
+            opened = recorders.open()
+            for recorder in opened:
+                recorder.wake(limited=True)
+            yield cls(Tracker(opened))
+        finally:
+            recorders.close()
+
+    def window(self, name: str) -> OpenWindow:
+        """Measure a region: ``with memory.window("decode") as window``. Windows nest."""
+        return OpenWindow(self, name)
+
+    def budget(
+        self,
+        *,
+        peak: object = None,
+        reserved: object = None,
+        retained: object = None,
+        allocations: object = None,
+        retries: object = None,
+        at_least: object = None,
+        device: object = None,
+        absolute: bool = False,
+        name: str = "budget",
+    ) -> OpenWindow:
+        """Measure a region and hold it to limits, which may be computed at run time (``peak=3 * param_bytes``).
+
+        The arguments are those of the marker ``memory_budget``. The region raises :class:`OverBudget` at its end when
+        a limit is broken; an exception from inside passes unchanged.
+
+        Raises:
+            LimitError: for wrong arguments.
+        """
+        limits = parse_limits(
+            peak=peak,
+            reserved=reserved,
+            retained=retained,
+            allocations=allocations,
+            retries=retries,
+            at_least=at_least,
+            device=device,
+            absolute=absolute,
+            source="budget(...)",
+        )
+        return OpenWindow(self, name, (limits,))
+
+    @contextmanager
+    def limit(self, size: object, device: object = None) -> Iterator[None]:
+        """Let an allocation fail that would take more than ``size`` bytes above what is allocated now.
+
+        It raises ``torch.OutOfMemoryError`` at the allocating line. On CPU the limit holds to the byte and for every
+        thread; on CUDA the allocator enforces it when it needs another segment. Limits nest; the former one is back
+        afterwards, also after an error.
+
+        Raises:
+            ValueError: for a malformed size or device, or a device that is not measured.
+        """
+        __tracebackhide__ = True
+        bytes_ = parse_size(size)
+        recorders = self._chosen(device)
+        limited: list[Recorder] = []
+        try:
+            for recorder in recorders:
+                recorder.set_limit(bytes_)
+                limited.append(recorder)
+            yield
+        finally:
+            for recorder in reversed(limited):
+                recorder.set_limit(None)
+
+    def statistics(self, device: object = None) -> Counters:
+        """The counters of a device (of the first measured one by default); zeros before CUDA is initialised."""
+        recorder = self._chosen(device)[0]
+        return self.tracker.read(recorder)
+
+    def _chosen(self, device: object) -> tuple[Recorder, ...]:
+        recorders = self.tracker.recorders
+        if device is not None:
+            wanted = Device.parse(device)
+            recorders = tuple(recorder for recorder in recorders if wanted.covers(recorder.device))
+        if not recorders:
+            measured = ", ".join(str(recorder.device) for recorder in self.tracker.recorders) or "nothing"
+            raise ValueError(f"{device or 'a device'} is not measured (measured: {measured})")
+        return recorders
