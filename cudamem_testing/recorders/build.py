@@ -1,0 +1,176 @@
+"""Compiles the CPU recorder on first use and keeps the result.
+
+The recorder is C++ against torch's own headers (c10 only, C++17), so it cannot be shipped compiled: torch gives no
+stable interface for allocators. One compilation takes two to three seconds and is kept for every later run, named by
+the version of torch and a hash of all that the result depends on. It knows nothing of Python's headers, so every
+Python with the same torch shares it. Processes that start together (pytest-xdist) compile once: the others wait.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_SOURCES = ("cpu_recorder.cpp", "cpu_ledger.h", "cpu_mutex.h", "cpu_stacks.h")
+_COMPILERS = ("c++", "g++", "clang++")
+_TIMEOUT_S = 600
+_LINES_OF_ERROR = 12
+
+
+class RecorderUnavailable(RuntimeError):  # noqa: N818 - an outcome to fall back from, not a programming error
+    """The CPU recorder cannot be had here; the message says why and what to do."""
+
+
+def compiled(progress: Callable[[str], None] | None = None) -> Path:
+    """Path of the compiled recorder for the torch in use, compiled now if it never was.
+
+    Args:
+        progress: told one line before a compilation starts, for it takes seconds.
+
+    Raises:
+        RecorderUnavailable: no compiler, no headers, or the compilation failed.
+    """
+    import torch  # only where it is needed: a run without torch stays without it
+
+    if sys.platform not in ("linux", "darwin"):
+        raise RecorderUnavailable(f"the CPU recorder runs on Linux and macOS, not on {sys.platform}")
+    source = Path(__file__).parent
+    name = f"cpu_recorder-{torch.__version__}-{_fingerprint(source)}.so"
+    folder = cache_folder(os.environ)
+    target = folder / name
+    if target.exists():
+        return target
+    with _alone(folder / f"{name}.lock"):
+        if not target.exists():  # another process may have been first
+            if progress is not None:
+                progress(f"compiling the CPU recorder for torch {torch.__version__} (once, a few seconds)")
+            compile_library(source / _SOURCES[0], target)
+    return target
+
+
+def compile_library(source: Path, target: Path) -> None:
+    """Compile one C++ file against torch into a shared library that appears at `target` whole or not at all.
+
+    Raises:
+        RecorderUnavailable: no compiler, no headers, or the compiler failed; with its first lines.
+    """
+    import torch
+
+    root = Path(torch.__file__).parent
+    if not (root / "include" / "c10" / "core" / "CPUAllocator.h").exists():
+        raise RecorderUnavailable(
+            f"this torch has no C++ headers ({root / 'include' / 'c10'}); install torch from a wheel that has them"
+        )
+    command = [*find_compiler(os.environ), *_flags(), "-isystem", str(root / "include"), str(source)]
+    command += ["-L", str(root / "lib"), "-lc10"]
+    handle, scratch = tempfile.mkstemp(prefix=target.stem, suffix=".tmp", dir=target.parent)
+    os.close(handle)
+    try:
+        _run_compiler([*command, "-o", scratch])
+        Path(scratch).replace(target)
+    finally:
+        Path(scratch).unlink(missing_ok=True)
+
+
+def find_compiler(environ: Mapping[str, str]) -> list[str]:
+    """The C++ compiler as the start of a command line: `$CXX` (which may have arguments), else the first found.
+
+    Raises:
+        RecorderUnavailable: there is none.
+    """
+    chosen = shlex.split(environ.get("CXX", ""))
+    for command in [chosen] if chosen else [[name] for name in _COMPILERS]:
+        if shutil.which(command[0], path=environ.get("PATH")):
+            return command
+    looked_for = f"$CXX ({chosen[0]})" if chosen else ", ".join(_COMPILERS)
+    raise RecorderUnavailable(
+        f"no C++ compiler found (looked for {looked_for}); install one, such as the package g++ or clang, "
+        "or set CXX to it"
+    )
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """The folder for compiled recorders, made if need be: `$CUDAMEM_CACHE`, else below `$XDG_CACHE_HOME`, else
+    below `~/.cache`; where that cannot be written, a private folder for temporary files.
+    """
+    if "CUDAMEM_CACHE" in environ:
+        wanted = Path(environ["CUDAMEM_CACHE"])
+    elif environ.get("XDG_CACHE_HOME"):
+        wanted = Path(environ["XDG_CACHE_HOME"]) / "cudamem_testing"
+    else:
+        wanted = Path(environ.get("HOME") or tempfile.gettempdir()) / ".cache" / "cudamem_testing"
+    if _is_ours(wanted):
+        return wanted
+    # A shared place: what others could have put there must not be loaded as code.
+    fallback = Path(tempfile.gettempdir()) / f"cudamem_testing-{os.getuid()}"
+    if _is_ours(fallback, private=True):
+        return fallback
+    return Path(tempfile.mkdtemp(prefix="cudamem_testing-"))
+
+
+def _is_ours(folder: Path, private: bool = False) -> bool:
+    """Whether the folder exists or could be made, and takes new files; `private`: and only from this user."""
+    try:
+        folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError:
+        return False
+    if private and (status.st_uid != os.getuid() or status.st_mode & 0o022 or folder.is_symlink()):
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _fingerprint(source: Path) -> str:
+    """Hash of everything the compiled library depends on, but for torch's version, which its name shows."""
+    digest = hashlib.sha256()
+    for name in _SOURCES:
+        digest.update((source / name).read_bytes())
+    digest.update(repr((_flags(), sys.platform, platform.machine())).encode())
+    return digest.hexdigest()[:16]
+
+
+def _flags() -> list[str]:
+    import torch
+
+    flags = ["-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+    flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
+    return flags
+
+
+def _run_compiler(command: list[str]) -> None:
+    shown = shlex.join(command)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RecorderUnavailable(f"the C++ compiler did not run: {error}\n  {shown}") from error
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        excerpt = "\n".join(f"  {line}" for line in lines[:_LINES_OF_ERROR])
+        raise RecorderUnavailable(
+            f"the C++ compiler failed (status {done.returncode}); torch's headers need C++17, and recent ones a recent "
+            f"compiler: install one, or set CXX to it\n  {shown}\n{excerpt}"
+        )
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Hold a lock between processes. Where the file system has none, compiling twice is harmless."""
+    import fcntl  # not on Windows, where this module is only imported
+
+    with lock.open("w") as handle:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

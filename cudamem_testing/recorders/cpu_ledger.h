@@ -1,0 +1,365 @@
+// The ledger of the CPU recorder: which blocks are live, who owns them, how high memory went, what happened.
+//
+// Nothing here locks, allocates tensors or knows Python. Every member function is called with the recorder's one
+// mutex held, so the counters, the peak and the order of events are exact under any number of threads.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#include <sys/mman.h>
+#include <time.h>
+
+namespace cudamem {
+
+// Records cross the C boundary as they are: fixed widths, no padding the reader would have to guess.
+struct Block {
+  uint64_t pointer, size, sequence;
+  uint32_t stack, owner, thread, unused;
+};
+
+enum EventKind : uint32_t { kAllocated = 0, kFreed = 1, kRefused = 2 };
+
+struct Event {
+  uint64_t pointer, size, sequence;
+  int64_t time;  // ticks in the ring, nanoseconds of the monotonic clock for the reader
+  uint32_t stack, owner, thread, kind;
+};
+
+struct Reading {
+  int64_t allocated, peak;
+  uint64_t peak_event, events, allocations, live_blocks, allocated_total, unknown_frees, refusals;
+};
+
+struct OwnerTotals {
+  int64_t bytes;
+  uint64_t blocks, allocations;
+};
+
+struct Refusal {
+  uint64_t count, size, event;
+  int64_t allocated, limit;
+  uint32_t stack, thread;
+};
+
+// Open addressing with linear probing and backward-shift deletion: no tombstones, so a program that allocates and
+// frees for ever keeps short probes and never grows the table. (Knuth, TAOCP 6.4, algorithm R.)
+class BlockTable {
+ public:
+  BlockTable() : slots_(allocate(kFirst)), mask_(kFirst - 1) {}
+
+  uint64_t size() const { return used_; }
+  uint64_t capacity() const { return mask_ + 1; }
+  const Block& at(uint64_t index) const { return slots_[index]; }
+
+  Block* find(uint64_t pointer) {
+    for (uint64_t i = home(pointer); slots_[i].pointer; i = (i + 1) & mask_) {
+      if (slots_[i].pointer == pointer) return &slots_[i];
+    }
+    return nullptr;
+  }
+
+  // Makes room for one more block; the only step that can fail, so it comes before anything is changed.
+  void reserve_one() {
+    if ((used_ + 1) * 5 <= capacity() * 3) return;
+    const uint64_t old_capacity = capacity();
+    Block* const old = slots_;
+    slots_ = allocate(old_capacity * 2);
+    mask_ = old_capacity * 2 - 1;
+    for (uint64_t i = 0; i < old_capacity; ++i) {
+      if (old[i].pointer) place(old[i]);
+    }
+    std::free(old);
+  }
+
+  void insert(const Block& block) {
+    place(block);
+    ++used_;
+  }
+
+  void erase(Block* block) {
+    uint64_t hole = static_cast<uint64_t>(block - slots_);
+    for (uint64_t i = (hole + 1) & mask_; slots_[i].pointer; i = (i + 1) & mask_) {
+      // A block may move back into the hole unless its home lies (cyclically) after the hole.
+      if (((i - home(slots_[i].pointer)) & mask_) >= ((i - hole) & mask_)) {
+        slots_[hole] = slots_[i];
+        hole = i;
+      }
+    }
+    slots_[hole].pointer = 0;
+    --used_;
+  }
+
+  void clear() {
+    for (uint64_t i = 0; i <= mask_; ++i) slots_[i].pointer = 0;
+    used_ = 0;
+  }
+
+ private:
+  static constexpr uint64_t kFirst = 4096;
+
+  static Block* allocate(uint64_t count) {
+    void* memory = std::calloc(count, sizeof(Block));
+    if (!memory) throw std::bad_alloc();
+    return static_cast<Block*>(memory);
+  }
+
+  uint64_t home(uint64_t pointer) const { return ((pointer >> 6) * 0x9E3779B97F4A7C15ull >> 20) & mask_; }
+
+  void place(const Block& block) {
+    uint64_t i = home(block.pointer);
+    while (slots_[i].pointer) i = (i + 1) & mask_;
+    slots_[i] = block;
+  }
+
+  Block* slots_;
+  uint64_t mask_, used_ = 0;
+};
+
+// Reading the clock would cost as much as all else that an event needs, so events carry the processor's counter, and
+// readers translate along the line through two moments at which both were read.
+class Clock {
+  struct Moment {
+    int64_t ticks, ns;
+  };
+
+ public:
+  static int64_t ticks() {
+#if defined(__x86_64__)
+    return static_cast<int64_t>(__builtin_ia32_rdtsc());
+#else
+    return nanoseconds();
+#endif
+  }
+
+  void start() { start_ = now(); }
+
+  class Translation {
+   public:
+    Translation(const Clock& clock) : start_(clock.start_), end_(now()) {
+      const int64_t elapsed = end_.ticks - start_.ticks;
+      rate_ = elapsed > 0 ? static_cast<double>(end_.ns - start_.ns) / static_cast<double>(elapsed) : 1.0;
+    }
+    int64_t operator()(int64_t ticks) const {
+      return start_.ns + static_cast<int64_t>(static_cast<double>(ticks - start_.ticks) * rate_);
+    }
+
+   private:
+    Moment start_, end_;
+    double rate_;
+  };
+
+ private:
+  static int64_t nanoseconds() {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000ll + time.tv_nsec;
+  }
+  static Moment now() { return {ticks(), nanoseconds()}; }
+
+  Moment start_ = {};
+};
+
+// The last `capacity` events. Indices count every event since the process started and never restart, so that an
+// index taken at a peak stays meaningful; a reader sees from `first()` what the ring no longer holds.
+class EventRing {
+ public:
+  uint64_t first() const { return total_ - start_ > capacity_ ? total_ - capacity_ : start_; }
+  uint64_t total() const { return total_; }
+  uint64_t capacity() const { return capacity_; }
+  Clock::Translation clock() const { return Clock::Translation(clock_); }
+  const Event& at(uint64_t index) const { return ring_[index % capacity_]; }
+
+  // Pages are touched only as events arrive, and given back here when many were.
+  bool restart(uint64_t capacity) {
+    if (capacity != capacity_ || total_ - start_ > kKeep) {
+      void* memory = nullptr;
+      if (capacity) {
+        memory = mmap(nullptr, capacity * sizeof(Event), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+        if (memory == MAP_FAILED) return false;
+      }
+      if (ring_) munmap(ring_, capacity_ * sizeof(Event));
+      ring_ = static_cast<Event*>(memory);
+      capacity_ = capacity;
+    }
+    clock_.start();
+    start_ = total_;
+    cursor_ = capacity_ ? total_ % capacity_ : 0;
+    return true;
+  }
+
+  void push(const Block& block, EventKind kind, uint32_t thread) {
+    if (!capacity_) return;
+    ring_[cursor_] = {block.pointer, block.size,  block.sequence, Clock::ticks(),
+                      block.stack,   block.owner, thread,         kind};
+    if (++cursor_ == capacity_) cursor_ = 0;
+    ++total_;
+  }
+
+ private:
+  static constexpr uint64_t kKeep = 1 << 15;
+
+  Event* ring_ = nullptr;
+  uint64_t capacity_ = 0, start_ = 0, total_ = 0, cursor_ = 0;
+  Clock clock_;
+};
+
+// Totals by owner, in chunks that never move. Owner 0 is "nobody in particular".
+class Owners {
+ public:
+  uint32_t add() {
+    if (count_ == kChunk * kChunks) return 0;
+    if (count_ % kChunk == 0) {
+      void* memory = std::calloc(kChunk, sizeof(OwnerTotals));
+      if (!memory) return 0;
+      chunks_[count_ / kChunk] = static_cast<OwnerTotals*>(memory);
+    }
+    return count_++;
+  }
+  uint32_t count() const { return count_; }
+  OwnerTotals& at(uint32_t owner) { return chunks_[owner / kChunk][owner % kChunk]; }
+
+ private:
+  static constexpr uint32_t kChunk = 1024, kChunks = 1 << 14;  // 16 million owners
+
+  OwnerTotals* chunks_[kChunks] = {};
+  uint32_t count_ = 0;
+};
+
+struct Ledger {
+  static constexpr int kSlots = 256;
+
+  // An observer with a peak of its own.
+  struct Slot {
+    bool taken;
+    int64_t peak;
+    uint64_t peak_event;
+  };
+
+  // What every allocation touches comes first and close together; the two big arrays come last.
+  BlockTable blocks;
+  uint32_t owner = 0;
+  bool log_events = false;
+  EventRing events;
+  int64_t limit = -1;
+  int64_t promised = 0;  // admitted below the limit, not yet handed out by the allocator underneath
+  Refusal refusal = {};
+
+ private:
+  int64_t allocated_ = 0, peak_ = 0;
+  uint64_t peak_event_ = 0, allocations_ = 0, allocated_total_ = 0, unknown_frees_ = 0;
+  int slots_end_ = 0;
+  Slot slots_[kSlots] = {};
+
+ public:
+  Owners owners;
+
+  Ledger() { owners.add(); }
+
+  void allocated(void* pointer, uint64_t size, uint32_t stack, uint32_t thread) {
+    const uint64_t key = reinterpret_cast<uint64_t>(pointer);
+    blocks.reserve_one();
+    // An address handed out again was freed behind our back (its deleter was replaced): close the old block.
+    if (Block* old = blocks.find(key)) remove(old, thread);
+    const Block block{key, size, ++allocations_, stack, owner, thread, 0};
+    blocks.insert(block);
+    OwnerTotals& totals = owners.at(owner);
+    totals.bytes += static_cast<int64_t>(size);
+    ++totals.blocks;
+    ++totals.allocations;
+    allocated_ += static_cast<int64_t>(size);
+    allocated_total_ += size;
+    if (log_events) events.push(block, kAllocated, thread);
+    if (allocated_ > peak_) {
+      peak_ = allocated_;
+      peak_event_ = events.total();
+    }
+  }
+
+  void freed(void* pointer, uint32_t thread, bool count_unknown) {
+    if (Block* block = blocks.find(reinterpret_cast<uint64_t>(pointer))) {
+      remove(block, thread);
+    } else if (count_unknown) {
+      ++unknown_frees_;
+    }
+  }
+
+  bool admits(uint64_t size) const {
+    return limit < 0 || size == 0 ||
+        (size <= static_cast<uint64_t>(limit) && allocated_ + promised <= limit - static_cast<int64_t>(size));
+  }
+
+  void refuse(uint64_t size, uint32_t stack, uint32_t thread) {
+    if (log_events) events.push({0, size, 0, stack, owner, thread, 0}, kRefused, thread);
+    refusal = {refusal.count + 1, size, events.total(), allocated_, limit, stack, thread};
+  }
+
+  int acquire_slot() {
+    fold();
+    for (int i = 0; i < kSlots; ++i) {
+      if (slots_[i].taken) continue;
+      slots_[i] = {true, allocated_, events.total()};
+      if (i >= slots_end_) slots_end_ = i + 1;
+      return i;
+    }
+    return -1;
+  }
+
+  bool release_slot(int slot) {
+    if (!is_taken(slot)) return false;
+    slots_[slot].taken = false;
+    while (slots_end_ > 0 && !slots_[slots_end_ - 1].taken) --slots_end_;
+    return true;
+  }
+
+  bool read(int slot, bool reset, Reading* out) {
+    if (!is_taken(slot)) return false;
+    fold();
+    Slot& mine = slots_[slot];
+    *out = {allocated_, mine.peak, mine.peak_event, events.total(), allocations_,
+            blocks.size(), allocated_total_, unknown_frees_, refusal.count};
+    if (reset) {
+      mine.peak = allocated_;
+      mine.peak_event = events.total();
+    }
+    return true;
+  }
+
+  // After fork the child starts from nothing: frees it missed while passive would make the old ledger wrong.
+  void forget() {
+    blocks.clear();
+    for (uint32_t i = 0; i < owners.count(); ++i) owners.at(i) = {};
+    allocated_ = promised = peak_ = 0;
+    events.restart(events.capacity());
+    peak_event_ = events.total();
+    for (Slot& slot : slots_) slot.peak = 0;
+  }
+
+ private:
+  void remove(Block* block, uint32_t thread) {
+    OwnerTotals& totals = owners.at(block->owner);
+    totals.bytes -= static_cast<int64_t>(block->size);
+    --totals.blocks;
+    allocated_ -= static_cast<int64_t>(block->size);
+    if (log_events) events.push(*block, kFreed, thread);
+    blocks.erase(block);
+  }
+
+  bool is_taken(int slot) const { return slot >= 0 && slot < kSlots && slots_[slot].taken; }
+
+  // Hands the shared peak to every observer, so that one who resets takes nothing from the others.
+  void fold() {
+    for (int i = 0; i < slots_end_; ++i) {
+      if (slots_[i].taken && peak_ > slots_[i].peak) {
+        slots_[i].peak = peak_;
+        slots_[i].peak_event = peak_event_;
+      }
+    }
+    peak_ = allocated_;
+    peak_event_ = events.total();
+  }
+
+};
+
+}  // namespace cudamem

@@ -1,0 +1,398 @@
+// The CPU recorder: an allocator around torch's CPU allocator that keeps a ledger of its blocks.
+//
+// install() puts it in place; from then on every CPU tensor's storage, on any thread, passes through. It is loaded
+// once and never unloaded: storages keep a pointer to the allocator and to the deleter for as long as they live.
+//
+// Rules that keep it safe
+//   - The context of a DataPtr is the data pointer, so the deleter needs nothing but the address (oneDNN relies on
+//     it too). The deleter of every block is ours, also of those handed out while passive: raw_deleter() promises so.
+//   - One mutex guards the ledger and the stacks. Under it we neither call the allocator underneath nor wait for the
+//     GIL nor drop a Python reference. A block leaves the ledger before it is freed and enters after it is allocated,
+//     so no address is ever live twice.
+//   - A forked child starts passive: its allocations and frees go straight through until it installs for itself.
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <pthread.h>
+
+#include <cstring>
+#include <mutex>
+#include <typeinfo>
+
+#include "cpu_ledger.h"
+#include "cpu_mutex.h"
+#include "cpu_stacks.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace cudamem {
+namespace {
+
+enum Mode { kPassive, kRecording, kDraining };  // kDraining: uninstalled, but recorded blocks are still being freed
+
+struct Shared {
+  BriefMutex mutex;
+  Ledger ledger;
+  StackTable stacks;
+  Python python = {};
+  bool python_ready = false;
+  std::atomic<int> mode{kPassive};
+  std::atomic<bool> gather{false};    // stacks wanted, and Python is there to give them
+  std::atomic<bool> limited{false};
+  std::atomic<uint64_t> stops[kStopCodes] = {};
+  std::atomic<uint32_t> threads{0};
+  c10::Allocator* inner = nullptr;    // bound by the first install, for ever
+  c10::DeleterFnPtr inner_free = nullptr;
+};
+
+// Never destroyed: tensors may be freed after static destructors have run.
+Shared& shared = *new Shared;
+
+using Lock = std::lock_guard<BriefMutex>;
+
+uint32_t thread_number() {
+  thread_local uint32_t number = 0;
+  if (C10_UNLIKELY(number == 0)) number = shared.threads.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number;
+}
+
+class Gil {
+ public:
+  Gil() : state_(shared.python.take_gil()) {}
+  ~Gil() { shared.python.give_gil(state_); }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  int state_;
+};
+
+// A stack seen for the first time: the one place that takes the GIL (see cpu_stacks.h for why it may).
+uint32_t intern(const Walk& stack) {
+  const Gil gil;
+  for (uint32_t i = 0; i < stack.depth; ++i) shared.python.keep(reinterpret_cast<void*>(stack.frames[i].code));
+  uint32_t id;
+  bool inserted = false;
+  {
+    const Lock lock(shared.mutex);
+    id = shared.stacks.find(stack);
+    if (id == 0) {
+      id = shared.stacks.insert(stack);
+      inserted = id != 0;
+    }
+  }
+  if (!inserted) {
+    for (uint32_t i = 0; i < stack.depth; ++i) shared.python.drop(reinterpret_cast<void*>(stack.frames[i].code));
+  }
+  return id;
+}
+
+void release(void* pointer) {
+  if (C10_UNLIKELY(!pointer)) return;
+  const int mode = shared.mode.load(std::memory_order_relaxed);
+  if (C10_LIKELY(mode != kPassive)) {
+    const uint32_t thread = thread_number();
+    const Lock lock(shared.mutex);
+    shared.ledger.freed(pointer, thread, mode == kRecording);
+  }
+  shared.inner_free(pointer);
+}
+
+// Room below the hard limit, held from the check until the block is in the ledger or has failed.
+class Promise {
+ public:
+  explicit Promise(size_t size) {
+    if (C10_LIKELY(!shared.limited.load(std::memory_order_relaxed))) return;
+    int64_t allocated, limit;
+    {
+      const Lock lock(shared.mutex);
+      if (shared.ledger.admits(size)) {
+        size_ = static_cast<int64_t>(size);
+        shared.ledger.promised += size_;
+        return;
+      }
+    }
+    Walk stack;
+    uint32_t id = 0;
+    if (shared.gather.load(std::memory_order_acquire) && walk(shared.python, shared.stops, &stack)) id = intern(stack);
+    {
+      const Lock lock(shared.mutex);
+      shared.ledger.refuse(size, id, thread_number());
+      allocated = shared.ledger.refusal.allocated;
+      limit = shared.ledger.refusal.limit;
+    }
+    TORCH_CHECK_WITH(OutOfMemoryError, false,
+        "cudamem: CPU memory limit: tried to allocate ", size, " bytes with ", allocated,
+        " bytes allocated, over the limit of ", limit, " bytes");
+  }
+  ~Promise() {
+    if (C10_LIKELY(size_ == 0)) return;
+    const Lock lock(shared.mutex);
+    shared.ledger.promised -= size_;
+  }
+  Promise(const Promise&) = delete;
+  Promise& operator=(const Promise&) = delete;
+
+ private:
+  int64_t size_ = 0;
+};
+
+class Recorder final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t size) override {
+    const bool recording = shared.mode.load(std::memory_order_relaxed) == kRecording;
+    if (C10_UNLIKELY(!recording)) return adopt(shared.inner->allocate(size));
+    const Promise promise(size);
+    c10::DataPtr data = shared.inner->allocate(size);
+    void* const pointer = data.get();
+    // Empty tensors have no block, and a block freed in another way than announced could not be followed.
+    if (C10_UNLIKELY(!pointer || data.get_deleter() != shared.inner_free)) return data;
+    record(pointer, size);
+    return adopt(std::move(data));
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+
+  bool is_simple_data_ptr(const c10::DataPtr& data) const override { return data.get() == data.get_context(); }
+
+  void copy_data(void* target, const void* source, std::size_t count) const override {
+    shared.inner->copy_data(target, source, count);
+  }
+
+ private:
+  static c10::DataPtr adopt(c10::DataPtr data) {
+    (void)data.compare_exchange_deleter(shared.inner_free, &release);
+    return data;
+  }
+
+  static void record(void* pointer, size_t size) {
+    const uint32_t thread = thread_number();
+    if (C10_LIKELY(!shared.gather.load(std::memory_order_acquire))) {
+      const Lock lock(shared.mutex);
+      shared.ledger.allocated(pointer, size, 0, thread);
+      return;
+    }
+    Walk stack;
+    const bool walked = walk(shared.python, shared.stops, &stack);
+    {
+      const Lock lock(shared.mutex);
+      const uint32_t id = walked ? shared.stacks.find(stack) : 0;
+      if (id != 0 || !walked) {
+        shared.ledger.allocated(pointer, size, id, thread);
+        return;
+      }
+    }
+    const uint32_t id = intern(stack);
+    const Lock lock(shared.mutex);
+    shared.ledger.allocated(pointer, size, id, thread);
+  }
+};
+
+Recorder& recorder = *new Recorder;
+
+void before_fork() { shared.mutex.lock(); }
+void after_fork_in_parent() { shared.mutex.unlock(); }
+void after_fork_in_child() {
+  shared.mode.store(kPassive, std::memory_order_relaxed);
+  shared.limited.store(false, std::memory_order_relaxed);
+  shared.mutex.unlock();
+}
+
+// Registers without raising the priority that torch keeps beside the allocator (there is no way to read or lower
+// it): the first one that is accepted is the one already in force, so whoever could register before still can.
+bool put_in_place(c10::Allocator* allocator) {
+  for (int priority = 0; priority < 256 && c10::GetCPUAllocator() != allocator; ++priority) {
+    c10::SetCPUAllocator(allocator, static_cast<uint8_t>(priority));
+  }
+  return c10::GetCPUAllocator() == allocator;
+}
+
+}  // namespace
+}  // namespace cudamem
+
+using namespace cudamem;
+
+enum Installed { kInPlace = 1, kNoRawDeleter = -1, kForeignOnTop = -2, kSecondCopy = -3 };
+
+EXPORT int32_t cudamem_install() {
+  c10::Allocator* const current = c10::GetCPUAllocator();
+  if (current != &recorder) {
+    if (shared.inner && current != shared.inner) return kForeignOnTop;  // it may call us: never wrap it
+    if (!current->raw_deleter()) return kNoRawDeleter;
+    if (std::strcmp(typeid(*current).name(), typeid(recorder).name()) == 0) return kSecondCopy;
+    if (!shared.inner) pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    shared.inner = current;
+    shared.inner_free = current->raw_deleter();
+    if (!put_in_place(&recorder)) return kForeignOnTop;
+  }
+  const Lock lock(shared.mutex);
+  if (shared.mode.load() == kPassive) shared.ledger.forget();
+  shared.limited.store(shared.ledger.limit >= 0);
+  shared.mode.store(kRecording);
+  return kInPlace;
+}
+
+EXPORT void cudamem_uninstall() {
+  if (c10::GetCPUAllocator() == &recorder) put_in_place(shared.inner);
+  if (shared.mode.load() == kRecording) shared.mode.store(kDraining);
+}
+
+EXPORT int32_t cudamem_is_installed() {
+  return shared.mode.load() == kRecording && c10::GetCPUAllocator() == &recorder;
+}
+
+EXPORT int32_t cudamem_acquire_slot() {
+  const Lock lock(shared.mutex);
+  return shared.ledger.acquire_slot();
+}
+
+EXPORT int32_t cudamem_release_slot(int32_t slot) {
+  const Lock lock(shared.mutex);
+  return shared.ledger.release_slot(slot);
+}
+
+EXPORT int32_t cudamem_read(int32_t slot, int32_t reset, Reading* out) {
+  const Lock lock(shared.mutex);
+  return shared.ledger.read(slot, reset != 0, out);
+}
+
+EXPORT uint32_t cudamem_new_owner() {
+  const Lock lock(shared.mutex);
+  return shared.ledger.owners.add();
+}
+
+EXPORT int64_t cudamem_set_owner(uint32_t owner) {
+  const Lock lock(shared.mutex);
+  if (owner >= shared.ledger.owners.count()) return -1;
+  const uint32_t previous = shared.ledger.owner;
+  shared.ledger.owner = owner;
+  return previous;
+}
+
+EXPORT int32_t cudamem_owner_totals(uint32_t owner, OwnerTotals* out) {
+  const Lock lock(shared.mutex);
+  if (owner >= shared.ledger.owners.count()) return 0;
+  *out = shared.ledger.owners.at(owner);
+  return 1;
+}
+
+// Copies the live blocks of an owner (or of all, below 0) while there is room; returns how many there are.
+EXPORT uint64_t cudamem_scan(int64_t owner, Block* out, uint64_t room) {
+  const Lock lock(shared.mutex);
+  const BlockTable& blocks = shared.ledger.blocks;
+  if (owner >= static_cast<int64_t>(shared.ledger.owners.count())) return 0;
+  const uint64_t expected = owner < 0 ? blocks.size() : shared.ledger.owners.at(static_cast<uint32_t>(owner)).blocks;
+  if (expected > room) return expected;
+  uint64_t count = 0;
+  for (uint64_t i = 0; count < expected && i < blocks.capacity(); ++i) {
+    const Block& block = blocks.at(i);
+    if (block.pointer && (owner < 0 || block.owner == owner)) out[count++] = block;
+  }
+  return count;
+}
+
+// Tells how to look at Python's frames; null when Python is about to end: no stack is gathered from then on.
+EXPORT void cudamem_set_python(const Python* python) {
+  const Lock lock(shared.mutex);
+  if (python) shared.python = *python;
+  shared.python_ready = python != nullptr;
+  if (!python) shared.gather.store(false);
+}
+
+// Stacks are gathered only once Python is known. Returns what was on before: 1 for stacks, plus 2 for events.
+EXPORT int32_t cudamem_set_recording(int32_t stacks, int32_t events) {
+  const Lock lock(shared.mutex);
+  const int32_t before = (shared.gather.load() ? 1 : 0) + (shared.ledger.log_events ? 2 : 0);
+  shared.ledger.log_events = events != 0;
+  shared.gather.store(stacks != 0 && shared.python_ready, std::memory_order_release);
+  return before;
+}
+
+// Stacks end before the first frame that runs one of these code objects. The caller holds the GIL. `codes` has room
+// for kStopCodes; on return it holds the earlier ones, `*count` of them, whose references are now the caller's.
+EXPORT void cudamem_swap_stop_codes(uint64_t* codes, uint32_t* count) {
+  uint64_t earlier[kStopCodes];
+  uint32_t earlier_count = 0;
+  for (uint32_t i = 0; i < *count; ++i) shared.python.keep(reinterpret_cast<void*>(codes[i]));
+  for (uint32_t i = 0; i < kStopCodes; ++i) {
+    const uint64_t old = shared.stops[i].exchange(i < *count ? codes[i] : 0);
+    if (old) earlier[earlier_count++] = old;
+  }
+  std::memcpy(codes, earlier, earlier_count * sizeof(uint64_t));
+  *count = earlier_count;
+}
+
+// Copies a stack, innermost frame first, with a new reference to each code object for the caller, who holds the GIL.
+EXPORT uint32_t cudamem_stack(uint32_t id, Frame* out) {
+  const Lock lock(shared.mutex);
+  const StackTable::Stack* stack = shared.stacks.get(id);
+  if (!stack) return 0;
+  for (uint32_t i = 0; i < stack->depth; ++i) {
+    out[i] = stack->frames[i];
+    shared.python.keep(reinterpret_cast<void*>(out[i].code));
+  }
+  return stack->depth;
+}
+
+EXPORT void cudamem_stack_counts(uint64_t* out) {
+  const Lock lock(shared.mutex);
+  out[0] = shared.stacks.size();
+  out[1] = shared.stacks.overflow;
+}
+
+// Drops the stacks that no live block, no event in the ring and no last refusal refers to. The caller holds the GIL.
+EXPORT uint64_t cudamem_trim_stacks() {
+  std::vector<StackTable::Stack*> gone;
+  {
+    const Lock lock(shared.mutex);
+    const BlockTable& blocks = shared.ledger.blocks;
+    for (uint64_t i = 0; i < blocks.capacity(); ++i) {
+      if (blocks.at(i).pointer) shared.stacks.mark(blocks.at(i).stack);
+    }
+    const EventRing& events = shared.ledger.events;
+    for (uint64_t i = events.first(); i < events.total(); ++i) shared.stacks.mark(events.at(i).stack);
+    shared.stacks.mark(shared.ledger.refusal.stack);
+    gone = shared.stacks.take_unmarked();
+  }
+  for (StackTable::Stack* stack : gone) {
+    for (uint32_t i = 0; i < stack->depth; ++i) shared.python.drop(reinterpret_cast<void*>(stack->frames[i].code));
+    std::free(stack);
+  }
+  return gone.size();
+}
+
+EXPORT int64_t cudamem_restart_events(uint64_t capacity) {
+  const Lock lock(shared.mutex);
+  return shared.ledger.events.restart(capacity) ? static_cast<int64_t>(shared.ledger.events.total()) : -1;
+}
+
+// Copies events from index `from` on (or the first kept) while there is room; says which were kept and where it began.
+EXPORT uint64_t cudamem_events(uint64_t from, Event* out, uint64_t room, uint64_t* first, uint64_t* total) {
+  const Lock lock(shared.mutex);
+  const EventRing& events = shared.ledger.events;
+  *first = events.first();
+  *total = events.total();
+  if (from < *first) from = *first;
+  uint64_t count = 0;
+  const Clock::Translation nanoseconds = events.clock();
+  for (; count < room && from + count < *total; ++count) {
+    out[count] = events.at(from + count);
+    out[count].time = nanoseconds(out[count].time);
+  }
+  return count;
+}
+
+EXPORT int64_t cudamem_set_limit(int64_t limit) {
+  const Lock lock(shared.mutex);
+  const int64_t before = shared.ledger.limit;
+  shared.ledger.limit = limit;
+  shared.limited.store(limit >= 0);
+  return before;
+}
+
+EXPORT void cudamem_refusal(Refusal* out) {
+  const Lock lock(shared.mutex);
+  *out = shared.ledger.refusal;
+}
+
+EXPORT uint32_t cudamem_thread() { return thread_number(); }

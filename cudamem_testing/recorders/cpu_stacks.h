@@ -1,0 +1,185 @@
+// Python stacks for the CPU recorder, without Python's headers and, in the steady state, without the GIL.
+//
+// Torch operators release the GIL, so the thread that allocates usually does not hold it. Taking it for every block
+// would cost as much as a small operator, hand the GIL to other threads, and could deadlock. It is not needed to
+// look at one's own frames: while a thread is inside a C++ call its interpreter frames are suspended, nobody else
+// changes their code, position or back link, and the frames keep their code objects alive. So the walk reads three
+// words per frame at offsets that the Python side found out and verified by looking at known frames (layout.py).
+//
+// A stack is an array of (code object, position), interned to a small id. Interning keeps a reference to each code
+// object, so an address in the table can never be reused by other code and a hit without the GIL is sound. Only a
+// stack that was never seen takes the GIL, once, to make those references, and only on a thread that
+//   - has a Python thread state of its own: OpenMP workers and other C++ threads have none and get stack 0; and
+//   - runs below Python frames: it was called from Python and must take the GIL again to return there, so whoever
+//     waits for it to return cannot be holding the GIL. Autograd's device threads have no frames: stack 0.
+// The recorder's mutex is never held while the GIL is awaited or a reference is dropped.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace cudamem {
+
+struct Frame {
+  uint64_t code;
+  int64_t position;
+  bool operator==(const Frame& other) const { return code == other.code && position == other.position; }
+};
+
+constexpr uint32_t kDepth = 64;
+constexpr uint32_t kStopCodes = 8;
+
+// Addresses of Python's stable C functions and the offsets of the frame layout; filled by native.py.
+struct Python {
+  void* (*this_thread_state)();
+  int (*take_gil)();
+  void (*give_gil)(int);
+  void (*keep)(void*);
+  void (*drop)(void*);
+  uint64_t code_type;
+  int64_t type_offset;     // offset of the type in any object
+  int64_t state_frame;     // offset in the thread state of the current frame, or of the struct that points to it
+  int64_t indirect_frame;  // offset of the current frame in that struct; negative: the thread state has it itself
+  int64_t frame_code, frame_back, frame_position;
+  int64_t code_start;      // position = pointer at frame_position - (code + code_start); negative: it is an index
+};
+
+struct Walk {
+  Frame frames[kDepth];
+  uint32_t depth = 0;
+  uint64_t hash = 0;
+};
+
+inline uint64_t word(uint64_t address) { return *reinterpret_cast<const uint64_t*>(address); }
+
+// Reads this thread's Python frames, innermost first. Allocates nothing, locks nothing, touches no reference count.
+inline bool walk(const Python& python, const std::atomic<uint64_t>* stops, Walk* out) {
+  const auto state = reinterpret_cast<uint64_t>(python.this_thread_state());
+  if (!state) return false;
+  uint64_t frame = word(state + python.state_frame);
+  if (frame && python.indirect_frame >= 0) frame = word(frame + python.indirect_frame);
+  uint64_t stop[kStopCodes];
+  uint32_t stop_count = 0;
+  for (; stop_count < kStopCodes; ++stop_count) {
+    stop[stop_count] = stops[stop_count].load(std::memory_order_relaxed);
+    if (!stop[stop_count]) break;
+  }
+  uint32_t depth = 0;
+  uint64_t hash = 0;
+  for (; frame && depth < kDepth; frame = word(frame + python.frame_back)) {
+    const uint64_t code = word(frame + python.frame_code) & ~7ull;  // 3.14 tags references in the low bits
+    // Entry frames of the interpreter carry no code object.
+    if (!code || word(code + python.type_offset) != python.code_type) continue;
+    bool stopped = false;
+    for (uint32_t i = 0; i < stop_count; ++i) stopped |= stop[i] == code;
+    if (stopped) break;
+    const int64_t position = python.code_start >= 0
+        ? static_cast<int64_t>(word(frame + python.frame_position) - (code + python.code_start))
+        : 2 * static_cast<int64_t>(*reinterpret_cast<const int32_t*>(frame + python.frame_position));
+    out->frames[depth++] = {code, position};
+    hash = (hash ^ code ^ (static_cast<uint64_t>(position) << 48)) * 0x9E3779B97F4A7C15ull;
+    hash ^= hash >> 29;
+  }
+  out->depth = depth;
+  out->hash = hash;
+  return depth > 0;
+}
+
+// Every distinct stack seen. Called with the recorder's mutex held. Ids count up and are never given out twice, so
+// an id of a dropped stack reads as unknown and never as another stack.
+class StackTable {
+ public:
+  static constexpr uint64_t kMaximum = 1 << 18;  // distinct stacks; later ones are unknown, and counted
+
+  struct Stack {
+    uint32_t id, depth;
+    uint64_t hash;
+    Stack* next;
+    bool used;
+    Frame frames[1];  // depth of them
+  };
+
+  uint64_t size() const { return by_id_.size(); }
+  uint64_t overflow = 0;
+
+  uint32_t find(const Walk& walk) const {
+    if (buckets_.empty()) return 0;
+    for (const Stack* s = buckets_[walk.hash & (buckets_.size() - 1)]; s; s = s->next) {
+      if (s->hash == walk.hash && s->depth == walk.depth &&
+          std::memcmp(s->frames, walk.frames, walk.depth * sizeof(Frame)) == 0) {
+        return s->id;
+      }
+    }
+    return 0;
+  }
+
+  // Takes over one reference to each code object of the walk. Returns 0, and takes nothing, when the table is full.
+  uint32_t insert(const Walk& walk) {
+    if (by_id_.size() >= kMaximum) {
+      ++overflow;
+      return 0;
+    }
+    if (by_id_.size() >= buckets_.size()) rehash(buckets_.empty() ? 1024 : buckets_.size() * 2);
+    void* memory = std::malloc(sizeof(Stack) + (walk.depth - 1) * sizeof(Frame));
+    if (!memory) return 0;
+    auto* s = static_cast<Stack*>(memory);
+    s->id = next_id_;
+    s->depth = walk.depth;
+    s->hash = walk.hash;
+    s->used = false;
+    std::memcpy(s->frames, walk.frames, walk.depth * sizeof(Frame));
+    by_id_.emplace(s->id, s);
+    ++next_id_;
+    link(s);
+    return s->id;
+  }
+
+  Stack* get(uint32_t id) const {
+    const auto found = by_id_.find(id);
+    return found == by_id_.end() ? nullptr : found->second;
+  }
+
+  void mark(uint32_t id) {
+    if (Stack* s = id ? get(id) : nullptr) s->used = true;
+  }
+
+  // Unlinks the stacks that were not marked. The caller frees them, and their references, outside the mutex.
+  std::vector<Stack*> take_unmarked() {
+    std::vector<Stack*> gone;
+    for (auto it = by_id_.begin(); it != by_id_.end();) {
+      Stack* s = it->second;
+      if (s->used) {
+        s->used = false;
+        ++it;
+      } else {
+        gone.push_back(s);
+        it = by_id_.erase(it);
+      }
+    }
+    if (!gone.empty()) rehash(buckets_.size());
+    return gone;
+  }
+
+ private:
+  void rehash(uint64_t count) {
+    buckets_.assign(count, nullptr);
+    for (const auto& entry : by_id_) link(entry.second);
+  }
+
+  void link(Stack* s) {
+    Stack*& head = buckets_[s->hash & (buckets_.size() - 1)];
+    s->next = head;
+    head = s;
+  }
+
+  std::vector<Stack*> buckets_;
+  std::unordered_map<uint32_t, Stack*> by_id_;
+  uint32_t next_id_ = 1;
+};
+
+}  // namespace cudamem

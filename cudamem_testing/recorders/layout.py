@@ -1,0 +1,134 @@
+"""Finds out how this Python lays out its frames in memory, so that stacks can be read without the GIL.
+
+The CPU recorder notes a Python stack for every block. Asking Python for frames needs the GIL, which the allocating
+thread has usually released; reading three words per frame from the thread's own suspended frames needs nothing.
+Where those words are differs between versions of Python, so it is not written down here but found: a probe calls
+itself a few levels deep, which makes the code object and position of each of its frames known, and the search looks
+for offsets that show exactly these values at every level. Memory is read through `/proc/self/mem`, which answers
+with an error, not a crash, for an address that is none. A Python where nothing fits gives no stacks and a reason;
+all counts still work.
+
+CPython 3.11 and later: thread state -> (a struct on the C stack ->) interpreter frame, whose position is a pointer
+into the bytecode. CPython 3.10: thread state -> frame object, whose position is an index of two-byte units.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+_WORDS = struct.Struct("=24Q")
+_INT = struct.Struct("=i")
+_TAGS = ~7
+"""Low bits of a reference are Python 3.14's own; objects are aligned to more than that."""
+
+
+class FrameLayout(NamedTuple):
+    """Offsets in bytes, named and ordered as in `struct Python` of cpu_stacks.h; -1 where there is no such step."""
+
+    state_frame: int
+    indirect_frame: int
+    frame_code: int
+    frame_back: int
+    frame_position: int
+    code_start: int
+
+
+def find_layout() -> FrameLayout | None:
+    """Search for the layout of this interpreter; `None` where it is not CPython on Linux, or nothing fits."""
+    if sys.implementation.name != "cpython" or struct.calcsize("P") != 8:
+        return None
+    try:
+        memory = os.open("/proc/self/mem", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return _one_level(memory)
+    finally:
+        os.close(memory)
+
+
+def _one_level(memory: int) -> FrameLayout | None:
+    return _two_levels(memory)
+
+
+def _two_levels(memory: int) -> FrameLayout | None:
+    found = None  # a statement more, so that no two levels are at the same position
+    if found is None:
+        found = _search(memory)
+    return found
+
+
+def _search(memory: int) -> FrameLayout | None:
+    """Try every path of words from the thread state that leads to this frame and from there to its callers.
+
+    Memory is read from this frame itself, by calls that have no Python frame, so that it is the current one whenever
+    a word is looked at.
+    """
+    thread_state = ctypes.pythonapi.PyGILState_GetThisThreadState
+    thread_state.restype = ctypes.c_void_p
+    state = _WORDS.unpack(os.pread(memory, _WORDS.size, thread_state()))
+    here = sys._getframe()
+    callers = _callers(here)
+    for state_word in range(2, len(state)):
+        for indirect in (-1, 0, 8):
+            try:
+                frame = state[state_word]
+                if indirect >= 0:
+                    frame = int.from_bytes(os.pread(memory, 8, frame + indirect), sys.byteorder)
+                words = _WORDS.unpack(os.pread(memory, _WORDS.size, frame))
+            except (OSError, OverflowError, struct.error):
+                continue
+            for code_word in range(16):
+                if words[code_word] & _TAGS != id(here.f_code):
+                    continue
+                for back_word in range(16):
+                    levels: list[bytes] = []
+                    back = words[back_word]
+                    try:
+                        while len(levels) < len(callers):
+                            levels.append(os.pread(memory, _WORDS.size, back))
+                            back = _WORDS.unpack(levels[-1])[back_word]
+                    except (OSError, OverflowError, struct.error):
+                        continue
+                    position = _position(levels, callers, code_word)
+                    if position is not None:
+                        return FrameLayout(8 * state_word, indirect, 8 * code_word, 8 * back_word, *position)
+    return None
+
+
+def _callers(frame: FrameType) -> list[tuple[int, int]]:
+    """Address of the code object and position of the probe's frames, innermost first."""
+    callers = []
+    for _ in range(3):
+        caller = frame.f_back
+        if caller is None:
+            break
+        callers.append((id(caller.f_code), caller.f_lasti))
+        frame = caller
+    return callers
+
+
+def _position(levels: list[bytes], callers: list[tuple[int, int]], code_word: int) -> tuple[int, int] | None:
+    """`(frame_position, code_start)` if the levels are these callers, else `None`."""
+    words = [_WORDS.unpack(level) for level in levels if len(level) == _WORDS.size]
+    if len(words) != 3 or len(callers) != 3:
+        return None
+    if any(w[code_word] & _TAGS != code for w, (code, _) in zip(words, callers, strict=True)):
+        return None
+    code_start = CodeType.__basicsize__
+    for offset in range(0, _WORDS.size, 8):
+        if all(w[offset // 8] == code + code_start + lasti for w, (code, lasti) in zip(words, callers, strict=True)):
+            return offset, code_start
+    for offset in range(0, _WORDS.size, 4):
+        if all(
+            2 * _INT.unpack_from(level, offset)[0] == lasti for level, (_, lasti) in zip(levels, callers, strict=True)
+        ):
+            return offset, -1
+    return None

@@ -1,0 +1,365 @@
+"""The CPU recorder's C++ side as Python objects: one call each, plain tuples back.
+
+The library is loaded once per process and never unloaded, for storages keep a pointer into it. All its state is
+process-wide; `NativeRecorder` objects are only handles to it. What nests (observers of the peak, the owner, the
+limit, stop codes, what is recorded) either has a slot of its own or returns the earlier setting to put back.
+
+Every call keeps the GIL: each takes well under a microsecond, except `scan` and `events`, which copy. The one mutex
+they take is never held by anyone who waits for the GIL.
+
+Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
+
+    install() -> c_int32                                1 in place, below 0 why not
+    uninstall() -> None                                 is_installed() -> c_int32
+    acquire_slot() -> c_int32                           release_slot(c_int32) -> c_int32
+    read(c_int32 slot, c_int32 reset, Reading*) -> c_int32
+    new_owner() -> c_uint32                             set_owner(c_uint32) -> c_int64 earlier, or -1
+    owner_totals(c_uint32, OwnerTotals*) -> c_int32
+    scan(c_int64 owner or -1, Block*, c_uint64 room) -> c_uint64 needed or copied
+    set_python(Python*) -> None                         set_recording(c_int32, c_int32) -> c_int32 earlier, 1 | 2
+    swap_stop_codes(c_uint64[8], c_uint32* count) -> None
+    stack(c_uint32, Frame[64]) -> c_uint32 depth        stack_counts(c_uint64[2]) -> None
+    trim_stacks() -> c_uint64 dropped
+    restart_events(c_uint64 capacity) -> c_int64 first index, or -1
+    events(c_uint64 from, Event*, c_uint64 room, c_uint64* first, c_uint64* total) -> c_uint64 copied
+    set_limit(c_int64 or -1) -> c_int64 earlier         refusal(Refusal*) -> None
+    thread() -> c_uint32
+
+    Reading      8s: allocated, peak; 8u: peak_event, events, allocations, live_blocks, allocated_total,
+                 unknown_frees, refusals                                                        (72 bytes, "=2q7Q")
+    OwnerTotals  8s: bytes; 8u: blocks, allocations                                             (24 bytes, "=q2Q")
+    Block        8u: pointer, size, sequence; 4u: stack, owner, thread, unused                  (40 bytes, "=3Q3I4x")
+    Event        8u: pointer, size, sequence; 8s: time_ns; 4u: stack, owner, thread, kind       (48 bytes, "=3Qq4I")
+    Refusal      8u: count, size, event; 8s: allocated, limit; 4u: stack, thread                (48 bytes, "=3Q2q2I")
+    Frame        8u: code object; 8s: position in its bytecode                                  (16 bytes, "=Qq")
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from types import CodeType, TracebackType
+
+from cudamem_testing.recorders.build import RecorderUnavailable, compiled
+from cudamem_testing.recorders.layout import FrameLayout, find_layout
+from cudamem_testing.recorders.native_records import (
+    BlockRecord,
+    CodePosition,
+    EventRecord,
+    FrameRecord,
+    OwnerTotals,
+    Reading,
+    Recording,
+    Refusal,
+    StackCounts,
+    Trace,
+    position_of,
+)
+
+DEPTH = 64
+"""The innermost frames of a stack that are kept."""
+
+DEFAULT_EVENTS = 1 << 20
+"""Events kept by default: 48 MiB of address space, used only as events arrive."""
+
+_STOP_CODES = 8
+_READING = struct.Struct("=2q7Q")
+_OWNER = struct.Struct("=q2Q")
+_BLOCK = struct.Struct("=3Q3I4x")
+_EVENT = struct.Struct("=3Qq4I")
+_REFUSAL = struct.Struct("=3Q2q2I")
+_FRAME = struct.Struct("=Qq")
+
+_WHY_NOT = {
+    -1: "the CPU allocator in place cannot free a block by its address alone, so it cannot be wrapped",
+    -2: "another CPU allocator was registered over the recorder; restore the earlier one first",
+    -3: "another copy of the CPU recorder is in place in this process",
+}
+
+
+class _Python(ctypes.Structure):
+    """`struct Python` of cpu_stacks.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("this_thread_state", "take_gil", "give_gil", "keep", "drop")),
+        ("code_type", ctypes.c_uint64),
+        ("type_offset", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in FrameLayout._fields),
+    )
+
+
+class Slot:
+    """An observer with a peak of its own: reading it takes nothing from other observers. Not for two threads."""
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        number = library.cudamem_acquire_slot()
+        if number < 0:
+            raise RuntimeError("all 256 observers of the CPU recorder are in use; release those no longer needed")
+        self._release = library.cudamem_release_slot
+        self._read = library.cudamem_read
+        self._number = number
+        self._buffer = ctypes.create_string_buffer(_READING.size)
+
+    def read(self) -> Reading:
+        """Counters now and this slot's peak since the last `read`; then its peak starts anew from now."""
+        return self._take(1)
+
+    def peek(self) -> Reading:
+        """As `read`, but the peak goes on."""
+        return self._take(0)
+
+    def release(self) -> None:
+        """Give the slot back; it cannot be read any more. Doing so again does nothing."""
+        number, self._number = self._number, -1
+        if number >= 0:
+            self._release(number)
+
+    def _take(self, reset: int) -> Reading:
+        if not self._read(self._number, reset, self._buffer):
+            raise ValueError("this observer of the CPU recorder was released")
+        return Reading._make(_READING.unpack_from(self._buffer))
+
+    def __enter__(self) -> Slot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class NativeRecorder:
+    """Handle to the process's CPU recorder."""
+
+    def __init__(self, library: ctypes.PyDLL, has_stacks: bool) -> None:
+        self._library = library
+        self.has_stacks = has_stacks
+        """Whether stacks can be noted on this Python (see layout.py)."""
+
+    @classmethod
+    def load(cls, progress: Callable[[str], None] | None = None) -> NativeRecorder:
+        """Compile it if it never was, load it, and show it this Python. It is not yet in place.
+
+        Raises:
+            RecorderUnavailable: it cannot be compiled or loaded here.
+        """
+        library, has_stacks = _loaded(compiled(progress))
+        return cls(library, has_stacks)
+
+    def install(self) -> None:
+        """Put it in place, or do nothing if it is; from here on blocks are counted.
+
+        Raises:
+            RecorderUnavailable: the allocator in place cannot be wrapped.
+        """
+        outcome = self._library.cudamem_install()
+        if outcome != 1:
+            raise RecorderUnavailable(_WHY_NOT[outcome])
+
+    def uninstall(self) -> None:
+        """Put the earlier allocator back, or stop counting where another stands above; counted blocks may still be
+        freed at any time, and are noted.
+        """
+        self._library.cudamem_uninstall()
+
+    def is_installed(self) -> bool:
+        """Whether it is in place and counting: false also in a forked child, or under a foreign allocator."""
+        return bool(self._library.cudamem_is_installed())
+
+    def slot(self) -> Slot:
+        """A new observer, whose peak starts now.
+
+        Raises:
+            RuntimeError: 256 are in use.
+        """
+        return Slot(self._library)
+
+    def new_owner(self) -> int:
+        """A fresh tag for blocks. There can be 16 million; 0, nobody, after that."""
+        return int(self._library.cudamem_new_owner())
+
+    def set_owner(self, owner: int) -> int:
+        """Tag all blocks allocated from now on, on every thread; returns the earlier tag.
+
+        Raises:
+            ValueError: not from `new_owner`, nor 0.
+        """
+        earlier = int(self._library.cudamem_set_owner(owner))
+        if earlier < 0:
+            raise ValueError(f"no owner {owner}")
+        return earlier
+
+    def owner_totals(self, owner: int) -> OwnerTotals:
+        """What is live under an owner; constant time.
+
+        Raises:
+            ValueError: not from `new_owner`, nor 0.
+        """
+        buffer = ctypes.create_string_buffer(_OWNER.size)
+        if not self._library.cudamem_owner_totals(owner, buffer):
+            raise ValueError(f"no owner {owner}")
+        return OwnerTotals._make(_OWNER.unpack(buffer))
+
+    def scan(self, owner: int | None = None) -> list[BlockRecord]:
+        """The live blocks of one owner, or all, by sequence. Looks at the whole table: 1 ms for 100,000 blocks."""
+        wanted = -1 if owner is None else owner
+        room = self._library.cudamem_scan(wanted, None, 0)
+        while True:
+            buffer = ctypes.create_string_buffer(max(room, 1) * _BLOCK.size)
+            count = self._library.cudamem_scan(wanted, buffer, room)
+            if count <= room:
+                found = memoryview(buffer)[: count * _BLOCK.size]
+                return sorted(map(BlockRecord._make, _BLOCK.iter_unpack(found)), key=lambda b: b.sequence)
+            room = count  # other threads allocated meanwhile
+
+    def set_recording(self, *, stacks: bool, events: bool) -> Recording:
+        """Choose what is noted beside the counters; returns the earlier choice. Events need a ring.
+
+        Without `has_stacks`, stacks stay off.
+        """
+        earlier = self._library.cudamem_set_recording(stacks, events)
+        return Recording(bool(earlier & 1), bool(earlier & 2))
+
+    def swap_stop_codes(self, codes: Sequence[CodeType]) -> tuple[CodeType, ...]:
+        """End stacks before the first frame that runs one of these; returns the earlier ones to put back.
+
+        Raises:
+            ValueError: more than 8.
+        """
+        if len(codes) > _STOP_CODES:
+            raise ValueError(f"at most {_STOP_CODES} stop codes, not {len(codes)}")
+        if not self.has_stacks:
+            return ()
+        array = (ctypes.c_uint64 * _STOP_CODES)(*map(id, codes))
+        count = ctypes.c_uint32(len(codes))
+        self._library.cudamem_swap_stop_codes(array, ctypes.byref(count))
+        return tuple(_take_code(pointer) for pointer in array[: count.value])
+
+    def stack(self, stack: int) -> tuple[CodePosition, ...]:
+        """The frames of a stack id, innermost first; empty for 0 and for one that was trimmed."""
+        buffer = ctypes.create_string_buffer(DEPTH * _FRAME.size)
+        depth = self._library.cudamem_stack(stack, buffer)
+        found = memoryview(buffer)[: depth * _FRAME.size]
+        return tuple(CodePosition(_take_code(code), at) for code, at in _FRAME.iter_unpack(found))
+
+    def frames(self, stack: int) -> tuple[FrameRecord, ...]:
+        """As `stack`, but as text: file, line, qualified name, columns."""
+        # CPython 3.12 links frames through shims of its own, whose code is named like its file.
+        return tuple(position_of(code, at) for code, at in self.stack(stack) if code.co_filename != code.co_name)
+
+    def stack_counts(self) -> StackCounts:
+        """How many distinct stacks are kept, and how many were not for want of room."""
+        counts = (ctypes.c_uint64 * 2)()
+        self._library.cudamem_stack_counts(counts)
+        return StackCounts(*counts)
+
+    def trim_stacks(self) -> int:
+        """Drop the stacks, and references to code, that no live block and no kept event names; returns how many."""
+        return int(self._library.cudamem_trim_stacks())
+
+    def restart_events(self, capacity: int = DEFAULT_EVENTS) -> int:
+        """Forget the kept events and keep up to `capacity` from here on (0: none); returns the index they start at.
+
+        Raises:
+            MemoryError: no room for that many.
+        """
+        start = int(self._library.cudamem_restart_events(capacity))
+        if start < 0:
+            raise MemoryError(f"no memory for a ring of {capacity} events of {_EVENT.size} bytes")
+        return start
+
+    def events(self, start: int = 0) -> Trace:
+        """The kept events from index `start` on."""
+        first, total = ctypes.c_uint64(), ctypes.c_uint64()
+        ends = ctypes.byref(first), ctypes.byref(total)
+        self._library.cudamem_events(start, None, 0, *ends)
+        start = max(start, first.value)
+        room = max(total.value - start, 0)
+        buffer = ctypes.create_string_buffer(max(room, 1) * _EVENT.size)
+        count = self._library.cudamem_events(start, buffer, room, *ends)
+        start = max(start, first.value)
+        found = memoryview(buffer)[: count * _EVENT.size]
+        return Trace(start, start + count, list(map(EventRecord._make, _EVENT.iter_unpack(found))))
+
+    def set_limit(self, limit: int | None) -> int | None:
+        """Refuse allocations that would take live bytes above `limit`, with `torch.OutOfMemoryError` at the line
+        that asked; `None`: none. Returns the earlier limit to put back.
+
+        Raises:
+            ValueError: below 0.
+        """
+        if limit is not None and limit < 0:
+            raise ValueError(f"a memory limit cannot be {limit} bytes")
+        earlier = int(self._library.cudamem_set_limit(-1 if limit is None else limit))
+        return None if earlier < 0 else earlier
+
+    def refusal(self) -> Refusal | None:
+        """The last allocation that the limit refused, or `None` if none ever was."""
+        buffer = ctypes.create_string_buffer(_REFUSAL.size)
+        self._library.cudamem_refusal(buffer)
+        refusal = Refusal._make(_REFUSAL.unpack(buffer))
+        return refusal if refusal.number else None
+
+    def thread(self) -> int:
+        """The small number that stands for the calling thread in blocks and events."""
+        return int(self._library.cudamem_thread())
+
+
+@cache
+def _loaded(path: Path) -> tuple[ctypes.PyDLL, bool]:
+    try:
+        library = ctypes.PyDLL(str(path))
+    except OSError as error:
+        raise RecorderUnavailable(f"the compiled CPU recorder does not load ({error}); delete {path}") from error
+    for name, result in (
+        ("set_owner", ctypes.c_int64),
+        ("scan", ctypes.c_uint64),
+        ("new_owner", ctypes.c_uint32),
+        ("stack", ctypes.c_uint32),
+        ("trim_stacks", ctypes.c_uint64),
+        ("restart_events", ctypes.c_int64),
+        ("events", ctypes.c_uint64),
+        ("set_limit", ctypes.c_int64),
+        ("thread", ctypes.c_uint32),
+    ):
+        getattr(library, f"cudamem_{name}").restype = result
+    for name in ("uninstall", "set_python", "swap_stop_codes", "stack_counts", "refusal"):
+        getattr(library, f"cudamem_{name}").restype = None
+    library.cudamem_set_owner.argtypes = [ctypes.c_uint32]
+    library.cudamem_owner_totals.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
+    library.cudamem_scan.argtypes = [ctypes.c_int64, ctypes.c_char_p, ctypes.c_uint64]
+    library.cudamem_stack.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
+    library.cudamem_restart_events.argtypes = [ctypes.c_uint64]
+    counter = ctypes.POINTER(ctypes.c_uint64)
+    library.cudamem_events.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, counter, counter]
+    library.cudamem_set_limit.argtypes = [ctypes.c_int64]
+    return library, _introduce_python(library)
+
+
+def _introduce_python(library: ctypes.PyDLL) -> bool:
+    layout = find_layout()
+    if layout is None:
+        return False
+    api = ctypes.pythonapi
+    names = ("PyGILState_GetThisThreadState", "PyGILState_Ensure", "PyGILState_Release", "Py_IncRef", "Py_DecRef")
+    addresses = [ctypes.cast(getattr(api, name), ctypes.c_void_p) for name in names]
+    type_offset = object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)  # the type is the last field of any object
+    python = _Python(*addresses, id(CodeType), type_offset, *layout)
+    library.cudamem_set_python(ctypes.byref(python))
+    atexit.register(library.cudamem_set_python, None)
+    return True
+
+
+def _take_code(pointer: int) -> CodeType:
+    """The code object at an address with the reference that C++ made for us."""
+    code = ctypes.cast(pointer, ctypes.py_object).value
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(code))
+    if not isinstance(code, CodeType):
+        raise TypeError(f"the CPU recorder noted a {type(code).__name__} as code")
+    return code

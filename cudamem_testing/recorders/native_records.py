@@ -1,0 +1,137 @@
+"""What the CPU recorder tells, as plain tuples that hold no tensor and no frame.
+
+Each tuple unpacks from the C structure of the same meaning (native.py lists the formats).
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from types import CodeType
+from typing import NamedTuple
+
+
+class Reading(NamedTuple):
+    """Counters at one moment. Bytes count blocks allocated since the recorder was installed."""
+
+    allocated: int
+    """Bytes live now."""
+    peak: int
+    """Most bytes live at once since this slot's last `read`."""
+    peak_event: int
+    """Number of events up to and with the allocation that reached the peak: replaying them gives its live set."""
+    events: int
+    """Number of events so far. Grows only while events are recorded."""
+    allocations: int
+    """Allocations so far."""
+    live_blocks: int
+    allocated_total: int
+    """Bytes of all allocations so far."""
+    unknown_frees: int
+    """Frees of blocks that were handed out while not recording; they lower nothing."""
+    refusals: int
+    """Allocations refused because of the limit, so far."""
+
+
+class OwnerTotals(NamedTuple):
+    """What is live under one owner, and how many allocations it ever made."""
+
+    live_bytes: int
+    live_blocks: int
+    allocations: int
+
+
+class BlockRecord(NamedTuple):
+    """One live block. `sequence` numbers allocations from 1; stack 0 is unknown, owner 0 nobody."""
+
+    pointer: int
+    size: int
+    sequence: int
+    stack: int
+    owner: int
+    thread: int
+
+
+class EventRecord(NamedTuple):
+    """An allocation, a free (stack and owner are those of the allocation) or a refusal (pointer and sequence 0).
+
+    `time_ns` is on the clock of `time.monotonic_ns()`; `thread` is the one that allocated or freed.
+    """
+
+    pointer: int
+    size: int
+    sequence: int
+    time_ns: int
+    stack: int
+    owner: int
+    thread: int
+    kind: int
+
+
+ALLOCATED, FREED, REFUSED = 0, 1, 2
+"""`EventRecord.kind`."""
+
+
+class Trace(NamedTuple):
+    """Events `start` to `total`, in order; those from the asked index to `start` were overwritten."""
+
+    start: int
+    total: int
+    events: list[EventRecord]
+
+
+class Refusal(NamedTuple):
+    """The last allocation refused because of the limit; `event` counts events as `Reading.peak_event` does."""
+
+    number: int
+    """How many there were with this one."""
+    size: int
+    event: int
+    allocated: int
+    limit: int
+    stack: int
+    thread: int
+
+
+class Recording(NamedTuple):
+    """What is noted beside the counters."""
+
+    stacks: bool
+    events: bool
+
+
+class StackCounts(NamedTuple):
+    """Distinct stacks kept, and those not kept because there were too many (their blocks have stack 0)."""
+
+    kept: int
+    overflow: int
+
+
+class CodePosition(NamedTuple):
+    """A frame as it was noted: its code object and byte offset of the instruction."""
+
+    code: CodeType
+    position: int
+
+
+class FrameRecord(NamedTuple):
+    """A frame as text. Columns and end line are `None` where Python does not tell (3.10, or `-X no_debug_ranges`)."""
+
+    filename: str
+    line: int | None
+    qualname: str
+    end_line: int | None
+    column: int | None
+    end_column: int | None
+
+
+def position_of(code: CodeType, position: int) -> FrameRecord:
+    """Where an instruction comes from; costs a walk over the code's line table, so only on demand."""
+    qualname = getattr(code, "co_qualname", code.co_name)  # 3.11
+    positions = getattr(code, "co_positions", None)  # 3.11
+    if positions is not None:
+        line, end_line, column, end_column = next(islice(positions(), position // 2, None), (None,) * 4)
+        return FrameRecord(code.co_filename, line, qualname, end_line, column, end_column)
+    line = next((line for start, end, line in code.co_lines() if start <= position < end), None)
+    return FrameRecord(code.co_filename, line, qualname, None, None, None)
