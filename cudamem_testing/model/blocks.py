@@ -48,13 +48,15 @@ class LiveSet:
     """The blocks that were live at one moment on one device.
 
     ``rounding`` is what the allocator's counter held above the sum of the blocks (remainders that it did not
-    split off), so that ``total`` equals the counter to the byte. ``notes`` say what may be missing.
+    split off), so that ``total`` equals the counter to the byte. ``notes`` say what may be missing, ``stackless`` why
+    a block may have no stack.
     """
 
     device: Device
     blocks: tuple[Block, ...] = ()
     rounding: int = 0
     notes: tuple[str, ...] = ()
+    stackless: str = "no Python stack"
 
     @property
     def total(self) -> int:
@@ -79,7 +81,7 @@ class LiveSet:
                 held[identity] -= 1
             else:
                 kept.append(block)
-        return LiveSet(self.device, tuple(kept), 0, self.notes)
+        return LiveSet(self.device, tuple(kept), 0, self.notes, self.stackless)
 
     def __iter__(self) -> Iterator[Block]:
         return iter(self.blocks)

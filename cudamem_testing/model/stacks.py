@@ -17,7 +17,9 @@ from typing import Literal
 Origin = Literal["project", "library", "generated"]
 RawFrame = tuple[str, int, str]
 
-_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+_PACKAGES = re.compile(r"(?:.*[/\\])?(?:site|dist)-packages[/\\]")
+_LIBRARY = re.compile(r"(?:.*[/\\])?lib[/\\]python3\.\d+t?[/\\]")  # the standard library of another machine
+_COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 _STANDARD = tuple(
     path.rstrip("/\\") + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if path
 )
@@ -90,36 +92,68 @@ class Locator:
 
     root: str
     _files: dict[str, tuple[str, Origin]] = field(default_factory=dict, repr=False)
+    _frames: dict[RawFrame, Frame] = field(default_factory=dict, repr=False)
 
     def frame(self, raw: RawFrame) -> Frame:
         """One raw frame, shortened and marked."""
-        file, line, function = raw
-        known = self._files.get(file)
-        if known is None:
-            known = self._files[file] = self._locate(file)
-        return Frame(known[0], line, function, known[1])
+        found = self._frames.get(raw)
+        if found is None:
+            file, line, function = raw
+            known = self._files.get(file)
+            if known is None:
+                known = self._files[file] = self._locate(file)
+            found = self._frames[raw] = Frame(known[0], line, _readable(function), known[1])
+        return found
 
     def stack(self, raw: Iterable[RawFrame]) -> Stack:
-        """Raw frames, innermost first."""
-        return Stack(tuple(map(self.frame, raw)))
+        """Raw frames, innermost first; a comprehension is a part of the function that it stands in."""
+        frames = list(map(self.frame, raw))
+        for place in range(len(frames) - 1, 0, -1):
+            inner, outer = frames[place - 1], frames[place]
+            if inner.function in _COMPREHENSIONS and inner.file == outer.file:
+                frames[place - 1] = Frame(inner.file, inner.line, outer.function, inner.origin)
+        return Stack(tuple(frames))
 
     def _locate(self, file: str) -> tuple[str, Origin]:
         if file.startswith("<") or not file:
-            return file or "<unknown>", "generated"
+            return _locate_without_file(file)
         package = _PACKAGES.match(file)
         if package is not None:
             return _slashes(file[package.end() :]), "library"
         if "torchinductor_" in file:
-            return _slashes(os.path.basename(file)), "generated"
+            return "<torch.compile>", "generated"
+        if "ipykernel_" in file:
+            return "<notebook>", "project"
         if file.startswith(_OWN):
             return "cudamem_testing/" + _slashes(file[len(_OWN) :]), "library"
         for folder in _STANDARD:
             if file.startswith(folder):
                 return _slashes(file[len(folder) :]), "library"
         prefix = self.root.rstrip("/\\") + os.sep
-        if file.startswith(prefix):
+        if self.root and file.startswith(prefix):
             return _slashes(file[len(prefix) :]), "project"
-        return _slashes(os.sep.join(file.split(os.sep)[-2:])), "project"
+        library = _LIBRARY.match(file)
+        if library is not None:
+            return _slashes(file[library.end() :]), "library"
+        return "/".join(_slashes(file).split("/")[-2:]), "project"
+
+
+def _locate_without_file(file: str) -> tuple[str, Origin]:
+    """Code that was typed or made at run time; numbers that differ from run to run are left out."""
+    if file.startswith("<frozen "):
+        return file[8:-1].replace(".", "/") + ".py", "library"
+    if file.startswith(("<ipython-input", "<stdin>")):
+        return ("<stdin>" if file == "<stdin>" else "<notebook>"), "project"
+    if file.startswith("<eval_with_key>"):
+        return "<torch.fx>", "generated"
+    return file or "<unknown>", "generated"
+
+
+def _readable(function: str) -> str:
+    """A qualified name without what only the compiler needs: ``f.<locals>.g`` is ``f.g``."""
+    name = function.replace(".<locals>.", ".")
+    head, _, last = name.rpartition(".")
+    return head if head and last in _COMPREHENSIONS else name
 
 
 def _slashes(path: str) -> str:

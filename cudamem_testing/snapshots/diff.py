@@ -1,0 +1,147 @@
+"""Compare two moments: what is new, what is gone, and which lines grew.
+
+Blocks of one recording are told apart by their order of allocation. Two recordings of CUDA have no such number in
+common, so there a block is the same when address and size are, unless the later recording saw it being allocated after
+the earlier one was taken. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cudamem_testing.model.blocks import Block, LiveSet, count
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.show.tables import Column, Table
+from cudamem_testing.snapshots.record import Recording
+from cudamem_testing.snapshots.replay import replay
+from cudamem_testing.snapshots.text import ROWS, by_line, live_table
+
+_COLUMNS = (Column("growth", "right"), Column("bytes"), Column("blocks"), Column("allocated", elastic=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A line that holds more bytes than before."""
+
+    line: str
+    library: str
+    before: int
+    after: int
+    blocks_before: int
+    blocks_after: int
+
+    @property
+    def growth(self) -> int:
+        """Bytes more than before."""
+        return self.after - self.before
+
+    def __str__(self) -> str:
+        blocks = f"{self.blocks_before} -> {count(self.blocks_after, 'block')}"
+        return f"{format_size(self.growth)} more, {blocks}  {self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """``new`` blocks, blocks that are ``gone``, and the lines that ``grew``, largest growth first."""
+
+    new: LiveSet
+    gone: LiveSet
+    grown: tuple[Grown, ...]
+
+    @property
+    def growth(self) -> int:
+        """Bytes more than before; negative when less is live."""
+        return self.new.total - self.gone.total
+
+    def text(self, most: int = ROWS) -> str:
+        """A header, the lines that grew, and what is new and gone by line."""
+        lines = [f"{_signed(self.growth)} on {self.new.device}: {_sum(self.new)} new, {_sum(self.gone)} gone"]
+        if self.grown:
+            cells = tuple((f"+{format_size(one.growth)}", _sizes(one), _counts(one), one.line) for one in self.grown)
+            lines.append("grown")
+            lines += Table(_COLUMNS, cells[:most]).lines(header=False, indent=3)
+            if len(self.grown) > most:
+                rest = sum(one.growth for one in self.grown[most:])
+                lines.append(f"   ... {count(len(self.grown) - most, 'more line')}: +{format_size(rest)}")
+        lines += [
+            live_table(part, title).text(most) for part, title in ((self.new, "new"), (self.gone, "gone")) if len(part)
+        ]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def difference(before: LiveSet, after: LiveSet) -> Difference:
+    """Compare two moments of one recording, or of recordings that number blocks alike (those of the CPU)."""
+    return _difference(before, after, after.minus(before), before.minus(after))
+
+
+def compare(before: Recording, after: Recording) -> Difference:
+    """Compare the ends of two recordings of one device, taken in this order."""
+    first, second = replay(before).live_at(), replay(after).live_at()
+    if before.device.kind != "cuda":
+        return difference(first, second)
+    taken = before.events.times[-1] if before.events.times else None
+    held = Counter(map(_place, first.blocks))
+    new: list[Block] = []
+    for block in second.blocks:
+        if held[_place(block)] and not _made_after(after, block, taken):
+            held[_place(block)] -= 1
+        else:
+            new.append(block)
+    gone = [block for block in reversed(first.blocks) if _claim(held, _place(block))]
+    return _difference(first, second, _part(second, new), _part(first, reversed(gone)))
+
+
+def _difference(before: LiveSet, after: LiveSet, new: LiveSet, gone: LiveSet) -> Difference:
+    was, now = by_line(before.blocks), by_line(after.blocks)
+    grown = []
+    for key, blocks in now.items():
+        old = was.get(key, [])
+        sizes = sum(block.size for block in old), sum(block.size for block in blocks)
+        if sizes[1] > sizes[0]:
+            grown.append(Grown(*key, *sizes, len(old), len(blocks)))
+    grown.sort(key=lambda one: -one.growth)
+    return Difference(new, gone, tuple(grown))
+
+
+def _place(block: Block) -> tuple[int | None, int]:
+    return block.address, block.size
+
+
+def _claim(held: Counter[tuple[int | None, int]], place: tuple[int | None, int]) -> bool:
+    if not held[place]:
+        return False
+    held[place] -= 1
+    return True
+
+
+def _made_after(recording: Recording, block: Block, taken: int | None) -> bool:
+    """Whether a block was allocated after the earlier recording ended, as far as the clock tells."""
+    times = recording.events.times
+    if block.preexisting or block.order is None or times is None or taken is None:
+        return False
+    return times[block.order - recording.first] > taken
+
+
+def _part(whole: LiveSet, blocks: Iterable[Block]) -> LiveSet:
+    return LiveSet(whole.device, tuple(blocks), 0, whole.notes, whole.stackless)
+
+
+def _sum(live: LiveSet) -> str:
+    return f"{format_size(live.total)} in {count(len(live), 'block')}"
+
+
+def _sizes(one: Grown) -> str:
+    return f"{format_size(one.before)} -> {format_size(one.after)}"
+
+
+def _counts(one: Grown) -> str:
+    return f"{one.blocks_before} -> {count(one.blocks_after, 'block')}"
+
+
+def _signed(size: int) -> str:
+    return format_size(size) if size < 0 else f"+{format_size(size)}"

@@ -1,0 +1,137 @@
+"""Fragmentation: what the allocator holds without using it, and how large a request it could still serve from it.
+
+Memory of a private pool (of a CUDA graph, or a ``MemPool``) serves that pool alone, so it is reported apart and never
+counted as free. Within the main pool a free range serves requests of its own stream, and small and large requests have
+segments of their own. A range that fills its segment can be given back to the driver; a split-off rest cannot, because
+its segment is in use. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from cudamem_testing.model.blocks import count
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.snapshots.record import MAIN_POOL, LiveBlock, Pool, Recording, Segment
+
+_Filled = tuple[Segment, list[LiveBlock]]
+
+
+@dataclass(frozen=True, slots=True)
+class FreeRange:
+    """Unused bytes in a segment; ``split`` when the rest of the segment is in use."""
+
+    address: int
+    size: int
+    stream: int
+    pool: Pool
+    split: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """One pool in bytes.
+
+    ``allocated`` are live blocks, ``waiting`` blocks that another stream may still use, ``free`` the rest of
+    ``reserved``: of it ``split`` cannot be given back to the driver. ``padding`` is what blocks hold beyond what was
+    asked for (a part of ``allocated``).
+    """
+
+    pool: Pool
+    segments: int
+    reserved: int
+    allocated: int
+    waiting: int
+    free: int
+    split: int
+    largest_free: int
+    padding: int
+
+    @property
+    def fragmented(self) -> float:
+        """The share of free memory outside the largest free range, from 0 (one range) to 1."""
+        return 0.0 if not self.free else 1 - self.largest_free / self.free
+
+    def __str__(self) -> str:
+        name = "main pool" if self.pool == MAIN_POOL else f"private pool {self.pool}"
+        text = (
+            f"{name}: {format_size(self.reserved)} reserved in {count(self.segments, 'segment')}, "
+            f"{format_size(self.allocated)} allocated, {format_size(self.free)} unused"
+        )
+        if self.free:
+            text += f" (largest range {format_size(self.largest_free)}, {format_size(self.split)} beside blocks in use)"
+        return text if not self.waiting else f"{text}, {format_size(self.waiting)} waiting for a stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Fragmentation:
+    """The main pool, the private pools (largest first), and the free ranges of all (largest first)."""
+
+    main: PoolUse
+    private: tuple[PoolUse, ...]
+    ranges: tuple[FreeRange, ...]
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of all pools."""
+        return self.main.reserved + sum(pool.reserved for pool in self.private)
+
+    def largest_free(self, stream: int | None = None) -> int:
+        """The largest request that the main pool could serve without the driver, on one stream or on any."""
+        usable = (part for part in self.ranges if part.pool == MAIN_POOL and stream in (None, part.stream))
+        return max((part.size for part in usable), default=0)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, (self.main, *self.private)))
+
+
+def fragmentation(recording: Recording) -> Fragmentation:
+    """How the segments of a recording are used at its end. A recording without segments has an empty main pool."""
+    by_pool: dict[Pool, list[_Filled]] = {MAIN_POOL: []}
+    for filled in _inside(recording):
+        by_pool.setdefault(filled[0].pool, []).append(filled)
+    ranges = {pool: [part for filled in inside for part in _free(*filled)] for pool, inside in by_pool.items()}
+    uses = [_use(pool, inside, ranges[pool]) for pool, inside in by_pool.items()]
+    private = sorted(uses[1:], key=lambda use: -use.reserved)
+    largest_first = sorted(chain.from_iterable(ranges.values()), key=lambda part: (-part.size, part.address))
+    return Fragmentation(uses[0], tuple(private), tuple(largest_first))
+
+
+def _inside(recording: Recording) -> list[_Filled]:
+    """Segments by address with their blocks by address; blocks outside any segment are left out."""
+    blocks = sorted(recording.blocks, key=lambda block: block.address)
+    found: list[_Filled] = []
+    at = 0
+    for segment in sorted(recording.segments, key=lambda segment: segment.address):
+        while at < len(blocks) and blocks[at].address < segment.address:
+            at += 1
+        first = at
+        while at < len(blocks) and blocks[at].address < segment.end:
+            at += 1
+        found.append((segment, blocks[first:at]))
+    return found
+
+
+def _free(segment: Segment, blocks: list[LiveBlock]) -> Iterator[FreeRange]:
+    place = segment.address
+    for start, end in (*((block.address, block.address + block.size) for block in blocks), (segment.end, segment.end)):
+        if start > place:
+            yield FreeRange(place, start - place, segment.stream, segment.pool, start - place < segment.size)
+        place = max(place, end)
+
+
+def _use(pool: Pool, inside: list[_Filled], free: list[FreeRange]) -> PoolUse:
+    blocks = [block for _, blocks in inside for block in blocks]
+    return PoolUse(
+        pool=pool,
+        segments=len(inside),
+        reserved=sum(segment.size for segment, _ in inside),
+        allocated=sum(block.size for block in blocks if not block.awaiting_free),
+        waiting=sum(block.size for block in blocks if block.awaiting_free),
+        free=sum(part.size for part in free),
+        split=sum(part.size for part in free if part.split),
+        largest_free=max((part.size for part in free), default=0),
+        padding=sum(block.size - block.requested for block in blocks if not block.awaiting_free),
+    )

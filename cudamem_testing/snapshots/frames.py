@@ -1,0 +1,84 @@
+"""Frames of snapshots: equal stacks get one number, and become text only when asked for.
+
+torch shares the dicts of frames between events, and a pickle keeps that. So stacks are told apart by the identity of
+their frames first, which costs a fraction of comparing file names. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+from cudamem_testing.model.stacks import Locator, RawFrame, Stack
+from cudamem_testing.snapshots.record import NO_STACK
+
+_NATIVE = (".cpp", ".cc", ".cxx", ".c", ".cu", ".cuh", ".h", ".hpp", ".inl")
+_LONGEST = 1000
+
+
+class FrameTable:
+    """Numbers for stacks. It lives as long as the snapshot that it reads, whose objects it tells apart by ``id``."""
+
+    def __init__(self) -> None:
+        self._by_list: dict[int, int] = {}
+        self._by_frames: dict[tuple[int, ...], int] = {}
+        self._by_text: dict[tuple[RawFrame, ...], int] = {}
+        self._frames: dict[int, RawFrame | None] = {}
+        self._stacks: list[tuple[RawFrame, ...]] = []
+
+    def __len__(self) -> int:
+        return len(self._stacks)
+
+    def number(self, frames: object) -> int:
+        """The number of one list of frames, innermost first; :data:`NO_STACK` for an empty or unreadable one."""
+        known = self._by_list.get(id(frames))
+        if known is None:
+            known = self._by_list[id(frames)] = self._number(frames) if isinstance(frames, list) else NO_STACK
+        return known
+
+    def column(self, frames: list[Any]) -> array[int]:
+        """The numbers of many."""
+        for one in {id(one): one for one in frames}.values():
+            self.number(one)
+        known = self._by_list
+        return array("q", [known[id(one)] for one in frames])
+
+    def resolver(self, locator: Locator | None) -> Callable[[int], Stack]:
+        """The function from number to stack."""
+        stacks, place = self._stacks, locator or Locator("")
+
+        def resolve(number: int) -> Stack:
+            return place.stack(stacks[number]) if 0 <= number < len(stacks) else Stack()
+
+        return resolve
+
+    def _number(self, frames: list[Any]) -> int:
+        frames = frames[:_LONGEST]
+        key = tuple(map(id, frames))
+        known = self._by_frames.get(key)
+        if known is None:
+            text = tuple(frame for frame in map(self._frame, frames) if frame is not None)
+            known = self._by_text.get(text, NO_STACK)
+            if text and known == NO_STACK:
+                known = self._by_text[text] = len(self._stacks)
+                self._stacks.append(text)
+            self._by_frames[key] = known
+        return known
+
+    def _frame(self, frame: object) -> RawFrame | None:
+        if id(frame) not in self._frames:
+            self._frames[id(frame)] = _raw_frame(frame)
+        return self._frames[id(frame)]
+
+
+def _raw_frame(frame: object) -> RawFrame | None:
+    """File, line and function of a Python frame; ``None`` for frames of C++, which a history may hold too."""
+    if not isinstance(frame, dict):
+        return None
+    file, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
+    if not isinstance(file, str) or not isinstance(name, str) or file in ("", "??"):
+        return None
+    if file.endswith(_NATIVE) or ".so" in file.rsplit("/", 1)[-1]:
+        return None
+    return file, line if isinstance(line, int) and 0 <= line < 2**31 else 0, name

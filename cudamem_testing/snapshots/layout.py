@@ -1,0 +1,201 @@
+"""Layout: the real sizes of blocks that are gone.
+
+CUDA's history records what was asked for, and the counters count what was taken. For nearly all blocks the difference
+is the rounding (:mod:`rounding`), but blocks of the pool for large requests may keep a rest of up to 1 MiB when the
+allocator does not split it off. Whether it did follows from how large the free block was that the new one was cut
+from. So the layout of the segments is replayed: which ranges are free is known at the start (everything between the
+blocks that were live then), and the events' addresses tell where each new block begins; no search strategy of the
+allocator has to be imitated. Linear in the number of events. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from itertools import chain
+
+from cudamem_testing.snapshots.lifetimes import Lifetimes
+from cudamem_testing.snapshots.record import Kind, Recording
+from cudamem_testing.snapshots.rounding import LARGEST_SMALL, always_exact, round_sizes, splits
+
+_MOST_CORRECTIONS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes taken: by the block that event ``i`` allocated (``events[i]``), by the blocks from before by address."""
+
+    events: array[int]
+    before: dict[int, int]
+
+
+def taken_sizes(recording: Recording, active: Lifetimes) -> Sizes:
+    """The sizes of all blocks of a recording, given the lifetimes of its active ones."""
+    events = recording.events
+    if recording.device.kind != "cuda":
+        sizes = array("q", events.sizes)
+        before = {block.address: block.requested for block in active.before}
+    else:
+        sizes = round_sizes(events.sizes, recording.settings)
+        requested = array("q", [block.requested for block in active.before])
+        rounded = round_sizes(requested, recording.settings)
+        before = {block.address: size for block, size in zip(active.before, rounded, strict=True)}
+    before.update((block.address, block.block.size) for block in active.before if block.block is not None)
+    for place, block in active.live.items():
+        sizes[place] = block.size
+    if recording.device.kind == "cuda" and not _all_exact(recording, sizes, before):
+        _Layout(recording, active, sizes, before).replay()
+    return Sizes(sizes, before)
+
+
+def _all_exact(recording: Recording, sizes: array[int], before: dict[int, int]) -> bool:
+    largest = max(chain(sizes, before.values()), default=0)
+    return always_exact(largest, recording.settings)
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Free ranges of the segments for large requests. ``sizes`` and ``before`` are corrected in place."""
+
+    recording: Recording
+    active: Lifetimes
+    sizes: array[int]
+    before: dict[int, int]
+    free: dict[int, int] = field(default_factory=dict)  # start -> end
+    free_by_end: dict[int, int] = field(default_factory=dict)
+    borders: set[int] = field(default_factory=set)  # where segments begin: free ranges do not merge across
+    taken: dict[int, int] = field(default_factory=dict)  # address -> size of blocks in use
+    guessed: dict[int, int] = field(default_factory=dict)  # end -> address of blocks whose size is a guess
+    corrections: int = 0
+
+    def replay(self) -> None:
+        """Run through the events; sizes of large blocks come out right."""
+        self._start()
+        events, sizes, taken = self.recording.events, self.sizes, self.taken
+        free, give, take = self.free, self._give, self._take
+        alloc, ends, live = int(Kind.ALLOC), int(self.active.ends), self.active.live
+        segment_alloc, segment_map = int(Kind.SEGMENT_ALLOC), int(Kind.SEGMENT_MAP)
+        segment_free, segment_unmap = int(Kind.SEGMENT_FREE), int(Kind.SEGMENT_UNMAP)
+        for place, (kind, address) in enumerate(zip(events.kinds, events.addresses, strict=True)):
+            if kind == alloc:
+                size = sizes[place]
+                if size > LARGEST_SMALL:
+                    # Half of all allocations fill a free range to the byte; the others need a closer look.
+                    if free.get(address) != address + size:
+                        sizes[place] = size = take(address, size, place in live)
+                    else:
+                        del free[address], self.free_by_end[address + size]
+                    taken[address] = size
+            elif kind == ends:
+                size = taken.pop(address, 0)
+                if size:
+                    give(address, address + size)
+            elif kind in (segment_alloc, segment_map):
+                if kind == segment_alloc:
+                    self.borders.add(address)
+                give(address, address + events.sizes[place])
+            elif kind in (segment_free, segment_unmap):
+                self._remove(address, address + events.sizes[place])
+                if kind == segment_free:
+                    self.borders.discard(address)
+
+    def _start(self) -> None:
+        """Free ranges before the first event: what lies between the blocks of the segments that existed then."""
+        segments = _segments_before(self.recording)
+        self.borders = {address for address, _ in segments}
+        known = {block.address for block in self.active.before if block.block is not None}
+        blocks = sorted(self.before)
+        at = 0
+        for start, end in segments:
+            while at < len(blocks) and blocks[at] < start:
+                at += 1
+            place = start
+            while at < len(blocks) and blocks[at] < end:
+                address = blocks[at]
+                at += 1
+                following = min(blocks[at], end) if at < len(blocks) else end
+                size = self.before[address]
+                if address not in known and size > LARGEST_SMALL:
+                    size = self._guess(address, size, following)
+                if size > LARGEST_SMALL:
+                    self.taken[address] = size
+                if address > place:
+                    self._give(place, address)
+                place = max(place, address + size)
+            if place < end:
+                self._give(place, end)
+
+    def _guess(self, address: int, size: int, following: int) -> int:
+        """The size of a block that was freed later: a gap of up to 1 MiB behind it can only be its own rest."""
+        gap = following - address - size
+        if not splits(size + gap, size, self.recording.settings):
+            size += max(0, gap)
+        self.before[address] = size
+        self.guessed[address + size] = address
+        return size
+
+    def _take(self, address: int, size: int, exact: bool) -> int:
+        """Cut a block from the free range that begins at ``address``; its size with what was not split off."""
+        end = self.free.pop(address, None) or self._correct(address)
+        if end is None:
+            return size
+        del self.free_by_end[end]
+        room = end - address
+        if not exact and room > size and not splits(room, size, self.recording.settings):
+            return room
+        if room > size:
+            self.free[address + size] = end
+            self.free_by_end[end] = address + size
+        return size
+
+    def _give(self, start: int, end: int) -> None:
+        """Make a range free, merged with its free neighbours of the same segment."""
+        free, by_end = self.free, self.free_by_end
+        if end in free and end not in self.borders:
+            end = free.pop(end)
+            del by_end[end]
+        if start in by_end and start not in self.borders:
+            before = by_end.pop(start)
+            del free[before]
+            start = before
+        if start in free or end in by_end:  # only in damaged recordings: a range that is free already
+            return
+        free[start] = end
+        by_end[end] = start
+
+    def _remove(self, start: int, end: int) -> None:
+        if self.free.get(start) == end:
+            del self.free[start], self.free_by_end[end]
+
+    def _correct(self, address: int) -> int | None:
+        """A block begins inside a range that was thought free: the block before it is larger than was guessed."""
+        if not self.guessed or self.corrections >= _MOST_CORRECTIONS:
+            return None
+        self.corrections += 1
+        start = max((start for start in self.free if start < address), default=None)
+        if start is None or self.free[start] <= address or start not in self.guessed:
+            return None
+        owner = self.guessed.pop(start)
+        self.before[owner] = self.taken[owner] = address - owner
+        end = self.free.pop(start)
+        self.free_by_end[end] = address
+        return end
+
+
+def _segments_before(recording: Recording) -> list[tuple[int, int]]:
+    """Ranges of the segments that existed before the first event, by address."""
+    made: set[int] = set()
+    before: dict[int, int] = {}
+    events = recording.events
+    alloc, free = int(Kind.SEGMENT_ALLOC), int(Kind.SEGMENT_FREE)
+    if alloc in events.kinds or free in events.kinds:
+        for kind, address, size in zip(events.kinds, events.addresses, events.sizes, strict=True):
+            if kind == alloc:
+                made.add(address)
+            elif kind == free and address not in made:
+                before[address] = address + size
+                made.add(address)
+    for segment in recording.segments:
+        if segment.address not in made:
+            before[segment.address] = segment.end
+    return sorted(before.items())

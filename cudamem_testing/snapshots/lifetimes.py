@@ -1,0 +1,115 @@
+"""Lifetimes: from which event to which event every block of a recording lived.
+
+The state at the end is known, and events are matched to it: an allocation whose block nobody freed must be live at the
+end; a free without an allocation before it ended a block that is older than the record. What contradicts this (lost
+events, damaged files) is counted in notes. Every block is counted once, with one size, so that totals and live sets
+agree at every moment, whatever the file says. One pass over the events. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Literal
+
+from cudamem_testing.snapshots.record import Kind, LiveBlock, Recording
+
+Counter = Literal["allocated", "active", "requested"]
+NONE = -1
+_FREED = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A block from before the first event.
+
+    ``freed`` is the position of the event that freed it, the number of events where it is still live. ``block`` is
+    its entry in the state at the end, where it has one.
+    """
+
+    address: int
+    requested: int
+    freed: int
+    block: LiveBlock | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """``freed[i]`` is where the block that event ``i`` allocated was freed: the number of events where it still
+    lives, -1 where event ``i`` allocated no block. ``live`` maps the allocating event of a block that still lives to
+    its entry in the state at the end. ``ends`` is the kind of event that ends a life.
+    """
+
+    freed: array[int]
+    before: tuple[Before, ...]
+    live: dict[int, LiveBlock]
+    ends: Kind
+    notes: tuple[str, ...] = ()
+
+
+def lifetimes(recording: Recording, counter: Counter = "allocated") -> Lifetimes:
+    """Match allocations, frees and the state at the end, for one of the allocator's counters.
+
+    A block counts as allocated until its free is requested, as active and requested until it is completed.
+    """
+    events = recording.events
+    ends, notes = _ends(recording, counter)
+    total = len(events)
+    freed = array("q", [NONE]) * total
+    state: dict[int, int] = {}  # address -> the event that allocated the block there, or _FREED
+    before: list[Before] = []
+    unseen = twice = 0
+    alloc, end = int(Kind.ALLOC), int(ends)
+    for place, (kind, address) in enumerate(zip(events.kinds, events.addresses, strict=True)):
+        if kind == alloc:
+            start = state.get(address, _FREED)
+            if start >= 0:
+                unseen += 1
+                freed[start] = place
+            state[address] = place
+        elif kind == end:
+            start = state.get(address, NONE)
+            if start >= 0:
+                freed[start] = place
+            elif start == NONE:
+                before.append(Before(address, events.sizes[place], place))
+            else:
+                twice += 1
+            state[address] = _FREED
+    notes += _counted(unseen, "allocated again though its free was not recorded: counted as freed there")
+    notes += _counted(twice, "freed twice: the second free was ignored")
+    live: dict[int, LiveBlock] = {}
+    revived = 0
+    for block in recording.blocks:
+        if block.awaiting_free and counter == "allocated":
+            continue
+        start = state.pop(block.address, NONE)
+        if start >= 0:
+            freed[start] = total
+            live[start] = block
+        else:
+            revived += start == _FREED
+            before.append(Before(block.address, block.requested, total, block))
+    notes += _counted(revived, "live at the end though its last event is a free: counted as live before")
+    lost = sum(start >= 0 for start in state.values())
+    notes += _counted(lost, "neither freed nor live at the end: left out")
+    return Lifetimes(freed, tuple(before), live, ends, tuple(notes))
+
+
+def _ends(recording: Recording, counter: Counter) -> tuple[Kind, list[str]]:
+    """The kind of event that ends a life for this counter, as far as the recording has it."""
+    wanted, other = Kind.FREE_REQUESTED, Kind.FREE_COMPLETED
+    if counter != "allocated":
+        wanted, other = other, wanted
+    kinds = recording.events.kinds
+    if wanted in kinds or other not in kinds:
+        return wanted, []
+    if recording.device.kind != "cuda":
+        return other, []  # no streams: a free is complete when it is requested
+    return other, [f"the history holds no {wanted.name.lower()} events: {other.name.lower()} was taken instead"]
+
+
+def _counted(number: int, text: str) -> list[str]:
+    if not number:
+        return []
+    return [f"{number} {'block was' if number == 1 else 'blocks were'} {text}"]

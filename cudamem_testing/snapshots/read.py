@@ -1,0 +1,376 @@
+"""Read a snapshot of CUDA's allocator: the dict of ``torch.cuda.memory._snapshot()``, or the list of its segments.
+
+Every torch from 2.7 on is read by what its snapshot has, never by a version: block addresses that are missing follow
+from the segment's address and the sizes before; pools, expandable segments, annotations and settings are taken where
+they stand; keys that are not known here are kept as ``extra``. What does not fit (an entry that is no event, sizes that
+do not add up, a clock that goes back) is left out or repaired, and counted in the recording's notes.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import operator
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import chain, pairwise
+from typing import Any, TypeGuard
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.snapshots.frames import FrameTable
+from cudamem_testing.snapshots.record import (
+    MAIN_POOL,
+    Annotation,
+    Events,
+    Extra,
+    Kind,
+    LiveBlock,
+    Pool,
+    Recording,
+    Segment,
+    Settings,
+    SnapshotError,
+    Stacks,
+)
+
+ACTIONS = {kind.name.lower(): int(kind) for kind in Kind if kind is not Kind.OTHER}
+_LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
+_NOT_LIVE = ("inactive", "inactive_split")
+_TOP = frozenset({"segments", "device_traces", "allocator_settings", "external_annotations"})
+_SEGMENT = frozenset(
+    {"device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream", "segment_type"}
+    | {"segment_pool_id", "is_expandable", "frames", "blocks"}
+)
+_BLOCK = frozenset({"address", "size", "requested_size", "state", "frames"})
+_EVENT = frozenset({"action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id"})
+_EMPTY_VALUES = ("", "N/A", None)
+_OTHER = int(Kind.OTHER)
+_MOST = 2**63
+_MOST_DEVICES = 1024
+_MOST_NOTES = 20
+
+
+class Notes:
+    """Diagnostics by kind, each told once with how often it happened."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def add(self, text: str, times: int = 1) -> None:
+        """Count one more of ``text``."""
+        if times and (text in self._counts or len(self._counts) < _MOST_NOTES):
+            self._counts[text] += times
+
+    def texts(self) -> tuple[str, ...]:
+        """All of them, in order of first appearance."""
+        return tuple(text if times == 1 else f"{text} ({times} times)" for text, times in self._counts.items())
+
+
+def devices(snapshot: object) -> tuple[Device, ...]:
+    """The CUDA devices that a snapshot tells anything about.
+
+    Raises:
+        SnapshotError: when ``snapshot`` is no snapshot.
+    """
+    top = _top(snapshot)
+    found = {segment.get("device", 0) for segment in _dicts(top["segments"])}
+    traces = _list(top.get("device_traces"))
+    found |= {index for index, trace in enumerate(traces[:_MOST_DEVICES]) if isinstance(trace, list) and trace}
+    return tuple(Device("cuda", index) for index in sorted(index for index in found if _is_index(index)))
+
+
+def read(
+    snapshot: object, device: Device | None = None, locator: Locator | None = None, max_entries: int | None = None
+) -> Recording:
+    """One device's recording; the only device's unless one is named.
+
+    ``locator`` marks the frames of the project (default: paths as they are, shortened where they belong to a
+    library). ``max_entries`` is the size of the ring that the history was kept in: with it the recording knows whether
+    older events were dropped.
+
+    Raises:
+        SnapshotError: when ``snapshot`` is no snapshot, or has several devices and none was named.
+    """
+    top = _top(snapshot)
+    if device is None:
+        known = devices(snapshot)
+        if len(known) > 1:
+            raise SnapshotError(f"the snapshot has several devices, name one of {', '.join(map(str, known))}")
+        device = known[0] if known else Device("cuda", 0)
+    notes, frames = Notes(), FrameTable()
+    index = device.index or 0
+    pools: dict[Pool, int] = {MAIN_POOL: 0}
+    segments, blocks = _segments(top["segments"], index, frames, pools, notes)
+    traces = _list(top.get("device_traces"))
+    trace = traces[index] if index < len(traces) else []
+    events = _events(trace, frames, pools, notes)
+    if not len(events):
+        notes.add("no events: the history was off, so only what is live now is known")
+    return Recording(
+        device=device,
+        blocks=tuple(blocks),
+        events=events,
+        segments=tuple(segments),
+        pools=tuple(pools)[1:],
+        settings=_settings(top.get("allocator_settings"), segments, notes),
+        annotations=tuple(_annotations(top.get("external_annotations"), index, notes)),
+        stacks=Stacks(frames.resolver(locator)),
+        truncated=None if max_entries is None else len(events) >= max_entries,
+        stackless=_why_stackless(len(frames), blocks),
+        notes=notes.texts(),
+        extra=_unknown(top, _TOP),
+    )
+
+
+def _why_stackless(stacks: int, blocks: list[LiveBlock]) -> str:
+    if stacks:
+        return "no Python stack: allocated by a thread of torch's own, or before the history was on"
+    return "no Python stacks: the history was off, or kept without them" if blocks else "no Python stack"
+
+
+# --- the outer shape ---
+
+
+def _top(snapshot: object) -> Mapping[str, Any]:
+    if isinstance(snapshot, list):
+        snapshot = {"segments": snapshot}
+    if not isinstance(snapshot, Mapping):
+        raise SnapshotError(f"no snapshot: a {type(snapshot).__name__}, not the dict of torch.cuda.memory._snapshot()")
+    if not isinstance(snapshot.get("segments"), list):
+        keys = ", ".join(key[:40] for key in list(snapshot)[:8] if isinstance(key, str)) or "none"
+        raise SnapshotError(f"no snapshot: no list of 'segments' among its keys ({keys})")
+    return snapshot
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _dicts(value: object) -> Iterable[dict[str, Any]]:
+    return (item for item in _list(value) if isinstance(item, dict))
+
+
+def _unknown(value: Mapping[str, Any], known: frozenset[str]) -> Extra | None:
+    return {key: value[key] for key in value if key not in known} or None
+
+
+def _is_index(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value < _MOST_DEVICES
+
+
+def _is_size(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value < _MOST
+
+
+def _pool(value: object, pools: dict[Pool, int]) -> Pool:
+    """The pool's id, numbered when first met; lists are what JSON makes of pairs."""
+    if isinstance(value, (tuple, list)) and len(value) == 2 and all(map(_is_size, value)):
+        pool = (int(value[0]), int(value[1]))
+        pools.setdefault(pool, len(pools))
+        return pool
+    return MAIN_POOL
+
+
+# --- segments and blocks ---
+
+
+def _segments(
+    raw: list[Any], index: int, frames: FrameTable, pools: dict[Pool, int], notes: Notes
+) -> tuple[list[Segment], list[LiveBlock]]:
+    segments: list[Segment] = []
+    blocks: list[LiveBlock] = []
+    seen: set[int] = set()  # of block lists: one that is shared would be read once per segment
+    for item in raw:
+        if not isinstance(item, dict):
+            notes.add("a segment that is no dict was left out")
+            continue
+        if item.get("device", 0) != index:
+            continue
+        inner = item.get("blocks")
+        address, size = item.get("address"), item.get("total_size")
+        if not _is_size(address) or not _is_size(size) or not isinstance(inner, list) or id(inner) in seen:
+            notes.add("a segment without address, size or blocks of its own was left out")
+            continue
+        seen.add(id(inner))
+        segment = Segment(
+            address=address,
+            size=size,
+            stream=item["stream"] if _is_size(item.get("stream")) else 0,
+            pool=_pool(item.get("segment_pool_id"), pools),
+            expandable=item.get("is_expandable") is True,
+            small=item.get("segment_type") == "small" if item.get("segment_type") in ("small", "large") else None,
+            stack=frames.number(item.get("frames")),
+            extra=_unknown(item, _SEGMENT),
+        )
+        segments.append(segment)
+        blocks += _blocks(segment, inner, frames, notes)
+    segments.sort(key=lambda segment: segment.address)
+    overlapping = [after for before, after in pairwise(segments) if after.address < before.end]
+    notes.add("a segment begins inside another: their sizes do not add up", len(overlapping))
+    return segments, blocks
+
+
+def _blocks(segment: Segment, raw: list[Any], frames: FrameTable, notes: Notes) -> Iterable[LiveBlock]:
+    place = segment.address
+    for item in raw:
+        if not isinstance(item, dict) or not _is_size(item.get("size")):
+            notes.add("a block that is no dict with a size was left out")
+            continue
+        size = item["size"]
+        address = item.get("address", place)
+        if not _is_size(address) or not place <= address <= segment.end:
+            notes.add("a block's address does not follow from the sizes before it: recomputed")
+            address = place
+        place = address + size
+        if place > segment.end:
+            notes.add("a block reaches behind its segment: sizes do not add up")
+        state = item.get("state")
+        if state not in _LIVE:
+            if state not in _NOT_LIVE:
+                notes.add("a block with an unknown state counts as free")
+            continue
+        requested = item.get("requested_size")
+        if not _is_size(requested) or requested > size:
+            notes.add("a block without a requested size that fits: its size is taken instead")
+            requested = size
+        yield LiveBlock(
+            address=address,
+            size=size,
+            requested=requested,
+            stack=frames.number(item.get("frames")),
+            stream=segment.stream,
+            pool=segment.pool,
+            awaiting_free=state != "active_allocated",
+            extra=_unknown(item, _BLOCK) if len(item) != len(_BLOCK) else None,
+        )
+    if place != segment.end:
+        notes.add("the blocks of a segment do not fill it: sizes do not add up")
+
+
+# --- events ---
+
+
+def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Notes) -> Events:
+    if not isinstance(raw, list):
+        notes.add("the trace of the device is no list: left out")
+        return Events()
+    trace, columns = raw, _columns(raw)
+    if columns is None:
+        trace = list(_repaired(raw, notes))
+        columns = _columns(trace) or {}
+    if not trace:
+        return Events()
+    keys = frozenset(chain.from_iterable(trace))
+    kinds = bytes([ACTIONS.get(entry["action"], _OTHER) for entry in trace])
+    extra = _unknown_of_events(trace, keys)
+    for place in _places(kinds, _OTHER):
+        action = trace[place]["action"]
+        notes.add(f"events of the kind {action[:40]!r} are not known here")
+        extra.setdefault(place, {})["action"] = action
+    for place in _places(kinds, Kind.OOM):
+        free = trace[place].get("device_free")
+        columns["addr"][place] = free if _is_size(free) else 0
+    times = columns["time_us"] if "time_us" in keys else None
+    if times is not None:
+        notes.add("the clock of the events goes back", sum(map(operator.gt, times, times[1:])))
+    return Events(
+        kinds=kinds,
+        addresses=columns["addr"],
+        sizes=columns["size"],
+        stacks=frames.column([entry.get("frames") for entry in trace]),
+        streams=columns["stream"],
+        times=times,
+        pools=_pool_column(trace, pools) if "pool_id" in keys else None,
+        extra=extra,
+    )
+
+
+def _columns(trace: list[Any]) -> dict[str, array[int]] | None:
+    """The numbers of all entries at C speed; ``None`` when any entry needs a closer look."""
+    if not {*map(type, trace)} <= {dict}:
+        return None
+    try:
+        columns = {"size": array("q", [entry["size"] for entry in trace])}
+        for key in ("addr", "stream", "time_us"):
+            columns[key] = array("q", [entry.get(key, 0) for entry in trace])
+        actions = {entry["action"] for entry in trace}
+    except (KeyError, TypeError, OverflowError):
+        return None
+    sound = all(isinstance(action, str) for action in actions)
+    return columns if sound and all(min(column, default=0) >= 0 for column in columns.values()) else None
+
+
+def _repaired(raw: list[Any], notes: Notes) -> Iterable[dict[str, Any]]:
+    """The entries that are events, with what makes no sense removed."""
+    for item in raw:
+        if not isinstance(item, dict) or not isinstance(item.get("action"), str) or not _is_size(item.get("size")):
+            notes.add("an entry of the trace that is no event with action and size was left out")
+        elif not _is_size(item.get("addr", 0)):
+            notes.add("an event without an address that makes sense was left out")
+        else:
+            odd = [key for key in ("stream", "time_us") if key in item and not _is_size(item[key])]
+            notes.add("an event's stream or time makes no sense: dropped", len(odd))
+            yield {key: value for key, value in item.items() if key not in odd} if odd else item
+
+
+def _places(kinds: bytes, kind: int) -> Iterable[int]:
+    place = kinds.find(kind)
+    while place >= 0:
+        yield place
+        place = kinds.find(kind, place + 1)
+
+
+def _pool_column(trace: list[dict[str, Any]], pools: dict[Pool, int]) -> array[int]:
+    return array("q", [pools[_pool(entry.get("pool_id"), pools)] for entry in trace])
+
+
+def _unknown_of_events(trace: list[dict[str, Any]], keys: frozenset[str]) -> dict[int, dict[str, Any]]:
+    """What events have beside the known keys, where it says anything."""
+    found: dict[int, dict[str, Any]] = {}
+    unknown = keys - _EVENT
+    if len(unknown) <= 4:  # one quick pass a key; else one slow pass, or many keys would take the square of the time
+        for key in unknown:
+            for place, value in enumerate([entry.get(key, "") for entry in trace]):
+                if value not in _EMPTY_VALUES:
+                    found.setdefault(place, {})[key] = value
+        return found
+    for place, entry in enumerate(trace):
+        told = {key: entry[key] for key in entry.keys() - _EVENT if entry[key] not in _EMPTY_VALUES}
+        if told:
+            found[place] = told
+    return found
+
+
+# --- settings and annotations ---
+
+
+def _settings(raw: object, segments: list[Segment], notes: Notes) -> Settings:
+    if not isinstance(raw, dict):
+        return Settings(expandable=any(segment.expandable for segment in segments))
+    limit = raw.get("max_split_size")
+    roundup = raw.get("roundup_power2_divisions")
+    divisions: tuple[int, ...] = ()
+    if isinstance(roundup, dict):
+        values = list(roundup.values())
+        if len(values) <= 64 and all(map(_is_size, values)):
+            divisions = tuple(values) if any(values) else ()
+        else:
+            notes.add("the setting roundup_power2_divisions is not understood")
+    return Settings(
+        expandable=raw.get("expandable_segments") is True,
+        max_split_size=limit if isinstance(limit, int) and 0 < limit < _MOST - 1 else None,
+        roundup=divisions,
+        raw=raw,
+    )
+
+
+def _annotations(raw: object, index: int, notes: Notes) -> Iterable[Annotation]:
+    for item in _list(raw):
+        if not isinstance(item, dict) or not _is_size(item.get("time_us")):
+            notes.add("an annotation without a time was left out")
+        elif item.get("device", index) == index:
+            known = frozenset({"name", "stage", "time_us", "device"})
+            name, stage = item.get("name"), item.get("stage")
+            text = (name if isinstance(name, str) else "", stage if isinstance(stage, str) else "")
+            yield Annotation(*text, item["time_us"], _unknown(item, known))

@@ -1,0 +1,85 @@
+"""A recording from what the CPU recorder noted: rows in its order, so that nothing has to be rearranged.
+
+This module knows the rows, not the recorder: whoever holds them (a test, a file) can make a recording.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.stacks import Stack
+from cudamem_testing.snapshots.record import NO_STACK, Events, Kind, LiveBlock, Recording, SnapshotError, Stacks
+
+BlockRow = tuple[int, int, int, int, int, int]
+"""address, size, sequence, stack, owner, thread; stack 0 is none, owner 0 nobody."""
+EventRow = tuple[int, int, int, int, int, int, int, int]
+"""address, size, sequence, nanoseconds, stack, owner, thread, kind (0 allocated, 1 freed, 2 refused)."""
+
+KINDS: Final = bytes((Kind.ALLOC, Kind.FREE_REQUESTED, Kind.OOM))
+_OFF = "no Python stack: the recorder kept none when it was allocated"
+
+
+def read_cpu(
+    blocks: Iterable[BlockRow],
+    events: Iterable[EventRow] = (),
+    stack: Callable[[int], Stack] | None = None,
+    *,
+    owners: Mapping[int, str] | None = None,
+    first: int = 0,
+    truncated: bool = False,
+    stackless: str = _OFF,
+    notes: Sequence[str] = (),
+) -> Recording:
+    """The recording of live ``blocks`` and of the ``events`` that led to them, oldest first.
+
+    Both must have been read at one moment. ``stack`` gives the stack of a number, when it is asked for; ``owners`` the
+    name of the test behind an owner's number; ``first`` is the number of the first event, so that the recorder's event
+    number ``n`` is the moment ``n - first``; ``truncated`` tells that older events were dropped.
+
+    Raises:
+        SnapshotError: when the rows are not what the types say.
+    """
+    try:
+        rows = list(events)
+        columns = [array("q", list(column)) for column in zip(*rows, strict=True)] or [array("q")] * 8
+        addresses, sizes, sequences, times, stacks, owned, threads, kinds = columns
+        codes = bytes([KINDS[kind] for kind in kinds])
+        live = tuple(_block(*row) for row in blocks)
+    except (TypeError, ValueError, OverflowError, IndexError) as error:
+        raise SnapshotError(f"rows of the CPU recorder are not as expected: {error}") from error
+    return Recording(
+        device=Device("cpu"),
+        blocks=live,
+        events=Events(
+            kinds=codes,
+            addresses=addresses,
+            sizes=sizes,
+            stacks=array("q", [number or NO_STACK for number in stacks]),
+            times=array("q", [time // 1000 for time in times]),
+            sequences=sequences,
+            owners=owned,
+            threads=threads,
+        ),
+        stacks=Stacks(stack),
+        owners=owners or {},
+        first=first,
+        truncated=truncated,
+        stackless=stackless,
+        notes=tuple(notes),
+    )
+
+
+def _block(address: int, size: int, sequence: int, stack: int, owner: int, thread: int) -> LiveBlock:
+    return LiveBlock(
+        address=address,
+        size=size,
+        requested=size,
+        stack=stack or NO_STACK,
+        sequence=sequence,
+        owner=owner,
+        thread=thread,
+    )

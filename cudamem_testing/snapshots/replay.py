@@ -1,0 +1,259 @@
+"""Replay: what was live at any moment of a recording, and when it was most.
+
+The counter of the allocator is rebuilt event by event; its highest value in a range is the peak, and the blocks whose
+lifetime spans that moment are the live set. Sizes that cannot be derived (:mod:`layout`) show as ``rounding`` once the
+measured value is given, so that a live set always adds up to what the allocator counted. Everything is linear in the
+number of events. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from cudamem_testing.model.blocks import Block, LiveSet
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.snapshots.layout import taken_sizes
+from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes, lifetimes
+from cudamem_testing.snapshots.record import MAIN_POOL, Kind, Pool, Recording
+
+DROPPED = "older events were dropped from the ring: blocks allocated in them count as live before"
+NO_HISTORY = "no events were recorded: all that is known is what was live when the snapshot was taken"
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest value in a range of moments: ``moment`` is the first at which ``total`` bytes were reached."""
+
+    moment: int
+    total: int
+    live: LiveSet
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A recording with the value of one counter at every moment: ``totals[i]`` bytes before event ``i``."""
+
+    recording: Recording
+    counter: Counter
+    lives: Lifetimes
+    sizes: array[int]
+    before: tuple[tuple[Before, int], ...]
+    totals: array[int]
+
+    @property
+    def end(self) -> int:
+        """The last moment: the state in which the recording was taken."""
+        return len(self.recording.events)
+
+    def live_at(self, moment: int | None = None, *, measured: int | None = None, since: int = 0) -> LiveSet:
+        """The blocks that were live at a moment (default: the end), in order of allocation.
+
+        Blocks from before the moment ``since`` are marked pre-existing. ``measured`` is what the allocator's counter
+        said; the difference to the blocks' sizes becomes ``rounding``.
+
+        Raises:
+            IndexError: when the recording has no such moment.
+        """
+        moment = self._checked(self.end if moment is None else moment)
+        blocks = tuple(self._blocks(moment, since))
+        total = sum(block.size for block in blocks)
+        rounding = 0 if measured is None else measured - total
+        notes = (*self.recording.notes, *self.lives.notes)
+        if self.recording.truncated:
+            notes += (DROPPED,)
+        if rounding:
+            notes += (
+                f"the counter held {format_size(abs(rounding))} {'more' if rounding > 0 else 'less'} than the blocks",
+            )
+        return LiveSet(self.recording.device, blocks, rounding, notes, self.recording.stackless)
+
+    def peak(
+        self, first: int = 0, last: int | None = None, *, measured: int | None = None, since: int | None = None
+    ) -> Peak:
+        """The highest moment from ``first`` to ``last`` and what was live then; ``since`` is ``first`` by default.
+
+        Raises:
+            IndexError: when the recording has no such moments.
+        """
+        first, last = self._checked(first), self._checked(self.end if last is None else last)
+        if last < first:
+            raise IndexError(f"the range of moments {first} to {last} is empty")
+        span = self.totals[first : last + 1]
+        total = max(span)
+        moment = first + span.index(total)
+        live = self.live_at(moment, measured=measured, since=first if since is None else since)
+        return Peak(moment, total, live)
+
+    def _checked(self, moment: int) -> int:
+        if not 0 <= moment <= self.end:
+            raise IndexError(f"no moment {moment}: the recording has the moments 0 to {self.end}")
+        return moment
+
+    def _blocks(self, moment: int, since: int) -> Iterator[Block]:
+        for old, size in self.before:
+            if old.freed >= moment:
+                yield self._block_before(old, size)
+        freed = self.lives.freed
+        pools = _PoolFinder(self.recording)
+        for place in [place for place, end in enumerate(freed[:moment]) if end >= moment]:
+            yield self._block(place, pools, place < since)
+
+    def _block_before(self, old: Before, size: int) -> Block:
+        recording, events, known = self.recording, self.recording.events, old.block
+        requested = size if self.counter == "requested" else old.requested
+        if known is not None:
+            return Block(
+                size=size,
+                requested=requested,
+                device=recording.device,
+                address=old.address,
+                stack=recording.stacks[known.stack],
+                order=known.sequence,
+                pool=known.pool,
+                stream=known.stream,
+                thread=known.thread,
+                owner=None if known.owner is None else recording.owners.get(known.owner),
+                preexisting=True,
+            )
+        at = old.freed  # the event that freed it tells the rest; on CUDA its stack may be that of the free
+        owner = None if events.owners is None else recording.owners.get(events.owners[at])
+        return Block(
+            size=size,
+            requested=requested,
+            device=recording.device,
+            address=old.address,
+            stack=recording.stacks[NONE if recording.device.kind == "cuda" else events.stacks[at]],
+            order=None if events.sequences is None else events.sequences[at],
+            pool=MAIN_POOL if events.pools is None else recording.pool(events.pools[at]),
+            stream=0 if events.streams is None else events.streams[at],
+            owner=owner,
+            preexisting=True,
+        )
+
+    def _block(self, place: int, pools: _PoolFinder, preexisting: bool) -> Block:
+        recording, events = self.recording, self.recording.events
+        known = self.lives.live.get(place)
+        size = self.sizes[place]
+        return Block(
+            size=size,
+            requested=size if self.counter == "requested" else events.sizes[place],
+            device=recording.device,
+            address=events.addresses[place],
+            stack=recording.stacks[events.stacks[place]],
+            order=recording.first + place if events.sequences is None else events.sequences[place],
+            pool=known.pool if known is not None else pools.find(place),
+            stream=0 if events.streams is None else events.streams[place],
+            thread=None if events.threads is None else events.threads[place],
+            owner=None if events.owners is None else recording.owners.get(events.owners[place]),
+            preexisting=preexisting,
+        )
+
+
+class _PoolFinder:
+    """The pool of an address: from the event where it says so, else from the segment that lies there at the end."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._private = [segment for segment in recording.segments if segment.pool != MAIN_POOL]
+        self._starts = [segment.address for segment in self._private]
+
+    def find(self, place: int) -> Pool:
+        """The pool of the block that event ``place`` allocated."""
+        events = self._recording.events
+        if events.pools is not None:
+            return self._recording.pool(events.pools[place])
+        address = events.addresses[place]
+        at = bisect_right(self._starts, address) - 1
+        return self._private[at].pool if at >= 0 and address < self._private[at].end else MAIN_POOL
+
+
+def replay(recording: Recording, counter: Counter = "allocated") -> Replay:
+    """Rebuild one counter of the allocator: ``allocated``, ``active`` or ``requested`` bytes.
+
+    In a replay of ``requested`` bytes the blocks have their requested sizes.
+    """
+    lives = lifetimes(recording, counter)
+    if counter == "requested":
+        sizes = recording.events.sizes
+        before = tuple((old, old.requested) for old in lives.before)
+    else:
+        active = lives if counter == "active" else lifetimes(recording, "active")
+        taken = taken_sizes(recording, active)
+        sizes = taken.events
+        before = tuple((old, _size_before(old, taken.before)) for old in lives.before)
+    return Replay(recording, counter, lives, sizes, before, _totals(lives, sizes, before))
+
+
+def _size_before(old: Before, sizes: dict[int, int]) -> int:
+    return old.block.size if old.block is not None else sizes.get(old.address, old.requested)
+
+
+def _totals(lives: Lifetimes, sizes: array[int], before: tuple[tuple[Before, int], ...]) -> array[int]:
+    end = len(lives.freed)
+    changes = [0, *[size if freed >= 0 else 0 for freed, size in zip(lives.freed, sizes, strict=True)], 0]
+    for old, size in before:
+        changes[0] += size
+        changes[old.freed + 1] -= size
+    for freed, size in zip(lives.freed, sizes, strict=True):
+        if freed >= 0:
+            changes[freed + 1] -= size
+    del changes[end + 1]  # frees that have not happened
+    return array("q", accumulate(changes))
+
+
+def moment_at(recording: Recording, time: int) -> int:
+    """The moment before the first event at or after ``time`` (microseconds on the recorder's clock).
+
+    Raises:
+        LookupError: when the events carry no times.
+    """
+    times = recording.events.times
+    if times is None:
+        raise LookupError("the events of this recording carry no times")
+    return next((place for place, when in enumerate(times) if when >= time), len(times))
+
+
+def moment_of(recording: Recording, name: str, stage: str = "START") -> int:
+    """The moment at which an annotation of that name started (or with ``stage="END"``, the last one ended).
+
+    Raises:
+        LookupError: when there is none.
+    """
+    found = [one for one in recording.annotations if one.name == name and one.stage == stage]
+    if not found:
+        known = sorted({one.name for one in recording.annotations})
+        raise LookupError(f"no annotation {name!r} with stage {stage!r}; there are {', '.join(known[:10]) or 'none'}")
+    return moment_at(recording, (found[0] if stage == "START" else found[-1]).time)
+
+
+def moment_before_last(recording: Recording, allocations: int, frees: int) -> int | None:
+    """The latest moment with exactly so many allocations and requested frees after it; ``None`` if there is none.
+
+    The counters ``allocation.all.allocated`` and ``.freed`` of ``memory_stats`` read at two times give both numbers,
+    and so find the event at which a window began, also in a ring that was truncated.
+    """
+    kinds = recording.events.kinds
+    moment = min(_last(kinds, Kind.ALLOC, allocations), _last(kinds, Kind.FREE_REQUESTED, frees))
+    if moment < 0:
+        return None
+    after = kinds[moment:]
+    found = after.count(Kind.ALLOC), after.count(Kind.FREE_REQUESTED)
+    return moment if found == (allocations, frees) else None
+
+
+def _last(kinds: bytes, kind: Kind, number: int) -> int:
+    place = len(kinds)
+    for _ in range(number):
+        place = kinds.rfind(kind, 0, place)
+        if place < 0:
+            return place
+    return place
+
+
+def with_measured(live: LiveSet, measured: int) -> LiveSet:
+    """The same set with ``rounding`` such that its total is ``measured`` bytes."""
+    return replace(live, rounding=measured - (live.total - live.rounding))

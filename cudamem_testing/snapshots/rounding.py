@@ -1,0 +1,64 @@
+"""Rounding: how large a block CUDA's caching allocator makes for a request.
+
+Requests are rounded up to 512 bytes, or between powers of two to the divisions that ``roundup_power2_divisions`` sets.
+A free block that is larger is split, and the rest stays free, except where the rest would be small: blocks of the pool
+for large requests (above 1 MiB) keep a rest of up to 1 MiB, unless segments are expandable. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from cudamem_testing.snapshots.record import Settings
+
+SMALLEST = 512
+LARGEST_SMALL = 2**20  # rounded requests up to here come from the pool for small requests
+_FIRST_POWER = 20  # the divisions start at 1 MiB
+
+
+def round_size(requested: int, settings: Settings) -> int:
+    """Bytes of the block for a request, before what is not split off."""
+    if requested < SMALLEST:
+        return SMALLEST
+    divisions = _divisions(requested, settings)
+    if divisions > 1 and requested > SMALLEST * divisions:
+        return _next_division(requested, divisions)
+    return -(-requested // SMALLEST) * SMALLEST
+
+
+def round_sizes(requested: array[int], settings: Settings) -> array[int]:
+    """Bytes of many blocks."""
+    if settings.roundup:
+        known = {size: round_size(size, settings) for size in {*requested}}
+        return array("q", list(map(known.__getitem__, requested)))
+    return array("q", [(size + 511) // 512 * 512 or SMALLEST for size in requested])
+
+
+def splits(free: int, size: int, settings: Settings) -> bool:
+    """Whether the rest of a free block of ``free`` bytes is split off from a block of ``size`` bytes."""
+    if size <= LARGEST_SMALL or settings.expandable:
+        return free - size >= SMALLEST
+    limit = settings.max_split_size
+    return free - size > LARGEST_SMALL and (limit is None or size < limit)
+
+
+def always_exact(size: int, settings: Settings) -> bool:
+    """Whether a block of this rounded size never keeps a rest."""
+    return size <= LARGEST_SMALL or settings.expandable
+
+
+def _divisions(size: int, settings: Settings) -> int:
+    if not settings.roundup:
+        return 0
+    place = max(0, size.bit_length() - 1 - _FIRST_POWER)
+    return settings.roundup[min(place, len(settings.roundup) - 1)]
+
+
+def _next_division(size: int, divisions: int) -> int:
+    floor = 1 << (size.bit_length() - 1)
+    if floor == size:
+        return size
+    step = floor >> (divisions.bit_length() - 1)
+    if step == 0:
+        return floor << 1
+    return -(-size // step) * step

@@ -1,0 +1,165 @@
+"""The section "live at the peak": a live set by line, bounded, and complete to the byte.
+
+Lines of the project come first, largest first, each with the library call behind it; then lines known by a library
+only; then one row for what each other reason explains: blocks from before the test, blocks without a stack, bytes that
+the allocator counted beyond its blocks. The rows of a table always add up to its total. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cudamem_testing.model.blocks import Block, LiveSet, count
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.stacks import Stack
+from cudamem_testing.show.tables import Column, Table
+
+ROWS = 10
+_OWNERS = 3
+_COLUMNS = (
+    Column("size", "right"),
+    Column("blocks", "right"),
+    Column("allocated", elastic=True),
+    Column("library call", elastic=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Bytes and blocks under one line of code or one reason; ``library`` is the call behind the line."""
+
+    size: int
+    blocks: int
+    line: str
+    library: str = ""
+    origin: str = "project"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTable:
+    """A live set as rows; ``lines`` are sorted by importance and all there, ``others`` follow them in the text.
+
+    ``start`` is what was allocated when the window began, in bytes, ``None`` where that is not known or not meant.
+    """
+
+    title: str
+    total: int
+    blocks: int
+    lines: tuple[Row, ...]
+    others: tuple[Row, ...]
+    start: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def header(self) -> str:
+        """``live at the peak: 612.4 MiB in 148 blocks, start 12.0 MiB``."""
+        text = f"{self.title}: {format_size(self.total)} in {count(self.blocks, 'block')}"
+        return text if self.start is None else f"{text}, start {format_size(self.start)}"
+
+    def rows(self, most: int = ROWS) -> tuple[Row, ...]:
+        """The rows to print: at most ``most`` lines, one row for the rest of them, then the other reasons."""
+        kept, rest = self.lines[:most], self.lines[most:]
+        if rest:
+            size, blocks = sum(row.size for row in rest), sum(row.blocks for row in rest)
+            kept += (Row(size, blocks, f"... {count(len(rest), 'more line')}", origin="rest"),)
+        return kept + self.others
+
+    def text(self, most: int = ROWS, width: int | None = None) -> str:
+        """Header and rows."""
+        rows = self.rows(most)
+        aligned = iter(_aligned([row for row in rows if row.origin != "rest"], width))
+        lines = (f"   {row.line}: {format_size(row.size)}" if row.origin == "rest" else next(aligned) for row in rows)
+        return "\n".join((self.header, *lines))
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def live_table(live: LiveSet, title: str = "live at the peak", start: int | None = None) -> LiveTable:
+    """The table of a live set. Pre-existing blocks are one row, or one for each test that is known to own them."""
+    seen: dict[int, tuple[str, str, str]] = {}
+    lines: dict[tuple[str, str], dict[str, list[int]]] = {}
+    old: dict[str | None, list[int]] = {}
+    stackless: list[int] = []
+    for block in live.blocks:
+        if block.preexisting:
+            old.setdefault(block.owner, []).append(block.size)
+            continue
+        place = seen.get(id(block.stack))
+        if place is None:
+            place = seen[id(block.stack)] = _place(block.stack)
+        line, library, origin = place
+        if not line:
+            stackless.append(block.size)
+        else:
+            lines.setdefault((line, origin), {}).setdefault(library, []).append(block.size)
+    rows = [_row(line, origin, libraries) for (line, origin), libraries in lines.items()]
+    rows.sort(key=lambda row: (row.origin != "project", -row.size))
+    others = [*_before(old)]
+    if stackless:
+        others.append(Row(sum(stackless), len(stackless), f"({live.stackless})", origin="stackless"))
+    if live.rounding:
+        others.append(Row(live.rounding, 0, "(counted by the allocator beyond its blocks' sizes)", origin="rounding"))
+    return LiveTable(title, live.total, len(live.blocks), tuple(rows), tuple(others), start, live.notes)
+
+
+def live_section(
+    live: LiveSet, title: str = "live at the peak", start: int | None = None, most: int = ROWS, width: int | None = None
+) -> str:
+    """The table as text."""
+    return live_table(live, title, start).text(most, width)
+
+
+def by_line(blocks: Iterable[Block]) -> Mapping[tuple[str, str], list[Block]]:
+    """Blocks by the line where to look and the library call behind it."""
+    seen: dict[int, tuple[str, str]] = {}
+    groups: dict[tuple[str, str], list[Block]] = {}
+    for block in blocks:
+        key = seen.get(id(block.stack))
+        if key is None:
+            key = seen[id(block.stack)] = (block.stack.line, block.stack.library)
+        groups.setdefault(key, []).append(block)
+    return groups
+
+
+def _place(stack: Stack) -> tuple[str, str, str]:
+    if not stack.frames:
+        return "", "", ""
+    return stack.line, stack.library, "project" if stack.project_frame is not None else "library"
+
+
+def _row(line: str, origin: str, libraries: dict[str, list[int]]) -> Row:
+    """One line; of several library calls behind it, the largest is named."""
+    sizes = [size for found in libraries.values() for size in found]
+    library = max(libraries, key=lambda name: sum(libraries[name]))
+    others = len([name for name in libraries if name and name != library])
+    if library and others:
+        library += f" and {others} more"
+    return Row(sum(sizes), len(sizes), line, library, origin)
+
+
+def _before(old: dict[str | None, list[int]]) -> Iterable[Row]:
+    owners = sorted((name for name in old if name is not None), key=lambda name: -sum(old[name]))
+    for owner in owners[:_OWNERS]:
+        yield Row(sum(old[owner]), len(old[owner]), f"(left by {owner})", origin="before")
+    rest = [size for owner in owners[_OWNERS:] for size in old[owner]]
+    if rest:
+        yield Row(sum(rest), len(rest), f"(left by {len(owners) - _OWNERS} others)", origin="before")
+    unknown = old.get(None)
+    if unknown:
+        yield Row(sum(unknown), len(unknown), "(live before the test)", origin="before")
+
+
+def _aligned(rows: list[Row], width: int | None) -> list[str]:
+    """Sizes and counts right-aligned, with more room before the counts and before the library calls."""
+    cells = tuple(
+        (
+            format_size(row.size),
+            "" if row.origin == "rounding" else f" {row.blocks} {'block ' if row.blocks == 1 else 'blocks'}",
+            row.line,
+            f"   {row.library}" if row.library else "",
+        )
+        for row in rows
+    )
+    return Table(_COLUMNS, cells).lines(width, header=False, indent=3)

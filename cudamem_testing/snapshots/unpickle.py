@@ -1,0 +1,282 @@
+"""Unpickle plain containers, and nothing else.
+
+Snapshots are exchanged as pickles, and a pickle is a program: it may import and call anything. Forbidding classes in
+``pickle.Unpickler`` stops that but leaves other traps open (a memo index of four billion that allocates 64 GiB, nested
+tuples as a key whose hash takes for ever). So this is a machine of its own, for the opcodes of protocols 2 to 5 that
+make ``None``, booleans, numbers, text, bytes, lists, dicts and flat tuples. There is nothing in it that could import,
+call or build an object. Every step consumes input, and memory stays proportional to the file. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from cudamem_testing.snapshots.record import SnapshotError
+
+_SCALARS: Final = (str, int, float, bytes, type(None))
+_INTEGER = struct.Struct("<i").unpack_from
+_FLOAT = struct.Struct(">d").unpack_from
+_MARK = object()
+_BUILDERS = {
+    0x52: "REDUCE",
+    0x62: "BUILD",
+    0x6F: "OBJ",
+    0x81: "NEWOBJ",
+    0x92: "NEWOBJ_EX",
+    0x51: "BINPERSID",
+    0x50: "PERSID",
+    0x82: "EXT1",
+    0x83: "EXT2",
+    0x84: "EXT4",
+}
+
+
+def unpickle(data: bytes) -> Any:
+    """The value pickled in ``data``.
+
+    Raises:
+        SnapshotError: when the pickle is cut off or damaged, or asks for anything but plain containers; a class that
+            it asks for is named.
+    """
+    try:
+        return _Machine(data).run()
+    except SnapshotError:
+        raise
+    except (IndexError, KeyError, struct.error):
+        raise SnapshotError("the pickle is damaged: an instruction uses what is not there") from None
+    except UnicodeDecodeError as error:
+        raise SnapshotError(f"the pickle is damaged: text that is not UTF-8 ({error.reason})") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise SnapshotError(f"the pickle is damaged: {error}") from None
+
+
+class _Machine:
+    """A stack, a memo, and a position in the input."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        data, stack, memo = self.data, self.stack, self.memo
+        push, end, at = stack.append, len(data), 0
+        while True:
+            if at >= end:
+                raise SnapshotError(f"the pickle ends after {end} bytes without its end mark: it is cut off or empty")
+            code = data[at]
+            at += 1
+            # The nine instructions that nearly all of a snapshot consists of come first.
+            if code == 0x68:  # BINGET
+                push(memo[data[at]])
+                at += 1
+            elif code == 0x4B:  # BININT1
+                push(data[at])
+                at += 1
+            elif code == 0x8A:  # LONG1
+                size = data[at]
+                at += 1 + size
+                if at > end:
+                    raise self.cut(at)
+                push(int.from_bytes(data[at - size : at], "little", signed=True))
+            elif code == 0x94:  # MEMOIZE
+                memo[len(memo)] = stack[-1]
+            elif code == 0x6A:  # LONG_BINGET
+                push(memo[int.from_bytes(data[at : at + 4], "little")])
+                at += 4
+            elif code == 0x28:  # MARK
+                push(_MARK)
+            elif code == 0x75:  # SETITEMS
+                _set_items(stack, self.pop_to_mark())
+            elif code == 0x7D:  # EMPTY_DICT
+                push({})
+            elif code == 0x71:  # BINPUT
+                memo[data[at]] = stack[-1]
+                at += 1
+            elif code == 0x2E:  # STOP
+                if len(stack) != 1 or stack[0] is _MARK:
+                    raise SnapshotError("the pickle is damaged: it ends with more or less than one value")
+                return stack[0]
+            else:
+                self.at = at
+                step = _STEPS.get(code)
+                if step is None:
+                    raise self.refuse(code, at - 1)
+                step(self)
+                at = self.at
+
+    def pop_to_mark(self) -> list[Any]:
+        stack = self.stack
+        place = len(stack) - 1
+        while stack[place] is not _MARK:
+            place -= 1
+            if place < 0:
+                raise SnapshotError("the pickle is damaged: a mark is missing")
+        items = stack[place + 1 :]
+        del stack[place:]
+        return items
+
+    def take(self, size: int) -> bytes:
+        start, self.at = self.at, self.at + size
+        if self.at > len(self.data):
+            raise self.cut(self.at)
+        return self.data[start : self.at]
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "little")
+
+    def cut(self, needed: int) -> SnapshotError:
+        return SnapshotError(f"the pickle is cut off: it has {len(self.data)} bytes and needs {needed} or more")
+
+    def line(self) -> str:
+        end = self.data.find(b"\n", self.at, self.at + 1000)
+        if end < 0:
+            return "?"
+        text = self.data[self.at : end].decode("utf-8", "replace")
+        self.at = end + 1
+        return text
+
+    def refuse(self, code: int, place: int) -> SnapshotError:
+        if code in (0x63, 0x69):  # GLOBAL, INST
+            return _refused_class(self.line(), self.line())
+        if code == 0x93:  # STACK_GLOBAL
+            return _refused_class(*self.stack[-2:])
+        what = _BUILDERS.get(code)
+        if what is not None:
+            return SnapshotError(f"the pickle wants to build an object ({what} at byte {place}): refused")
+        return SnapshotError(f"no readable pickle of protocol 2 to 5: instruction 0x{code:02x} at byte {place}")
+
+
+def _refused_class(module: object, name: object) -> SnapshotError:
+    text = f"{module}.{name}"[:200]
+    return SnapshotError(f"the pickle asks for {text}: refused, a snapshot holds plain containers only")
+
+
+def _set_items(stack: list[Any], items: list[Any]) -> None:
+    target = stack[-1]
+    if type(target) is not dict or len(items) % 2:
+        raise SnapshotError("the pickle is damaged: items for something that is no dict")
+    for key in items[::2]:
+        if type(key) is not str:
+            _check_flat(key)
+    target.update(zip(items[::2], items[1::2], strict=True))
+
+
+def _check_flat(value: object) -> None:
+    """Keys and items of tuples are scalars: nothing nested can be hashed, so nothing can take for ever."""
+    if not isinstance(value, _SCALARS):
+        raise SnapshotError(f"the pickle nests a {type(value).__name__} in a tuple or uses it as a key: refused")
+
+
+def _tuple_of(machine: _Machine, items: list[Any]) -> None:
+    for item in items:
+        _check_flat(item)
+    machine.stack.append(tuple(items))
+
+
+def _last(size: int) -> Callable[[_Machine], None]:
+    def step(machine: _Machine) -> None:
+        items = [machine.stack.pop() for _ in range(size)]
+        _tuple_of(machine, items[::-1])
+
+    return step
+
+
+def _text(size: int) -> Callable[[_Machine], None]:
+    def step(machine: _Machine) -> None:
+        machine.stack.append(machine.take(machine.number(size)).decode("utf-8", "surrogatepass"))
+
+    return step
+
+
+def _raw(size: int) -> Callable[[_Machine], None]:
+    def step(machine: _Machine) -> None:
+        machine.stack.append(machine.take(machine.number(size)))
+
+    return step
+
+
+def _constant(value: object) -> Callable[[_Machine], None]:
+    return lambda machine: machine.stack.append(value)
+
+
+def _append(machine: _Machine) -> None:
+    item = machine.stack.pop()
+    _extend(machine, [item])
+
+
+def _extend(machine: _Machine, items: list[Any]) -> None:
+    target = machine.stack[-1]
+    if type(target) is not list:
+        raise SnapshotError("the pickle is damaged: items for something that is no list")
+    target.extend(items)
+
+
+def _set_item(machine: _Machine) -> None:
+    value, key = machine.stack.pop(), machine.stack.pop()
+    _set_items(machine.stack, [key, value])
+
+
+def _dict_from_mark(machine: _Machine) -> None:
+    items = machine.pop_to_mark()
+    machine.stack.append({})
+    _set_items(machine.stack, items)
+
+
+def _skip(size: int) -> Callable[[_Machine], None]:
+    def step(machine: _Machine) -> None:
+        machine.take(size)
+
+    return step
+
+
+def _put(machine: _Machine) -> None:
+    machine.memo[machine.number(4)] = machine.stack[-1]
+
+
+def _signed(machine: _Machine) -> None:
+    machine.stack.append(_INTEGER(machine.take(4))[0])
+
+
+def _double(machine: _Machine) -> None:
+    machine.stack.append(_FLOAT(machine.take(8))[0])
+
+
+def _long(machine: _Machine) -> None:
+    machine.stack.append(int.from_bytes(machine.take(machine.number(4)), "little", signed=True))
+
+
+_STEPS: Final[dict[int, Callable[[_Machine], None]]] = {
+    0x80: _skip(1),  # PROTO
+    0x95: _skip(8),  # FRAME
+    0x4E: _constant(None),
+    0x88: _constant(True),
+    0x89: _constant(False),
+    0x4D: lambda machine: machine.stack.append(machine.number(2)),  # BININT2
+    0x4A: _signed,  # BININT
+    0x8B: _long,  # LONG4
+    0x47: _double,  # BINFLOAT
+    0x8C: _text(1),
+    0x58: _text(4),
+    0x8D: _text(8),
+    0x43: _raw(1),
+    0x42: _raw(4),
+    0x8E: _raw(8),
+    0x5D: lambda machine: machine.stack.append([]),
+    0x29: _constant(()),
+    0x61: _append,
+    0x65: lambda machine: _extend(machine, machine.pop_to_mark()),  # APPENDS
+    0x6C: lambda machine: machine.stack.append(machine.pop_to_mark()),  # LIST
+    0x73: _set_item,
+    0x64: _dict_from_mark,
+    0x74: lambda machine: _tuple_of(machine, machine.pop_to_mark()),  # TUPLE
+    0x85: _last(1),
+    0x86: _last(2),
+    0x87: _last(3),
+    0x72: _put,  # LONG_BINPUT
+    0x30: lambda machine: machine.stack.pop() and None,  # POP
+    0x32: lambda machine: machine.stack.append(machine.stack[-1]),  # DUP
+}
