@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cudamem_testing import Memory
+
 
 @pytest.fixture(scope="session")
 def device() -> str:
@@ -13,3 +15,12 @@ def device() -> str:
     layer = torch.nn.Linear(64, 64, device=name)
     (layer(torch.ones(64, 64, device=name)) @ layer.weight).sum().backward()
     return name
+
+
+@pytest.fixture
+def compiler(cuda_memory: Memory) -> None:
+    """Hard limits on CPU are the work of the compiled recorder."""
+    with cuda_memory.window("probe") as probe:
+        pass
+    if not all(window.complete for window in probe.windows):
+        pytest.skip("a hard limit on CPU needs a C++ compiler")
