@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 Function = Callable[..., Any]
@@ -37,6 +39,11 @@ class Patches:
                 setattr(owner, name, original)
 
 
+def stand_in(function: object) -> Function | None:
+    """What :class:`Patches` made of a function, while it is at work; ``None`` for any other function."""
+    return function.replacement if isinstance(function, _Switch) and function.active else None
+
+
 class _Switch:
     """Calls the replacement while it is active, and the original afterwards."""
 
@@ -45,7 +52,20 @@ class _Switch:
         self.__name__ = getattr(original, "__name__", "function")
         self.__doc__ = original.__doc__
         self.active = True
-        self._replacement = replacement
+        self.replacement = replacement
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return (self._replacement if self.active else self.__wrapped__)(*args, **kwargs)
+        return (self.replacement if self.active else self.__wrapped__)(*args, **kwargs)
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """An environment variable for a while; one that the user has set stays as it is."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]

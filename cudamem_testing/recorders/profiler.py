@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from cudamem_testing import torch_api
-from cudamem_testing.guards import Function, Patches
+from cudamem_testing.guards import Function, Patches, environment
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 
 PARTLY = "measured by torch's profiler: other threads and older blocks are not seen"
 TAKEN = "measured up to the test's own profiler only"
+QUIET = "99"  # read by the tracing library at its first start; otherwise it writes to stderr at each start
 
 
 class ProfilerRecorder:
@@ -52,6 +53,14 @@ class ProfilerRecorder:
         self._allocated = self._allocations = 0
         self._start()
 
+    def sleep(self) -> None:
+        """Stop measuring."""
+        self._read()
+        self._awake = False
+
+    def capture(self) -> None:
+        """The profiler in this form keeps no evidence."""
+
     def boundary(self) -> Counters | None:
         """Stop, read and go on; ``None`` while asleep."""
         if not self._awake:
@@ -84,6 +93,8 @@ class ProfilerRecorder:
     def _start(self) -> None:
         if self._awake and not self._taken and self._enable is not None:
             config, activities, scopes = torch_api.memory_profiler_config()
+            with environment("KINETO_LOG_LEVEL", QUIET):
+                self._prepare(config, activities)
             self._enable(config, activities, scopes)
             self._running = True
 
