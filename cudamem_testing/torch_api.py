@@ -10,6 +10,11 @@ caller gets ``None`` (or an empty answer) and says in a note what is then unknow
 | ``torch._C._cuda_resetAccumulatedMemoryStats`` | 1.4 | counts restart when a test resets them |
 | ``torch._C._accelerator_getDeviceStats`` and resets | 2.9 | nothing: tests cannot call them either |
 | ``torch._C._cuda_setMemoryFraction`` / ``_cuda_getMemoryFraction`` | 1.8 / 2.8 | hard limits end with no limit |
+| ``torch.cuda.memory._record_memory_history``, ``_snapshot`` | 2.1 | no stacks, no live at the peak |
+| ``torch._C._cuda_isHistoryEnabled`` | 2.1 | a history of the user's is not noticed before the session |
+| ``torch._C._cuda_attach_out_of_memory_observer`` | 2.0 | out of memory is told after unwinding, without stacks |
+| ``torch._C._cuda_hostMemoryStats`` | 2.6 | pinned host memory is not measured |
+| ``torch.cuda._lazy_call`` | 1.0 | the history begins with the test after the first use of CUDA |
 | ``torch.autograd.profiler._enable_profiler`` and its kin | 1.8 | no CPU fallback without a compiler |
 
 PYTEST_DONT_REWRITE
@@ -71,12 +76,14 @@ def current_cuda_device() -> int:
 
 
 def allocator_backend() -> str:
-    """``native`` or ``cudaMallocAsync``, or the name of a pluggable allocator."""
+    """``native`` or ``cudaMallocAsync``, ``pluggable`` for somebody's own; ``cpu`` in a build without CUDA."""
     import torch
 
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        return "cpu"
     try:
         return str(torch.cuda.get_allocator_backend())
-    except (AttributeError, RuntimeError):  # builds without CUDA; pluggable allocators
+    except (AttributeError, RuntimeError):
         return "pluggable"
 
 
@@ -99,10 +106,13 @@ def empty_cache() -> None:
     torch.cuda.empty_cache()
 
 
-def memory_fraction(index: int) -> float | None:
-    """The fraction of the card that the process may take; ``None`` where torch cannot tell."""
+def memory_fraction(index: int) -> float:
+    """The fraction of the card that the process may take; all of it, torch's default, where torch cannot tell."""
     get = cuda_function("_cuda_getMemoryFraction")
-    return None if get is None else float(get(index))
+    try:
+        return 1.0 if get is None else float(get(index))
+    except RuntimeError:  # cudaMallocAsync does not keep it
+        return 1.0
 
 
 def set_memory_fraction(index: int, fraction: float) -> None:
@@ -111,6 +121,74 @@ def set_memory_fraction(index: int, fraction: float) -> None:
     if set_ is None:
         raise RuntimeError("this build of torch cannot limit CUDA memory (torch._C._cuda_setMemoryFraction is missing)")
     set_(fraction, index)
+
+
+def when_cuda_starts(action: Callable[[], None]) -> None:
+    """Run ``action`` once CUDA is initialised, or now if it is."""
+    import torch
+
+    torch.cuda._lazy_call(action)  # type: ignore[no-untyped-call]
+
+
+def history_enabled() -> bool:
+    """Whether somebody keeps the allocator's history."""
+    enabled = cuda_function("_cuda_isHistoryEnabled")
+    return enabled is not None and cuda_initialized() and bool(enabled())
+
+
+def record_history(max_entries: int) -> None:
+    """Start the allocator's history anew: Python stacks of allocations, at most ``max_entries`` events a card."""
+    import inspect
+
+    import torch
+
+    record = torch.cuda.memory._record_memory_history
+    wanted = {"context": "alloc", "stacks": "python", "max_entries": max_entries, "clear_history": True}
+    known = inspect.signature(record).parameters
+    record("all", **{name: value for name, value in wanted.items() if name in known})
+
+
+def stop_history() -> None:
+    """Stop the allocator's history."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def snapshot() -> Stats:
+    """The allocator's segments, blocks and events on all cards."""
+    import torch
+
+    return dict(torch.cuda.memory._snapshot())
+
+
+def observe_out_of_memory(observer: Callable[[int, int, int, int], None]) -> bool:
+    """Have ``observer(device, requested, allowed, free)`` called before an out-of-memory error unwinds (bytes).
+
+    It stays for the life of the process: torch offers no way to take it out.
+    """
+    attach = cuda_function("_cuda_attach_out_of_memory_observer")
+    if attach is None:
+        return False
+    attach(observer)
+    return True
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception, or one that it was raised from, is torch's out-of-memory error."""
+    import torch
+
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        one = chain.pop()
+        if one is None or id(one) in seen:
+            continue
+        if isinstance(one, torch.OutOfMemoryError):
+            return True
+        seen.add(id(one))
+        chain += [one.__cause__, one.__context__]
+    return False
 
 
 def profiler_module() -> ModuleType | None:

@@ -71,6 +71,11 @@ class LiveSet:
         found = [Group(name, tuple(blocks)) for name, blocks in groups.items()]
         return sorted(found, key=lambda group: -group.size)
 
+    def fresh(self) -> LiveSet:
+        """The blocks that were allocated after the moment that counts: those that are not pre-existing."""
+        kept = tuple(block for block in self.blocks if not block.preexisting)
+        return LiveSet(self.device, kept, 0, self.notes, self.stackless)
+
     def minus(self, other: LiveSet) -> LiveSet:
         """The blocks of this set that the other does not hold: by order of allocation, else by address and size."""
         held = Counter(map(_identity, other.blocks))

@@ -12,8 +12,8 @@ from typing import NamedTuple
 class Counters(NamedTuple):
     """Current values and, for sizes, the peak since the peaks were last reset (a tuple: it is read at each boundary).
 
-    ``allocations``, ``segments`` and ``retries`` only grow: the number of blocks and of driver segments ever
-    allocated, and of allocations that succeeded only after the cache was emptied.
+    ``blocks`` is the number of live blocks. ``allocations``, ``segments`` and ``retries`` only grow: the number of
+    blocks and of driver segments ever allocated, and of allocations that succeeded only after the cache was emptied.
     """
 
     allocated: int | None = None
@@ -27,8 +27,9 @@ class Counters(NamedTuple):
     allocations: int | None = None
     segments: int | None = None
     retries: int | None = None
+    blocks: int | None = None
     notes: tuple[str, ...] = ()
 
 
 PEAKS = ("allocated_peak", "requested_peak", "reserved_peak", "active_peak")
-ZERO = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+ZERO = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)

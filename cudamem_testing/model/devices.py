@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-KINDS = ("cuda", "cpu", "host")
-_DEVICE = re.compile(r"(cuda|cpu|host)(?::(\d+))?")
+_DEVICE = re.compile(r"(cuda|cpu|host)(?::(\d{1,4}))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Device:
     """A device, or every device of a kind when ``index`` is ``None`` (there is one CPU, and its index is ``None``).
 
@@ -38,7 +37,8 @@ class Device:
         text = value if isinstance(value, str) else _torch_device_text(value)
         match = _DEVICE.fullmatch(text)
         if match is None:
-            raise ValueError(f"device {value!r} is not known: write cpu, cuda, cuda:N or host")
+            shown = repr(value) if isinstance(value, (str, int)) or text else f"of type {type(value).__name__}"
+            raise ValueError(f"device {shown} is not known: write cpu, cuda, cuda:N or host")
         kind, index = match.groups()
         if kind != "cuda" or index is None:
             return cls(kind)
@@ -47,6 +47,10 @@ class Device:
     def covers(self, other: Device) -> bool:
         """Whether ``other`` is this device or one of its kind when no index was given."""
         return self.kind == other.kind and (self.index is None or self.index == other.index)
+
+    def __lt__(self, other: Device) -> bool:
+        mine, others = (-1 if device.index is None else device.index for device in (self, other))
+        return (self.kind, mine) < (other.kind, others)
 
     def __str__(self) -> str:
         return self.kind if self.index is None else f"{self.kind}:{self.index}"
@@ -57,9 +61,6 @@ def _torch_device_text(value: object) -> str:
     if type(value).__module__ == "torch" and type(value).__name__ == "device":
         return str(value)
     return ""
-
-
-SELECTIONS = ("auto", "all", *KINDS[:2])
 
 
 def parse_selection(value: str) -> str | Device:

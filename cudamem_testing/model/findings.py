@@ -37,6 +37,7 @@ class Verdict(str, Enum):
 
     OVER = "over budget"
     UNDER = "under lower bound"
+    OUT_OF_MEMORY = "out of memory"
     NOT_REPEATABLE = "body is not repeatable"
 
 

@@ -210,16 +210,20 @@ def effective(budgets: Sequence[Budget], device: Device) -> tuple[Limit, ...]:
 
 
 def contradictions(limits: Iterable[Limit]) -> list[str]:
-    """Lower bounds above the upper bound of the same metric on the same device."""
-    limits = tuple(limits)
-    return [
-        f"at_least {low.metric} of {low.text(low.value)} is above the limit of {high.text(high.value)}"
-        for low in limits
-        for high in limits
-        if low.side == "at least" and high.side == "at most" and low.metric == high.metric
-        if low.device is None or high.device is None or low.device.covers(high.device) or high.device.covers(low.device)
-        if low.value is not None and high.value is not None and low.value > high.value
-    ]
+    """Lower bounds of one budget above the upper bound that holds for the same metric on the same device."""
+    one = Budget(tuple(limits))
+    named = {limit.device for limit in one.limits if limit.device is not None}
+    found: dict[str, None] = {}
+    for device in sorted(named | {Device("cpu"), Device("cuda"), Device("host")}, key=str):
+        bounds = {(limit.metric, limit.side): limit for limit in effective((one,), device)}
+        for (metric, side), low in bounds.items():
+            high = bounds.get((metric, "at most"))
+            if side == "at most" or high is None or low.value is None or high.value is None:
+                continue
+            if low.value > high.value:
+                texts = low.text(low.value), high.text(high.value)
+                found[f"at_least {metric} of {texts[0]} is above the limit of {texts[1]}"] = None
+    return list(found)
 
 
 def _specificity(limit: Limit) -> tuple[bool, bool]:
@@ -241,8 +245,10 @@ def _limits(
             number = None if size is None else (parse_size(size) if metric in SIZES else _parse_count(size))
         except ValueError as error:
             problems.append(f"{metric}: {error}")
-        else:
-            found.append(Limit(metric, number, side, device, absolute))
+            continue
+        if any(limit.device == device for limit in found):
+            problems.append(f"{metric} names {device} twice")
+        found.append(Limit(metric, number, side, device, absolute))
     return found
 
 

@@ -70,6 +70,12 @@ class Stack:
         return "(no Python stack)" if frame is None else str(frame)
 
     @property
+    def place(self) -> str:
+        """``file::qualname`` of the line, without its number: what stays the same while the code around it changes."""
+        frame = self.project_frame or (self.frames[0] if self.frames else None)
+        return "(no Python stack)" if frame is None else f"{frame.file}::{frame.function}"
+
+    @property
     def library(self) -> str:
         """The library call behind the project's line, as ``torch/nn/functional.py softmax``; empty without one."""
         frame = self.library_call

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import format_size
 
@@ -15,6 +16,8 @@ class Window:
     ``start``, ``peak`` and ``end`` are allocated bytes. ``retained`` is ``end - start`` and negative when memory from
     before was freed inside. Memory that a wider fixture took or gave back inside is the fixture's: ``start`` (and
     its kin) is moved by it, and a note says so. ``complete`` is false when something may have been missed.
+    ``blocks`` is the growth of the number of live blocks. ``opened`` and ``closed`` are what was read at its ends: they
+    find the window's place in a recording, and are in no report.
     """
 
     name: str
@@ -30,8 +33,11 @@ class Window:
     allocations: int | None = None
     segments: int | None = None
     retries: int | None = None
+    blocks: int | None = None
     complete: bool = True
     notes: tuple[str, ...] = ()
+    opened: Counters | None = field(default=None, compare=False, repr=False)
+    closed: Counters | None = field(default=None, compare=False, repr=False)
 
     @property
     def peak_growth(self) -> int | None:

@@ -7,18 +7,13 @@ markers or fixtures. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from cudamem_testing.plugin import keys, markers
-from cudamem_testing.plugin.fixtures import cuda_memory
+from cudamem_testing.plugin.fixtures import cuda_memory, memory_snapshot
 from cudamem_testing.plugin.settings import Settings, add_options
 
-if TYPE_CHECKING:
-    from cudamem_testing.model.limits import Budget
-
-__all__ = ["cuda_memory"]
+__all__ = ["cuda_memory", "memory_snapshot"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     settings = config.stash[keys.SETTINGS] = Settings.from_config(config)
     if settings.on:
-        _start(config, settings, {})
+        _start(config, settings)
     elif _distributes(config):
         from cudamem_testing.plugin.collector import Collector
 
@@ -52,15 +47,14 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check every marker, and start measuring if one of them (or a fixture) asks for it."""
-    budgets = markers.validate(items)
     settings = config.stash[keys.SETTINGS]
+    marked = markers.validate(items, settings.budget if settings.on else None)
     if not settings.enforce:
-        config.stash[keys.UNENFORCED] = len(budgets)
-    session = config.stash.get(keys.SESSION, None)
-    if session is not None:
-        session.budgets.update(budgets)
-    elif any(map(markers.speaks_of_memory, items)) and (settings.enforce or _asks(items)):
-        _start(config, settings, budgets)
+        config.stash[keys.UNENFORCED] = marked
+        if hasattr(config, "workeroutput"):
+            config.workeroutput[keys.UNENFORCED_OUTPUT] = marked
+    if keys.SESSION not in config.stash and ((marked and settings.enforce) or _asks(items)):
+        _start(config, settings)
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
@@ -88,11 +82,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         session.recorders.close()
 
 
-def _start(config: pytest.Config, settings: Settings, budgets: dict[str, tuple[Budget, ...]]) -> None:
+def _start(config: pytest.Config, settings: Settings) -> None:
     from cudamem_testing.plugin.collector import Collector, Worker
     from cudamem_testing.plugin.session import Session
 
-    session = config.stash[keys.SESSION] = Session(config, settings, budgets)
+    session = config.stash[keys.SESSION] = Session(config, settings)
     config.pluginmanager.register(session, "cudamem-session")
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Worker(config, session), "cudamem-worker")

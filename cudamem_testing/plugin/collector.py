@@ -14,6 +14,7 @@ import pytest
 
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import Environment, FixtureRecord, RunRecord, TestRecord
+from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.session import Session
 from cudamem_testing.plugin.settings import Settings
 from cudamem_testing.report.files import write_json
@@ -47,18 +48,20 @@ class Collector:
         """Follow the outcome through the phases; the record comes with teardown."""
         outcome = _outcome(report, self._outcomes.get(report.nodeid))
         self._outcomes[report.nodeid] = outcome
-        record = getattr(report, "cudamem", None)
         if report.when == "teardown":
             del self._outcomes[report.nodeid]
-            if record is not None:
-                self._tests.append(record_from_json(record).but(outcome=outcome))
+            records = [record_from_json(data) for data in getattr(report, "cudamem", ())]
+            for number, record in enumerate(records, 1):
+                self._tests.append(record.but(outcome=outcome if number == len(records) else "rerun"))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """A worker of pytest-xdist has ended; a crashed one left nothing."""
-        data = getattr(node, "workeroutput", {}).get(WORKER_KEY)
-        if data is not None:
-            self._add(data)
+        output = getattr(node, "workeroutput", {})
+        if WORKER_KEY in output:
+            self._add(output[WORKER_KEY])
+        if keys.UNENFORCED_OUTPUT in output:  # every worker has collected all tests
+            self._config.stash[keys.UNENFORCED] = output[keys.UNENFORCED_OUTPUT]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -83,7 +86,7 @@ class Collector:
         quiet = self._config.get_verbosity() < 0
         top = 0 if quiet else self._settings.top
         if not quiet or run.notes or any(test.findings for test in run.tests):
-            terminalreporter.section("cudamem summary", sep="=")
+            terminalreporter.write_sep("=", "cudamem summary")
             width = min(terminalreporter._tw.fullwidth, 120)
             for line in summary_lines(run, top=top, width=width):
                 terminalreporter.write_line(line)
@@ -142,7 +145,7 @@ def _outcome(report: pytest.TestReport, before: str | None) -> str:
             return "xfailed" if report.skipped else "xpassed"
         return report.outcome
     if report.failed:
-        return "error"
+        return before if before == "failed" else "error"
     if report.skipped:
         return "xfailed" if hasattr(report, "wasxfail") else "skipped"
     return before or "passed"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from cudamem_testing.snapshots.moments import Snapshots
     from cudamem_testing.windows.memory import Memory
 
 
@@ -24,4 +25,17 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
             yield memory
     else:
         session.prepare()
-        yield Memory(session.tracker, running.add)
+        yield Memory(session.tracker, running.add, session.judge)
+
+
+@pytest.fixture
+def memory_snapshot(request: pytest.FixtureRequest) -> Snapshots:
+    """Allocator snapshots: ``take()``, ``live()``, ``peak()``, ``compare(before, after)``, ``write(path)``."""
+    from cudamem_testing.plugin import keys
+    from cudamem_testing.snapshots.moments import Snapshots
+
+    session = request.config.stash.get(keys.SESSION, None)
+    if session is None or session.running is None:
+        pytest.fail("memory_snapshot was asked for too late: name it among the test's arguments", pytrace=False)
+    session.prepare()
+    return Snapshots(session.tracker, request.config.rootpath, session.owners.names)

@@ -15,6 +15,8 @@ def header(settings: Settings) -> str:
     parts = [f"device {settings.device}"]
     if settings.budget is not None:
         parts.append(f"budget {settings.budget}")
+    if not settings.stacks:
+        parts.append("stacks off")
     version = torch_api.version()
     parts.append("torch is not installed" if version is None else f"torch {version}")
     parts += dict.fromkeys(visible_names())

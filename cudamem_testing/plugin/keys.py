@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.limits import Budget
     from cudamem_testing.plugin.session import Session
     from cudamem_testing.plugin.settings import Settings
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
+BUDGETS: pytest.StashKey[tuple[Budget, ...]] = pytest.StashKey()  # of an item: ids can change after collection
 UNENFORCED: pytest.StashKey[int] = pytest.StashKey()
+UNENFORCED_OUTPUT = "cudamem_unenforced"  # in a pytest-xdist worker's output

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
+
+from cudamem_testing.plugin import keys
 
 if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
 
 BUDGET = "memory_budget"
-FIXTURES = frozenset({"cuda_memory"})
+FIXTURES = frozenset({"cuda_memory", "memory_snapshot"})
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
 LINES = (f"{SIGNATURE}: limits for what the test takes; a size alone means at most (cudamem)",)
 
@@ -28,6 +31,30 @@ def fixture_names(item: pytest.Item) -> Sequence[str]:
     return names
 
 
+def nearest_first(item: pytest.Item) -> Iterator[pytest.Mark]:
+    """The test's budget markers: its parameter's, its function's, its class's before a base class's, its module's.
+
+    pytest's own order puts the function before the parameter and a base class before the class.
+    """
+    for node in reversed(item.listchain()):
+        marks = [mark for mark in node.own_markers if mark.name == BUDGET]
+        if len(marks) > 1 and isinstance(node, pytest.Function | pytest.Class):
+            inner = _parameter_marks(node) if isinstance(node, pytest.Function) else _marks_by_class(node.obj)
+            places = {id(mark): place for place, mark in reversed([*enumerate(inner)])}
+            marks.sort(key=lambda mark: places.get(id(mark), len(places)))
+        yield from marks
+
+
+def _parameter_marks(item: pytest.Function) -> Sequence[object]:
+    return [*item.callspec.marks] if hasattr(item, "callspec") else []
+
+
+def _marks_by_class(cls: type) -> Sequence[object]:
+    lists = (one.__dict__.get("pytestmark", []) for one in cls.__mro__)
+    marks = (mark for one in lists for mark in (one if isinstance(one, list) else [one]))
+    return [getattr(mark, "mark", mark) for mark in marks]
+
+
 def budgets(item: pytest.Item) -> tuple[Budget, ...]:
     """The budgets that markers set for a test, the nearest first.
 
@@ -38,7 +65,7 @@ def budgets(item: pytest.Item) -> tuple[Budget, ...]:
 
     found: list[Budget] = []
     problems: list[str] = []
-    for mark in item.iter_markers(BUDGET):
+    for mark in nearest_first(item):
         if mark.args:
             problems.append(f"takes keyword arguments only, such as peak={mark.args[0]!r}")
             continue
@@ -60,7 +87,8 @@ def warmup_refusal(item: pytest.Item) -> str | None:
     """Why the body of a test cannot be run more than once; ``None`` when it can."""
     if not isinstance(item, pytest.Function):
         return f"a {type(item).__name__} has no body to repeat"
-    if item.cls is not None and hasattr(item.cls, "runTest") | hasattr(item.cls, "setUpClass"):
+    unittest = sys.modules.get("unittest")
+    if unittest is not None and item.cls is not None and issubclass(item.cls, unittest.TestCase):
         return "a unittest.TestCase cannot run its method twice"
     body = item.obj
     if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
@@ -73,31 +101,35 @@ def warmup_refusal(item: pytest.Item) -> str | None:
     return None
 
 
-def validate(items: Iterable[pytest.Item]) -> dict[str, tuple[Budget, ...]]:
-    """The budgets of every marked test by its id.
+def validate(items: Iterable[pytest.Item], default: Budget | None = None) -> int:
+    """Put its budgets into the stash of every marked test; the number of such tests.
+
+    ``default`` is the budget of the run, which must not contradict a test's own.
 
     Raises:
         pytest.UsageError: one message that names every bad test and argument.
     """
+    marked = [item for item in items if item.get_closest_marker(BUDGET) is not None]
+    if not marked:
+        return 0
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import LimitError, contradictions, effective
 
-    found: dict[str, tuple[Budget, ...]] = {}
     problems: list[str] = []
-    for item in items:
-        if item.get_closest_marker(BUDGET) is None:
-            continue
+    outer = () if default is None else (default,)
+    for item in marked:
         try:
-            found[item.nodeid] = budgets(item)
+            found = item.stash[keys.BUDGETS] = budgets(item)
         except LimitError as error:
             problems += [f"{item.nodeid}: {BUDGET} {problem}" for problem in error.problems]
             continue
-        scopes = {limit.device or Device("cpu") for one in found[item.nodeid] for limit in one.limits}
-        clashes = {clash for scope in scopes for clash in contradictions(effective(found[item.nodeid], scope))}
+        all_ = (*found, *outer)
+        scopes = {limit.device or Device("cpu") for one in all_ for limit in one.limits}
+        clashes = {clash for scope in scopes for clash in contradictions(effective(all_, scope))}
         problems += [f"{item.nodeid}: {BUDGET} {clash}" for clash in sorted(clashes)]
-        refusal = warmup_refusal(item) if any(one.warmup for one in found[item.nodeid]) else None
+        refusal = warmup_refusal(item) if any(one.warmup for one in found) else None
         if refusal is not None:
             problems.append(f"{item.nodeid}: {BUDGET} warmup is not possible: {refusal}")
     if problems:
         raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
-    return found
+    return len(marked)

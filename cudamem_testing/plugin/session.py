@@ -7,19 +7,28 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+import _pytest.doctest
+import _pytest.fixtures
+import _pytest.python
+import _pytest.unittest
 import pytest
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
-from cudamem_testing.plugin import markers
+from cudamem_testing.plugin import keys, markers
+from cudamem_testing.plugin.evidence import Evidence
+from cudamem_testing.plugin.finished import let_go
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.report.schema import record_to_json
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.memory import OverBudget
+from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Span, Tracker
 
 if TYPE_CHECKING:
@@ -43,16 +52,23 @@ class Running:
         self.findings: list[Finding] = []
         self.used: float | None = None
         self.notes: list[str] = []
+        self.warmed_up = 0
+        self.warming_up = False
+        self.failure: BaseException | None = None
+        self.owner = Owner(item.nodeid)
+        self.disown: Callable[[], None] = lambda: None
 
-    def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> None:
-        """A region inside the test has ended."""
-        self.windows += windows
-        self.findings += findings
+    def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> bool:
+        """A region inside the test has ended; whether its budget is enforced. Warm-up runs do not count."""
+        if not self.warming_up:
+            self.windows += windows
+            self.findings += findings
+        return not self.warming_up
 
     def record(self, whole: tuple[Window, ...]) -> TestRecord:
         """What the reports know of it; the outcome is known to the collector of reports alone."""
         return TestRecord(
-            self.item.nodeid.partition("@")[0] if _grouped(self.item) else self.item.nodeid,
+            _id_without_group(self.item),
             attempt=self.attempt,
             windows=tuple(self.windows),
             whole=whole,
@@ -65,16 +81,20 @@ class Running:
 class Session:
     """The plugin's state in one process that runs tests."""
 
-    def __init__(self, config: pytest.Config, settings: Settings, budgets: dict[str, tuple[Budget, ...]]) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self.config = config
         self.settings = settings
         self.tracker = Tracker()
-        self.recorders = Recorders(settings.device)
-        self.judge = Judge()
+        self.recorders = Recorders(settings.device, record=settings.stacks, harness=harness_codes())
+        self.owners = Owners(self.tracker)
+        self.evidence = Evidence(self.tracker, config.rootpath, self.owners.names)
+        self.judge = Judge(self.evidence.explainer)
         self.fixtures: list[FixtureRecord] = []
         self.running: Running | None = None
-        self.budgets = budgets
         self._attempts: dict[str, int] = {}
+        self._unsaid: list[Finding] = []
+        self._undelivered: dict[str, list[dict[str, Any]]] = {}
+        self._teardowns: dict[pytest.FixtureDef[Any], Span] = {}
 
     @property
     def environment(self) -> Environment:
@@ -94,8 +114,8 @@ class Session:
     def _limits(self, item: pytest.Item) -> tuple[Budget, ...]:
         if not self.settings.enforce:
             return ()
-        marked = self.budgets.get(item.nodeid, ())
-        return marked if self.settings.budget is None else (*marked, self.settings.budget)
+        marked = item.stash.get(keys.BUDGETS, ())
+        return (*marked, self.settings.budget) if self.settings.on and self.settings.budget else marked
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
@@ -117,6 +137,8 @@ class Session:
             attempt = self._attempts[item.nodeid] = self._attempts.get(item.nodeid, 0) + 1
             whole = self.tracker.open("test")
             self.running = Running(item, attempt, whole, self.tracker.open("setup"), limits)
+            self.running.owner = self.owners.new(item.nodeid)
+            self.running.disown = self.owners.enter(self.running.owner)
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -130,11 +152,18 @@ class Session:
         try:
             result = yield
             failed = bool(getattr(item, "_excinfo", None))  # unittest keeps failures here instead of raising
+        except (Exception, pytest.fail.Exception):
+            if running.warmed_up:
+                running.findings.append(_not_repeatable(f"the measured run, after {running.warmed_up} that passed,"))
+            raise
         finally:
             calls = self._enter(running, "teardown")
-            found = self.judge.call(running.budgets, calls)
+            found = self.judge.call(running.budgets, calls) if self.recorders.opened else []
             running.used = self.judge.used(running.budgets, calls)
+            if not failed:  # then the test has handled what its regions found
+                running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
             running.findings += found
+            self._unsaid = [*running.findings]
             _add_properties(item, calls)
         if not failed:
             _fail(found)
@@ -153,12 +182,19 @@ class Session:
             failed = False
         finally:
             self._drop_arguments(item)
+            if running.failure is not None and not self.config.getoption("usepdb", False):
+                let_go(running.failure)
             running.windows += self.tracker.close(running.phase)
             whole = self.tracker.close(running.whole)
-            found = self.judge.whole(running.budgets, whole)
+            found = [] if running.failure is not None else self.judge.whole(running.budgets, whole)
             running.findings += found
+            self._unsaid = found
             item.stash[RECORD] = running.record(whole if self.tracker.recorders else ())
             self.running = None
+            running.disown()
+            if not self.settings.on:
+                for recorder in self.tracker.recorders:
+                    recorder.sleep()
         if not failed:
             _fail(found)
         return result
@@ -168,16 +204,33 @@ class Session:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
+        if self.running is not None and call.excinfo is not None and torch_api.ran_out_of_memory(call.excinfo.value):
+            found = self.evidence.out_of_memory()
+            self.running.findings += found
+            self._unsaid = [*self._unsaid, *found]
+        if self.running is not None and report.failed and self.settings.dump is not None:
+            self.running.notes += self.evidence.dump(self.settings.dump, item.nodeid)
         if call.excinfo is not None and hasattr(call.excinfo.value, "cudamem"):
             report.cudamem_status = OVER_BUDGET  # type: ignore[attr-defined]
-        elif call.excinfo is not None and isinstance(call.excinfo.value, OverBudget):
-            pass  # its message says it all
-        elif report.failed and self.running is not None and self.running.findings and call.when == "call":
-            report.sections.append(("cudamem", "\n".join(map(str, self.running.findings))))
+        elif report.failed and self._unsaid:
+            told = call.excinfo.value.findings if call.excinfo and isinstance(call.excinfo.value, OverBudget) else ()
+            rest = [str(finding) for finding in self._unsaid if finding not in told]
+            if rest:
+                report.sections.append(("cudamem", "\n".join(rest)))
+        self._unsaid = []
+        if call.excinfo is not None and self.running is not None and not hasattr(call.excinfo.value, "cudamem"):
+            self.running.failure = call.excinfo.value
         if call.when == "teardown" and RECORD in item.stash:
-            report.cudamem = record_to_json(item.stash[RECORD])  # type: ignore[attr-defined]
+            records = self._undelivered.setdefault(item.nodeid, [])
+            records.append(record_to_json(item.stash[RECORD]))
+            report.cudamem = [*records]  # type: ignore[attr-defined]
             del item.stash[RECORD]
         return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A plugin that repeats tests may log no teardown for an early attempt: its record goes with the next one."""
+        if report.when == "teardown":
+            self._undelivered.pop(report.nodeid, None)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(
@@ -188,23 +241,32 @@ class Session:
             return (yield)
         self.prepare()
         name = fixturedef.argname
-        teardown: list[Span] = []
-        fixturedef.addfinalizer(lambda: self._fixture_done(teardown, name, fixturedef.scope, running.item.nodeid))
         span = self.tracker.open(f"setup of fixture {name!r}", exclusive=True)
         try:
             return (yield)
         finally:
             windows = self.tracker.close(span)
             self.fixtures.append(FixtureRecord(name, fixturedef.scope, running.item.nodeid, windows))
-            fixturedef.addfinalizer(
-                lambda: teardown.append(self.tracker.open(f"teardown of fixture {name!r}", exclusive=True))
-            )
+            fixturedef.addfinalizer(lambda: self._begin_teardown(fixturedef))  # runs first: the last one added
 
-    def _fixture_done(self, spans: list[Span], name: str, scope: str, nodeid: str) -> None:
-        for span in spans:
-            self.fixtures.append(FixtureRecord(name, scope, nodeid, self.tracker.close(span)))
+    def _begin_teardown(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        name = f"teardown of fixture {fixturedef.argname!r}"
+        self._teardowns[fixturedef] = self.tracker.open(name, exclusive=True)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        """Let go of the value as pytest does right after this, so that what it held is given back by the fixture."""
+        span = self._teardowns.pop(fixturedef, None)
+        if span is not None:
+            fixturedef.cached_result = None
+            if self.running is not None and self.running.phase.name == "teardown":
+                (getattr(self.running.item, "funcargs", None) or {}).pop(fixturedef.argname, None)
+            windows = self.tracker.close(span)
+            nodeid = "" if self.running is None else self.running.item.nodeid
+            self.fixtures.append(FixtureRecord(fixturedef.argname, fixturedef.scope, nodeid, windows))
 
     def _enter(self, running: Running, phase: str) -> tuple[Window, ...]:
+        self.prepare()  # the phase that ends may have been the first to import torch
         windows, running.phase = self.tracker.switch(running.phase, phase)
         running.windows += windows
         return windows
@@ -230,20 +292,37 @@ class Session:
         if not runs or not isinstance(item, pytest.Function):
             return
         self._enter(running, "warm-up")
-        for number in range(1, runs + 1):
-            try:
-                item.obj(**{name: item.funcargs[name] for name in item._fixtureinfo.argnames})
-            except (pytest.skip.Exception, pytest.xfail.Exception):
-                raise
-            except Exception:
-                message = f"warm-up run {number} of {runs} failed: {Verdict.NOT_REPEATABLE.value}"
-                running.findings.append(
-                    Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, f"cudamem: {message}")
-                )
-                raise
+        running.warming_up = True
+        try:
+            for number in range(1, runs + 1):
+                try:
+                    item.obj(**{name: item.funcargs[name] for name in item._fixtureinfo.argnames})
+                except (Exception, pytest.fail.Exception):
+                    self._unsaid = [_not_repeatable(f"warm-up run {number} of {runs}")]
+                    running.findings += self._unsaid
+                    raise
+        finally:
+            running.warming_up = False
+        running.warmed_up = runs
 
 
 RECORD = pytest.StashKey[TestRecord]()
+
+
+def _not_repeatable(what: str) -> Finding:
+    message = f"cudamem: {what} failed: {Verdict.NOT_REPEATABLE.value}"
+    return Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, message)
+
+
+def harness_codes() -> tuple[CodeType, ...]:
+    """The code of pytest that calls a test or a fixture: stacks end there."""
+    functions = (
+        _pytest.python.pytest_pyfunc_call,
+        _pytest.unittest.TestCaseFunction.runtest,
+        _pytest.doctest.DoctestItem.runtest,
+        _pytest.fixtures.call_fixture_func,
+    )
+    return tuple(function.__code__ for function in functions)
 
 
 def _fail(findings: Sequence[Finding]) -> None:
@@ -255,12 +334,18 @@ def _fail(findings: Sequence[Finding]) -> None:
 
 
 def _add_properties(item: pytest.Item, calls: Sequence[Window]) -> None:
+    earlier = [one for one in item.user_properties if not one[0].startswith("cudamem.")]  # of an attempt before this
+    item.user_properties[:] = earlier
     for window in calls:
         for name, value in (("peak", window.peak_growth), ("reserved", window.reserved_growth)):
             if value is not None:
                 item.user_properties.append((f"cudamem.{window.device}.{name}", value))
 
 
-def _grouped(item: pytest.Item) -> bool:
-    """Whether xdist's loadgroup has put ``@group`` behind the id."""
-    return item.config.getoption("dist", None) == "loadgroup" and item.get_closest_marker("xdist_group") is not None
+def _id_without_group(item: pytest.Item) -> str:
+    """The id without the ``@group`` that a worker of pytest-xdist puts behind it with ``--dist=loadgroup``."""
+    if not item.config.getoption("loadgroup", False):
+        return item.nodeid
+    marks = item.iter_markers("xdist_group")
+    names = {str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in marks}
+    return item.nodeid.removesuffix(f"@{'_'.join(sorted(names))}")

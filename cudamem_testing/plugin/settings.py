@@ -41,7 +41,9 @@ OPTIONS = (
         "--cudamem-device", "what to measure: auto (CUDA if there is any, else cpu), cuda, cuda:N, cpu, all", "DEVICE"
     ),
     Option("--cudamem-budget", "budget of every test without its own, such as peak=2GiB,retained=0", "LIMITS"),
+    Option("--cudamem-stacks", "auto (stacks and events for evidence) or off", "auto|off"),
     Option("--cudamem-top", "rows of the summary table (default 10); 0 hides it", "N"),
+    Option("--cudamem-dump", "folder for allocator snapshots of failed tests", "DIR"),
     Option("--cudamem-json", "write the report as JSON", "FILE"),
 )
 
@@ -54,7 +56,9 @@ class Settings:
     enforce: bool
     device: str | Device
     budget: Budget | None
+    stacks: bool
     top: int
+    dump: Path | None
     json: Path | None
 
     @classmethod
@@ -72,8 +76,10 @@ class Settings:
             enforce=enforce,
             device=read.parsed("cudamem_device", _device, "auto"),
             budget=read.parsed("cudamem_budget", _budget, None),
+            stacks=read.parsed("cudamem_stacks", _stacks, True),
             top=read.parsed("cudamem_top", _count, 10),
-            json=read.parsed("cudamem_json", lambda text: _file(config, text), None),
+            dump=read.parsed("cudamem_dump", lambda text: _folder(config, text), None),
+            json=read.parsed("cudamem_json", lambda text: _file(_base(config), text), None),
         )
         if problems:
             raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
@@ -103,16 +109,12 @@ class _Reader:
     def flag(self, name: str) -> bool:
         if self._config.getoption(name):
             return True
-        try:
-            return bool(self._config.getini(name))
-        except ValueError as error:
-            self._problems.append(f"ini {name}: {error}")
-            return False
+        return bool(self._ini(name))
 
     def parsed(self, name: str, parse: Any, default: Any) -> Any:
         given, source = self._config.getoption(name), "--" + name.replace("_", "-")
         if given is None:
-            given, source = self._config.getini(name), f"ini {name}"
+            given, source = self._ini(name), f"ini {name}"
         if given is None or not given.strip():
             return default
         try:
@@ -120,6 +122,13 @@ class _Reader:
         except ValueError as error:
             self._problems += [f"{source}: {problem}" for problem in getattr(error, "problems", (error,))]
             return default
+
+    def _ini(self, name: str) -> Any:
+        try:
+            return self._config.getini(name)
+        except (ValueError, TypeError, pytest.UsageError) as error:  # which one depends on pytest and the kind of file
+            self._problems.append(f"ini {name}: {error}")
+            return None
 
 
 def _device(text: str) -> str | Device:
@@ -134,14 +143,34 @@ def _budget(text: str) -> Budget:
     return parse_budget(text, source="--cudamem-budget")
 
 
+def _stacks(text: str) -> bool:
+    if text not in ("auto", "off"):
+        raise ValueError(f"{text!r} is not known: write auto or off")
+    return text == "auto"
+
+
 def _count(text: str) -> int:
     if not text.isdecimal():
         raise ValueError(f"{text!r} is not a number of rows")
     return int(text)
 
 
-def _file(config: pytest.Config, text: str) -> Path:
-    path = config.invocation_params.dir / text
+def _base(config: pytest.Config) -> Path:
+    """Where a relative path starts: a flag's at the folder of the call, an ini file's at its own."""
+    if config.getoption("cudamem_json") is None and config.inipath is not None:
+        return config.inipath.parent
+    return config.invocation_params.dir
+
+
+def _file(base: Path, text: str) -> Path:
+    path = base / text
     if path.is_dir():
         raise ValueError(f"{path} is a folder")
+    return path
+
+
+def _folder(config: pytest.Config, text: str) -> Path:
+    path = config.invocation_params.dir / text
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file")
     return path

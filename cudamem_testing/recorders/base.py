@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders.capture import Capture, Refusal
+
+
+class Owned(NamedTuple):
+    """Live bytes and blocks of one owner."""
+
+    bytes: int
+    blocks: int
 
 
 class Recorder(Protocol):
@@ -21,6 +29,30 @@ class Recorder(Protocol):
 
     def wake(self, *, limited: bool) -> None:
         """A test begins; a recorder that is costly stays asleep unless a limit or a window was written down for it."""
+        ...
+
+    def sleep(self) -> None:
+        """The test is over, and what follows is not measured."""
+        ...
+
+    def new_owner(self) -> int | None:
+        """A number for somebody who allocates; ``None`` where blocks carry no owner."""
+        ...
+
+    def own(self, owner: int) -> int:
+        """Blocks allocated from now on, by any thread, belong to ``owner``; who they belonged to so far."""
+        ...
+
+    def owned(self, owner: int) -> Owned:
+        """What is still live of an owner."""
+        ...
+
+    def capture(self) -> Capture | None:
+        """What is live now and how that came, for evidence; ``None`` where nothing of it is kept."""
+        ...
+
+    def refusal(self) -> Refusal | None:
+        """The last allocation since the recorder woke up that failed for want of memory."""
         ...
 
     def boundary(self) -> Counters | None:

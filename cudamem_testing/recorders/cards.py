@@ -14,6 +14,29 @@ def name(device: Device) -> str | None:
     return names[index] if index < len(names) else None
 
 
+def other_processes(device: Device) -> int | None:
+    """Bytes that other processes hold on a card; ``None`` without NVML, or where it does not know this process."""
+    names, index = visible_names(), device.index or 0
+    if device.kind != "cuda" or index >= len(names):
+        return None
+    import pynvml  # there, since it told the names
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        pynvml.nvmlInit()
+        try:
+            place = index if visible is None else int(visible.split(",")[index])
+            handle = pynvml.nvmlDeviceGetHandleByIndex(place)
+            used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+            processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        finally:
+            pynvml.nvmlShutdown()
+    except (pynvml.NVMLError, OSError):
+        return None
+    mine = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
+    return used - int(mine[0]) if mine and mine[0] is not None else None
+
+
 def visible_names() -> tuple[str, ...]:
     """Names of the visible cards in CUDA's order; empty when NVML is not there or cannot tell which are visible."""
     try:
@@ -22,17 +45,21 @@ def visible_names() -> tuple[str, ...]:
         return ()
     try:
         pynvml.nvmlInit()
-        count = int(pynvml.nvmlDeviceGetCount())
-        names = [_text(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(place))) for place in range(count)]
-        pynvml.nvmlShutdown()
+        try:
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(place) for place in range(pynvml.nvmlDeviceGetCount())]
+            names = [_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        finally:
+            pynvml.nvmlShutdown()
     except (pynvml.NVMLError, OSError):
         return ()
+    if len(set(names)) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        return ()  # CUDA puts the fastest first, NVML does not tell which that is
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return tuple(names)
     chosen = []
     for part in visible.split(","):
-        if not part.strip().isdecimal() or int(part) >= count:
+        if not part.strip().isdecimal() or int(part) >= len(names):
             return ()
         chosen.append(names[int(part)])
     return tuple(chosen)

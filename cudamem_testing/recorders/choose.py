@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import CodeType
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device, select
@@ -12,17 +13,24 @@ from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.cpu import CpuRecorder
 from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
+from cudamem_testing.recorders.history import CudaHistory
 from cudamem_testing.recorders.profiler import ProfilerRecorder
 
 Say = Callable[[str], None]
 
 
 class Recorders:
-    """The recorders of one selection of devices; opened when torch is there."""
+    """The recorders of one selection of devices; opened when torch is there.
 
-    def __init__(self, selection: str | Device) -> None:
+    With ``record`` they keep evidence: stacks, which end at the ``harness`` code objects, and events.
+    """
+
+    def __init__(self, selection: str | Device, *, record: bool = False, harness: Sequence[CodeType] = ()) -> None:
         self._selection = selection
+        self._record = record
+        self._harness = harness
         self._statistics: CudaStatistics | None = None
+        self._history: CudaHistory | None = None
         self._open: tuple[Recorder, ...] = ()
         self.opened = False
         self.notes: list[str] = []
@@ -49,19 +57,22 @@ class Recorders:
         """Leave the process as it was found; safe to call twice."""
         for recorder in self._open:
             recorder.close()
+        if self._history is not None:
+            self._history.close()
         if self._statistics is not None:
             self._statistics.close()
         self._open = ()
-        self._statistics = None
+        self._statistics = self._history = None
 
     def _cuda(self, device: Device, backend: str) -> Recorder:
         if self._statistics is None:
             self._statistics = CudaStatistics()
-        return CudaRecorder(device, self._statistics, backend)
+            self._history = CudaHistory() if self._record and backend == "native" else None
+        return CudaRecorder(device, self._statistics, backend, self._history)
 
     def _cpu(self, say: Say) -> Recorder:
         try:
-            return CpuRecorder(say)
+            return CpuRecorder(say, record=self._record, harness=self._harness)
         except RecorderUnavailable as error:
             self.notes.append(f"{error}; on cpu only tests with a limit or a window are measured, and in part")
             return ProfilerRecorder()

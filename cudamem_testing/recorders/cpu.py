@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import CodeType
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.stacks import RawFrame
+from cudamem_testing.recorders.base import Owned
+from cudamem_testing.recorders.capture import CpuCapture, Refusal
 from cudamem_testing.recorders.native import NativeRecorder
+from cudamem_testing.recorders.native_records import Recording
 
+MOST_STACKS = 20_000
 NO_CACHE = "the CPU allocator keeps no cache: nothing is reserved"
 
 
 class CpuRecorder:
     """Memory that CPU tensors take from torch's allocator, to the byte.
 
-    Not seen are tensors over foreign memory (``torch.from_numpy``, shared memory, memory-mapped files).
+    With ``record`` it notes the Python stack of every block, up to the frames that run one of the ``harness`` code
+    objects, and the last events. Not seen are tensors over foreign memory (``torch.from_numpy``, shared memory,
+    memory-mapped files).
 
     Raises:
         RecorderUnavailable: when the recorder cannot be built or put in place here.
@@ -22,16 +30,79 @@ class CpuRecorder:
 
     incomplete: str | None = None
 
-    def __init__(self, say: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, say: Callable[[str], None] | None = None, *, record: bool = False, harness: Sequence[CodeType] = ()
+    ) -> None:
         self.device = Device("cpu")
         self._native = NativeRecorder.load(say)
         self._was_installed = self._native.is_installed()
         self._native.install()
         self._slot = self._native.slot()
         self._limits: list[int | None] = []
+        self._record = record
+        self._first = self._refusals = 0
+        self._harness: Sequence[CodeType] | None = None
+        self._outer = Recording(stacks=False, events=False)
+        if record:
+            self._outer = self._native.set_recording(stacks=False, events=False)
+            if not self._outer.events:
+                self._native.restart_events()
+            self._harness = self._native.swap_stop_codes(harness)
+            self.sleep()
 
     def wake(self, *, limited: bool) -> None:
-        """Always awake."""
+        """Note stacks and events from here on; the test's are those after this moment."""
+        if not self._record:
+            return
+        if self._native.stack_counts().kept > MOST_STACKS:
+            self._native.trim_stacks()
+        self._native.set_recording(stacks=True, events=True)
+        reading = self._slot.peek()
+        self._first, self._refusals = reading.events, reading.refusals
+
+    def sleep(self) -> None:
+        """Count only, or what a session around this one notes."""
+        if self._record:
+            self._native.set_recording(stacks=self._outer.stacks, events=self._outer.events)
+
+    def new_owner(self) -> int:
+        """A fresh number; there are 16 million."""
+        return self._native.new_owner()
+
+    def own(self, owner: int) -> int:
+        """Every block carries the owner that was in force when it was allocated."""
+        return self._native.set_owner(owner)
+
+    def owned(self, owner: int) -> Owned:
+        """Exact, and in constant time."""
+        totals = self._native.owner_totals(owner)
+        return Owned(totals.live_bytes, totals.live_blocks)
+
+    def capture(self) -> CpuCapture | None:
+        """Live blocks, and the events since the test began; ``None`` when no record was asked for."""
+        if not self._record:
+            return None
+        trace = self._native.events(self._first)
+        return CpuCapture(
+            self.device,
+            self._native.scan(),
+            trace.events,
+            self._frames,
+            first=trace.start,
+            truncated=trace.start > self._first,
+            missing=None if self._native.has_stacks else "this Python does not let the recorder note stacks",
+        )
+
+    def refusal(self) -> Refusal | None:
+        """The last allocation that a hard limit refused."""
+        refused = self._native.refusal()
+        capture = self.capture()
+        if refused is None or refused.number <= self._refusals or capture is None:
+            return None
+        return Refusal(self.device, refused.size, refused.limit, None, capture)
+
+    def _frames(self, stack: int) -> list[RawFrame]:
+        return [(frame.filename, frame.line or 0, frame.qualname) for frame in self._native.frames(stack)]
 
     def boundary(self) -> Counters:
         """One call; the peaks of other observers in this process stay theirs."""
@@ -43,6 +114,7 @@ class CpuRecorder:
             requested_peak=reading.peak,
             allocations=reading.allocations,
             retries=0,
+            blocks=reading.live_blocks,
         )
 
     def set_limit(self, size: int | None) -> None:
@@ -50,10 +122,21 @@ class CpuRecorder:
         if size is None:
             self._native.set_limit(self._limits.pop())
         else:
-            self._limits.append(self._native.set_limit(self._slot.peek().allocated + size))
+            wanted = self._slot.peek().allocated + size
+            earlier = self._native.set_limit(wanted)
+            if earlier is not None and earlier < wanted:
+                self._native.set_limit(earlier)  # an inner limit never loosens the outer one
+            self._limits.append(earlier)
 
     def close(self) -> None:
         """Take the recorder out, unless somebody else put it in."""
         self._slot.release()
+        if self._harness is not None:
+            self.sleep()
+            if not self._outer.events:
+                self._native.restart_events(0)
+                self._native.trim_stacks()
+            self._native.swap_stop_codes(self._harness)
+            self._harness = None
         if not self._was_installed:
             self._native.uninstall()

@@ -97,7 +97,7 @@ class BlockTable {
   }
 
  private:
-  static constexpr uint64_t kFirst = 4096;
+  static constexpr uint64_t kFirst = 256;  // small: few live blocks should touch few pages
 
   static Block* allocate(uint64_t count) {
     void* memory = std::calloc(count, sizeof(Block));
@@ -237,9 +237,9 @@ struct Ledger {
     uint64_t peak_event;
   };
 
-  // What every allocation touches comes first and close together; the two big arrays come last.
+  // What every allocation touches comes first and close together, the two big arrays last: at some hundred
+  // nanoseconds an operator, each more page that is touched shows.
   BlockTable blocks;
-  uint32_t owner = 0;
   bool log_events = false;
   EventRing events;
   int64_t limit = -1;
@@ -247,24 +247,37 @@ struct Ledger {
   Refusal refusal = {};
 
  private:
+  uint32_t owner_ = 0;
+  OwnerTotals current_ = {};  // of owner_, while it is that
   int64_t allocated_ = 0, peak_ = 0;
   uint64_t peak_event_ = 0, allocations_ = 0, allocated_total_ = 0, unknown_frees_ = 0;
   int slots_end_ = 0;
   Slot slots_[kSlots] = {};
 
- public:
-  Owners owners;
+  Owners owners_;
 
-  Ledger() { owners.add(); }
+ public:
+  Ledger() { owners_.add(); }
+
+  uint32_t new_owner() { return owners_.add(); }
+  bool is_owner(int64_t owner) const { return owner >= 0 && owner < static_cast<int64_t>(owners_.count()); }
+  uint32_t owner() const { return owner_; }
+  OwnerTotals& totals_of(uint32_t owner) { return owner == owner_ ? current_ : owners_.at(owner); }
+
+  void set_owner(uint32_t owner) {
+    owners_.at(owner_) = current_;
+    owner_ = owner;
+    current_ = owners_.at(owner);
+  }
 
   void allocated(void* pointer, uint64_t size, uint32_t stack, uint32_t thread) {
     const uint64_t key = reinterpret_cast<uint64_t>(pointer);
     blocks.reserve_one();
     // An address handed out again was freed behind our back (its deleter was replaced): close the old block.
     if (Block* old = blocks.find(key)) remove(old, thread);
-    const Block block{key, size, ++allocations_, stack, owner, thread, 0};
+    const Block block{key, size, ++allocations_, stack, owner_, thread, 0};
     blocks.insert(block);
-    OwnerTotals& totals = owners.at(owner);
+    OwnerTotals& totals = totals_of(owner_);
     totals.bytes += static_cast<int64_t>(size);
     ++totals.blocks;
     ++totals.allocations;
@@ -291,7 +304,7 @@ struct Ledger {
   }
 
   void refuse(uint64_t size, uint32_t stack, uint32_t thread) {
-    if (log_events) events.push({0, size, 0, stack, owner, thread, 0}, kRefused, thread);
+    if (log_events) events.push({0, size, 0, stack, owner_, thread, 0}, kRefused, thread);
     refusal = {refusal.count + 1, size, events.total(), allocated_, limit, stack, thread};
   }
 
@@ -329,7 +342,7 @@ struct Ledger {
   // After fork the child starts from nothing: frees it missed while passive would make the old ledger wrong.
   void forget() {
     blocks.clear();
-    for (uint32_t i = 0; i < owners.count(); ++i) owners.at(i) = {};
+    for (uint32_t i = 0; i < owners_.count(); ++i) totals_of(i) = {};
     allocated_ = promised = peak_ = 0;
     events.restart(events.capacity());
     peak_event_ = events.total();
@@ -338,7 +351,7 @@ struct Ledger {
 
  private:
   void remove(Block* block, uint32_t thread) {
-    OwnerTotals& totals = owners.at(block->owner);
+    OwnerTotals& totals = totals_of(block->owner);
     totals.bytes -= static_cast<int64_t>(block->size);
     --totals.blocks;
     allocated_ -= static_cast<int64_t>(block->size);

@@ -32,10 +32,6 @@ enum Mode { kPassive, kRecording, kDraining };  // kDraining: uninstalled, but r
 
 struct Shared {
   BriefMutex mutex;
-  Ledger ledger;
-  StackTable stacks;
-  Python python = {};
-  bool python_ready = false;
   std::atomic<int> mode{kPassive};
   std::atomic<bool> gather{false};    // stacks wanted, and Python is there to give them
   std::atomic<bool> limited{false};
@@ -43,6 +39,10 @@ struct Shared {
   std::atomic<uint32_t> threads{0};
   c10::Allocator* inner = nullptr;    // bound by the first install, for ever
   c10::DeleterFnPtr inner_free = nullptr;
+  Python python = {};
+  bool python_ready = false;
+  StackTable stacks;
+  Ledger ledger;                      // last: its tail is big and rarely touched
 };
 
 // Never destroyed: tensors may be freed after static destructors have run.
@@ -258,21 +258,21 @@ EXPORT int32_t cudamem_read(int32_t slot, int32_t reset, Reading* out) {
 
 EXPORT uint32_t cudamem_new_owner() {
   const Lock lock(shared.mutex);
-  return shared.ledger.owners.add();
+  return shared.ledger.new_owner();
 }
 
 EXPORT int64_t cudamem_set_owner(uint32_t owner) {
   const Lock lock(shared.mutex);
-  if (owner >= shared.ledger.owners.count()) return -1;
-  const uint32_t previous = shared.ledger.owner;
-  shared.ledger.owner = owner;
+  if (!shared.ledger.is_owner(owner)) return -1;
+  const uint32_t previous = shared.ledger.owner();
+  shared.ledger.set_owner(owner);
   return previous;
 }
 
 EXPORT int32_t cudamem_owner_totals(uint32_t owner, OwnerTotals* out) {
   const Lock lock(shared.mutex);
-  if (owner >= shared.ledger.owners.count()) return 0;
-  *out = shared.ledger.owners.at(owner);
+  if (!shared.ledger.is_owner(owner)) return 0;
+  *out = shared.ledger.totals_of(owner);
   return 1;
 }
 
@@ -280,8 +280,8 @@ EXPORT int32_t cudamem_owner_totals(uint32_t owner, OwnerTotals* out) {
 EXPORT uint64_t cudamem_scan(int64_t owner, Block* out, uint64_t room) {
   const Lock lock(shared.mutex);
   const BlockTable& blocks = shared.ledger.blocks;
-  if (owner >= static_cast<int64_t>(shared.ledger.owners.count())) return 0;
-  const uint64_t expected = owner < 0 ? blocks.size() : shared.ledger.owners.at(static_cast<uint32_t>(owner)).blocks;
+  if (owner >= 0 && !shared.ledger.is_owner(owner)) return 0;
+  const uint64_t expected = owner < 0 ? blocks.size() : shared.ledger.totals_of(static_cast<uint32_t>(owner)).blocks;
   if (expected > room) return expected;
   uint64_t count = 0;
   for (uint64_t i = 0; count < expected && i < blocks.capacity(); ++i) {

@@ -124,7 +124,7 @@ class StackTable {
       ++overflow;
       return 0;
     }
-    if (by_id_.size() >= buckets_.size()) rehash(buckets_.empty() ? 1024 : buckets_.size() * 2);
+    if (by_id_.size() >= buckets_.size()) rehash(buckets_.empty() ? 128 : buckets_.size() * 2);
     void* memory = std::malloc(sizeof(Stack) + (walk.depth - 1) * sizeof(Frame));
     if (!memory) return 0;
     auto* s = static_cast<Stack*>(memory);

@@ -1,86 +1,136 @@
 """CUDA: the counters of the caching allocator.
 
-The allocator has one set of peaks per device and whoever resets them resets them for everybody. Two virtual views make
-that safe. Ours: when a test (or another plugin) resets the peaks, they are folded first, so that a window never loses
-one. The test's: what our own resets hide is added back when the test reads its statistics. Both stand on replacing the
-functions of ``torch._C`` that every spelling of the Python API looks up at each call. PYTEST_DONT_REWRITE
+The allocator has one set of peaks per device and whoever resets them resets them for everybody. Two kinds of virtual
+views make that safe. Ours: when anybody resets the peaks, they are first handed to every reader, so that a window
+never loses one. The test's: what our own resets hide is added back when the test reads its statistics. Both stand on
+replacing the functions of ``torch._C`` that every spelling of the Python API looks up at each call.
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 from cudamem_testing import torch_api
-from cudamem_testing.guards import Function, Patches
+from cudamem_testing.guards import Function, Patches, stand_in
 from cudamem_testing.model.counters import ZERO, Counters
 from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders.base import Owned
+from cudamem_testing.recorders.capture import CudaCapture, Refusal
+from cudamem_testing.recorders.history import CudaHistory
 
 Stats = dict[str, Any]
+Counts = tuple[int, int, int]
 READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 PEAK_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 COUNT_RESETS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
+NATIVE_ONLY = ("requested_bytes", "active_bytes", "allocation", "segment", "num_alloc_retries")
 _FOLD_AFTER = 64
 
 
 class CudaStatistics:
-    """The allocator's statistics for all devices, with the test's view of its peaks kept apart from ours."""
+    """A reader of the allocator's statistics on all devices, with peaks of its own: those since it last read.
+
+    Readers can be many (a session inside a session); none takes a peak from another, nor from the test. After the last
+    one is closed the test sees the allocator's own peaks, which are those since the last read.
+    """
 
     def __init__(self) -> None:
-        self._patches = Patches()
-        self._lost: dict[int, list[Stats]] = {}  # read just before somebody else reset the peaks
-        self._hidden: dict[int, list[Stats]] = {}  # read just before we reset them
-        self._counted: dict[int, tuple[int, int, int]] = {}  # counts that somebody reset
-        bindings = torch_api.bindings()
-        self._read: Function = getattr(bindings, READERS[0])
-        self._reset: Function = getattr(bindings, PEAK_RESETS[0])
-        for name in READERS:
-            self._patches.replace(bindings, name, self._reading)
-        for name in PEAK_RESETS:
-            self._patches.replace(bindings, name, self._resetting_peaks)
-        for name in COUNT_RESETS:
-            self._patches.replace(bindings, name, self._resetting_counts)
+        self._lost: dict[int, list[Stats]] = {}
+        self._views: _Views | None = _Views.in_place()
+        self._views.readers.append(self._lost)
 
-    def read(self, index: int) -> tuple[Stats, list[Stats], tuple[int, int, int]]:
+    def read(self, index: int) -> tuple[Stats, list[Stats], Counts]:
         """The statistics, those lost to resets since the last read, and the counts lost; starts new peaks."""
-        stats = self._read(index)
-        _append(self._hidden.setdefault(index, []), stats)
-        self._reset(index)
-        return stats, self._lost.pop(index, []), self._counted.get(index, (0, 0, 0))
+        views = self._at_work()
+        stats = views.read(index)
+        _append(views.hidden.setdefault(index, []), stats)
+        lost = self._lost.pop(index, [])
+        for other in views.readers:
+            if other is not self._lost:
+                _append(other.setdefault(index, []), stats)
+        views.reset(index)
+        return stats, lost, views.counted.get(index, (0, 0, 0))
 
     def peek(self, index: int) -> Stats:
         """The statistics as they are; nothing is reset."""
-        stats: Stats = self._read(index)
+        stats: Stats = self._at_work().read(index)
         return stats
 
     def close(self) -> None:
-        """Put torch's own functions back."""
-        self._patches.restore()
+        """Stop reading; the last reader puts torch's own functions back. Closing again does nothing."""
+        views, self._views = self._views, None
+        if views is not None:
+            views.leave(self._lost)
 
-    def _reading(self, original: Function) -> Function:
-        def memory_stats(index: int, *rest: Any) -> Stats:
-            stats: Stats = original(index, *rest)
-            for hidden in self._hidden.get(index, ()):
-                _raise_peaks(stats, hidden)
-            return stats
+    def _at_work(self) -> _Views:
+        if self._views is None:
+            raise RuntimeError("these CUDA statistics were closed")
+        return self._views
 
-        return memory_stats
 
-    def _resetting_peaks(self, original: Function) -> Function:
-        def reset_peak_memory_stats(index: int, *rest: Any) -> None:
-            _append(self._lost.setdefault(index, []), self._read(index))
-            self._hidden.pop(index, None)
-            original(index, *rest)
+class _Views:
+    """What stands in the place of torch's functions, for all readers of a process."""
 
-        return reset_peak_memory_stats
+    def __init__(self, bindings: ModuleType) -> None:
+        self.read: Function = getattr(bindings, READERS[0])
+        self.reset: Function = getattr(bindings, PEAK_RESETS[0])
+        self.readers: list[dict[int, list[Stats]]] = []  # what each has to be told of peaks that others reset
+        self.hidden: dict[int, list[Stats]] = {}  # read just before a reader reset the peaks
+        self.counted: dict[int, Counts] = {}  # counts that the test reset
+        self._patches = Patches()
+        for names, replacement in (
+            (READERS, self._memory_stats),
+            (PEAK_RESETS, self._reset_peaks),
+            (COUNT_RESETS, self._reset_counts),
+        ):
+            for name in names:
+                self._patches.replace(bindings, name, partial(partial, replacement))
 
-    def _resetting_counts(self, original: Function) -> Function:
-        def reset_accumulated_memory_stats(index: int, *rest: Any) -> None:
-            before = self._counted.get(index, (0, 0, 0))
-            now = counts(self._read(index))
-            self._counted[index] = (before[0] + now[0], before[1] + now[1], before[2] + now[2])
-            original(index, *rest)
+    @classmethod
+    def in_place(cls) -> _Views:
+        """The views that are at work, or new ones."""
+        bindings = torch_api.bindings()
+        replacement = stand_in(getattr(bindings, READERS[0], None))
+        owner = getattr(replacement.func, "__self__", None) if isinstance(replacement, partial) else None
+        return owner if isinstance(owner, cls) else cls(bindings)
 
-        return reset_accumulated_memory_stats
+    def leave(self, lost: dict[int, list[Stats]]) -> None:
+        self.readers = [other for other in self.readers if other is not lost]
+        if not self.readers:
+            self._patches.restore()
+
+    def _memory_stats(self, original: Function, index: int, *rest: Any) -> Stats:
+        stats: Stats = original(index, *rest)
+        for hidden in self.hidden.get(index, ()):
+            _raise_peaks(stats, hidden)
+        return stats
+
+    def _reset_peaks(self, original: Function, index: int, *rest: Any) -> Any:
+        stats = self._before_reset(index)
+        if stats is not None:
+            for lost in self.readers:
+                _append(lost.setdefault(index, []), stats)
+            self.hidden.pop(index, None)
+        return original(index, *rest)
+
+    def _reset_counts(self, original: Function, index: int, *rest: Any) -> Any:
+        stats = self._before_reset(index)
+        if stats is not None:
+            now, before = counts(stats), self.counted.get(index, (0, 0, 0))
+            self.counted[index] = (before[0] + now[0], before[1] + now[1], before[2] + now[2])
+        return original(index, *rest)
+
+    def _before_reset(self, index: int) -> Stats | None:
+        """The statistics; ``None`` where they cannot be had: then the test's own call says why."""
+        try:
+            stats: Stats = self.read(index)
+        except Exception:
+            return None
+        return stats
 
 
 class CudaRecorder:
@@ -88,32 +138,69 @@ class CudaRecorder:
 
     incomplete: str | None = None
 
-    def __init__(self, device: Device, statistics: CudaStatistics, backend: str = "native") -> None:
+    def __init__(
+        self,
+        device: Device,
+        statistics: CudaStatistics,
+        backend: str = "native",
+        history: CudaHistory | None = None,
+    ) -> None:
         self.device = device
         self._index = device.index or 0
         self._statistics = statistics
         self._native = backend == "native"
         self._notes = () if self._native else (f"allocator {backend} counts allocated and reserved bytes only",)
-        self._fraction: float | None = None
+        self._fractions: list[float] = []
+        self._history = history
 
     def wake(self, *, limited: bool) -> None:
-        """Always awake."""
+        """Give the test a history of its own."""
+        if self._history is not None:
+            self._history.start()
+
+    def sleep(self) -> None:
+        """Stop the history."""
+        if self._history is not None:
+            self._history.stop()
+
+    def new_owner(self) -> None:
+        """The allocator's blocks carry no owner: who made them is found in its history."""
+
+    def own(self, owner: int) -> int:
+        """Never called: there are no owners."""
+        return owner
+
+    def owned(self, owner: int) -> Owned:
+        """Never called: there are no owners."""
+        return Owned(0, 0)
+
+    def capture(self) -> CudaCapture | None:
+        """The allocator's snapshot; ``None`` when no history was asked for."""
+        return None if self._history is None else self._history.capture(self.device)
+
+    def refusal(self) -> Refusal | None:
+        """The last out-of-memory error of this card, with the snapshot taken before it unwound anything."""
+        return None if self._history is None else self._history.refusal(self.device)
 
     def boundary(self) -> Counters:
         """One C call and a reset of the peaks; zeros, without a call, before CUDA is initialised."""
         if not torch_api.cuda_initialized():
             return ZERO
-        stats, lost, counted = self._statistics.read(self._index)
+        try:
+            stats, lost, counted = self._statistics.read(self._index)
+        except RuntimeError as error:  # somebody's own allocator need not keep any
+            return Counters(notes=(f"the allocator gives no statistics: {str(error).partition(chr(10))[0]}",))
         allocated = stats["allocated_bytes"]["all"]
         reserved = stats["reserved_bytes"]["all"]
         peaks = [stats, *lost]
-        if not self._native:
+        missing = [name for name in NATIVE_ONLY if name not in stats]
+        if missing or not self._native:
             return Counters(
                 allocated=allocated["current"],
                 allocated_peak=_peak(peaks, "allocated_bytes"),
                 reserved=reserved["current"],
                 reserved_peak=_peak(peaks, "reserved_bytes"),
-                notes=self._notes,
+                notes=self._notes or (f"this torch does not count {', '.join(missing)}",),
             )
         allocations, segments, retries = counts(stats)
         return Counters(
@@ -128,6 +215,7 @@ class CudaRecorder:
             allocations + counted[0],
             segments + counted[1],
             retries + counted[2],
+            stats["allocation"]["all"]["current"],
         )
 
     def set_limit(self, size: int | None) -> None:
@@ -137,14 +225,15 @@ class CudaRecorder:
         so it binds to the next segment, not to the byte.
         """
         if size is None:
-            torch_api.set_memory_fraction(self._index, 1.0 if self._fraction is None else self._fraction)
+            torch_api.set_memory_fraction(self._index, self._fractions.pop())
             return
         total = torch_api.total_memory(self._index)
-        self._fraction = torch_api.memory_fraction(self._index)
+        before = torch_api.memory_fraction(self._index)
         torch_api.empty_cache()
-        stats = self._statistics.peek(self._index)
-        taken = stats["reserved_bytes"]["all"]["current"]
-        torch_api.set_memory_fraction(self._index, min(1.0, (taken + size) / total))
+        taken = self._statistics.peek(self._index)["reserved_bytes"]["all"]["current"]
+        # Half a byte more, for the allocator drops the fraction of a byte when it computes the limit from this number.
+        torch_api.set_memory_fraction(self._index, min(before, (taken + size + 0.5) / total))
+        self._fractions.append(before)
 
     def close(self) -> None:
         """Nothing of its own: the statistics are shared by all cards and closed with them."""
@@ -166,16 +255,17 @@ def _peak(stats: list[Stats], name: str) -> int:
 def _append(kept: list[Stats], stats: Stats) -> None:
     kept.append(stats)
     if len(kept) > _FOLD_AFTER:
-        first = kept[0]
+        highest = deepcopy(kept[0])  # other lists hold it too
         for later in kept[1:]:
-            _raise_peaks(first, later)
-        del kept[1:]
+            _raise_peaks(highest, later)
+        kept[:] = [highest]
 
 
 def _raise_peaks(stats: Stats, other: Stats) -> None:
-    for name, pools in stats.items():
-        if not isinstance(pools, dict):
-            continue
-        for pool, values in pools.items():
-            if isinstance(values, dict) and "peak" in values:
-                values["peak"] = max(values["peak"], other.get(name, {}).get(pool, {}).get("peak", 0))
+    """Raise every ``peak`` to the other's; most statistics are split by pool, some are not."""
+    for name, value in stats.items():
+        there = other.get(name)
+        if isinstance(value, dict) and isinstance(there, dict):
+            _raise_peaks(value, there)
+        elif name == "peak" and there is not None:
+            stats[name] = max(value, there)

@@ -246,12 +246,13 @@ class NativeRecorder:
         buffer = ctypes.create_string_buffer(DEPTH * _FRAME.size)
         depth = self._library.cudamem_stack(stack, buffer)
         found = memoryview(buffer)[: depth * _FRAME.size]
-        return tuple(CodePosition(_take_code(code), at) for code, at in _FRAME.iter_unpack(found))
+        noted = (CodePosition(_take_code(code), at) for code, at in _FRAME.iter_unpack(found))
+        # CPython 3.12 links frames across C calls through a frame that runs a shim of its own.
+        return tuple(frame for frame in noted if frame.code.co_filename != "<shim>")
 
     def frames(self, stack: int) -> tuple[FrameRecord, ...]:
         """As `stack`, but as text: file, line, qualified name, columns."""
-        # CPython 3.12 links frames through shims of its own, whose code is named like its file.
-        return tuple(position_of(code, at) for code, at in self.stack(stack) if code.co_filename != code.co_name)
+        return tuple(position_of(code, at) for code, at in self.stack(stack))
 
     def stack_counts(self) -> StackCounts:
         """How many distinct stacks are kept, and how many were not for want of room."""

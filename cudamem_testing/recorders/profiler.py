@@ -13,6 +13,7 @@ from cudamem_testing import torch_api
 from cudamem_testing.guards import Function, Patches, environment
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders.base import Owned
 
 PARTLY = "measured by torch's profiler: other threads and older blocks are not seen"
 TAKEN = "measured up to the test's own profiler only"
@@ -58,8 +59,22 @@ class ProfilerRecorder:
         self._read()
         self._awake = False
 
+    def new_owner(self) -> None:
+        """The profiler knows no owner."""
+
+    def own(self, owner: int) -> int:
+        """Never called: there are no owners."""
+        return owner
+
+    def owned(self, owner: int) -> Owned:
+        """Never called: there are no owners."""
+        return Owned(0, 0)
+
     def capture(self) -> None:
         """The profiler in this form keeps no evidence."""
+
+    def refusal(self) -> None:
+        """Limits need the CPU recorder."""
 
     def boundary(self) -> Counters | None:
         """Stop, read and go on; ``None`` while asleep."""

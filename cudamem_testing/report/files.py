@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 from cudamem_testing.model.records import RunRecord
@@ -17,16 +17,16 @@ def write_json(run: RunRecord, path: Path) -> None:
     Raises:
         OSError: when it cannot be written; what stood at ``path`` is then untouched.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(run_to_json(run), indent=1) + "\n"
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    path = Path(os.path.realpath(path))  # a link stays a link
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -44,3 +44,5 @@ def read_json(path: Path) -> RunRecord:
         return run_from_json(data)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply for a report") from None

@@ -13,6 +13,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
+from cudamem_testing.report.shape import REPORT
 
 SCHEMA = 1
 Json = dict[str, Any]
@@ -49,6 +50,7 @@ def run_to_json(run: RunRecord) -> Json:
             "findings": [finding_to_json(finding) for finding in run.findings],
             "ledger": [],
             "notes": list(run.notes),
+            "unenforced": dict(run.unenforced),
         },
     }
 
@@ -61,17 +63,16 @@ def run_from_json(data: Mapping[str, Any]) -> RunRecord:
     """
     if data.get("schema") != SCHEMA or data.get("kind") != "report":
         raise ValueError(f"not a report of schema {SCHEMA}: schema {data.get('schema')!r}, kind {data.get('kind')!r}")
-    try:
-        environment = data["environment"]
-        return RunRecord(
-            Environment(tuple(environment["devices"]), environment["torch"], environment["allocator"]),
-            tuple(map(record_from_json, data["tests"])),
-            tuple(map(fixture_from_json, data["run"]["fixtures"])),
-            tuple(map(finding_from_json, data["run"]["findings"])),
-            tuple(data["run"]["notes"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the report lacks or garbles {error}") from error
+    REPORT(data, "")
+    environment, run = data["environment"], data["run"]
+    return RunRecord(
+        Environment(tuple(environment["devices"]), environment["torch"], environment["allocator"]),
+        tuple(map(record_from_json, data["tests"])),
+        tuple(map(fixture_from_json, run["fixtures"])),
+        tuple(map(finding_from_json, run["findings"])),
+        tuple(run["notes"]),
+        dict(run.get("unenforced", {})),
+    )
 
 
 def record_to_json(test: TestRecord) -> Json:

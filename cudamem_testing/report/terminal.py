@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from cudamem_testing.model.blocks import count
 from cudamem_testing.model.findings import Finding, Severity
@@ -13,13 +14,16 @@ from cudamem_testing.model.windows import Window
 from cudamem_testing.show.tables import Column, Table
 
 UNKNOWN = "?"
+NONE = "-"
+RESERVED, BUDGET, DEVICE = Column("reserved", "right"), Column("budget", "right"), Column("device")
 COLUMNS = (
     Column("peak", "right"),
-    Column("reserved", "right"),
+    RESERVED,
     Column("retained", "right"),
     Column("allocs", "right"),
-    Column("budget", "right"),
-    Column("test", elastic=True),
+    BUDGET,
+    DEVICE,
+    Column("test", elastic=True, paths=True),
 )
 
 
@@ -29,14 +33,14 @@ def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3) -> l
     lines = finding_lines(run)
     rows = ranked(measured)
     if top and rows:
-        devices = {str(window.device) for _, window in rows}
-        table = Table(COLUMNS, tuple(_row(test, window, len(devices) > 1) for test, window in rows[:top]))
-        lines += table.lines(width)
+        lines += _table(rows[:top]).lines(width)
         if len(rows) > top:
             lines.append(f"... {len(rows) - top} more (--cudamem-top={len(rows)} shows them)")
-    lines.append(total_line(run, measured))
-    lines += [f"not enforced: {count(number, 'budget')} ({reason})" for reason, number in run.unenforced.items()]
-    lines += [f"note: {note}" for note in run.notes]
+    lines += _wrapped(total_line(run, measured), width)
+    for reason, number in run.unenforced.items():
+        lines += _wrapped(f"not enforced: {count(number, 'budget')} ({reason})", width)
+    for note in run.notes:
+        lines += _wrapped(f"note: {note}", width)
     if top:
         lines += _offers(measured, offers)
     return lines
@@ -50,18 +54,18 @@ def ranked(tests: Iterable[TestRecord]) -> list[tuple[TestRecord, Window]]:
 
 def finding_lines(run: RunRecord) -> list[str]:
     """One line for each kind of finding that fails or warns."""
-    tally: Counter[tuple[str, str, str]] = Counter()
-    tests: dict[tuple[str, str, str], set[str]] = {}
+    where: dict[tuple[str, str, str], list[str]] = {}
     for nodeid, finding in all_findings(run):
         if finding.severity is not Severity.NOTE:
             key = (finding.severity.value, finding.kind.value, finding.verdict.value)
-            tally[key] += 1
-            tests.setdefault(key, set()).add(nodeid)
-    return [
-        f"{kind}: {count(number, 'finding')} ({verdict}{', warning' if severity == 'warn' else ''})"
-        f" in {count(len(tests[severity, kind, verdict]), 'test')}"
-        for (severity, kind, verdict), number in sorted(tally.items())
-    ]
+            where.setdefault(key, []).append(nodeid)
+    lines = []
+    for (severity, kind, verdict), nodeids in sorted(where.items()):
+        warning = ", warning" if severity == Severity.WARN.value else ""
+        tests = len({*nodeids} - {""})
+        places = ([count(tests, "test")] if tests else []) + (["the run itself"] if "" in nodeids else [])
+        lines.append(f"{kind}: {count(len(nodeids), 'finding')} ({verdict}{warning}) in {' and '.join(places)}")
+    return lines
 
 
 def all_findings(run: RunRecord) -> list[tuple[str, Finding]]:
@@ -72,7 +76,7 @@ def all_findings(run: RunRecord) -> list[tuple[str, Finding]]:
 
 def total_line(run: RunRecord, measured: Sequence[TestRecord]) -> str:
     """How many tests were measured on what, and how many never used torch."""
-    devices = ", ".join(run.environment.devices) or "nothing"
+    devices = ", ".join(_together(run.environment.devices)) or "nothing"
     unused = len(run.tests) - len(measured)
     rest = f"; {count(unused, 'test')} without torch" if unused else ""
     incomplete = sum(1 for test in measured if any(not window.complete for window in test.windows))
@@ -80,31 +84,68 @@ def total_line(run: RunRecord, measured: Sequence[TestRecord]) -> str:
     return f"measured {count(len(measured), 'test')} on {devices}{rest}{partly}"
 
 
-def _row(test: TestRecord, window: Window, several: bool) -> tuple[str, ...]:
-    whole = next((one for one in test.whole if one.device == window.device), None)
-    used = UNKNOWN if test.budget_used is None else f"{test.budget_used:.0%}"
+def _together(devices: Sequence[str]) -> list[str]:
+    """Cards of one name in a row as one: ``cuda:0-7 (NVIDIA H100)``."""
+    texts = []
+    for (kind, name), cards in groupby(map(_parts, devices), key=lambda parts: (parts[0], parts[2])):
+        indices = [index for _, index, _ in cards]
+        last = f"-{indices[-1]}" if len(indices) > 1 else ""
+        texts.append(kind + (f":{indices[0]}{last}" if indices[0] else "") + (f" {name}" if name else ""))
+    return texts
+
+
+def _parts(device: str) -> tuple[str, str, str]:
+    place, _, name = device.partition(" ")
+    kind, _, index = place.partition(":")
+    return kind, index, name
+
+
+def _table(rows: Sequence[tuple[TestRecord, Window]]) -> Table:
+    """One row a test and device; columns that would hold nothing are left out."""
+    seen: set[int] = set()
+    cells = []
+    for test, window in rows:
+        whole = next((one for one in test.whole if one.device == window.device), None)
+        used = NONE if test.budget_used is None or id(test) in seen else f"{test.budget_used:.0%}"
+        seen.add(id(test))
+        cells.append(
+            (
+                _size(window.peak_growth),
+                NONE if window.device.kind == "cpu" else _size(window.reserved_growth),
+                _size(whole.retained if whole else None),
+                UNKNOWN if window.allocations is None else str(window.allocations),
+                used,
+                str(window.device),
+                test.nodeid,
+            )
+        )
+    kept = [
+        place
+        for place, (column, column_cells) in enumerate(zip(COLUMNS, zip(*cells, strict=True), strict=True))
+        if column not in (RESERVED, BUDGET) or {*column_cells} != {NONE}
+        if column is not DEVICE or len({*column_cells}) > 1
+    ]
+    return Table(tuple(COLUMNS[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in cells))
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """The line in pieces that fit, indented from the second on; one that has several lines keeps them."""
+    first, *more = line.splitlines()
+    indented = [f"  {piece}" for piece in more]
     return (
-        _size(window.peak_growth),
-        "-" if window.device.kind == "cpu" else _size(window.reserved_growth),
-        _size(whole.retained if whole else None),
-        UNKNOWN if window.allocations is None else str(window.allocations),
-        used if test.budget_used is not None else "-",
-        f"{test.nodeid} ({window.device})" if several else test.nodeid,
+        textwrap.wrap(first, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + indented
     )
 
 
 def _offers(measured: Sequence[TestRecord], offers: int) -> list[str]:
-    without = [
-        (test, window)
-        for test, window in ranked(test for test in measured if test.budget_used is None and test.outcome == "passed")
-        if window.peak_growth
-    ]
-    if not without or not offers:
-        return []
-    lines = ["to hold a test to what it takes now, with a tenth to spare:"]
-    for test, window in without[:offers]:
-        lines.append(f"  {test.nodeid}")
-        lines.append(f'    @pytest.mark.memory_budget(peak="{offered(window.peak_growth or 0)}")')
+    """A marker for each of the largest tests without a budget; all parameters of a test share theirs."""
+    peaks: dict[str, int] = {}
+    for test, window in ranked(test for test in measured if test.budget_used is None and test.outcome == "passed"):
+        if window.peak_growth:
+            peaks.setdefault(test.nodeid.partition("[")[0], window.peak_growth)
+    lines = ["to hold a test to what it takes now, with a tenth to spare:"] if peaks and offers else []
+    for name, peak in [*peaks.items()][:offers]:
+        lines += [f"  {name}", f'    @pytest.mark.memory_budget(peak="{offered(peak)}")']
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,11 +11,20 @@ Align = Literal["left", "right"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; an ``elastic`` one gives way when the table is too wide, by losing the middle of its cells."""
+    """A column; an ``elastic`` one gives way when the table is too wide.
+
+    Its cells lose their middle or, when they are ``paths`` (or ids of tests), what stands before the last names.
+    """
 
     title: str
     align: Align = "left"
     elastic: bool = False
+    paths: bool = False
+
+    def cell(self, text: str, width: int) -> str:
+        """The text in exactly ``width`` characters."""
+        short = elide_path(text, width) if self.paths else elide(text, width)
+        return short.rjust(width) if self.align == "right" else short.ljust(width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +49,7 @@ class Table:
                     widths[place] = narrower
         lines = []
         for row in rows:
-            cells = [
-                elide(cell, size).rjust(size) if column.align == "right" else elide(cell, size).ljust(size)
-                for column, cell, size in zip(self.columns, row, widths, strict=True)
-            ]
+            cells = [column.cell(text, size) for column, text, size in zip(self.columns, row, widths, strict=True)]
             lines.append((" " * indent + (" " * gap).join(cells)).rstrip())
         return lines
 
@@ -67,3 +74,19 @@ def elide(text: str, width: int) -> str:
         return text[:width]
     tail = (width - 3) * 2 // 3
     return f"{text[: width - 3 - tail]}...{text[len(text) - tail :]}"
+
+
+def elide_path(text: str, width: int) -> str:
+    """``text`` in at most ``width`` characters: leading folders and names give way first, then the middle.
+
+    ``suites/models/test_a.py::test_b[c]`` becomes ``.../test_a.py::test_b[c]`` and then ``...::test_b[c]``.
+    """
+    if len(text) <= width:
+        return text
+    names = text.partition("[")[0]
+    shorter = ["..." + text[found.start() :] for found in re.finditer(r"/|::", names)]
+    return next((one for one in shorter if len(one) <= width), elide(text[_last_name(names) :], width))
+
+
+def _last_name(names: str) -> int:
+    return max(names.rfind("/") + 1, names.rfind("::") + 2 if "::" in names else 0)

@@ -13,16 +13,13 @@ from dataclasses import dataclass
 from cudamem_testing.model.blocks import Block, LiveSet, count
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Stack
-from cudamem_testing.show.tables import Column, Table
+from cudamem_testing.show.tables import Column, Table, elide
 
 ROWS = 10
 _OWNERS = 3
-_COLUMNS = (
-    Column("size", "right"),
-    Column("blocks", "right"),
-    Column("allocated", elastic=True),
-    Column("library call", elastic=True),
-)
+_NUMBERS = (Column("size", "right"), Column("blocks", "right"))
+_NARROWEST = 12
+_UNBOUNDED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +149,20 @@ def _before(old: dict[str | None, list[int]]) -> Iterable[Row]:
 
 
 def _aligned(rows: list[Row], width: int | None) -> list[str]:
-    """Sizes and counts right-aligned, with more room before the counts and before the library calls."""
-    cells = tuple(
-        (
-            format_size(row.size),
-            "" if row.origin == "rounding" else f" {row.blocks} {'block ' if row.blocks == 1 else 'blocks'}",
-            row.line,
-            f"   {row.library}" if row.library else "",
-        )
-        for row in rows
-    )
-    return Table(_COLUMNS, cells).lines(width, header=False, indent=3)
+    """Sizes and counts right-aligned, library calls under each other; these give way first when room is short."""
+    sizes = tuple((format_size(row.size), _counted(row)) for row in rows)
+    prefixes = Table(_NUMBERS, sizes).lines(header=False, indent=3)
+    before = max(map(len, prefixes), default=0)
+    longest = max((len(row.line) for row in rows if row.library), default=0)
+    room = _UNBOUNDED if width is None else max(_NARROWEST, width - before - 2)
+    lines = []
+    for prefix, row in zip(prefixes, rows, strict=True):
+        place, spare = elide(row.line, room), room - longest - 5
+        if row.library and spare >= _NARROWEST:
+            place = f"{place.ljust(longest)}     {elide(row.library, spare)}"
+        lines.append(f"{prefix.ljust(before)}  {place}")
+    return lines
+
+
+def _counted(row: Row) -> str:
+    return "" if row.origin == "rounding" else f" {row.blocks} {'block ' if row.blocks == 1 else 'blocks'}"

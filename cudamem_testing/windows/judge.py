@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.limits import Breach, Budget, Limit, effective
@@ -11,13 +11,19 @@ from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.windows import Window
 
 WHOLE = ("retained",)
+Explain = Callable[[Breach], Sequence[str]]
 
 
 class Judge:
-    """Compares windows with budgets, and counts the budgets that could not be enforced by reason."""
+    """Compares windows with budgets, and counts the budgets that could not be enforced by reason.
 
-    def __init__(self) -> None:
+    ``explainer`` is called once for each set of windows with a broken limit; what it returns gives the lines below
+    each finding.
+    """
+
+    def __init__(self, explainer: Callable[[], Explain] | None = None) -> None:
         self.unenforced: Counter[str] = Counter()
+        self._explainer = explainer
 
     def call(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> list[Finding]:
         """The limits of a call window; also counts what is not enforced."""
@@ -44,13 +50,17 @@ class Judge:
         return max(shares, default=None)
 
     def _judge(self, budgets: Sequence[Budget], windows: Sequence[Window], *, whole: bool) -> list[Finding]:
-        return [
-            over_budget(breach)
+        breaches = [
+            breach
             for window in windows
             for limit in effective(budgets, window.device)
             if (limit.metric in WHOLE) is whole
             if (breach := limit.judge(window)) is not None
         ]
+        if not breaches:
+            return []
+        explain: Explain = (lambda breach: ()) if self._explainer is None else self._explainer()
+        return [over_budget(breach, explain(breach)) for breach in breaches]
 
     def _count_unenforced(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> None:
         reasons = set()
@@ -68,8 +78,8 @@ def _unknown(limit: Limit, window: Window) -> str:
     return f"{limit.metric} is unknown on {window.device}{reason}"
 
 
-def over_budget(breach: Breach) -> Finding:
-    """The finding of a broken limit, with its numbers below."""
+def over_budget(breach: Breach, evidence: Sequence[str] = ()) -> Finding:
+    """The finding of a broken limit, with its numbers and the evidence below."""
     window, limit = breach.window, breach.limit
     details = []
     if limit.metric in ("peak", "reserved", "retained"):
@@ -88,5 +98,5 @@ def over_budget(breach: Breach) -> Finding:
         bytes=breach.excess if limit.metric in ("peak", "reserved", "retained") else None,
         device=window.device,
         cause=f"budget {limit.metric} {limit.side}",
-        details=tuple(details),
+        details=(*details, *evidence),
     )

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device, parse_selection
 from cudamem_testing.model.findings import Finding
-from cudamem_testing.model.limits import Budget
+from cudamem_testing.model.limits import Budget, Limit
 from cudamem_testing.model.limits import budget as parse_limits
 from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.model.windows import Window
@@ -61,9 +61,9 @@ class OpenWindow:
         if self._span is None:
             raise RuntimeError(f"window {self._name!r} was left before it was entered")
         self._final = self._memory.tracker.close(self._span)
-        broken = Judge().all(self._budgets, self._final)
-        self._memory.tell(self._final, broken)
-        if broken and kind is None:
+        broken = self._memory.judge.all(self._budgets, self._final)
+        enforced = self._memory.tell(self._final, broken)
+        if broken and kind is None and enforced:
             raise OverBudget(broken)
 
     @property
@@ -129,17 +129,52 @@ class OpenWindow:
         return "\n".join(map(str, self.windows))
 
 
+class Limited:
+    """A region in which the allocator refuses what would take it over a limit."""
+
+    def __init__(self, memory: Memory, size: int, recorders: Sequence[Recorder]) -> None:
+        self._size = size
+        self._recorders = recorders
+        self._limited: list[Recorder] = []
+        limits = [Limit("peak", size, device=recorder.device) for recorder in recorders]
+        self._window = OpenWindow(memory, "limit", (Budget(tuple(limits), source="limit(...)"),))
+
+    def __enter__(self) -> None:
+        try:
+            for recorder in self._recorders:
+                recorder.set_limit(self._size)
+                self._limited.append(recorder)
+        except BaseException:
+            self._lift()
+            raise
+        self._window.__enter__()
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        __tracebackhide__ = True
+        self._lift()
+        self._window.__exit__(kind, error, traceback)
+
+    def _lift(self) -> None:
+        while self._limited:
+            self._limited.pop().set_limit(None)
+
+
 class Memory:
     """Windows, budgets and hard limits over a tracker.
 
-    ``told`` hears of each window that ends, and of the findings of a budget that it broke.
+    ``told`` hears of each window that ends, and of the findings of a budget that it broke; it answers whether the
+    budget is enforced.
     """
 
     def __init__(
-        self, tracker: Tracker, told: Callable[[Sequence[Window], Sequence[Finding]], None] | None = None
+        self,
+        tracker: Tracker,
+        told: Callable[[Sequence[Window], Sequence[Finding]], bool] | None = None,
+        judge: Judge | None = None,
     ) -> None:
+        self.judge = judge or Judge()
         self.tracker = tracker
-        self.tell = told or (lambda windows, findings: None)
+        self.tell = told or (lambda windows, findings: True)
 
     @classmethod
     @contextmanager
@@ -196,29 +231,19 @@ class Memory:
         )
         return OpenWindow(self, name, (limits,))
 
-    @contextmanager
-    def limit(self, size: object, device: object = None) -> Iterator[None]:
+    def limit(self, size: object, device: object = None) -> Limited:
         """Let an allocation fail that would take more than ``size`` bytes above what is allocated now.
 
         It raises ``torch.OutOfMemoryError`` at the allocating line. On CPU the limit holds to the byte and for every
-        thread; on CUDA the allocator enforces it when it needs another segment. Limits nest; the former one is back
-        afterwards, also after an error.
+        thread; on CUDA the allocator enforces it when it needs another segment, and what fits into segments that it
+        has is found at the end of the region, which then raises :class:`OverBudget`. Limits nest; the former one is
+        back afterwards, also after an error.
 
         Raises:
             ValueError: for a malformed size or device, or a device that is not measured.
         """
-        __tracebackhide__ = True
         bytes_ = parse_size(size)
-        recorders = self._chosen(device)
-        limited: list[Recorder] = []
-        try:
-            for recorder in recorders:
-                recorder.set_limit(bytes_)
-                limited.append(recorder)
-            yield
-        finally:
-            for recorder in reversed(limited):
-                recorder.set_limit(None)
+        return Limited(self, bytes_, self._chosen(device))
 
     def statistics(self, device: object = None) -> Counters:
         """The counters of a device (of the first measured one by default); zeros before CUDA is initialised."""

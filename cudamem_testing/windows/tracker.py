@@ -18,7 +18,7 @@ from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 
 Read = tuple[Recorder, Counters]
-MOVED = ("allocated", "requested", "reserved", "active", "allocations", "segments", "retries")
+MOVED = ("allocated", "requested", "reserved", "active", "allocations", "segments", "retries", "blocks")
 LATE = "torch was first imported inside this window"
 
 
@@ -111,9 +111,10 @@ class Tracker:
 class _Level:
     """One span on one device: where it started, and the highest peaks seen since."""
 
-    __slots__ = ("allocated_peak", "requested_peak", "reserved_peak", "start")
+    __slots__ = ("allocated_peak", "opened", "requested_peak", "reserved_peak", "start")
 
     def __init__(self, start: Counters) -> None:
+        self.opened = start
         self.start = start
         self.allocated_peak = start.allocated
         self.requested_peak = start.requested
@@ -169,6 +170,9 @@ def _window(span: Span, recorder: Recorder, now: Counters) -> Window:
         allocations=_growth(start.allocations, now.allocations),
         segments=_growth(start.segments, now.segments),
         retries=_growth(start.retries, now.retries),
+        blocks=_growth(start.blocks, now.blocks),
+        opened=level.opened,
+        closed=now,
         complete=recorder.incomplete is None,
         notes=(*now.notes, *reasons, *span.notes),
     )

@@ -1,0 +1,163 @@
+"""Evidence: the lines below a finding that say what the memory was made of.
+
+A capture is taken only when a limit broke, memory ran out or a test that failed is to be dumped. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.limits import Breach
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.model.windows import Window
+from cudamem_testing.oom.explain import explain
+from cudamem_testing.recorders import cards
+from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.recorders.capture import Capture
+from cudamem_testing.show.expected.side import file_stem
+from cudamem_testing.snapshots import export
+from cudamem_testing.snapshots.capture import recording_of
+from cudamem_testing.snapshots.fragmentation import fragmentation
+from cudamem_testing.snapshots.record import Recording
+from cudamem_testing.snapshots.replay import Replay, moment_before_last, replay
+from cudamem_testing.snapshots.text import live_section
+from cudamem_testing.windows.tracker import Tracker
+
+NOT_KEPT = "live at the peak: not known, no record is kept (--cudamem-stacks=off)"
+WIDTH = 100
+
+
+class Evidence:
+    """Makes evidence from a session's recorders. What goes wrong here must not hide a verdict: it becomes a line."""
+
+    def __init__(self, tracker: Tracker, root: Path, owners: Mapping[int, str]) -> None:
+        self._tracker = tracker
+        self._locator = Locator(str(root))
+        self._owners = owners
+
+    def explainer(self) -> Explainer:
+        """Explains limits that broke at one moment."""
+        return Explainer(self)
+
+    def replay(self, device: Device) -> Replay | None:
+        """The record of a device from now back to the start of the test; ``None`` where none is kept."""
+        recorder = next(one for one in self._tracker.recorders if one.device == device)
+        capture = recorder.capture()
+        return None if capture is None else replay(self.recording(capture))
+
+    def recording(self, capture: Capture) -> Recording:
+        """A capture with the project's lines and the names of the tests that own its blocks."""
+        return recording_of(capture, self._locator, self._owners)
+
+    def out_of_memory(self) -> list[Finding]:
+        """A finding for each device on which the running test met an out-of-memory error."""
+        found: list[Finding] = []
+        for recorder in self._tracker.recorders:
+            try:
+                found += self._out_of_memory(recorder)
+            except Exception as error:
+                message = f"cudamem: out of memory on {recorder.device}; {_failed(error)}"
+                found.append(Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, message, device=recorder.device))
+        return found
+
+    def _out_of_memory(self, recorder: Recorder) -> Iterator[Finding]:
+        refusal = recorder.refusal()
+        if refusal is None:
+            return
+        recording = self.recording(refusal.capture)
+        others = cards.other_processes(recorder.device)
+        told = explain(recording, refusal.requested, allowed=refusal.allowed, free=refusal.free, others=others)
+        first, *details = told.text(width=WIDTH).splitlines()
+        yield Finding(
+            Kind.OOM,
+            Verdict.OUT_OF_MEMORY,
+            Severity.FAIL,
+            f"cudamem: {first}",
+            bytes=refusal.requested,
+            device=recorder.device,
+            allocated=told.where.line if told.where.frames else None,
+            cause=f"oom {told.where.place}",
+            details=tuple(details),
+        )
+
+    def dump(self, folder: Path, nodeid: str) -> list[str]:
+        """Write a snapshot of each device for a failed test; what could not be written, for people."""
+        problems = []
+        for recorder in self._tracker.recorders:
+            path = folder / f"{file_stem(nodeid)}.{str(recorder.device).replace(':', '')}.pickle"
+            try:
+                capture = recorder.capture()
+                if capture is None:
+                    problems.append(f"no snapshot of {recorder.device}: no record is kept (--cudamem-stacks=off)")
+                else:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    export.write(path, self.recording(capture))
+            except Exception as error:
+                problems.append(f"{path} was not written: {type(error).__name__}: {error}")
+        return problems
+
+
+class Explainer:
+    """Explains the limits that broke at one moment; each device is captured at most once."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._replays: dict[Device, Replay | None] = {}
+
+    def __call__(self, breach: Breach) -> tuple[str, ...]:
+        """The lines for one broken limit."""
+        try:
+            return self._explain(breach)
+        except Exception as error:
+            return (_failed(error),)
+
+    def _explain(self, breach: Breach) -> tuple[str, ...]:
+        window, metric = breach.window, breach.limit.metric
+        if metric in ("retries", "allocations") or breach.limit.side == "at least":
+            return ()
+        if window.device not in self._replays:
+            self._replays[window.device] = self._evidence.replay(window.device)
+        replayed = self._replays[window.device]
+        if replayed is None:
+            return (NOT_KEPT,)
+        start = first_moment(replayed.recording, window)
+        if metric == "retained":
+            return lines(new_since(replayed, start))
+        used = (str(fragmentation(replayed.recording)),) if metric == "reserved" else ()
+        return lines(at_peak(replayed, window, start), *used)
+
+
+def first_moment(recording: Recording, window: Window) -> int:
+    """The moment at which the window began; the first that is kept where older events were dropped."""
+    opened, closed = window.opened, window.closed
+    if opened is None or closed is None or opened.allocations is None or closed.allocations is None:
+        return 0
+    allocations = closed.allocations - opened.allocations
+    frees = allocations - ((closed.blocks or 0) - (opened.blocks or 0))
+    return moment_before_last(recording, allocations, frees) or 0
+
+
+def at_peak(replayed: Replay, window: Window, start: int) -> str:
+    """What was live at the window's peak."""
+    moved = window.opened is None or window.opened.allocated != window.start  # by a fixture: levels are not comparable
+    peak = replayed.peak(start, measured=None if moved else window.peak)
+    notes = [f"note: {note}" for note in peak.live.notes]
+    return "\n".join((live_section(peak.live, start=window.start, width=WIDTH), *notes))
+
+
+def new_since(replayed: Replay, start: int) -> str:
+    """What was allocated in the window and is still live."""
+    live = replayed.live_at(since=start)
+    return live_section(live.fresh(), title="still live", width=WIDTH)
+
+
+def lines(*texts: str) -> tuple[str, ...]:
+    """The texts line by line."""
+    return tuple(line for text in texts for line in text.splitlines())
+
+
+def _failed(error: Exception) -> str:
+    return f"no evidence: {type(error).__name__}: {error}"

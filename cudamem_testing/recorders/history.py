@@ -1,0 +1,112 @@
+"""CUDA's own memory history: switched on for our sake, and left alone where the user keeps it.
+
+It is one per process: Python stacks of every allocation and a bounded ring of events for each card. It is started anew
+with each test, so that a test has the whole ring to itself. When the user's code switches it on, it is the user's until
+the test ends; if it was on before us, it stays as it is. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from cudamem_testing import torch_api
+from cudamem_testing.guards import Function, Patches
+from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders.capture import CudaCapture, Refusal
+
+MAX_ENTRIES = 1_000_000
+USERS = "the memory history is the test's own"
+OFF = "no stacks and no events: the memory history was off"
+
+
+class CudaHistory:
+    """The history of all cards of this process."""
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+        self._ours = False
+        self._users = torch_api.history_enabled()
+        self._switching = False
+        self._wanted = self._observed = False
+        self._waiting = False
+        self._refusals: dict[int, Refusal] = {}
+        self._patches.replace(torch_api.bindings(), "_cuda_record_memory_history", self._noticing)
+
+    @property
+    def users(self) -> bool:
+        """Whether the history belongs to the user's code now."""
+        return self._users
+
+    def start(self) -> None:
+        """Start anew for a test, now or as soon as CUDA is initialised, unless the user keeps it."""
+        self._wanted = True
+        self._refusals.clear()
+        if torch_api.cuda_initialized():
+            self._restart()
+        elif not self._waiting:
+            self._waiting = True
+            torch_api.when_cuda_starts(self._first_start)
+
+    def stop(self) -> None:
+        """Stop it, if it is ours."""
+        self._wanted = False
+        if self._ours:
+            self._switch(torch_api.stop_history)
+            self._ours = False
+
+    def capture(self, device: Device) -> CudaCapture:
+        """What the allocator knows now."""
+        if not torch_api.cuda_initialized():
+            return CudaCapture(device, {"segments": [], "device_traces": []}, missing="CUDA is not initialised")
+        missing = USERS if self._users else None if self._ours else OFF
+        return CudaCapture(device, torch_api.snapshot(), MAX_ENTRIES if self._ours else None, missing)
+
+    def close(self) -> None:
+        """Leave the history as it was found."""
+        self.stop()
+        self._patches.restore()
+
+    def refusal(self, device: Device) -> Refusal | None:
+        """The last out-of-memory error of a card since the history was started."""
+        return self._refusals.get(device.index or 0)
+
+    def _first_start(self) -> None:
+        self._waiting = False
+        if self._wanted:
+            self._restart()
+
+    def _observe(self) -> None:
+        """Have out-of-memory errors told; torch keeps the observer for ever, so it must not keep this object."""
+        history = weakref.ref(self)
+
+        def observer(index: int, requested: int, allowed: int, free: int) -> None:
+            alive = history()
+            if alive is not None and alive._wanted:
+                device = Device("cuda", index)
+                alive._refusals[index] = Refusal(device, requested, allowed, free, alive.capture(device))
+
+        torch_api.observe_out_of_memory(observer)
+
+    def _restart(self) -> None:
+        if not self._users:
+            self._switch(lambda: torch_api.record_history(MAX_ENTRIES))
+            self._ours = True
+        if not self._observed:
+            self._observed = True
+            self._observe()
+
+    def _switch(self, action: Function) -> None:
+        self._switching = True
+        try:
+            action()
+        finally:
+            self._switching = False
+
+    def _noticing(self, original: Function) -> Function:
+        def record_memory_history(enabled: Any = None, *rest: Any, **options: Any) -> Any:
+            if not self._switching:
+                self._users, self._ours = enabled is not None and enabled is not False, False
+            return original(enabled, *rest, **options)
+
+        return record_memory_history

@@ -1,0 +1,131 @@
+"""The shape of a report: what a JSON document from outside must look like before it is read.
+
+A shape is a function that takes a value and its place, such as ``tests[3].windows[0].start``, and raises ``ValueError``
+with that place when the value is of another type. Keys that no shape names are welcome. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Kind, Severity, Verdict
+
+Shape = Callable[[object, str], None]
+_NAMES: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a fraction",
+    type(None): "null",
+}
+
+
+def of(*types: type) -> Shape:
+    """A value of exactly one of these types."""
+    wanted = " or ".join(_NAMES[kind] for kind in types)
+
+    def check(value: object, place: str) -> None:
+        if type(value) not in types:
+            raise ValueError(f"{place} is {_NAMES.get(type(value), type(value).__name__)}, not {wanted}")
+
+    return check
+
+
+def parsed(parse: Callable[[str], object], *, nullable: bool = False) -> Shape:
+    """Text that a function accepts."""
+    text = of(str, type(None)) if nullable else of(str)
+
+    def check(value: object, place: str) -> None:
+        text(value, place)
+        if isinstance(value, str):
+            try:
+                parse(value)
+            except ValueError as error:
+                raise ValueError(f"{place}: {error}") from None
+
+    return check
+
+
+def every(shape: Shape) -> Shape:
+    """A list whose values have one shape."""
+    listed = of(list)
+
+    def check(value: object, place: str) -> None:
+        listed(value, place)
+        if isinstance(value, list):
+            for number, part in enumerate(value):
+                shape(part, f"{place}[{number}]")
+
+    return check
+
+
+def fields(required: Mapping[str, Shape], optional: Mapping[str, Shape] | None = None) -> Shape:
+    """An object with these keys; optional ones may be missing."""
+    anything, shapes = of(dict), {**required, **(optional or {})}
+
+    def check(value: object, place: str) -> None:
+        anything(value, place or "the document")
+        if isinstance(value, dict):
+            for key, shape in shapes.items():
+                where = f"{place}.{key}" if place else key
+                if key in value:
+                    shape(value[key], where)
+                elif key in required:
+                    raise ValueError(f"{where} is missing")
+
+    return check
+
+
+def _counts(value: object, place: str) -> None:
+    of(dict)(value, place)
+    if isinstance(value, dict):
+        for key, number in value.items():
+            WHOLE(number, f"{place}.{key}")
+
+
+TEXT, WHOLE, FLAG = of(str), of(int), of(bool)
+TEXT_OR_NULL, WHOLE_OR_NULL = of(str, type(None)), of(int, type(None))
+TEXTS = every(TEXT)
+
+WINDOW = fields(
+    {"name": TEXT, "device": parsed(Device.parse)},
+    {
+        **dict.fromkeys(("start", "peak", "end", "requested_start", "requested_peak"), WHOLE_OR_NULL),
+        **dict.fromkeys(("reserved_start", "reserved_peak", "retained"), WHOLE_OR_NULL),
+        **dict.fromkeys(("allocations", "segments", "retries"), WHOLE_OR_NULL),
+        "complete": FLAG,
+        "notes": TEXTS,
+    },
+)
+FINDING = fields(
+    {"kind": parsed(Kind), "verdict": parsed(Verdict), "severity": parsed(Severity), "message": TEXT},
+    {
+        "bytes": WHOLE_OR_NULL,
+        "device": parsed(Device.parse, nullable=True),
+        **dict.fromkeys(("allocated", "holder", "cause"), TEXT_OR_NULL),
+        "details": TEXTS,
+    },
+)
+TEST = fields(
+    {"nodeid": TEXT, "outcome": TEXT, "windows": every(WINDOW), "findings": every(FINDING)},
+    {
+        "attempt": WHOLE,
+        "whole": every(WINDOW),
+        "budget_used": of(int, float, type(None)),
+        "notes": TEXTS,
+    },
+)
+FIXTURE = fields({"name": TEXT, "scope": TEXT, "first_used_by": TEXT, "windows": every(WINDOW)})
+REPORT = fields(
+    {
+        "environment": fields({"devices": TEXTS, "torch": TEXT_OR_NULL, "allocator": TEXT_OR_NULL}),
+        "tests": every(TEST),
+        "run": fields(
+            {"fixtures": every(FIXTURE), "findings": every(FINDING), "notes": TEXTS},
+            {"unenforced": _counts},
+        ),
+    }
+)

@@ -1,0 +1,65 @@
+"""Moments: snapshots taken inside a program, and what changed between two of them.
+
+.. code-block:: python
+
+    before = snapshots.take()
+    model.step()
+    print(snapshots.compare(before, snapshots.take()))
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cudamem_testing.model.blocks import LiveSet
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.snapshots import diff, export
+from cudamem_testing.snapshots.capture import recording_of
+from cudamem_testing.snapshots.record import Recording, SnapshotError
+from cudamem_testing.snapshots.replay import Peak, replay
+from cudamem_testing.windows.tracker import Tracker
+
+
+class Snapshots:
+    """Takes snapshots of the devices that a tracker measures. ``device`` is the first measured one unless named."""
+
+    def __init__(self, tracker: Tracker, root: Path, owners: Mapping[int, str] | None = None) -> None:
+        self._tracker = tracker
+        self._locator = Locator(str(root))
+        self._owners = owners
+
+    def take(self, device: object = None) -> Recording:
+        """Everything that the recorder knows now: live blocks with stacks, and the events since the test began.
+
+        Raises:
+            SnapshotError: when no record is kept (``--cudamem-stacks=off``), or the device is not measured.
+        """
+        wanted = None if device is None else Device.parse(device)
+        recorders = [one for one in self._tracker.recorders if wanted is None or wanted.covers(one.device)]
+        if not recorders:
+            measured = ", ".join(str(one.device) for one in self._tracker.recorders) or "nothing"
+            raise SnapshotError(f"{device or 'a device'} is not measured (measured: {measured})")
+        capture = recorders[0].capture()
+        if capture is None:
+            raise SnapshotError(f"no record is kept of {recorders[0].device}: run with --cudamem-stacks=auto")
+        return recording_of(capture, self._locator, self._owners)
+
+    def live(self, device: object = None) -> LiveSet:
+        """What is live now, with stacks."""
+        return replay(self.take(device)).live_at()
+
+    def peak(self, device: object = None) -> Peak:
+        """The highest moment since the test began, and what was live then."""
+        return replay(self.take(device)).peak()
+
+    def compare(self, before: Recording, after: Recording) -> diff.Difference:
+        """What is new, gone and grown by line between two snapshots of one device."""
+        return diff.compare(before, after)
+
+    def write(self, path: str | Path, device: object = None) -> None:
+        """Write a snapshot that pytorch.org/memory_viz loads."""
+        export.write(path, self.take(device))

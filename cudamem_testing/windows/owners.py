@@ -1,0 +1,85 @@
+"""Owners: whose the blocks are that are allocated now, a test's or a wider fixture's.
+
+Where a recorder's blocks carry an owner (the CPU), what a test retains is known to the byte in constant time, whatever
+else lives or dies meanwhile. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders.base import Owned
+from cudamem_testing.windows.tracker import Tracker
+
+
+@dataclass(slots=True)
+class Owner:
+    """Somebody who allocates: a label, and a number on each device whose blocks carry owners."""
+
+    label: str
+    numbers: dict[Device, int] = field(default_factory=dict)
+
+
+class Owners:
+    """Everybody who has allocated so far."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._all: list[Owner] = []
+        self.names: dict[int, str] = {}
+
+    def new(self, label: str) -> Owner:
+        """A new owner."""
+        owner = Owner(label)
+        self._all.append(owner)
+        return owner
+
+    @contextmanager
+    def owning(self, owner: Owner) -> Iterator[None]:
+        """What is allocated inside belongs to ``owner``."""
+        back = self.enter(owner)
+        try:
+            yield
+        finally:
+            back()
+
+    def enter(self, owner: Owner) -> Callable[[], None]:
+        """What is allocated from now on belongs to ``owner``; the answer puts the former owner back."""
+        before: list[tuple[Callable[[int], int], int]] = []
+        for recorder in self._tracker.recorders:
+            number = owner.numbers.get(recorder.device)
+            if number is None:
+                number = recorder.new_owner()
+                if number is None:
+                    continue
+                owner.numbers[recorder.device] = number
+                self.names[number] = owner.label
+            before.append((recorder.own, recorder.own(number)))
+
+        def back() -> None:
+            for own, former in before:
+                own(former)
+
+        return back
+
+    def owned(self, owner: Owner) -> dict[Device, Owned]:
+        """What is live of an owner, on the devices that can tell."""
+        return {
+            recorder.device: recorder.owned(owner.numbers[recorder.device])
+            for recorder in self._tracker.recorders
+            if recorder.device in owner.numbers
+        }
+
+    def ledger(self) -> dict[Device, dict[str, Owned]]:
+        """Live blocks by owner, on the devices that can tell; owners of nothing are left out."""
+        found: dict[Device, dict[str, Owned]] = {}
+        for owner in self._all:
+            for device, owned in self.owned(owner).items():
+                if owned.blocks:
+                    by_label = found.setdefault(device, {})
+                    before = by_label.get(owner.label, Owned(0, 0))
+                    by_label[owner.label] = Owned(before.bytes + owned.bytes, before.blocks + owned.blocks)
+        return found
