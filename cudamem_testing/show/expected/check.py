@@ -1,0 +1,151 @@
+"""Compare a text with the expected one: what result objects and tests call.
+
+PYTEST_DONT_REWRITE
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from .callsite import CallSite
+from .difference import difference, visible
+from .edits import Place, SideFile, Wish
+from .errors import ConflictError, NotAcceptedError, NotLocatedError, TextMismatchError
+from .files import shown
+from .session import Session
+from .text import canonical
+
+HOW = "to accept the actual text: pytest --cudamem-update=expected, or EXPECTTEST_ACCEPT=1"
+
+
+def assert_text(
+    actual: str,
+    expected: str | Mapping[str, str] | None,
+    *,
+    key: str | None = None,
+    argument: str = "expected",
+    depth: int = 1,
+    session: Session | None = None,
+) -> None:
+    """Check `actual` against the text written at a call.
+
+    In a test, call it with the literal. A method ``assert_x(self, expected)`` passes ``depth=2``, so that the
+    literal is looked for in the call of the method.
+
+    Args:
+        actual: the text at hand.
+        expected: the text wanted; or one text per key; or None, if it is kept in a side file.
+        key: which text of a mapping is meant, such as the kind of device. A plain text holds for every key.
+        argument: the name of the parameter that takes the literal.
+        depth: which call holds the literal; 1 is the call of this function, 2 the call of its caller.
+        session: the run; by default the current session, and without one texts are only compared.
+
+    Raises:
+        TextMismatchError: the texts differ.
+        NotAcceptedError: they differ, the session accepts texts, but not this one.
+        ConflictError: the session accepts texts, and another test wants another text here.
+        TypeError: a text is not a ``str``.
+    """
+    __tracebackhide__ = True
+    at = CallSite.of_caller(depth, argument=argument)
+    check(actual, expected, at=at, key=key, session=session)
+
+
+def check(
+    actual: str,
+    expected: str | Mapping[str, str] | None,
+    *,
+    at: CallSite,
+    key: str | None = None,
+    session: Session | None = None,
+) -> None:
+    """Check `actual` against the text written at `at`; see `assert_text`."""
+    __tracebackhide__ = True
+    text, given = canonical(_text("actual text", actual)), _given(expected, key)
+    session = session or Session.current()
+    accept = session is not None and session.accept
+    place, wanted, obstacle = None, given, None
+    if session is not None and (accept or session.may_have_side_files(at)):
+        try:
+            place, wanted = session.find(at, expected, key)
+        except NotLocatedError as error:
+            obstacle = str(error)
+        obstacle = session.refusal or obstacle
+        if accept and place is not None and obstacle is None:
+            _record(session, place, Wish(text, session.test_name(at), wanted), at)
+            return
+    if wanted is not None and canonical(wanted) == text:
+        return
+    kind: type[TextMismatchError] = NotAcceptedError if accept else TextMismatchError
+    kept = place.file if isinstance(place, SideFile) and wanted is not given else None
+    raise kind(
+        "\n".join([*_problem(text, wanted, expected, key, at, kept), f"not accepted: {obstacle}" if accept else HOW]),
+        actual=text,
+        expected=None if wanted is None else canonical(wanted),
+    )
+
+
+@contextmanager
+def accepting() -> Iterator[Session]:
+    """Accept the texts of the checks in the block, and write them when it ends: for use without pytest.
+
+    Raises:
+        NotWrittenError: at the end, if a text could not be written.
+    """
+    session = Session(accept=True)
+    try:
+        with session.activate():
+            yield session
+    finally:
+        written = session.write()
+    written.raise_if_refused()
+
+
+def _record(session: Session, place: Place, wish: Wish, at: CallSite) -> None:
+    __tracebackhide__ = True
+    earlier = session.edits.want(place, wish)
+    if earlier is None:
+        return
+    lines = [f"two different texts are wanted in one place, {_where(at)}; neither will be written"]
+    for one in (earlier, wish):
+        lines += [f"{one.test} wants:", *(f"    | {line}".rstrip() for line in one.text.split("\n"))]
+    lines.append("give each a call of its own, a text per key, or an argument that is no literal")
+    raise ConflictError("\n".join(lines), actual=wish.text, expected=earlier.text)
+
+
+def _problem(
+    text: str,
+    wanted: str | None,
+    expected: str | Mapping[str, str] | None,
+    key: str | None,
+    at: CallSite,
+    kept: Path | None,
+) -> Iterator[str]:
+    if wanted is not None:
+        yield f"the text is not the expected one, {_where(at)}" + (f" (kept in {shown(kept)})" if kept else "")
+        yield difference(canonical(wanted), text)
+        return
+    if isinstance(expected, Mapping):
+        there = ", ".join(map(repr, expected)) or "none"
+        yield f"there is no expected text for {key!r} yet, {_where(at)}; there is: {there}"
+    else:
+        yield f"there is no expected text yet, {_where(at)}"
+    yield from (f"+{visible(line)}" for line in text.split("\n"))
+
+
+def _where(at: CallSite) -> str:
+    return f"{shown(Path(at.file))}:{at.line}"
+
+
+def _given(expected: str | Mapping[str, str] | None, key: str | None) -> str | None:
+    if isinstance(expected, Mapping):
+        if key is None:
+            raise ValueError("a mapping of expected texts needs the key of the text that is meant")
+        return _text(f"expected text for {key!r}", expected[key]) if key in expected else None
+    return None if expected is None else _text("expected text", expected)
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"the {what} must be a str, got {type(value).__name__}")
+    return value

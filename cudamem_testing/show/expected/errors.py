@@ -1,0 +1,34 @@
+"""What a check of an expected text can raise.
+
+PYTEST_DONT_REWRITE
+"""
+
+
+class TextMismatchError(AssertionError):
+    """The actual text is not the expected one; the message holds the diff.
+
+    Attributes:
+        actual: the canonical actual text.
+        expected: the canonical expected text, or None if there is none yet.
+    """
+
+    def __init__(self, message: str, *, actual: str, expected: str | None) -> None:
+        super().__init__(message)
+        self.actual = actual
+        self.expected = expected
+
+
+class NotAcceptedError(TextMismatchError):
+    """The texts differ, accepting was asked for, and this one cannot be accepted; the message says why."""
+
+
+class ConflictError(NotAcceptedError):
+    """Two tests, or two parameters of one test, want different texts in one place."""
+
+
+class NotLocatedError(Exception):
+    """The literal of a call cannot be found in its file with certainty; the message says why."""
+
+
+class NotWrittenError(Exception):
+    """Some collected texts were not written; the message names the files and the texts."""

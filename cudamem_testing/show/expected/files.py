@@ -1,0 +1,48 @@
+"""Replace a file in one step: readers see the old content or the new one, never a part. And name one briefly.
+
+PYTEST_DONT_REWRITE
+"""
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write `content` to `path`, following links and keeping permissions; folders are made as needed.
+
+    Raises:
+        PermissionError: the file is write-protected, also where the user (root) could write all the same.
+        OSError: it cannot be written; the old file is untouched and nothing is left beside it.
+    """
+    target = Path(os.path.realpath(path))
+    old = target.stat() if target.exists() else None
+    if old is not None and not (old.st_mode & _WRITABLE and os.access(target, os.W_OK)):
+        raise PermissionError(errno.EACCES, "the file is read-only", str(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            if old is not None:
+                with suppress(OSError, AttributeError):  # the owner: kept where the system lets us
+                    os.chown(temporary, old.st_uid, old.st_gid)
+                shutil.copymode(target, temporary)
+            file.write(content)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def shown(path: Path) -> str:
+    """Return the path as messages show it: relative to the working folder if it lies there."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,112 @@
+"""One run: whether texts are accepted, which test runs now, and what was collected.
+
+Each run owns its session; nothing is global. pytest's plugin makes one for the process and passes it to what
+it hands to tests. Elsewhere `accepting` and `Session.activate` make one the current session of the context.
+
+PYTEST_DONT_REWRITE
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .callsite import CallSite
+from .edits import Edits, Place, Written
+from .side import side_file, side_folder
+
+_current: ContextVar["Session | None"] = ContextVar("expected_text_session", default=None)
+
+
+@dataclass(slots=True)
+class Session:
+    """The state of one run.
+
+    Attributes:
+        accept: collect texts that differ instead of raising.
+        refusal: why texts cannot be accepted in this process, such as in an xdist worker; a differing text
+            then raises with this reason.
+        edits: what was collected.
+    """
+
+    accept: bool = False
+    refusal: str | None = None
+    edits: Edits = field(default_factory=Edits)
+    _test: str | None = None
+    _module: Path | None = None
+    _numbers: dict[tuple[Path, str], int] = field(default_factory=dict)
+    _folders: dict[Path, bool] = field(default_factory=dict)
+
+    @staticmethod
+    def current() -> "Session | None":
+        """Return the session made current by `activate` in this thread or task."""
+        return _current.get()
+
+    @contextmanager
+    def activate(self) -> Iterator["Session"]:
+        """Make this the session of every check in the block that is not given one."""
+        token = _current.set(self)
+        try:
+            yield self
+        finally:
+            _current.reset(token)
+
+    def begin(self, test: str, module: Path | None = None) -> None:
+        """Say which test runs from now on; a test that runs again begins again.
+
+        Args:
+            test: its id, ``suites/test_x.py::TestCase::test_name[parameters]``.
+            module: the file the test is in; its content is watched from now on.
+        """
+        self._test, self._module = test, module
+        self._numbers.clear()
+        if module is not None and self.accept:
+            self.edits.watch(module)
+
+    def end(self) -> None:
+        """Say that no test runs any more."""
+        self._test = self._module = None
+
+    def write(self) -> Written:
+        """Write all collected texts."""
+        return self.edits.write()
+
+    def test_name(self, at: CallSite) -> str:
+        """Return the id of the running test, or the function that calls."""
+        return self._test if self._test is not None else f"{at.file}::{at.function}"
+
+    def may_have_side_files(self, at: CallSite) -> bool:
+        """Whether the module has a folder for texts without a literal; asked once per module."""
+        folder = side_folder(self._test_module(at))
+        if folder not in self._folders:
+            self._folders[folder] = folder.is_dir()
+        return self._folders[folder]
+
+    def find(self, at: CallSite, expected: str | Mapping[str, str] | None, key: str | None) -> tuple[Place, str | None]:
+        """Return where the text of a call is kept, and the text there (None: none yet).
+
+        The text in a side file counts, not the argument; without a side file the argument does.
+
+        Raises:
+            NotLocatedError: the call or its file cannot be identified or read.
+        """
+        place = self.edits.source(Path(at.file)).locate(at, expected, key)
+        given = expected.get(key or "") if isinstance(expected, Mapping) else expected
+        if place is not None:
+            return place, given
+        test = at.function if self._test is None else self._inner_test()
+        module = self._test_module(at)
+        number = self._numbers[module, test] = self._numbers.get((module, test), 0) + 1
+        path = side_file(module, test, number=number, key=key if isinstance(expected, Mapping) else None)
+        side, kept = self.edits.side(path)
+        return side, given if kept is None else kept
+
+    def _test_module(self, at: CallSite) -> Path:
+        return self._module if self._module is not None else Path(at.file)
+
+    def _inner_test(self) -> str:
+        """Return the test's id without its file."""
+        test = self._test or ""
+        head, separator, inner = test.partition("::")
+        return inner if separator and "[" not in head else test
