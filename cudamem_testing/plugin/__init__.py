@@ -28,10 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = config.stash[keys.SETTINGS] = Settings.from_config(config)
     if settings.on:
         _start(config, settings)
-    elif _distributes(config):
-        from cudamem_testing.plugin.collector import Collector
-
-        config.pluginmanager.register(Collector(config, settings, None), "cudamem-collector")
+    elif _distributes(config) or (settings.json is not None and not hasattr(config, "workerinput")):
+        _collect(config, settings)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -83,7 +81,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _start(config: pytest.Config, settings: Settings) -> None:
-    from cudamem_testing.plugin.collector import Collector, Worker
+    from cudamem_testing.plugin.collector import Worker
     from cudamem_testing.plugin.session import Session
 
     session = config.stash[keys.SESSION] = Session(config, settings)
@@ -91,8 +89,13 @@ def _start(config: pytest.Config, settings: Settings) -> None:
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Worker(config, session), "cudamem-worker")
     elif not config.pluginmanager.hasplugin("cudamem-collector"):
-        reporting = None if _distributes(config) else session
-        config.pluginmanager.register(Collector(config, settings, reporting), "cudamem-collector")
+        _collect(config, settings)
+
+
+def _collect(config: pytest.Config, settings: Settings) -> None:
+    from cudamem_testing.plugin.collector import Collector
+
+    config.pluginmanager.register(Collector(config, settings), "cudamem-collector")
 
 
 def _asks(items: list[pytest.Item]) -> bool:

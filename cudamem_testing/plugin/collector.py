@@ -16,7 +16,7 @@ from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import Environment, FixtureRecord, RunRecord, TestRecord
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.session import Session
-from cudamem_testing.plugin.settings import Settings
+from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.report.files import write_json
 from cudamem_testing.report.schema import (
     fixture_from_json,
@@ -32,10 +32,10 @@ WORKER_KEY = "cudamem"
 class Collector:
     """What arrived of every test, and what the run adds."""
 
-    def __init__(self, config: pytest.Config, settings: Settings, session: Session | None) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
-        self._session = session
+        self._quiet = config.get_verbosity() < 0
         self._tests: list[TestRecord] = []
         self._outcomes: dict[str, str] = {}
         self._environments: list[Environment] = []
@@ -66,26 +66,27 @@ class Collector:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the report; a failure to do so fails a run that was green."""
-        if self._session is not None:
-            self._add(totals(self._session))
+        measuring = self._config.stash.get(keys.SESSION, None)
+        if measuring is not None:
+            self._add(totals(measuring))
         run = self._config.stash[RUN] = self.run()
-        if self._settings.json is not None:
+        if self._settings.json is not None and runs_tests(self._config):
             try:
                 write_json(run, self._settings.json)
             except OSError as error:
                 self._notes.append(f"the report was not written to {self._settings.json}: {error}")
                 session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
             else:
-                self._notes.append(f"report written to {self._settings.json}")
+                if not self._quiet:
+                    self._notes.append(f"report written to {self._settings.json}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary; nothing with -q unless something failed to be measured or written."""
         run = self.run()
-        if not run.tests and not run.notes:
+        if not (run.tests or run.notes) or not runs_tests(self._config):
             return
-        quiet = self._config.get_verbosity() < 0
-        top = 0 if quiet else self._settings.top
-        if not quiet or run.notes or any(test.findings for test in run.tests):
+        top = 0 if self._quiet else self._settings.top
+        if not self._quiet or run.notes or any(test.findings for test in run.tests):
             terminalreporter.write_sep("=", "cudamem summary")
             width = min(terminalreporter._tw.fullwidth, 120)
             for line in summary_lines(run, top=top, width=width):

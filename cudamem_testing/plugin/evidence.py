@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.limits import Breach
@@ -132,11 +133,15 @@ class Explainer:
 
 def first_moment(recording: Recording, window: Window) -> int:
     """The moment at which the window began; the first that is kept where older events were dropped."""
-    opened, closed = window.opened, window.closed
-    if opened is None or closed is None or opened.allocations is None or closed.allocations is None:
+    return moment_of(recording, window.opened, window.closed)
+
+
+def moment_of(recording: Recording, then: Counters | None, now: Counters | None) -> int:
+    """The moment at which ``then`` was read, in a recording taken when ``now`` was; 0 where that is not known."""
+    if then is None or now is None or then.allocations is None or now.allocations is None:
         return 0
-    allocations = closed.allocations - opened.allocations
-    frees = allocations - ((closed.blocks or 0) - (opened.blocks or 0))
+    allocations = now.allocations - then.allocations
+    frees = allocations - ((now.blocks or 0) - (then.blocks or 0))
     return moment_before_last(recording, allocations, frees) or 0
 
 

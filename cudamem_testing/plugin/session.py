@@ -24,17 +24,19 @@ from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import let_go
+from cudamem_testing.plugin.leaks import LeakCheck, Subject
+from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.report.schema import record_to_json
-from cudamem_testing.windows.judge import Judge
+from cudamem_testing.windows.judge import Judge, ignored_below
 from cudamem_testing.windows.memory import OverBudget
 from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Span, Tracker
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import Window
-    from cudamem_testing.plugin.settings import Settings
 
 OVER_BUDGET = "OVER BUDGET"
 
@@ -56,6 +58,7 @@ class Running:
         self.warming_up = False
         self.failure: BaseException | None = None
         self.owner = Owner(item.nodeid)
+        self.foreign: list[Window] = []
         self.disown: Callable[[], None] = lambda: None
 
     def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> bool:
@@ -89,6 +92,7 @@ class Session:
         self.owners = Owners(self.tracker)
         self.evidence = Evidence(self.tracker, config.rootpath, self.owners.names)
         self.judge = Judge(self.evidence.explainer)
+        self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self._ignore_below)
         self.fixtures: list[FixtureRecord] = []
         self.running: Running | None = None
         self._attempts: dict[str, int] = {}
@@ -100,6 +104,20 @@ class Session:
     def environment(self) -> Environment:
         """What is measured where."""
         return self.recorders.environment
+
+    def _ignore_below(self, device: Device) -> int:
+        return ignored_below(device) if self.settings.ignore_below is None else self.settings.ignore_below
+
+    def _retained(self, running: Running, severity: str) -> list[Finding]:
+        """What the leak check finds at the end of a test; a test that failed already is warned, not failed again."""
+        error = running.failure
+        release = None if error is None or self.config.getoption("usepdb", False) else lambda: let_go(error)
+        if not self.settings.on or severity == "off":
+            if release is not None:
+                release()
+            return []
+        subject = Subject(running.whole, running.owner, running.foreign, release)
+        return self.leaks.judge(subject, Severity.WARN if severity == "warn" or error else Severity.FAIL)
 
     def prepare(self) -> None:
         """Put the recorders to work once torch is there; until then there is nothing to measure."""
@@ -120,7 +138,7 @@ class Session:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
         """Collection has imported what the tests need: build and start the recorders outside any test."""
-        if not self.config.option.collectonly:
+        if runs_tests(self.config):
             self.prepare()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -182,11 +200,11 @@ class Session:
             failed = False
         finally:
             self._drop_arguments(item)
-            if running.failure is not None and not self.config.getoption("usepdb", False):
-                let_go(running.failure)
             running.windows += self.tracker.close(running.phase)
+            leaked = self._retained(running, self.settings.leaks)
             whole = self.tracker.close(running.whole)
             found = [] if running.failure is not None else self.judge.whole(running.budgets, whole)
+            found = [*found, *leaked]
             running.findings += found
             self._unsaid = found
             item.stash[RECORD] = running.record(whole if self.tracker.recorders else ())
@@ -242,10 +260,13 @@ class Session:
         self.prepare()
         name = fixturedef.argname
         span = self.tracker.open(f"setup of fixture {name!r}", exclusive=True)
+        back = self.owners.enter(self.owners.new(f"fixture {name!r}"))
         try:
             return (yield)
         finally:
             windows = self.tracker.close(span)
+            back()
+            running.foreign += windows
             self.fixtures.append(FixtureRecord(name, fixturedef.scope, running.item.nodeid, windows))
             fixturedef.addfinalizer(lambda: self._begin_teardown(fixturedef))  # runs first: the last one added
 
@@ -262,6 +283,8 @@ class Session:
             if self.running is not None and self.running.phase.name == "teardown":
                 (getattr(self.running.item, "funcargs", None) or {}).pop(fixturedef.argname, None)
             windows = self.tracker.close(span)
+            if self.running is not None:
+                self.running.foreign += windows
             nodeid = "" if self.running is None else self.running.item.nodeid
             self.fixtures.append(FixtureRecord(fixturedef.argname, fixturedef.scope, nodeid, windows))
 
@@ -284,7 +307,9 @@ class Session:
         if arguments:
             span = self.tracker.open("values of wider fixtures", exclusive=True)
             arguments.clear()
-            self.tracker.close(span)
+            windows = self.tracker.close(span)
+            if self.running is not None:
+                self.running.foreign += windows
 
     def _warm_up(self, running: Running) -> None:
         runs = next((one.warmup for one in running.budgets if one.warmup), 0)

@@ -40,6 +40,10 @@ OPTIONS = (
     Option(
         "--cudamem-device", "what to measure: auto (CUDA if there is any, else cpu), cuda, cuda:N, cpu, all", "DEVICE"
     ),
+    Option("--cudamem-leaks", "what a leak does: fail (default), warn, off", "fail|warn|off"),
+    Option(
+        "--cudamem-ignore-below", "smaller retained totals are not judged (default 0 on CUDA, 64KiB on CPU)", "SIZE"
+    ),
     Option("--cudamem-budget", "budget of every test without its own, such as peak=2GiB,retained=0", "LIMITS"),
     Option("--cudamem-stacks", "auto (stacks and events for evidence) or off", "auto|off"),
     Option("--cudamem-top", "rows of the summary table (default 10); 0 hides it", "N"),
@@ -55,6 +59,8 @@ class Settings:
     on: bool
     enforce: bool
     device: str | Device
+    leaks: str
+    ignore_below: int | None
     budget: Budget | None
     stacks: bool
     top: int
@@ -75,15 +81,23 @@ class Settings:
             on=enforce and read.flag("cudamem"),
             enforce=enforce,
             device=read.parsed("cudamem_device", _device, "auto"),
+            leaks=read.parsed("cudamem_leaks", _severity, "fail"),
+            ignore_below=read.parsed("cudamem_ignore_below", _size, None),
             budget=read.parsed("cudamem_budget", _budget, None),
             stacks=read.parsed("cudamem_stacks", _stacks, True),
             top=read.parsed("cudamem_top", _count, 10),
-            dump=read.parsed("cudamem_dump", lambda text: _folder(config, text), None),
-            json=read.parsed("cudamem_json", lambda text: _file(_base(config), text), None),
+            dump=read.parsed("cudamem_dump", lambda text: _folder(_base(config, "cudamem_dump"), text), None),
+            json=read.parsed("cudamem_json", lambda text: _file(_base(config, "cudamem_json"), text), None),
         )
         if problems:
             raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
         return settings
+
+
+def runs_tests(config: pytest.Config) -> bool:
+    """Whether the run was asked for more than its plan or a list."""
+    plans = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
+    return not any(config.getoption(name, False) for name in plans)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -149,15 +163,27 @@ def _stacks(text: str) -> bool:
     return text == "auto"
 
 
+def _severity(text: str) -> str:
+    if text not in ("fail", "warn", "off"):
+        raise ValueError(f"{text!r} is not known: write fail, warn or off")
+    return text
+
+
+def _size(text: str) -> int:
+    from cudamem_testing.model.sizes import parse_size
+
+    return parse_size(text)
+
+
 def _count(text: str) -> int:
     if not text.isdecimal():
         raise ValueError(f"{text!r} is not a number of rows")
     return int(text)
 
 
-def _base(config: pytest.Config) -> Path:
+def _base(config: pytest.Config, name: str) -> Path:
     """Where a relative path starts: a flag's at the folder of the call, an ini file's at its own."""
-    if config.getoption("cudamem_json") is None and config.inipath is not None:
+    if config.getoption(name) is None and config.inipath is not None:
         return config.inipath.parent
     return config.invocation_params.dir
 
@@ -169,8 +195,8 @@ def _file(base: Path, text: str) -> Path:
     return path
 
 
-def _folder(config: pytest.Config, text: str) -> Path:
-    path = config.invocation_params.dir / text
+def _folder(base: Path, text: str) -> Path:
+    path = base / text
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file")
     return path

@@ -1,0 +1,23 @@
+"""The two ways of running an inner pytest, as fixtures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from suites.plugin.inner import Inner
+from suites.plugin.inner import run_inner as in_process
+from suites.plugin.inner import run_outer as in_subprocess
+
+
+@pytest.fixture
+def run_inner(pytester: pytest.Pytester) -> Callable[..., Inner]:
+    """Run pytest in this process over some files: ``run_inner(files, *args) -> Inner``."""
+    return lambda files, *args, **options: in_process(pytester, files, *args, **options)
+
+
+@pytest.fixture
+def run_outer(pytester: pytest.Pytester) -> Callable[..., Inner]:
+    """Run pytest in another process over some files: ``run_outer(files, *args) -> Inner``."""
+    return lambda files, *args, **options: in_subprocess(pytester, files, *args, **options)

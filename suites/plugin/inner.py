@@ -1,0 +1,156 @@
+"""Runs pytest inside a test, and gives what it printed together with what it measured.
+
+Most runs stay in this process, where one costs well under a tenth of a second: torch is imported already and no other
+plugin is loaded. What needs a process of its own (an import of torch, pytest-xdist) has one, and its record is read
+from the report that it writes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cudamem_testing.model.records import FixtureRecord, RunRecord, TestRecord
+from cudamem_testing.model.windows import Window
+from cudamem_testing.plugin import keys
+from cudamem_testing.plugin.collector import RUN
+from cudamem_testing.plugin.settings import Settings
+from cudamem_testing.recorders.build import cache_folder
+from cudamem_testing.report.files import read_json
+
+KIB, MIB = 2**10, 2**20
+Files = str | Mapping[str, str]
+CACHE = str(cache_folder(os.environ))  # pytester moves the home folder, and compiling takes seconds
+
+
+@dataclass(frozen=True)
+class Inner:
+    """One inner run: its exit status, its text, and the record of what was measured (``None`` when nothing was)."""
+
+    status: int
+    out: str
+    err: str
+    folder: Path
+    record: RunRecord | None
+    settings: Settings | None = None
+
+    @property
+    def run(self) -> RunRecord:
+        """The record of a run that measured something."""
+        assert self.record is not None, self.out + self.err
+        return self.record
+
+    @property
+    def lines(self) -> list[str]:
+        """What was printed, without trailing spaces."""
+        return [line.rstrip() for line in self.out.splitlines()]
+
+    @property
+    def last(self) -> str:
+        """The last line without its rulers and its duration: ``1 failed, 2 passed``."""
+        found = re.search(r"^=* ?(\w.*) in \d[\d.:s() ]*=*$", self.out, re.M)
+        assert found is not None, self.out + self.err
+        return found.group(1)
+
+    @property
+    def summary(self) -> list[str]:
+        """The lines of our summary, without its title."""
+        return self.section("cudamem summary")
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """The outcome of every measured test by its name, of the last attempt."""
+        return {test.nodeid.rpartition("::")[2]: test.outcome for test in self.run.tests}
+
+    def section(self, title: str) -> list[str]:
+        """The lines below the ruler with that title, up to the next ruler."""
+        lines = iter(self.lines)
+        for line in lines:
+            if re.fullmatch(rf"([=_])\1+ {re.escape(title)} \1\1+", line):
+                break
+        else:
+            raise AssertionError(f"no section {title!r} in:\n{self.out}")
+        found = []
+        for line in lines:
+            if re.fullmatch(r"([=_])\1{2,}(.* \1{2,})?", line):
+                break
+            found.append(line)
+        return found
+
+    def has_section(self, title: str) -> bool:
+        """Whether there is a ruler with that title."""
+        return re.search(rf"^[=_]+ {re.escape(title)} [=_]+$", self.out, re.M) is not None
+
+    def test(self, name: str) -> TestRecord:
+        """The last record of a test."""
+        return self.run.test(name)
+
+    def window(self, test: str, name: str = "call") -> Window:
+        """One window of a test."""
+        return self.run.test(test).window(name)
+
+    def fixture(self, name: str) -> tuple[FixtureRecord, ...]:
+        """The records of one wider fixture."""
+        return tuple(record for record in self.run.fixtures if record.name == name)
+
+
+class _Catch:
+    """Hears of the inner session's config before it is gone."""
+
+    record: RunRecord | None = None
+    settings: Settings | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        self.record = config.stash.get(RUN, None)
+        self.settings = config.stash.get(keys.SETTINGS, None)
+
+
+def write(pytester: pytest.Pytester, files: Files) -> None:
+    """Write the files of a scratch project; one text alone is ``test_it.py``."""
+    for name, text in ({"test_it.py": files} if isinstance(files, str) else files).items():
+        path = pytester.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
+
+
+def run_inner(pytester: pytest.Pytester, files: Files, *args: str, plugins: Sequence[str] = ()) -> Inner:
+    """Run pytest in this process with our plugin and the named ones only; the clock's line of 80 columns is fixed."""
+    write(pytester, files)
+    catch = _Catch()
+    loaded = [piece for name in ("cudamem", *plugins) for piece in ("-p", name)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        patch.setenv("COLUMNS", "80")
+        patch.setenv("CUDAMEM_CACHE", CACHE)
+        result = pytester.runpytest_inprocess(*loaded, *args, plugins=[catch])
+    return Inner(int(result.ret), result.stdout.str(), result.stderr.str(), pytester.path, catch.record, catch.settings)
+
+
+def run_outer(
+    pytester: pytest.Pytester, files: Files, *args: str, python: Sequence[str] = (), report: bool = True, **environ: str
+) -> Inner:
+    """Run pytest in a process of its own, with every installed plugin; the record comes from its JSON report."""
+    write(pytester, files)
+    path = pytester.path / "report.json"
+    command = [sys.executable, *python, "-m", "pytest", *args, *([f"--cudamem-json={path}"] if report else [])]
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        command,
+        cwd=pytester.path,
+        env={**os.environ, "COLUMNS": "80", "CUDAMEM_CACHE": CACHE, "PYTHONPATH": root, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    record = read_json(path) if path.exists() else None
+    return Inner(done.returncode, done.stdout, done.stderr, pytester.path, record)

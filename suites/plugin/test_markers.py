@@ -1,0 +1,287 @@
+"""The marker ``memory_budget``: where it can stand, what it refuses, and which of several wins."""
+
+from __future__ import annotations
+
+import pytest
+
+USAGE_ERROR = 4
+KNOWN = "absolute, allocations, at_least, device, peak, reserved, retained, retries, warmup"
+SIZES = "write bytes as an int, or a number with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
+
+BAD = """
+    import pytest
+    budget = pytest.mark.memory_budget
+
+    @budget("1MiB")
+    def test_positional(): pass
+
+    @budget(speed=3, colour=1)
+    def test_unknown(): pass
+
+    @budget(peak="lots", retained=-1, device="tpu", absolute="yes", warmup=-1)
+    def test_many(): pass
+
+    @budget()
+    def test_empty(): pass
+
+    @budget(peak={})
+    def test_no_device(): pass
+
+    @budget(peak={"cuda": 1}, device="cpu")
+    def test_two_devices(): pass
+
+    @budget(peak=True)
+    def test_bool(): pass
+
+    @budget(allocations="3")
+    def test_count(): pass
+
+    @budget(at_least={"speed": 3})
+    def test_lower_metric(): pass
+
+    @budget(peak="1MiB", at_least="2MiB")
+    def test_contradiction(): pass
+
+    @budget(at_least={"retained": "2MiB"})
+    class TestClass:
+        @budget(retained="1MiB")
+        def test_contradiction_of_two(self): pass
+
+    @pytest.mark.parametrize("size", [pytest.param(1, marks=budget(peak="x")), 2])
+    def test_parameter(size): pass
+
+    @budget(peak="1MiB")
+    def test_good(): pass
+"""
+
+
+def test_one_message_names_every_bad_test_and_argument(run_inner):
+    inner = run_inner(BAD, "--strict-markers")
+    assert (inner.status, inner.record) == (USAGE_ERROR, None)
+    problems = [
+        ("test_positional", "takes keyword arguments only, such as peak='1MiB'"),
+        ("test_unknown", f"has no argument colour, speed: it takes {KNOWN}"),
+        ("test_many", "device 'tpu' is not known: write cpu, cuda, cuda:N or host"),
+        ("test_many", "absolute='yes' is not True or False"),
+        ("test_many", "warmup=-1 is not a number of runs"),
+        ("test_many", f"peak: size 'lots' is not understood: {SIZES}"),
+        ("test_many", f"retained: size -1 is negative: {SIZES}"),
+        ("test_empty", "no limit is given: write for example peak='512MiB'"),
+        ("test_no_device", "peak={} names no device"),
+        ("test_two_devices", "peak: names cuda beside device=cpu"),
+        ("test_bool", f"peak: size True is a bool: {SIZES}"),
+        ("test_count", "allocations: '3' is not a count: write an int of 0 or more"),
+        (
+            "test_lower_metric",
+            "at_least has the unknown metric 'speed': write peak, reserved, retained, allocations, retries",
+        ),
+        ("test_contradiction", "at_least peak of 2.0 MiB is above the limit of 1.0 MiB"),
+        (
+            "TestClass::test_contradiction_of_two",
+            "at_least retained of 2.0 MiB is above the limit of 1.0 MiB",
+        ),
+        ("test_parameter[1]", f"peak: size 'x' is not understood: {SIZES}"),
+    ]
+    expected = [f"cudamem: test_it.py::{test}: memory_budget {problem}" for test, problem in problems]
+    assert inner.err.strip().splitlines() == [f"ERROR: {expected[0]}", *expected[1:]]
+
+
+def test_bad_markers_stop_the_run_when_nothing_is_enforced_too(run_inner):
+    inner = run_inner(BAD, "--no-cudamem", "-k", "test_empty")
+    assert inner.status == USAGE_ERROR
+
+
+def test_the_budget_of_the_run_must_not_contradict_a_test(run_inner):
+    file = """
+        import pytest
+        @pytest.mark.memory_budget(at_least="2MiB")
+        def test_needs_more(): pass
+    """
+    inner = run_inner(file, "--cudamem", "--cudamem-budget=peak=1MiB")
+    assert inner.status == USAGE_ERROR
+    assert inner.err.strip() == (
+        "ERROR: cudamem: test_it.py::test_needs_more: "
+        "memory_budget at_least peak of 2.0 MiB is above the limit of 1.0 MiB"
+    )
+
+
+def test_a_misspelled_marker_is_refused_by_strict_markers(run_inner):
+    file = """
+        import pytest
+        @pytest.mark.memory_budgets(peak=1)
+        def test_it(): pass
+    """
+    inner = run_inner(file, "--strict-markers")
+    assert inner.status == 2
+    assert "'memory_budgets' not found in `markers` configuration option" in inner.out
+
+
+NEAREST = """
+    import pytest, torch
+    budget = pytest.mark.memory_budget
+    pytestmark = budget(peak="1KiB", retained="1KiB", allocations=9)
+
+    def takes(kib):
+        torch.empty(kib * 256)
+
+    def test_of_module():
+        takes(2)
+
+    @budget(peak="4KiB")
+    def test_of_function():
+        takes(2)
+
+    @budget(peak="1KiB")
+    @budget(peak="4KiB")
+    def test_of_the_nearest_decorator():
+        takes(2)
+
+    @budget(peak=None, retained="2KiB")
+    def test_none_is_not_written_down():
+        takes(2)
+
+    @budget(peak={"cpu": None})
+    def test_lifted():
+        takes(2)
+
+    @budget(peak={"cuda": "8KiB"})
+    def test_other_device():
+        takes(2)
+
+    @budget(peak="1KiB")
+    @pytest.mark.parametrize("kib", [2, pytest.param(3, marks=budget(peak="4KiB")), 1])
+    def test_of_parameter(kib):
+        takes(kib)
+
+    @budget(peak="1KiB")
+    class TestBase:
+        def test_of_class(self):
+            takes(2)
+
+        @budget(peak="4KiB")
+        def test_of_method(self):
+            takes(2)
+
+    @budget(peak="4KiB")
+    class TestDerived(TestBase):
+        pass
+
+    class TestInherits(TestBase):
+        pass
+
+    @budget(at_least={"allocations": 2})
+    def test_other_metrics_stay():
+        takes(1)
+"""
+
+
+def test_the_nearest_budget_wins_for_each_metric_and_device(run_inner):
+    inner = run_inner(NEAREST)
+    over = "cudamem: peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB (cpu)"
+    failing = {
+        test.nodeid.partition("::")[2]: [finding.message for finding in test.failing]
+        for test in inner.run.tests
+        if test.outcome == "failed"
+    }
+    assert failing == {
+        "test_of_module": [over],
+        "test_none_is_not_written_down": [over],
+        "test_other_device": [over],
+        "test_of_parameter[2]": [over],
+        "TestBase::test_of_class": [over],
+        "TestInherits::test_of_class": [over],
+        "test_other_metrics_stay": ["cudamem: allocations 1 is under its lower bound of 2 by 1 (cpu)"],
+    }
+    assert inner.last == "7 failed, 9 passed"
+
+
+def test_markers_added_while_collecting(run_inner):
+    files = {
+        "conftest.py": """
+            import pytest
+            def pytest_collection_modifyitems(items):
+                for item in items:
+                    item.add_marker(pytest.mark.memory_budget(peak="1KiB"))
+        """,
+        "test_it.py": """
+            import torch
+            def test_it():
+                torch.empty(512)
+        """,
+    }
+    inner = run_inner(files)
+    assert inner.outcomes == {"test_it": "failed"}
+    assert inner.last == "1 failed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("TestUnit::test_it", "a unittest.TestCase cannot run its method twice"),
+        ("test_async", "an async test is run by its own plugin"),
+        ("test_given", "hypothesis already repeats the body"),
+        ("test_subtests", "subtests would count the repetitions"),
+        ("test_benchmark", "pytest-benchmark would count the repetitions"),
+    ],
+)
+def test_warmup_is_refused_where_the_body_cannot_be_repeated(run_inner, kind, reason):
+    file = """
+        import unittest
+        import pytest, hypothesis
+        from hypothesis import strategies
+
+        @pytest.fixture
+        def benchmark(): pass
+
+        @pytest.fixture
+        def subtests(): pass
+
+        warm = pytest.mark.memory_budget(peak="1MiB", warmup=1)
+
+        @warm
+        class TestUnit(unittest.TestCase):
+            def test_it(self): pass
+
+        @warm
+        async def test_async(): pass
+
+        @warm
+        @hypothesis.given(strategies.integers())
+        def test_given(number): pass
+
+        @warm
+        def test_subtests(subtests): pass
+
+        @warm
+        def test_benchmark(benchmark): pass
+
+        @warm
+        def test_plain(): pass
+    """
+    inner = run_inner(file)
+    line = f"cudamem: test_it.py::{kind}: memory_budget warmup is not possible: {reason}"
+    assert line in inner.err.replace("ERROR: ", "").splitlines()
+    assert (inner.status, inner.err.count("warmup")) == (USAGE_ERROR, 5)
+
+
+def test_warmup_is_refused_for_doctests(run_inner):
+    files = {
+        "conftest.py": """
+            import pytest
+            def pytest_collection_modifyitems(items):
+                for item in items:
+                    item.add_marker(pytest.mark.memory_budget(warmup=2))
+        """,
+        "test_it.py": '''
+            def helper():
+                """
+                >>> 1
+                1
+                """
+        ''',
+    }
+    inner = run_inner(files, "--doctest-modules")
+    assert inner.err.strip() == (
+        "ERROR: cudamem: test_it.py::test_it.helper: memory_budget warmup is not possible: "
+        "a DoctestItem has no body to repeat"
+    )

@@ -1,0 +1,232 @@
+"""Flags, their ini twins, the header, and every usage error with its text."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from cudamem_testing.model.limits import budget
+from cudamem_testing.plugin.settings import OPTIONS, Settings
+
+PASSES = "def test_passes(): pass"
+TORCH = metadata.version("torch")
+USAGE_ERROR = 4
+
+
+def values(settings: Settings) -> dict[str, object]:
+    """Every setting by its name, a device as text."""
+    return {one.name: getattr(settings, one.name) for one in fields(settings)} | {"device": str(settings.device)}
+
+
+def test_defaults(run_inner):
+    assert values(run_inner(PASSES).settings) == {
+        "on": False,
+        "enforce": True,
+        "device": "auto",
+        "budget": None,
+        "stacks": True,
+        "top": 10,
+        "json": None,
+        "dump": None,
+    }
+
+
+def test_flags(run_inner, pytester):
+    flags = ("--cudamem", "--cudamem-device=cuda:1", "--cudamem-budget= peak=2GiB, retained=0 ", "--cudamem-top=3")
+    files = ("--cudamem-json=out/report.json", "--cudamem-dump=dumps")
+    assert values(run_inner(PASSES, "--collect-only", *flags, *files, "--cudamem-stacks=off").settings) == {
+        "on": True,
+        "enforce": True,
+        "device": "cuda:1",
+        "budget": budget(peak="2GiB", retained=0, source="--cudamem-budget"),
+        "stacks": False,
+        "top": 3,
+        "json": pytester.path / "out/report.json",
+        "dump": pytester.path / "dumps",
+    }
+
+
+def test_the_flag_to_enforce_nothing_wins(run_inner):
+    found = run_inner(PASSES, "--cudamem", "--no-cudamem").settings
+    assert (found.on, found.enforce) == (False, False)
+
+
+NATIVE = """[tool.pytest]
+cudamem = true
+cudamem_device = "cpu"
+cudamem_budget = "peak=1GiB"
+cudamem_stacks = "off"
+cudamem_top = "4"
+cudamem_json = "reports/memory.json"
+cudamem_dump = "dumps"
+"""
+INI = """cudamem = true
+cudamem_device = cpu
+cudamem_budget = peak=1GiB
+cudamem_stacks = off
+cudamem_top = 4
+cudamem_json = reports/memory.json
+cudamem_dump = dumps
+"""
+TOML = NATIVE.replace("[tool.pytest]", "[tool.pytest.ini_options]")
+KINDS = {
+    "pytest.ini": f"[pytest]\n{INI}",
+    "tox.ini": f"[pytest]\n{INI}",
+    "setup.cfg": f"[tool:pytest]\n{INI}",
+    "pyproject.toml": TOML,
+}
+if hasattr(pytest, "version_tuple") and pytest.version_tuple >= (9, 0):
+    KINDS["native/pyproject.toml"] = NATIVE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ini_files(run_inner, pytester, monkeypatch, kind):
+    """Each says the same; a relative path starts at the folder of the file, not of the call; flags win."""
+    below = pytester.mkdir("below")
+    files = {Path(kind).name: KINDS[kind], "below/test_it.py": PASSES}
+    monkeypatch.chdir(below)
+    expected = {
+        "on": True,
+        "enforce": True,
+        "device": "cpu",
+        "budget": budget(peak="1GiB", source="--cudamem-budget"),
+        "stacks": False,
+        "top": 4,
+        "json": pytester.path / "reports/memory.json",
+        "dump": pytester.path / "dumps",
+    }
+    assert values(run_inner(files, "--collect-only").settings) == expected
+    found = run_inner({}, "--collect-only", "--cudamem-json=mine.json", "--cudamem-top=5").settings
+    assert values(found) == expected | {"json": below / "mine.json", "top": 5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [
+        (
+            ["--cudamem-device=gpu"],
+            ["--cudamem-device: device 'gpu' is not known: write auto, all, cpu, cuda or cuda:N"],
+        ),
+        (
+            ["--cudamem-device=host"],
+            ["--cudamem-device: device 'host' is not known: write auto, all, cpu, cuda or cuda:N"],
+        ),
+        (
+            ["--cudamem-budget=peak=12XB"],
+            [
+                "--cudamem-budget: peak: size '12XB' has the unknown unit 'XB': write bytes as an int, or a number "
+                "with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
+            ],
+        ),
+        (["--cudamem-budget=peak=1,peak=2"], ["--cudamem-budget: peak is given twice"]),
+        (["--cudamem-budget=,"], ["--cudamem-budget: no limit is given: write for example peak='512MiB'"]),
+        (
+            ["--cudamem-budget=speed=1,peak"],
+            [
+                "--cudamem-budget: 'speed=1' is not METRIC=SIZE with a metric of peak, reserved, retained, "
+                "allocations, retries",
+                "--cudamem-budget: 'peak' is not METRIC=SIZE with a metric of peak, reserved, retained, "
+                "allocations, retries",
+            ],
+        ),
+        (
+            ["--cudamem-budget=allocations=1MiB"],
+            ["--cudamem-budget: allocations: '1MiB' is not a count: write an int of 0 or more"],
+        ),
+        (["--cudamem-top=-1"], ["--cudamem-top: '-1' is not a number of rows"]),
+        (["--cudamem-top=many"], ["--cudamem-top: 'many' is not a number of rows"]),
+        (["--cudamem-stacks=on"], ["--cudamem-stacks: 'on' is not known: write auto or off"]),
+        (["--cudamem-json={path}"], ["--cudamem-json: {path} is a folder"]),
+        (["-o", "cudamem=perhaps"], ["ini cudamem: invalid truth value 'perhaps'"]),
+        (["-o", "cudamem_top=x"], ["ini cudamem_top: 'x' is not a number of rows"]),
+    ],
+)
+def test_usage_errors(run_inner, pytester, arguments, problems):
+    inner = run_inner(PASSES, *[argument.format(path=pytester.path) for argument in arguments])
+    expected = [f"cudamem: {problem.format(path=pytester.path)}" for problem in problems]
+    assert inner.err.strip().splitlines() == [f"ERROR: {expected[0]}", *expected[1:]]
+    assert (inner.status, inner.record) == (USAGE_ERROR, None)
+    assert "test_it.py" not in inner.out  # nothing ran
+
+
+def test_all_usage_errors_are_named_together(run_inner):
+    wrong = ("--cudamem-device=tpu", "--cudamem-budget=peak=1XB,retained=1,retained=2", "--cudamem-top=x")
+    inner = run_inner(PASSES, "--cudamem", *wrong)
+    assert inner.status == USAGE_ERROR
+    assert inner.err.strip().splitlines() == [
+        "ERROR: cudamem: --cudamem-device: device 'tpu' is not known: write auto, all, cpu, cuda or cuda:N",
+        "cudamem: --cudamem-budget: retained is given twice",
+        "cudamem: --cudamem-budget: peak: size '1XB' has the unknown unit 'XB': write bytes as an int, or a number "
+        "with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)",
+        "cudamem: --cudamem-top: 'x' is not a number of rows",
+    ]
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 8 has no native TOML tables")
+def test_a_number_in_native_toml_is_a_usage_error(run_inner, pytester):
+    files = {"test_it.py": PASSES, "pyproject.toml": "[tool.pytest]\ncudamem_top = 4\ncudamem = 'yes'\n"}
+    inner = run_inner(files)
+    path = pytester.path / "pyproject.toml"
+    assert inner.status == USAGE_ERROR
+    assert inner.err.strip().splitlines() == [
+        f"ERROR: cudamem: ini cudamem: {path}: config option 'cudamem' expects a bool, got str: 'yes'",
+        f"cudamem: ini cudamem_top: {path}: config option 'cudamem_top' expects a string, got int: 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], f"cudamem: device auto, torch {TORCH}"),
+        (["--cudamem-device=cpu"], f"cudamem: device cpu, torch {TORCH}"),
+        (
+            ["--cudamem-device=all", "--cudamem-budget=peak=2GiB,retained=0", "--cudamem-stacks=off"],
+            f"cudamem: device all, budget peak at most 2.0 GiB, retained at most 0 B, stacks off, torch {TORCH}",
+        ),
+    ],
+)
+def test_header(run_inner, monkeypatch, arguments, line):
+    monkeypatch.setattr("cudamem_testing.plugin.header.visible_names", lambda: ())
+    inner = run_inner(PASSES, "--cudamem", *arguments)
+    assert [one for one in inner.lines if one.startswith("cudamem: ")] == [line]
+
+
+def test_header_names_cards_that_nvml_knows_once(run_inner, monkeypatch):
+    monkeypatch.setattr("cudamem_testing.plugin.header.visible_names", lambda: ("NVIDIA H100", "NVIDIA H100", "T4"))
+    inner = run_inner(PASSES, "--cudamem")
+    assert f"cudamem: device auto, torch {TORCH}, NVIDIA H100, T4" in inner.lines
+
+
+def test_header_without_torch(run_inner, monkeypatch):
+    monkeypatch.setattr("cudamem_testing.torch_api.version", lambda: None)
+    monkeypatch.setattr("cudamem_testing.plugin.header.visible_names", lambda: ())
+    assert "cudamem: device auto, torch is not installed" in run_inner(PASSES, "--cudamem").lines
+
+
+def test_every_flag_stands_in_the_help(run_inner):
+    inner = run_inner("", "--help")
+    assert inner.status == 0
+    words = inner.out.split()
+    for option in OPTIONS:
+        assert any(word.partition("=")[0] == option.flag for word in words), option.flag
+        assert any(word == option.name for word in words) or not option.ini, option.name
+
+
+def test_markers_stand_in_the_list_of_markers(run_inner):
+    inner = run_inner("", "--markers")
+    assert (
+        "@pytest.mark.memory_budget(peak, reserved, retained, allocations, retries, at_least, device, absolute, "
+        "warmup): limits for what the test takes; a size alone means at most (cudamem)"
+    ) in inner.lines
+
+
+def test_fixtures_stand_in_the_list_of_fixtures(run_inner):
+    inner = run_inner("", "--fixtures", "--cudamem")
+    place = next(number for number, line in enumerate(inner.lines) if line.startswith("cuda_memory -- "))
+    assert inner.lines[place + 1].strip() == (
+        'Windows, in-test budgets and hard limits: ``with cuda_memory.window("decode") as w``.'
+    )
+    assert not inner.has_section("cudamem summary")
