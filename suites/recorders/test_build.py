@@ -1,0 +1,190 @@
+"""Compiling the CPU recorder: where it goes, once for all processes, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+
+from cudamem_testing.recorders import build
+from cudamem_testing.recorders.build import RecorderUnavailable, cache_folder, compiled, find_compiler
+
+
+def fake_compiler(folder: Path, body: str) -> Path:
+    """A script to stand in for the compiler; `$out` is the file it is to write."""
+    script = folder / "fake c++"
+    script.write_text(f'#!/bin/sh\nfor last; do out="$last"; done\n{body}\n')
+    script.chmod(0o755)
+    return script
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of this test's own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("CUDAMEM_CACHE", str(folder))
+    return folder
+
+
+def use_compiler(monkeypatch: pytest.MonkeyPatch, script: Path) -> None:
+    monkeypatch.setenv("CXX", f"'{script}' -fast")
+
+
+def test_is_named_by_torch_and_says_once_that_it_compiles(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(monkeypatch, fake_compiler(tmp_path, f'echo "$@" >> {tmp_path}/log; echo library > "$out"'))
+    said: list[str] = []
+    path = compiled(said.append)
+    assert said == [f"compiling the CPU recorder for torch {torch.__version__} (once, a few seconds)"]
+    assert path.parent == cache
+    assert path.name.startswith(f"cpu_recorder-{torch.__version__}-")
+    assert path.read_text() == "library\n"
+    assert compiled(said.append) == path
+    assert len(said) == 1
+    (command,) = (tmp_path / "log").read_text().splitlines()
+    assert command.startswith("-fast -O2 -std=c++17 ")
+    assert f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}" in command
+    assert sorted(file.suffix for file in cache.iterdir()) == [".lock", ".so"]
+
+
+def test_name_changes_with_a_source(tmp_path: Path) -> None:
+    here = Path(build.__file__).parent
+    for name in build._SOURCES:
+        (tmp_path / name).write_bytes((here / name).read_bytes())
+    first = build._fingerprint(tmp_path)
+    assert first == build._fingerprint(here)
+    header = tmp_path / "cpu_stacks.h"
+    header.write_text(header.read_text() + "\n")
+    assert build._fingerprint(tmp_path) != first
+
+
+def test_hash_covers_every_source_beside_it() -> None:
+    here = Path(build.__file__).parent
+    beside = {file.name for file in here.iterdir() if file.suffix in (".cpp", ".h")}
+    assert beside == set(build._SOURCES)
+
+
+def test_starting_together_compiles_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = f'echo run >> {tmp_path}/log; sleep 0.3; echo library > "$out"'
+    use_compiler(monkeypatch, fake_compiler(tmp_path, body))
+    threads = [Thread(target=compiled) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "log").read_text() == "run\n"
+
+
+@pytest.mark.subprocess
+def test_processes_that_start_together_compile_once(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = f'echo run >> {tmp_path}/log; sleep 4; echo library > "$out"'
+    use_compiler(monkeypatch, fake_compiler(tmp_path, body))
+    command = [sys.executable, "-c", "from cudamem_testing.recorders.build import compiled; print(compiled())"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    paths = {process.communicate(timeout=120)[0] for process in running}
+    assert len(paths) == 1
+    assert (tmp_path / "log").read_text() == "run\n"
+
+
+def test_failed_compilation_shows_the_first_errors_and_leaves_nothing(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = 'echo half > "$out"; for i in $(seq 1 30); do echo "error $i: no such thing" >&2; done; exit 3'
+    script = fake_compiler(tmp_path, body)
+    use_compiler(monkeypatch, script)
+    with pytest.raises(RecorderUnavailable) as raised:
+        compiled()
+    lines = str(raised.value).splitlines()
+    assert lines[0] == (
+        "the C++ compiler failed (status 3); torch's headers need C++17, and recent ones a recent compiler: "
+        "install one, or set CXX to it"
+    )
+    assert lines[1].startswith(f"  '{script}' -fast -O2 ")
+    assert lines[2:] == [f"  error {i}: no such thing" for i in range(1, 13)]
+    assert [file.suffix for file in cache.iterdir()] == [".lock"]
+
+
+def test_no_compiler_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(RecorderUnavailable) as raised:
+        find_compiler({"PATH": str(tmp_path)})
+    assert str(raised.value) == (
+        "no C++ compiler found (looked for c++, g++, clang++); install one, such as the package g++ or clang, "
+        "or set CXX to it"
+    )
+    with pytest.raises(RecorderUnavailable, match=r"looked for \$CXX \(icpx\)"):
+        find_compiler({"PATH": str(tmp_path), "CXX": "icpx -v"})
+
+
+def test_compiler_is_the_chosen_one_or_the_first_there_is(tmp_path: Path) -> None:
+    for name in ("g++", "clang++"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    path = str(tmp_path)
+    assert find_compiler({"PATH": path}) == ["g++"]
+    assert find_compiler({"PATH": path, "CXX": "clang++ -v"}) == ["clang++", "-v"]
+
+
+def test_cache_folder_follows_the_environment(tmp_path: Path) -> None:
+    named, xdg, home = tmp_path / "named", tmp_path / "xdg", tmp_path / "home"
+    everything = {"CUDAMEM_CACHE": str(named), "XDG_CACHE_HOME": str(xdg), "HOME": str(home)}
+    assert cache_folder(everything) == named
+    del everything["CUDAMEM_CACHE"]
+    assert cache_folder(everything) == xdg / "cudamem_testing"
+    del everything["XDG_CACHE_HOME"]
+    assert cache_folder(everything) == home / ".cache" / "cudamem_testing"
+    assert all(folder.is_dir() for folder in (named, xdg / "cudamem_testing"))
+
+
+def test_without_a_writable_cache_a_private_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file = tmp_path / "file"
+    file.write_text("")
+    environ = {"CUDAMEM_CACHE": str(file / "below")}
+    private = tmp_path / f"cudamem_testing-{os.getuid()}"
+    assert cache_folder(environ) == private
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert cache_folder(environ) == private
+
+
+@pytest.mark.parametrize("trap", ["writable for others", "a link"])
+def test_a_temporary_folder_that_others_could_fill_is_not_used(
+    trap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    private = tmp_path / f"cudamem_testing-{os.getuid()}"
+    if trap == "a link":
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir(mode=0o700)
+        private.symlink_to(elsewhere)
+    else:
+        private.mkdir()
+        private.chmod(0o777)
+    file = tmp_path / "file"
+    file.write_text("")
+    chosen = cache_folder({"CUDAMEM_CACHE": str(file / "below")})
+    assert chosen != private
+    assert chosen.parent == tmp_path
+    assert stat.S_IMODE(chosen.stat().st_mode) == 0o700
+
+
+def test_other_systems_and_torch_without_headers_are_told(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.__file__", str(tmp_path / "torch" / "__init__.py"))
+        with pytest.raises(RecorderUnavailable) as raised:
+            compiled()
+    include = tmp_path / "torch" / "include" / "c10"
+    assert str(raised.value) == (f"this torch has no C++ headers ({include}); install torch from a wheel that has them")
+    monkeypatch.setattr("sys.platform", "win32")
+    with pytest.raises(RecorderUnavailable, match="runs on Linux and macOS, not on win32"):
+        compiled()

@@ -1,0 +1,219 @@
+"""The CPU recorder through the life of a process: fork, workers, foreign allocators, a second copy, exit."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cudamem_testing.recorders.build import RecorderUnavailable, compiled
+from cudamem_testing.recorders.native import NativeRecorder, _loaded
+
+pytestmark = pytest.mark.subprocess
+
+
+def run(folder: Path, program: str, *arguments: str) -> list[str]:
+    """Lines that a program printed; it must end well and say nothing on stderr."""
+    script = folder / "program.py"
+    script.write_text(program)
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+FORK_AND_EXIT = """
+import atexit, os, sys, threading, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from cudamem_testing.recorders.native import NativeRecorder
+
+torch.set_num_threads(1)
+native = NativeRecorder.load()
+native.install()
+native.restart_events(1000)
+native.set_recording(stacks=True, events=True)
+slot = native.slot()
+kept = torch.ones(1000)
+start = slot.read()
+
+def in_child(body):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            body()
+            sys.stdout.flush()
+            os._exit(0)
+        except BaseException as error:
+            print("child:", error, flush=True)
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def passive():
+    global kept
+    assert not native.is_installed()
+    before = slot.peek()
+    more = torch.ones(5000)
+    kept = None
+    del more
+    assert slot.peek() == before
+
+def starts_anew():
+    global kept
+    early = torch.ones(10)  # while passive
+    native.install()
+    assert native.is_installed()
+    assert slot.read()[:2] == (0, 0)
+    assert native.scan() == []
+    assert native.events().events == []
+    late = torch.ones(100)
+    (block,) = native.scan()
+    assert (block.size, native.frames(block.stack)[0].qualname) == (400, "starts_anew")
+    kept = None
+    del early
+    assert slot.read().allocated == 400
+    del late
+    assert slot.read().allocated == 0
+    assert in_child(passive) == 0
+
+print("passive child", in_child(passive))
+print("child that starts anew", in_child(starts_anew))
+print("parent unchanged", slot.read() == start, native.is_installed())
+
+# Fork while other threads allocate: nobody may die holding the mutex.
+stop = threading.Event()
+def churn():
+    while not stop.is_set():
+        torch.empty(100)
+churners = [threading.Thread(target=churn) for _ in range(2)]
+for thread in churners: thread.start()
+print("forks under load", [in_child(lambda: torch.empty(1000)) for _ in range(20)] == [0] * 20)
+stop.set()
+for thread in churners: thread.join()
+
+start = slot.read().allocated
+data = TensorDataset(torch.arange(64.0).reshape(16, 4))
+loader = DataLoader(data, batch_size=4, num_workers=2, multiprocessing_context="fork")
+total = sum(batch.sum().item() for (batch,) in loader)
+del data, loader
+print("workers", total, slot.read().allocated - start)
+
+outlives = torch.ones(100)
+uncounted = torch.ones(10)
+native.uninstall()
+level = slot.read().allocated
+del uncounted
+print("freed after uninstall", level - slot.read().allocated)
+native.install()
+
+@atexit.register
+def late():  # registered after the recorder's own: runs before it; the frames below are still there
+    torch.empty(10)
+
+class AtTheEnd:
+    def __init__(self): self.tensor = torch.ones(50)
+    def __del__(self): torch.empty(10).add(1)
+sys.cudamem_last = AtTheEnd()
+
+def daemon():  # asleep when the interpreter ends (torch itself aborts if it is in an operator then)
+    mine = torch.ones(10)
+    asleep.set()
+    time.sleep(1000)
+asleep = threading.Event()
+threading.Thread(target=daemon, daemon=True).start()
+asleep.wait()
+print("end")
+"""
+
+
+def test_fork_workers_uninstall_and_exit(tmp_path: Path) -> None:
+    assert run(tmp_path, FORK_AND_EXIT) == [
+        "passive child 0",
+        "child that starts anew 0",
+        "parent unchanged True True",
+        "forks under load True",
+        "workers 2016.0 0",
+        "freed after uninstall 40",
+        "end",
+    ]
+
+
+SPAWN = """
+import torch, torch.multiprocessing as multiprocessing
+from cudamem_testing.recorders.native import NativeRecorder
+
+def child(queue, tensor):
+    native = NativeRecorder.load()
+    print("child", native.is_installed(), tensor.sum().item(), flush=True)
+    native.install()
+    with native.slot() as slot:
+        mine = torch.ones(10)
+        print("child counts", slot.read().allocated, flush=True)
+    queue.put(tensor + 1)
+    queue.get()
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    native = NativeRecorder.load()
+    native.install()
+    context = multiprocessing.get_context("spawn")
+    there, tensor = context.SimpleQueue(), torch.ones(1000)
+    process = context.Process(target=child, args=(there, tensor))
+    process.start()
+    back = there.get()
+    print("back", back.sum().item(), native.is_installed())
+    there.put(None)
+    process.join()
+    print("exit", process.exitcode)
+"""
+
+
+def test_spawned_processes_start_without_it(tmp_path: Path) -> None:
+    lines = run(tmp_path, SPAWN)
+    assert [line for line in lines if line.startswith("child")] == ["child False 1000.0", "child counts 40"]
+    assert [line for line in lines if not line.startswith("child")] == ["back 2000.0 True", "exit 0"]
+
+
+def test_foreign_allocator_on_top_is_never_wrapped(native: NativeRecorder, helper: ctypes.PyDLL) -> None:
+    with native.slot() as slot:
+        helper.helper_put_foreign_on_top()
+        try:
+            assert not native.is_installed()
+            with pytest.raises(RecorderUnavailable) as raised:
+                native.install()
+            assert str(raised.value) == (
+                "another CPU allocator was registered over the recorder; restore the earlier one first"
+            )
+            native.uninstall()
+            assert helper.helper_foreign_is_on_top()
+            before = slot.read().allocated
+            pointer = helper.helper_raw_allocate(100)
+            assert slot.read().allocated == before
+            helper.helper_raw_free(pointer)
+        finally:
+            helper.helper_take_foreign_away()
+        native.install()
+        assert native.is_installed()
+
+
+def test_a_second_copy_is_refused(native: NativeRecorder, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.so"
+    shutil.copy(compiled(), copy)
+    second = NativeRecorder(*_loaded(copy))
+    with pytest.raises(RecorderUnavailable, match="another copy of the CPU recorder is in place in this process"):
+        second.install()
+    assert native.is_installed()
+
+
+def test_a_damaged_library_names_itself(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.so"
+    damaged.write_bytes(b"\x7fELF")
+    with pytest.raises(RecorderUnavailable) as raised:
+        _loaded(damaged)
+    assert str(raised.value).startswith("the compiled CPU recorder does not load (")
+    assert str(raised.value).endswith(f"); delete {damaged}")

@@ -1,0 +1,293 @@
+"""Python stacks of the CPU recorder: the right line from everywhere, unknown where there is none, and bounded."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+import torch
+
+from cudamem_testing.recorders import layout
+from cudamem_testing.recorders.native import DEPTH, NativeRecorder
+from cudamem_testing.recorders.native_records import FrameRecord, StackCounts, position_of
+
+HERE = Path(__file__)
+LINES = HERE.read_text().splitlines()
+
+
+@pytest.fixture
+def stacks(native: NativeRecorder) -> NativeRecorder:
+    """The recorder with stacks on."""
+    assert native.has_stacks
+    native.set_recording(stacks=True, events=False)
+    return native
+
+
+def block(size: int) -> torch.Tensor:
+    """A tensor of exactly `size` bytes."""
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def stack_of(native: NativeRecorder, tensor: torch.Tensor) -> tuple[FrameRecord, ...]:
+    pointer = tensor.untyped_storage().data_ptr()
+    (found,) = (b for b in native.scan() if b.pointer == pointer)
+    return native.frames(found.stack)
+
+
+def source(frame: FrameRecord) -> str:
+    """The text that the frame points at."""
+    assert frame.filename == str(HERE)
+    assert frame.line is not None
+    if frame.line == frame.end_line:
+        return LINES[frame.line - 1].encode()[frame.column : frame.end_column].decode()
+    return LINES[frame.line - 1].strip()
+
+
+def in_this_file(frames: tuple[FrameRecord, ...]) -> list[tuple[str, str]]:
+    return [(frame.qualname.split(".")[-1], source(frame)) for frame in frames if frame.filename == str(HERE)]
+
+
+class Scale(torch.autograd.Function):
+    """Allocates in forward and in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.mul(2)
+
+
+def test_names_every_caller_as_python_does(stacks: NativeRecorder) -> None:
+    def inner() -> tuple[torch.Tensor, list[tuple[CodeType, int]]]:
+        kept = block(10)
+        frame, chain = sys._getframe().f_back, []
+        while frame is not None and len(chain) < DEPTH - 2:
+            chain.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+        return kept, chain
+
+    kept, chain = next(iter([inner() for _ in range(1)]))
+    (found,) = (b for b in stacks.scan() if b.pointer == kept.data_ptr())
+    noted = stacks.stack(found.stack)
+    assert [frame.code for frame in noted[:2]] == [block.__code__, inner.__code__]
+    assert len(noted) == len(chain) + 2
+    assert [(code, at) for code, at in noted[2:]] == chain
+    assert in_this_file(stacks.frames(found.stack))[:3] == [
+        ("block", "torch.empty(size, dtype=torch.uint8)"),
+        ("inner", "block(10)"),
+        ("<listcomp>" if sys.version_info < (3, 12) else "test_names_every_caller_as_python_does", "inner()"),
+    ]
+
+
+def test_goes_through_generators_callbacks_and_methods(stacks: NativeRecorder) -> None:
+    def generate() -> Iterator[torch.Tensor]:
+        yield block(20)
+
+    class Owner:
+        def __lt__(self, other: Owner) -> bool:
+            kept.append(block(30))
+            return True
+
+    kept = list(islice(generate(), 1))
+    sorted([Owner(), Owner()])
+    kept += map(partial(block), [40])
+    first, second, third = (in_this_file(stack_of(stacks, tensor)) for tensor in kept)
+    assert first[1:3] == [
+        ("generate", "block(20)"),
+        ("test_goes_through_generators_callbacks_and_methods", "list(islice(generate(), 1))"),
+    ]
+    assert second[1:3] == [
+        ("__lt__", "block(30)"),
+        ("test_goes_through_generators_callbacks_and_methods", "sorted([Owner(), Owner()])"),
+    ]
+    assert third[1:2] == [("test_goes_through_generators_callbacks_and_methods", "kept += map(partial(block), [40])")]
+
+
+def test_goes_through_autograd(stacks: NativeRecorder) -> None:
+    x = torch.ones(1000, requires_grad=True)
+    y = Scale.apply(x)
+    hooked: list[torch.Tensor] = []
+    y.register_hook(lambda gradient: hooked.append(gradient.add(1)))
+    y.sum().backward()
+    assert x.grad is not None
+    name = "test_goes_through_autograd"
+    assert in_this_file(stack_of(stacks, y))[:2] == [("forward", "x * 2"), (name, "Scale.apply(x)")]
+    assert in_this_file(stack_of(stacks, x.grad))[:2] == [
+        ("backward", "gradient.mul(2)"),
+        (name, "y.sum().backward()"),
+    ]
+    assert in_this_file(stack_of(stacks, hooked[0]))[:2] == [
+        ("<lambda>", "gradient.add(1)"),
+        (name, "y.sum().backward()"),
+    ]
+
+
+def test_python_threads_have_their_own_stack_and_number(stacks: NativeRecorder) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        kept, number = pool.submit(block, 50).result(), pool.submit(stacks.thread).result()
+    (found,) = (b for b in stacks.scan() if b.pointer == kept.data_ptr())
+    assert found.thread == number != stacks.thread()
+    frames = stacks.frames(found.stack)
+    assert in_this_file(frames) == [("block", "torch.empty(size, dtype=torch.uint8)")]
+    assert frames[-1].qualname == "Thread._bootstrap"
+
+
+def test_cpp_threads_are_unknown_and_never_wait_for_the_gil(stacks: NativeRecorder, helper: ctypes.PyDLL) -> None:
+    # The call keeps the GIL until the C++ thread has ended: one that asked for it would never end.
+    owner = stacks.new_owner()
+    stacks.set_owner(owner)
+    helper.helper_allocate(60, True)
+    (found,) = stacks.scan(owner)
+    assert (found.size, found.stack) == (60, 0)
+    assert found.thread != stacks.thread()
+    assert stacks.frames(0) == ()
+    helper.helper_drop()
+    assert stacks.scan(owner) == []
+
+
+def test_ends_before_a_stop_code(stacks: NativeRecorder) -> None:
+    def stop() -> torch.Tensor:
+        return below()
+
+    def below() -> torch.Tensor:
+        return block(70)
+
+    assert stacks.swap_stop_codes([stop.__code__, test_goes_through_autograd.__code__]) == ()
+    kept = stop()
+    assert in_this_file(stack_of(stacks, kept)) == [
+        ("block", "torch.empty(size, dtype=torch.uint8)"),
+        ("below", "block(70)"),
+    ]
+    codes = (stop.__code__, test_goes_through_autograd.__code__)
+    assert stacks.swap_stop_codes([block.__code__]) == codes
+    nothing_below = block(80)
+    assert stack_of(stacks, nothing_below) == ()
+    assert stacks.swap_stop_codes([]) == (block.__code__,)
+    with pytest.raises(ValueError, match="at most 8 stop codes, not 9"):
+        stacks.swap_stop_codes([block.__code__] * 9)
+
+
+def test_keeps_the_innermost_frames_of_deep_stacks(stacks: NativeRecorder) -> None:
+    def deep(levels: int) -> torch.Tensor:
+        return deep(levels - 1) if levels else block(90)
+
+    frames = stack_of(stacks, deep(100))
+    assert len(frames) == DEPTH
+    assert [frame.qualname.split(".")[-1] for frame in frames] == ["block"] + ["deep"] * (DEPTH - 1)
+
+
+def test_refused_allocations_have_a_stack(stacks: NativeRecorder) -> None:
+    stacks.set_limit(0)
+    with pytest.raises(torch.OutOfMemoryError):
+        block(100)
+    stacks.set_limit(None)
+    refusal = stacks.refusal()
+    assert refusal is not None
+    stacks.trim_stacks()
+    assert in_this_file(stacks.frames(refusal.stack))[:2] == [
+        ("block", "torch.empty(size, dtype=torch.uint8)"),
+        ("test_refused_allocations_have_a_stack", "block(100)"),
+    ]
+
+
+def test_without_stacks_blocks_are_unknown(native: NativeRecorder) -> None:
+    kept = block(110)
+    assert stack_of(native, kept) == ()
+
+
+def generated(number: int) -> Callable[[], torch.Tensor]:
+    """A function of its own code object."""
+    space: dict[str, Any] = {"torch": torch}
+    exec(f"def made():\n    return torch.empty({number + 1}, dtype=torch.uint8)", space)
+    made = space["made"]
+    assert isinstance(made, FunctionType)
+    return made
+
+
+def test_repeating_a_line_keeps_one_stack(stacks: NativeRecorder) -> None:
+    stacks.trim_stacks()
+    before = stacks.stack_counts()
+    for _ in range(5000):
+        block(1)
+    assert stacks.stack_counts() == StackCounts(before.kept + 1, before.overflow)
+
+
+def test_trimming_drops_what_nothing_names_and_lets_code_go(stacks: NativeRecorder) -> None:
+    stacks.restart_events(100)
+    gc.collect()  # tensors of earlier tests in cycles, whose stacks would go below
+    stacks.trim_stacks()
+    before = stacks.stack_counts().kept
+    functions = [generated(i) for i in range(3)]
+    codes = [weakref.ref(function.__code__) for function in functions]
+    kept = functions[0]()
+    functions[1]()
+    stacks.set_recording(stacks=True, events=True)
+    functions[2]()
+    stacks.set_recording(stacks=True, events=False)
+    functions.clear()
+    gc.collect()
+    assert [code() is None for code in codes] == [False] * 3
+    assert stacks.stack_counts().kept == before + 3
+    assert stacks.trim_stacks() == 1  # the second: freed, and in no event
+    assert [code() is None for code in codes] == [False, True, False]
+    event_stack = stacks.events().events[-1].stack
+    assert stacks.frames(event_stack)[0].qualname == "made"
+    stacks.restart_events(100)
+    assert stacks.trim_stacks() == 1
+    assert stacks.frames(event_stack) == ()
+    assert stack_of(stacks, kept)[0][:3] == ("<string>", 2, "made")
+    del kept
+    assert stacks.trim_stacks() == 1
+    assert [code() is None for code in codes] == [True] * 3
+
+
+def test_new_stacks_on_many_threads_while_others_run_python_and_trim(stacks: NativeRecorder) -> None:
+    stacks.restart_events(256)
+    stacks.set_recording(stacks=True, events=True)
+
+    def work(start: int) -> list[torch.Tensor]:
+        return [generated(start + i)() for i in range(200) for _ in range(2)]
+
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(work, 1000 * i) for i in range(4)]
+        while not all(future.done() for future in running):
+            stacks.trim_stacks()
+            gc.collect(0)
+    for start, future in enumerate(running):
+        for tensor in future.result()[::50]:
+            frames = stack_of(stacks, tensor)
+            # A trim between noting a new stack and the block that names it may make it unknown, never another one.
+            assert [frame.qualname for frame in frames[:1]] in ([], ["made"])
+            assert all(frame.filename != "<string>" or frame.line == 2 for frame in frames), start
+
+
+def test_position_of_knows_lines_without_columns() -> None:
+    frame = sys._getframe()
+    record = position_of(frame.f_code, frame.f_lasti)
+    assert record.line == frame.f_lineno - 1
+    code = frame.f_code.replace(co_linetable=b"")
+    assert position_of(code, 10_000)[:3] == (str(HERE), None, record.qualname)
+
+
+def test_layout_is_found_or_refused_without_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = layout.find_layout()
+    assert found is not None
+    assert (found.code_start == -1) == (sys.version_info < (3, 11))
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "_callers", lambda frame: [(1, 1), (2, 2), (3, 3)])
+        assert layout.find_layout() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.implementation, "name", "pypy")
+        assert layout.find_layout() is None
