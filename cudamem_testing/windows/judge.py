@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.limits import Breach, Budget, Limit, effective
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.windows import Window
 
+IGNORED_BELOW = {"cpu": 64 * 1024}
 WHOLE = ("retained",)
 Explain = Callable[[Breach], Sequence[str]]
 
@@ -67,10 +69,15 @@ class Judge:
         for limit in (limit for one in budgets for limit in one.limits if limit.value is not None):
             fitting = [window for window in windows if limit.covers(window.device)]
             if not fitting:
-                reasons.add(f"{limit.device or 'no device'} is not measured here")
+                reasons.add(f"{limit.device} is not measured here" if limit.device else "nothing is measured here")
             elif limit.metric not in WHOLE and all(limit.measured(window) is None for window in fitting):
                 reasons.add(_unknown(limit, fitting[0]))
         self.unenforced.update(reasons)
+
+
+def ignored_below(device: Device) -> int:
+    """Retained totals below this are not judged: libraries keep small things on the CPU."""
+    return IGNORED_BELOW.get(device.kind, 0)
 
 
 def _unknown(limit: Limit, window: Window) -> str:

@@ -144,10 +144,10 @@ class Limited:
             for recorder in self._recorders:
                 recorder.set_limit(self._size)
                 self._limited.append(recorder)
+            self._window.__enter__()
         except BaseException:
             self._lift()
             raise
-        self._window.__enter__()
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         __tracebackhide__ = True
@@ -252,10 +252,10 @@ class Memory:
 
     def _chosen(self, device: object) -> tuple[Recorder, ...]:
         recorders = self.tracker.recorders
-        if device is not None:
-            wanted = Device.parse(device)
+        wanted = None if device is None else Device.parse(device)
+        if wanted is not None:
             recorders = tuple(recorder for recorder in recorders if wanted.covers(recorder.device))
         if not recorders:
             measured = ", ".join(str(recorder.device) for recorder in self.tracker.recorders) or "nothing"
-            raise ValueError(f"{device or 'a device'} is not measured (measured: {measured})")
+            raise ValueError(f"{wanted or 'a device'} is not measured (measured: {measured})")
         return recorders

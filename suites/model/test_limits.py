@@ -1,0 +1,313 @@
+"""Limits: one grammar, resolution against a naive reference, contradictions, and the exact words of a breach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.limits import (
+    COUNTS,
+    METRICS,
+    SIZES,
+    Breach,
+    Budget,
+    Limit,
+    LimitError,
+    budget,
+    contradictions,
+    effective,
+    parse_budget,
+)
+from cudamem_testing.model.windows import Window
+
+MIB = 2**20
+CUDA, CUDA0, CUDA1, CPU, HOST = map(Device.parse, ("cuda", "cuda:0", "cuda:1", "cpu", "host"))
+CONCRETE = (CUDA0, CUDA1, CPU, HOST)
+HINT = "write bytes as an int, or a number with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
+
+
+def test_a_size_alone_means_at_most_on_every_device() -> None:
+    assert budget(peak="512MiB", allocations=3).limits == (
+        Limit("peak", 512 * MIB, "at most", None),
+        Limit("allocations", 3, "at most", None),
+    )
+
+
+def test_every_argument() -> None:
+    found = budget(
+        peak={"cuda": "1GiB", torch.device("cuda", 1): None, "cpu": "5KiB"},
+        reserved=7,
+        retained=0,
+        retries=2,
+        at_least={"peak": "1KiB", "allocations": {0: 4}},
+        absolute=True,
+        warmup=3,
+        source="here",
+    )
+    assert found == Budget(
+        (
+            Limit("peak", 2**30, "at most", CUDA, True),
+            Limit("peak", None, "at most", CUDA1, True),
+            Limit("peak", 5120, "at most", CPU, True),
+            Limit("reserved", 7, "at most", None, True),
+            Limit("retained", 0, "at most", None, True),
+            Limit("retries", 2, "at most", None, True),
+            Limit("peak", 1024, "at least", None, True),
+            Limit("allocations", 4, "at least", CUDA0, True),
+        ),
+        3,
+        "here",
+    )
+    assert str(found) == (
+        "peak at most 1.0 GiB on cuda, peak at most anything on cuda:1, peak at most 5.0 KiB on cpu, "
+        "reserved at most 7 B, retained at most 0 B, retries at most 2, peak at least 1.0 KiB, "
+        "allocations at least 4 on cuda:0"
+    )
+
+
+def test_device_is_the_scope_of_plain_limits() -> None:
+    assert budget(peak=1, at_least=0, device=0).limits == (
+        Limit("peak", 1, "at most", CUDA0),
+        Limit("peak", 0, "at least", CUDA0),
+    )
+
+
+def test_a_mapping_may_narrow_the_scope() -> None:
+    assert budget(peak={"cuda:1": 1}, device="cuda").limits == (Limit("peak", 1, "at most", CUDA1),)
+
+
+def test_a_warm_up_needs_no_limit() -> None:
+    assert budget(warmup=1) == Budget((), 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [
+        ({}, ["no limit is given: write for example peak='512MiB'"]),
+        ({"peak": -1}, [f"peak: size -1 is negative: {HINT}"]),
+        ({"peak": True}, [f"peak: size True is a bool: {HINT}"]),
+        ({"peak": {}}, ["peak={} names no device"]),
+        ({"peak": {"gpu": 1}}, ["peak: device 'gpu' is not known: write cpu, cuda, cuda:N or host"]),
+        ({"peak": {"cpu": "x"}}, [f"peak: size 'x' is not understood: {HINT}"]),
+        ({"peak": {0: 1, "cuda:0": 2}}, ["peak names cuda:0 twice"]),
+        ({"peak": {"cpu": 1}, "device": "cuda"}, ["peak: names cpu beside device=cuda"]),
+        ({"peak": 1, "device": "tpu"}, ["device 'tpu' is not known: write cpu, cuda, cuda:N or host"]),
+        ({"allocations": "3"}, ["allocations: '3' is not a count: write an int of 0 or more"]),
+        ({"allocations": True}, ["allocations: True is not a count: write an int of 0 or more"]),
+        ({"retries": -1}, ["retries: -1 is not a count: write an int of 0 or more"]),
+        ({"retries": 1.0}, ["retries: 1.0 is not a count: write an int of 0 or more"]),
+        (
+            {"at_least": {"peek": 1}},
+            ["at_least has the unknown metric 'peek': write peak, reserved, retained, allocations, retries"],
+        ),
+        ({"peak": 1, "absolute": 1}, ["absolute=1 is not True or False"]),
+        ({"peak": 1, "warmup": -1}, ["warmup=-1 is not a number of runs"]),
+        ({"peak": 1, "warmup": True}, ["warmup=True is not a number of runs"]),
+        ({"peak": 1, "warmup": "1"}, ["warmup='1' is not a number of runs"]),
+        ({"peak": 1024, "at_least": 2048}, ["at_least peak of 2.0 KiB is above the limit of 1.0 KiB"]),
+        (
+            {"peak": "x", "retries": -1, "device": "tpu", "warmup": -1},
+            [
+                "device 'tpu' is not known: write cpu, cuda, cuda:N or host",
+                "warmup=-1 is not a number of runs",
+                f"peak: size 'x' is not understood: {HINT}",
+                "retries: -1 is not a count: write an int of 0 or more",
+            ],
+        ),
+    ],
+)
+def test_wrong_arguments_are_all_named(arguments: dict[str, Any], problems: list[str]) -> None:
+    with pytest.raises(LimitError) as caught:
+        budget(**arguments)
+    assert [*caught.value.problems] == problems
+    assert str(caught.value) == "; ".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("peak=2GiB,retained=0", (Limit("peak", 2**31), Limit("retained", 0))),
+        (" peak = 5 ,, allocations=7, ", (Limit("peak", 5), Limit("allocations", 7))),
+    ],
+)
+def test_the_option(text: str, limits: tuple[Limit, ...]) -> None:
+    assert parse_budget(text, "--cudamem-budget") == Budget(limits, 0, "--cudamem-budget")
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("", ["no limit is given: write for example peak='512MiB'"]),
+        ("2GiB", ["'2GiB' is not METRIC=SIZE with a metric of peak, reserved, retained, allocations, retries"]),
+        ("peek=1", ["'peek=1' is not METRIC=SIZE with a metric of peak, reserved, retained, allocations, retries"]),
+        ("peak=1,peak=2", ["peak is given twice"]),
+        ("peak=", [f"peak: size '' is not understood: {HINT}"]),
+        ("allocations=x", ["allocations: 'x' is not a count: write an int of 0 or more"]),
+        ("peak=1,peak=2,retained=x", ["peak is given twice", f"retained: size 'x' is not understood: {HINT}"]),
+    ],
+)
+def test_wrong_options_are_all_named(text: str, problems: list[str]) -> None:
+    with pytest.raises(LimitError) as caught:
+        parse_budget(text)
+    assert [*caught.value.problems] == problems
+
+
+# -- resolution -------------------------------------------------------------------------------------------
+
+SPELLINGS = st.sampled_from(["cuda", "cuda:0", "cuda:1", "cpu", "host"])
+VALUES = st.one_of(st.none(), st.integers(0, 9))
+SIDE = st.dictionaries(
+    st.sampled_from(METRICS), st.one_of(st.integers(0, 9), st.dictionaries(SPELLINGS, VALUES, min_size=1)), max_size=3
+)
+WRITTEN = st.tuples(SIDE, SIDE).filter(lambda sides: any(sides))
+
+
+def bound(written: Any, device: Device) -> tuple[bool, int | None]:
+    """Whether one written argument speaks about the device, and what it says."""
+    if not isinstance(written, dict):
+        return True, written
+    for spelling in (str(device), device.kind):
+        if spelling in written:
+            return True, written[spelling]
+    return False, None
+
+
+def reference(stack: list[tuple[dict[str, Any], dict[str, Any]]], device: Device) -> dict[tuple[str, str], int]:
+    """The bounds in force: walk from the nearest budget outwards until one speaks about metric, side and device."""
+    found = {}
+    for metric in METRICS:
+        for place, side in enumerate(("at most", "at least")):
+            for written in stack:
+                speaks, value = bound(written[place][metric], device) if metric in written[place] else (False, None)
+                if speaks:
+                    if value is not None:
+                        found[metric, side] = value
+                    break
+    return found
+
+
+def parsed(written: tuple[dict[str, Any], dict[str, Any]]) -> Budget | None:
+    """The budget; ``None`` when it contradicts itself."""
+    try:
+        return budget(**written[0], at_least=written[1] or None)
+    except LimitError as error:
+        if all(problem.startswith("at_least ") for problem in error.problems):
+            return None
+        raise
+
+
+@given(st.lists(WRITTEN, min_size=1, max_size=3))
+def test_the_nearest_budget_and_the_most_specific_device_win(stack: list[Any]) -> None:
+    written = [one for one in stack if parsed(one) is not None]
+    budgets = [one for one in map(parsed, written) if one is not None]
+    for device in CONCRETE:
+        limits = effective(budgets, device)
+        assert {(limit.metric, limit.side): limit.value for limit in limits} == reference(written, device)
+        assert len(limits) == len({(limit.metric, limit.side) for limit in limits})
+        order = [(METRICS.index(limit.metric), limit.side != "at most") for limit in limits]
+        assert order == sorted(order)
+        assert all(limit.covers(device) for limit in limits)
+
+
+@given(WRITTEN)
+def test_a_budget_contradicts_itself_exactly_where_no_number_can_satisfy_it(written: Any) -> None:
+    broken = False
+    for device in (*CONCRETE, Device("cuda", 9)):
+        bounds = reference([written], device)
+        broken |= any(bounds.get((metric, "at least"), 0) > bounds.get((metric, "at most"), 9) for metric in METRICS)
+    assert (parsed(written) is None) == broken
+
+
+def test_a_contradiction_is_told_once_and_only_where_it_holds() -> None:
+    low, high = Limit("peak", 300, "at least"), Limit("peak", 100, device=CUDA)
+    message = "at_least peak of 300 B is above the limit of 100 B"
+    assert contradictions([low, high, Limit("peak", 200, device=CUDA0)]) == [
+        message,
+        "at_least peak of 300 B is above the limit of 200 B",
+    ]
+    assert contradictions([low, high]) == [message]
+    assert contradictions([Limit("peak", 300, "at least", CUDA0), high, Limit("peak", 500, device=CUDA0)]) == []
+    assert contradictions([Limit("peak", 300, "at least", CUDA0), high, Limit("peak", None, device=CUDA0)]) == []
+    assert contradictions([Limit("reserved", 300, "at least"), high]) == []
+
+
+# -- judging ----------------------------------------------------------------------------------------------
+
+WINDOW = Window(
+    "call", CUDA0, 100, 1124, 90, reserved_start=10, reserved_peak=2058, retained=-10, allocations=4, retries=1
+)
+
+
+@pytest.mark.parametrize(
+    ("limit", "measured"),
+    [
+        (Limit("peak", 0), 1024),
+        (Limit("peak", 0, absolute=True), 1124),
+        (Limit("reserved", 0), 2048),
+        (Limit("reserved", 0, absolute=True), 2058),
+        (Limit("retained", 0), -10),
+        (Limit("allocations", 0), 4),
+        (Limit("retries", 0), 1),
+    ],
+)
+def test_what_is_measured(limit: Limit, measured: int) -> None:
+    assert limit.measured(WINDOW) == measured
+    assert limit.measured(Window("call", CUDA0)) is None
+
+
+@pytest.mark.parametrize("side", ["at most", "at least"])
+def test_a_limit_holds_at_its_value_and_breaks_one_byte_beyond(side: Any) -> None:
+    step = -1 if side == "at most" else 1
+    assert Limit("peak", 1024, side).judge(WINDOW) is None
+    broken = Limit("peak", 1024 + step, side)
+    assert broken.judge(WINDOW) == Breach(broken, 1024 + step, 1024, WINDOW)
+    found = broken.judge(WINDOW)
+    assert found is not None
+    assert found.excess == 1
+
+
+def test_what_is_unknown_or_lifted_is_not_judged() -> None:
+    assert Limit("peak", 0).judge(Window("call", CUDA0)) is None
+    assert Limit("peak", None).judge(WINDOW) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "window", "text"),
+    [
+        (Limit("peak", 512), WINDOW, "peak 1.0 KiB above start is over its budget of 512 B by 512 B (cuda:0)"),
+        (
+            Limit("peak", 512, absolute=True),
+            WINDOW,
+            "peak 1.1 KiB is over its budget of 512 B by 612 B (cuda:0)",
+        ),
+        (
+            Limit("reserved", 3 * MIB, "at least"),
+            WINDOW,
+            "reserved 2.0 KiB above start is under its lower bound of 3.0 MiB by 3.0 MiB (cuda:0)",
+        ),
+        (Limit("allocations", 3), WINDOW, "allocations 4 is over its budget of 3 by 1 (cuda:0)"),
+        (
+            Limit("retained", 0),
+            Window("decode", CPU, 5, 9, 8, retained=3),
+            "retained 3 B is over its budget of 0 B by 3 B (decode, cpu)",
+        ),
+        (
+            Limit("retained", 0, "at least"),
+            WINDOW,
+            "retained -10 B is under its lower bound of 0 B by 10 B (cuda:0)",
+        ),
+    ],
+)
+def test_what_a_breach_says(limit: Limit, window: Window, text: str) -> None:
+    assert str(limit.judge(window)) == text
+
+
+def test_the_metrics_are_all_there_is() -> None:
+    assert (*SIZES, *COUNTS) == METRICS
+    window = Window("call", CPU, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    assert [Limit(metric, 0).measured(window) for metric in METRICS] == [0] * len(METRICS)

@@ -1,0 +1,99 @@
+"""Stacks: short names, the project's own line, code without a file."""
+
+import os
+import sysconfig
+
+import pytest
+
+from cudamem_testing.model.stacks import Frame, Locator, Stack
+
+STANDARD = sysconfig.get_path("stdlib")
+PLACES = Locator("/work/project")
+
+
+@pytest.mark.parametrize(
+    ("file", "short", "origin"),
+    [
+        ("/work/project/model/layers.py", "model/layers.py", "project"),
+        (
+            "/work/project/.venv/lib/python3.11/site-packages/torch/nn/functional.py",
+            "torch/nn/functional.py",
+            "library",
+        ),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", "numpy/core.py", "library"),
+        ("lib/python3.12/site-packages/torch/functional.py", "torch/functional.py", "library"),
+        (f"{STANDARD}/threading.py", "threading.py", "library"),
+        ("/opt/python/lib/python3.13/contextlib.py", "contextlib.py", "library"),
+        ("lib/python3.13t/contextlib.py", "contextlib.py", "library"),
+        ("/elsewhere/checkout/package/module.py", "package/module.py", "project"),
+        ("programs.py", "programs.py", "project"),
+        (r"C:\Users\me\Lib\site-packages\torch\x.py", "torch/x.py", "library"),
+        ("/tmp/torchinductor_me/ab/cabqz.py", "<torch.compile>", "generated"),
+        ("<eval_with_key>.17", "<torch.fx>", "generated"),
+        ("<string>", "<string>", "generated"),
+        ("", "<unknown>", "generated"),
+        ("<frozen importlib._bootstrap>", "importlib/_bootstrap.py", "library"),
+        ("/tmp/ipykernel_4711/123.py", "<notebook>", "project"),
+        ("<ipython-input-3-abc>", "<notebook>", "project"),
+        ("<stdin>", "<stdin>", "project"),
+    ],
+)
+def test_files_become_short_and_get_an_origin(file, short, origin):
+    frame = PLACES.frame((file, 7, "f"))
+    assert (frame.file, frame.origin) == (short, origin)
+
+
+def test_the_package_itself_is_a_library():
+    import cudamem_testing.model.stacks as module
+
+    frame = Locator(os.getcwd()).frame((module.__file__, 1, "f"))
+    assert (frame.file, frame.origin) == ("cudamem_testing/model/stacks.py", "library")
+
+
+def test_without_a_root_files_are_known_by_their_last_two_names():
+    assert Locator("").frame(("/home/me/project/model.py", 1, "f")).file == "project/model.py"
+
+
+def test_the_projects_line_is_found_behind_library_frames():
+    stack = PLACES.stack(
+        [
+            ("/v/lib/python3.12/site-packages/torch/nn/functional.py", 2140, "softmax"),
+            ("/work/project/attention.py", 88, "Attention.forward"),
+            ("/v/lib/python3.12/site-packages/torch/nn/modules/module.py", 1500, "_call_impl"),
+            ("/work/project/test_attention.py", 12, "test_forward"),
+        ]
+    )
+    assert stack.line == "attention.py:88 in Attention.forward"
+    assert stack.library == "torch/nn/functional.py softmax"
+    assert str(stack.caller) == "test_attention.py:12 in test_forward"
+    assert str(stack).splitlines()[0] == "torch/nn/functional.py:2140 in softmax"
+
+
+def test_a_line_that_allocates_itself_has_no_library_call_and_a_library_alone_is_its_own_line():
+    own = PLACES.stack([("/work/project/a.py", 1, "f")])
+    assert (own.line, own.library, own.caller) == ("a.py:1 in f", "", None)
+    alone = PLACES.stack([("/v/lib/python3.12/site-packages/torch/x.py", 5, "g")])
+    assert (alone.line, alone.library) == ("torch/x.py:5 in g", "")
+    assert (Stack().line, Stack().library, str(Stack())) == ("(no Python stack)", "", "(no Python stack)")
+
+
+def test_comprehensions_belong_to_the_function_around_them():
+    bare = PLACES.stack([("/work/project/a.py", 4, "<listcomp>"), ("/work/project/a.py", 3, "build")])
+    assert bare.line == "a.py:4 in build"
+    nested = PLACES.stack(
+        [
+            ("/work/project/a.py", 5, "<genexpr>"),
+            ("/work/project/a.py", 4, "<listcomp>"),
+            ("/work/project/a.py", 3, "f"),
+        ]
+    )
+    assert [frame.function for frame in nested.frames] == ["f", "f", "f"]
+    assert PLACES.frame(("/work/project/a.py", 4, "Net.build.<locals>.<listcomp>")).function == "Net.build"
+    assert PLACES.frame(("/work/project/a.py", 4, "test.<locals>.<lambda>")).function == "test.<lambda>"
+    other = PLACES.stack([("/work/project/a.py", 4, "<listcomp>"), ("/work/project/b.py", 3, "build")])
+    assert other.line == "a.py:4 in <listcomp>"
+
+
+def test_a_frame_without_line_or_function_is_its_file():
+    assert str(Frame("a.py", 0, "")) == "a.py"
+    assert str(Frame("a.py", 0, "f")) == "a.py in f"

@@ -1,0 +1,40 @@
+"""Windows: growth is never clamped, unknown stays unknown."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.windows import Window
+
+CPU = Device("cpu")
+SIZE = st.one_of(st.none(), st.integers(0, 2**40))
+
+
+@given(SIZE, SIZE)
+def test_growth(start: int | None, peak: int | None) -> None:
+    growth = None if start is None or peak is None else peak - start
+    assert Window("w", CPU, start=start, peak=peak).peak_growth == growth
+    assert Window("w", CPU, requested_start=start, requested_peak=peak).requested_growth == growth
+    assert Window("w", CPU, reserved_start=start, reserved_peak=peak).reserved_growth == growth
+
+
+def test_nothing_is_known_unless_given() -> None:
+    window = Window("w", CPU)
+    known = {field.name: getattr(window, field.name) for field in fields(Window)}
+    assert {name: value for name, value in known.items() if value is not None} == {
+        "name": "w",
+        "device": CPU,
+        "complete": True,
+        "notes": (),
+    }
+
+
+def test_as_text() -> None:
+    assert str(Window("call", Device("cuda", 1), 0, 1536, 512)) == (
+        "call on cuda:1: start 0 B, peak 1.5 KiB, end 512 B"
+    )
+    assert str(Window("decode", CPU, complete=False)) == "decode on cpu: start ?, peak ?, end ?, incomplete"

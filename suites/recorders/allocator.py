@@ -1,0 +1,141 @@
+"""A model of CUDA's caching allocator, with the functions of ``torch._C`` that its statistics are read through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cudamem_testing import torch_api
+
+BLOCK, SMALL, SEGMENT = 512, 2**20, 2**21
+BYTES = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes")
+COUNTED = ("allocation", "segment", "active", "inactive_split")
+FUNCTIONS = {
+    "_cuda_memoryStats": "statistics",
+    "_accelerator_getDeviceStats": "statistics",
+    "_cuda_resetPeakMemoryStats": "reset_peaks",
+    "_accelerator_resetPeakStats": "reset_peaks",
+    "_cuda_resetAccumulatedMemoryStats": "reset_counts",
+    "_accelerator_resetAccumulatedStats": "reset_counts",
+}
+
+
+class Allocator:
+    """Cards with blocks rounded to 512 bytes in two pools, cut from segments that stay until the cache is emptied."""
+
+    def __init__(self, cards: int = 1) -> None:
+        self.initialized = True
+        self.cards = [Card() for _ in range(cards)]
+        self.fractions = [1.0] * cards
+        self.total = 2**36
+        self.bindings = SimpleNamespace(
+            _cuda_setMemoryFraction=self.set_fraction, _cuda_getMemoryFraction=lambda index: self.fractions[index]
+        )
+        for name, method in FUNCTIONS.items():
+            setattr(self.bindings, name, getattr(self, method))
+
+    def statistics(self, index: int) -> dict[str, Any]:
+        return self._card(index).statistics()
+
+    def reset_peaks(self, index: int) -> None:
+        for stat in self._card(index).stats.values():
+            stat["peak"] = stat["current"]
+
+    def reset_counts(self, index: int) -> None:
+        card = self._card(index)
+        card.retries = 0
+        for stat in card.stats.values():
+            stat["allocated"] = stat["freed"] = 0
+
+    def set_fraction(self, fraction: float, index: int) -> None:
+        self.fractions[index] = fraction
+        self.cards[index].most = int(fraction * self.total)
+
+    def empty_cache(self) -> None:
+        for card in self.cards:
+            card.empty_cache()
+
+    def _card(self, index: int) -> Card:
+        if not self.initialized or not 0 <= index < len(self.cards):
+            raise RuntimeError(f"Invalid device argument {index}: did you call init?")
+        return self.cards[index]
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The package takes this allocator for torch's."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch_api, "bindings", lambda: self.bindings)
+            patch.setattr(torch_api, "cuda_initialized", lambda: self.initialized)
+            patch.setattr(torch_api, "cuda_device_count", lambda: len(self.cards))
+            patch.setattr(torch_api, "total_memory", lambda index: self.total)
+            patch.setattr(torch_api, "empty_cache", self.empty_cache)
+            yield
+
+
+class Card:
+    """One device."""
+
+    def __init__(self) -> None:
+        self.stats: dict[tuple[str, ...], dict[str, int]] = {}
+        for name in (*BYTES, *COUNTED):
+            for pool in ("all", "small_pool", "large_pool"):
+                self.stats[name, pool] = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
+        for name in ("oversize_allocations", "oversize_segments"):
+            self.stats[name,] = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
+        self.blocks: list[int] = []
+        self.retries = 0
+        self.most: int | None = None
+
+    def statistics(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"num_alloc_retries": self.retries, "num_ooms": 0, "max_split_size": -1}
+        for (name, *pool), stat in self.stats.items():
+            if pool:
+                found.setdefault(name, {})[pool[0]] = dict(stat)
+            else:
+                found[name] = dict(stat)
+        return found
+
+    def now(self, name: str) -> int:
+        return self.stats[name, "all"]["current"]
+
+    def allocate(self, size: int) -> None:
+        taken = -(-size // BLOCK) * BLOCK
+        missing = self.now("allocated_bytes") + taken - self.now("reserved_bytes")
+        segment = -(-max(missing, 0) // SEGMENT) * SEGMENT
+        if self.most is not None and segment and self.now("reserved_bytes") + segment > self.most:
+            raise MemoryError(f"{self.now('reserved_bytes') + segment} is more than {self.most}")
+        self._change("reserved_bytes", segment, size)
+        self._change("segment", 1 if segment else 0, size)
+        self._block(size, 1)
+        self.blocks.append(size)
+
+    def free(self, place: int) -> None:
+        self._block(self.blocks.pop(place), -1)
+
+    def empty_cache(self) -> None:
+        idle = (self.now("reserved_bytes") - self.now("allocated_bytes")) // SEGMENT * SEGMENT
+        self._change("reserved_bytes", -idle, 0)
+
+    def _block(self, size: int, sign: int) -> None:
+        taken = -(-size // BLOCK) * BLOCK
+        for name in ("allocated_bytes", "active_bytes"):
+            self._change(name, sign * taken, size)
+        self._change("requested_bytes", sign * size, size)
+        for name in ("allocation", "active"):
+            self._change(name, sign, size)
+        if size > 4 * SEGMENT:
+            self._one(self.stats["oversize_allocations",], sign)
+
+    def _change(self, name: str, by: int, size: int) -> None:
+        for pool in ("all", "small_pool" if size <= SMALL else "large_pool"):
+            self._one(self.stats[name, pool], by)
+
+    @staticmethod
+    def _one(stat: dict[str, int], by: int) -> None:
+        stat["current"] += by
+        stat["allocated" if by > 0 else "freed"] += abs(by)
+        stat["peak"] = max(stat["peak"], stat["current"])

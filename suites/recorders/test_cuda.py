@@ -1,0 +1,683 @@
+"""CUDA's statistics with two views: no window loses a peak, and the test sees its own as if nobody measured."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing import torch_api
+from cudamem_testing.model.counters import ZERO, Counters
+from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
+from cudamem_testing.windows.memory import Memory
+from suites.recorders.allocator import FUNCTIONS, SEGMENT, Allocator
+
+MIB = 2**20
+CARD = Device("cuda", 0)
+
+
+@pytest.fixture
+def allocator() -> Iterator[Allocator]:
+    allocator = Allocator(cards=2)
+    with allocator.in_place():
+        yield allocator
+
+
+@pytest.fixture
+def statistics(allocator: Allocator) -> Iterator[CudaStatistics]:
+    statistics = CudaStatistics()
+    yield statistics
+    statistics.close()
+
+
+# -- one card ---------------------------------------------------------------------------------------------
+
+
+def test_counters(allocator: Allocator, statistics: CudaStatistics) -> None:
+    card, recorder = allocator.cards[0], CudaRecorder(CARD, statistics)
+    card.allocate(100)
+    card.allocate(3 * MIB)
+    card.free(1)
+    card.retries = 2
+    assert recorder.boundary() == Counters(
+        allocated=512,
+        allocated_peak=3 * MIB + 512,
+        requested=100,
+        requested_peak=3 * MIB + 100,
+        reserved=2 * SEGMENT,
+        reserved_peak=2 * SEGMENT,
+        active=512,
+        active_peak=3 * MIB + 512,
+        allocations=2,
+        segments=2,
+        retries=2,
+        blocks=1,
+    )
+    again = recorder.boundary()
+    assert (again.allocated_peak, again.requested_peak, again.reserved_peak) == (512, 100, 2 * SEGMENT)
+    assert recorder.incomplete is None
+
+
+def test_each_card_has_peaks_of_its_own(allocator: Allocator, statistics: CudaStatistics) -> None:
+    first, second = (CudaRecorder(Device("cuda", index), statistics) for index in range(2))
+    allocator.cards[1].allocate(1024)
+    allocator.cards[1].free(0)
+    assert first.boundary().allocated_peak == 0
+    assert (second.boundary().allocated_peak, second.boundary().allocated_peak) == (1024, 0)
+
+
+def test_zeros_before_cuda_is_initialised(allocator: Allocator, statistics: CudaStatistics) -> None:
+    allocator.initialized = False
+    assert CudaRecorder(CARD, statistics).boundary() == ZERO
+    allocator.initialized = True
+    allocator.cards[0].allocate(512)
+    assert CudaRecorder(CARD, statistics).boundary().allocated_peak == 512
+
+
+def test_cuda_malloc_async_knows_allocated_and_reserved_only(allocator: Allocator, statistics: CudaStatistics) -> None:
+    recorder = CudaRecorder(CARD, statistics, "cudaMallocAsync")
+    allocator.cards[0].allocate(512)
+    allocator.cards[0].allocate(512)
+    allocator.cards[0].free(0)
+    assert recorder.boundary() == Counters(
+        allocated=512,
+        allocated_peak=1024,
+        reserved=SEGMENT,
+        reserved_peak=SEGMENT,
+        notes=("allocator cudaMallocAsync counts allocated and reserved bytes only",),
+    )
+
+
+def test_missing_counters_are_unknown(allocator: Allocator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def older(index: int) -> dict[str, Any]:
+        stats = allocator.statistics(index)
+        del stats["requested_bytes"], stats["num_alloc_retries"]
+        return stats
+
+    monkeypatch.setattr(allocator.bindings, "_cuda_memoryStats", older)
+    statistics = CudaStatistics()
+    allocator.cards[0].allocate(512)
+    assert CudaRecorder(CARD, statistics).boundary() == Counters(
+        allocated=512,
+        allocated_peak=512,
+        reserved=SEGMENT,
+        reserved_peak=SEGMENT,
+        notes=("this torch does not count requested_bytes, num_alloc_retries",),
+    )
+    statistics.close()
+
+
+def test_an_allocator_without_statistics_is_unknown(allocator: Allocator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(index: int) -> dict[str, Any]:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.\nIf you need it ...")
+
+    monkeypatch.setattr(allocator.bindings, "_cuda_memoryStats", none)
+    statistics = CudaStatistics()
+    assert CudaRecorder(CARD, statistics, "pluggable").boundary() == Counters(
+        notes=("the allocator gives no statistics: CUDAPluggableAllocator does not yet support getDeviceStats.",)
+    )
+    statistics.close()
+
+
+# -- hard limits ------------------------------------------------------------------------------------------
+
+
+def test_a_limit_counts_from_what_is_taken_and_is_lifted(allocator: Allocator, statistics: CudaStatistics) -> None:
+    card, recorder = allocator.cards[0], CudaRecorder(CARD, statistics)
+    card.allocate(2 * SEGMENT)
+    card.allocate(SEGMENT)
+    card.free(1)  # a cached segment, which the limit must not leave to the test
+    recorder.set_limit(SEGMENT)
+    card.allocate(SEGMENT)  # exactly at the limit
+    with pytest.raises(MemoryError):
+        card.allocate(1)
+    recorder.set_limit(None)
+    assert allocator.fractions == [1.0, 1.0]
+    card.allocate(SEGMENT)
+
+
+@given(size=st.integers(0, 2**36), total=st.integers(2**30, 2**38))
+def test_a_limit_is_exact_for_every_size_of_card(size: int, total: int) -> None:
+    allocator = Allocator()
+    allocator.total = total
+    with allocator.in_place():
+        statistics = CudaStatistics()
+        CudaRecorder(CARD, statistics).set_limit(size)
+        statistics.close()
+    assert allocator.cards[0].most == min(size, total)
+
+
+def test_limits_nest(allocator: Allocator, statistics: CudaStatistics) -> None:
+    recorder = CudaRecorder(CARD, statistics)
+    allocator.set_fraction(0.5, 0)
+    recorder.set_limit(4 * SEGMENT)
+    outer = allocator.fractions[0]
+    recorder.set_limit(8 * SEGMENT)
+    assert allocator.fractions[0] == outer  # an inner limit never loosens the outer one
+    recorder.set_limit(SEGMENT)
+    assert allocator.cards[0].most == SEGMENT
+    recorder.set_limit(None)
+    recorder.set_limit(None)
+    assert allocator.fractions[0] == outer
+    recorder.set_limit(None)
+    assert allocator.fractions == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("answer", ["missing", "refused"])
+def test_without_a_way_to_ask_the_whole_card_is_given_back(
+    allocator: Allocator, statistics: CudaStatistics, answer: str
+) -> None:
+    def refuse(index: int) -> float:
+        raise RuntimeError("cudaMallocAsync does not yet support getMemoryFraction")
+
+    if answer == "missing":
+        del allocator.bindings._cuda_getMemoryFraction
+    else:
+        allocator.bindings._cuda_getMemoryFraction = refuse
+    recorder = CudaRecorder(CARD, statistics)
+    recorder.set_limit(SEGMENT)
+    recorder.set_limit(None)
+    assert allocator.fractions == [1.0, 1.0]
+
+
+def test_a_torch_that_cannot_limit_says_so(allocator: Allocator, statistics: CudaStatistics) -> None:
+    del allocator.bindings._cuda_setMemoryFraction
+    with pytest.raises(RuntimeError) as caught:
+        CudaRecorder(CARD, statistics).set_limit(1)
+    assert str(caught.value) == (
+        "this build of torch cannot limit CUDA memory (torch._C._cuda_setMemoryFraction is missing)"
+    )
+
+
+# -- every spelling of torch's own API --------------------------------------------------------------------
+
+
+@pytest.fixture
+def through_torch(monkeypatch: pytest.MonkeyPatch) -> Allocator:
+    """The model stands behind torch's own Python functions."""
+    allocator = Allocator()
+    for name in FUNCTIONS:
+        monkeypatch.setattr(torch._C, name, getattr(allocator.bindings, name), raising=False)
+    monkeypatch.setattr(torch._C, "_accelerator_isAllocatorInitialized", lambda: True, raising=False)
+    monkeypatch.setattr(torch.cuda.memory, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch_api, "cuda_initialized", lambda: True)
+    return allocator
+
+
+def deprecated(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            return function(*args)
+
+    return call
+
+
+def spellings(*names: str) -> list[Callable[..., Any]]:
+    """Functions of torch, bound before anything is patched, as ``from torch.cuda import ...`` does."""
+    found = []
+    for name in names:
+        module, _, function = name.rpartition(".")
+        owner: Any = torch
+        for part in module.split(".")[1:]:
+            owner = getattr(owner, part, None)
+        if owner is not None and hasattr(owner, function):  # torch.accelerator has them from 2.9 on
+            found.append(pytest.param(getattr(owner, function), id=name))
+    return found
+
+
+RESETS = spellings(
+    "torch.cuda.reset_peak_memory_stats",
+    "torch.cuda.memory.reset_peak_memory_stats",
+    "torch.accelerator.reset_peak_memory_stats",
+    "torch.accelerator.memory.reset_peak_memory_stats",
+    "torch.cuda.reset_max_memory_allocated",
+    "torch.cuda.reset_max_memory_cached",
+)
+READS = spellings(
+    "torch.cuda.max_memory_allocated",
+    "torch.cuda.memory.max_memory_allocated",
+    "torch.accelerator.max_memory_allocated",
+)
+
+
+@pytest.mark.parametrize("reset", RESETS)
+def test_a_reset_in_any_spelling_takes_no_peak_from_us(through_torch: Allocator, reset: Callable[..., Any]) -> None:
+    statistics = CudaStatistics()
+    recorder, card = CudaRecorder(CARD, statistics), through_torch.cards[0]
+    recorder.boundary()
+    card.allocate(4096)
+    card.free(0)
+    deprecated(reset)(0)
+    card.allocate(1024)
+    assert torch.cuda.max_memory_allocated(0) == 1024  # the test's own reset took effect
+    assert recorder.boundary().allocated_peak == 4096
+    statistics.close()
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_read_in_any_spelling_sees_no_reset_of_ours(through_torch: Allocator, read: Callable[..., Any]) -> None:
+    statistics = CudaStatistics()
+    recorder, card = CudaRecorder(CARD, statistics), through_torch.cards[0]
+    card.allocate(4096)
+    card.free(0)
+    recorder.boundary()
+    card.allocate(1024)
+    assert read(0) == 4096
+    assert torch.cuda.memory_stats(0)["allocated_bytes.all.peak"] == 4096
+    assert torch.cuda.memory_stats(0)["allocated_bytes.small_pool.peak"] == 4096
+    assert "4096 B" in torch.cuda.memory_summary(0)
+    assert recorder.boundary().allocated_peak == 1024
+    statistics.close()
+
+
+@pytest.mark.parametrize(
+    "reset", spellings("torch.cuda.reset_accumulated_memory_stats", "torch.accelerator.reset_accumulated_memory_stats")
+)
+def test_counts_go_on_when_the_test_resets_them(through_torch: Allocator, reset: Callable[..., Any]) -> None:
+    statistics = CudaStatistics()
+    recorder, card = CudaRecorder(CARD, statistics), through_torch.cards[0]
+    card.allocate(1)
+    card.retries = 3
+    reset(0)
+    card.allocate(1)
+    card.retries = 1
+    assert torch.cuda.memory_stats(0)["allocation.all.allocated"] == 1
+    found = recorder.boundary()
+    assert (found.allocations, found.segments, found.retries, found.blocks) == (2, 1, 4, 2)
+    reset(0)
+    assert recorder.boundary().allocations == 2
+    statistics.close()
+
+
+def test_closing_puts_torchs_own_functions_back(allocator: Allocator) -> None:
+    before = dict(vars(allocator.bindings))
+    first, second = CudaStatistics(), CudaStatistics()
+    assert all(vars(allocator.bindings)[name] is not before[name] for name in FUNCTIONS)
+    first.close()
+    first.close()
+    assert vars(allocator.bindings)["_cuda_memoryStats"] is not before["_cuda_memoryStats"]
+    second.close()
+    assert vars(allocator.bindings) == before
+    with pytest.raises(RuntimeError, match="these CUDA statistics were closed"):
+        second.read(0)
+
+
+def test_older_torch_without_the_accelerator_functions(allocator: Allocator) -> None:
+    for name in [name for name in FUNCTIONS if name.startswith("_accelerator")]:
+        delattr(allocator.bindings, name)
+    before = dict(vars(allocator.bindings))
+    statistics = CudaStatistics()
+    allocator.cards[0].allocate(512)
+    assert CudaRecorder(CARD, statistics).boundary().allocated == 512
+    statistics.close()
+    assert vars(allocator.bindings) == before
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if "eset" in name])
+def test_a_call_that_torch_refuses_is_refused_by_torch(
+    allocator: Allocator, statistics: CudaStatistics, name: str
+) -> None:
+    with pytest.raises(RuntimeError, match=r"^Invalid device argument 7: did you call init\?$"):
+        getattr(allocator.bindings, name)(7)
+    allocator.initialized = False
+    with pytest.raises(RuntimeError, match=r"^Invalid device argument 0: did you call init\?$"):
+        getattr(allocator.bindings, name)(0)
+
+
+def test_somebody_elses_wrapper_goes_on_after_us(allocator: Allocator) -> None:
+    calls = []
+    statistics = CudaStatistics()
+    ours = allocator.bindings._cuda_resetPeakMemoryStats
+
+    def theirs(index: int) -> None:
+        calls.append(index)
+        ours(index)
+
+    allocator.bindings._cuda_resetPeakMemoryStats = theirs
+    statistics.close()
+    card = allocator.cards[0]
+    card.allocate(512)
+    card.free(0)
+    allocator.bindings._cuda_resetPeakMemoryStats(0)
+    assert calls == [0]
+    assert card.statistics()["allocated_bytes"]["all"]["peak"] == 0
+
+
+def test_many_boundaries_and_resets_take_no_memory(allocator: Allocator) -> None:
+    readers = [CudaStatistics(), CudaStatistics()]
+    card = allocator.cards[0]
+    for number in range(300):
+        card.allocate(512 * (1 + number % 7))
+        card.free(0)
+        readers[0].read(0)
+        if number % 3 == 0:
+            allocator.bindings._cuda_resetPeakMemoryStats(0)
+    views = readers[0]._views
+    assert views is not None
+    kept = [*views.hidden.values(), *(lost for reader in views.readers for lost in reader.values())]
+    assert max(map(len, kept)) <= 65
+    stats, lost, _ = readers[1].read(0)
+    assert max(one["allocated_bytes"]["all"]["peak"] for one in (stats, *lost)) == 512 * 7
+    for reader in readers:
+        reader.close()
+
+
+# -- against an oracle ------------------------------------------------------------------------------------
+
+INDEX = st.integers(0, 1)
+READER = st.integers(0, 2)
+STEP = st.one_of(
+    st.tuples(st.just("allocate"), INDEX, st.sampled_from([1, 512, 5000, MIB, 3 * MIB, 9 * MIB])),
+    st.tuples(st.just("free"), INDEX, st.integers(0, 9)),
+    st.tuples(st.just("empty cache"), st.just(0), st.just(0)),
+    st.tuples(st.just("user"), INDEX, st.sampled_from(sorted(FUNCTIONS))),
+    st.tuples(st.just("boundary"), INDEX, READER),
+    st.tuples(st.just("close"), st.just(0), READER),
+    st.tuples(st.just("open"), st.just(0), READER),
+)
+
+
+class Highest:
+    """What one reader must be told: the highest level of each card since it last read."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+        self.since = [self._now(index) for index in range(2)]
+        self.seen = False
+
+    def _now(self, index: int) -> tuple[int, int]:
+        card = self._allocator.cards[index]
+        return card.now("allocated_bytes"), card.now("reserved_bytes")
+
+    def look(self) -> None:
+        for index, (allocated, reserved) in enumerate(self.since):
+            now = self._now(index)
+            self.since[index] = (max(allocated, now[0]), max(reserved, now[1]))
+
+    def take(self, index: int) -> tuple[int, int]:
+        highest, self.since[index] = self.since[index], self._now(index)
+        return highest
+
+
+@given(st.lists(STEP, max_size=60))
+def test_readers_and_the_test_see_what_each_would_see_alone(program: list[tuple[str, int, Any]]) -> None:
+    allocator, oracle = Allocator(cards=2), Allocator(cards=2)
+    with allocator.in_place():
+        readers: list[CudaStatistics | None] = [CudaStatistics(), None, None]
+        expected: list[Highest] = [Highest(allocator) for _ in readers]
+        fresh = {0: {0, 1}}  # a reader's first read may tell of what was before it
+        made = [0, 0]
+        for action, index, value in program:
+            cards = (allocator.cards[index], oracle.cards[index])
+            if action == "allocate":
+                made[index] += 1
+                for card in cards:
+                    card.allocate(value)
+            elif action == "free":
+                for card in cards:
+                    if value < len(card.blocks):
+                        card.free(value)
+            elif action == "empty cache":
+                allocator.empty_cache()
+                oracle.empty_cache()
+            elif action == "user":
+                assert getattr(allocator.bindings, value)(index) == getattr(oracle.bindings, value)(index)
+            elif action == "boundary" and (reader := readers[value]) is not None:
+                found = CudaRecorder(Device("cuda", index), reader).boundary()
+                highest = expected[value].take(index)
+                peaks = (found.allocated_peak, found.reserved_peak)
+                if index in fresh.get(value, ()):
+                    fresh[value].discard(index)
+                    assert all(peak >= least for peak, least in zip(peaks, highest, strict=True))
+                else:
+                    assert peaks == highest
+                assert found.allocations == made[index]
+            elif action == "close" and (reader := readers[value]) is not None and readers.count(None) < 2:
+                reader.close()
+                readers[value] = None
+            elif action == "open" and readers[value] is None:
+                readers[value], expected[value] = CudaStatistics(), Highest(allocator)
+                fresh[value] = {0, 1}
+            for one in expected:
+                one.look()
+            for one in range(2):
+                assert allocator.bindings._cuda_memoryStats(one) == oracle.statistics(one)
+        for reader in readers:
+            if reader is not None:
+                reader.close()
+
+
+# -- a real card ------------------------------------------------------------------------------------------
+
+LARGE = 20 * MIB  # its segment has exactly its size
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    """A card without garbage and without cached segments, whose remainders would be counted as allocated."""
+    torch.ones(1, device="cuda")
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(0)
+    with Memory.on("cuda:0") as memory:
+        yield memory
+
+
+def take(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda:0")
+
+
+@pytest.mark.gpu
+def test_a_window_is_exact_to_the_byte(memory: Memory) -> None:
+    before = torch.cuda.memory_stats(0)
+    with memory.window("exact") as window:
+        kept = take(1000)
+        temporary = take(LARGE)
+        del temporary
+        second = take(LARGE)
+        del second
+    found = window[0]
+    assert found.start == before["allocated_bytes.all.current"]
+    assert found.reserved_start == before["reserved_bytes.all.current"]
+    assert (found.peak_growth, found.requested_growth) == (LARGE + 1024, LARGE + 1000)
+    assert (found.retained, found.allocations, found.retries) == (1024, 3, 0)
+    assert found.reserved_growth in (LARGE, LARGE + SEGMENT)  # the small block may fit a segment that was there
+    assert found.segments == (1 if found.reserved_growth == LARGE else 2)
+    assert (found.complete, found.notes) == (True, ())
+    with memory.window("freed") as freed:
+        del kept
+    assert (freed.retained, freed.peak_growth) == (-1024, 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reset", RESETS)
+def test_a_reset_inside_a_window_on_a_card(memory: Memory, reset: Callable[..., Any]) -> None:
+    with memory.window("reset") as window:
+        temporary = take(LARGE)
+        del temporary
+        deprecated(reset)(0)
+        small = take(512)
+        seen = torch.cuda.max_memory_allocated(0)
+    assert window.peak_growth == LARGE
+    assert seen == window.end
+    del small
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("read", READS)
+def test_the_test_keeps_its_own_peak_on_a_card(memory: Memory, read: Callable[..., Any]) -> None:
+    start = torch.cuda.memory_allocated(0)
+    temporary = take(LARGE)
+    del temporary
+    for _ in range(3):
+        with memory.window("ours"):
+            take(512)
+    assert read(0) == start + LARGE
+    with Memory.on("cuda:0") as inner, inner.window("inner"):
+        assert read(0) == start + LARGE
+    assert read(0) == start + LARGE
+    torch.cuda.reset_peak_memory_stats(0)
+    assert read(0) == start
+
+
+@pytest.mark.gpu
+def test_nested_windows_and_sessions_on_a_card(memory: Memory) -> None:
+    with memory.window("outer") as outer:
+        with Memory.on("cuda:0") as session, session.window("theirs") as theirs:
+            temporary = take(LARGE)
+            del temporary
+        with memory.window("inner") as inner:
+            kept = take(1024)
+    assert (outer.peak_growth, outer.retained) == (LARGE, 1024)
+    assert (theirs.peak_growth, theirs.retained) == (LARGE, 0)
+    assert (inner.peak_growth, inner.retained) == (1024, 1024)
+    del kept
+
+
+@pytest.mark.gpu
+def test_every_stream_counts(memory: Memory) -> None:
+    side = torch.cuda.Stream()
+    with memory.window("streams") as window:
+        with torch.cuda.stream(side):
+            one = take(LARGE)
+        other = take(LARGE)
+        one.record_stream(torch.cuda.current_stream())
+        del one
+        torch.cuda.synchronize()
+    assert window.peak_growth == 2 * LARGE
+    assert window.retained == LARGE
+    del other
+
+
+@pytest.mark.gpu
+def test_functions_of_torch_are_back_after_measuring_a_card() -> None:
+    before = {name: getattr(torch._C, name) for name in FUNCTIONS if hasattr(torch._C, name)}
+    with Memory.on("cuda:0"):
+        assert all(getattr(torch._C, name) is not function for name, function in before.items())
+    assert {name: getattr(torch._C, name) for name in before} == before
+
+
+@pytest.mark.gpu
+def test_a_limit_on_a_card_raises_where_it_is_broken_and_is_lifted(memory: Memory) -> None:
+    before = torch_api.memory_fraction(0)
+    with memory.limit("64MiB"):
+        exactly = take(64 * MIB)
+        del exactly
+    with pytest.raises(torch.OutOfMemoryError), memory.limit("64MiB"):
+        take(66 * MIB)
+    assert torch_api.memory_fraction(0) == before
+    assert take(66 * MIB).numel() == 66 * MIB
+
+
+@pytest.mark.gpu
+def test_limits_on_a_card_nest(memory: Memory) -> None:
+    with memory.limit("64MiB"):
+        with memory.limit("1GiB"), pytest.raises(torch.OutOfMemoryError):
+            take(66 * MIB)
+        with memory.limit("20MiB"):
+            exactly = take(LARGE)
+            del exactly
+            with pytest.raises(torch.OutOfMemoryError):
+                take(LARGE + 2 * MIB)
+        torch.cuda.empty_cache()
+        exactly = take(64 * MIB)
+        del exactly
+    assert take(66 * MIB).numel() == 66 * MIB
+
+
+def python(script: str, **environment: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.subprocess
+def test_cuda_malloc_async_on_a_card() -> None:
+    configuration = "backend:cudaMallocAsync"
+    found = python(
+        """
+import torch
+from cudamem_testing import Memory
+with Memory.on("cuda:0") as memory:
+    with memory.window("async") as window:
+        kept = torch.empty(64 * 2**20, dtype=torch.uint8, device="cuda")
+        temporary = torch.empty(64 * 2**20, dtype=torch.uint8, device="cuda")
+        del temporary
+        torch.cuda.synchronize()
+    found = window[0]
+    print(found.start, found.peak, found.retained, found.reserved_peak >= found.peak)
+    print(found.requested_peak, found.allocations, found.segments, found.retries, found.notes[0])
+    with memory.limit("128MiB"):
+        pass
+    torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
+print("done")
+""",
+        PYTORCH_ALLOC_CONF=configuration,
+        PYTORCH_CUDA_ALLOC_CONF=configuration,
+    )
+    assert found.splitlines() == [
+        f"0 {128 * MIB} {64 * MIB} True",
+        "None None None None allocator cudaMallocAsync counts allocated and reserved bytes only",
+        "done",
+    ]
+
+
+@pytest.mark.gpu
+@pytest.mark.subprocess
+def test_asking_initialises_nothing_and_a_fork_can_still_use_the_card() -> None:
+    found = python(
+        """
+import os
+import torch
+from cudamem_testing import Memory
+from cudamem_testing.recorders.cards import visible_names
+from cudamem_testing.report.doctor import examine
+visible_names()
+examine()
+with Memory.on("all") as memory:
+    with memory.window("nothing") as window:
+        torch.ones(10)
+    print(window[0].start, window[0].peak, memory.statistics(0).allocated, torch.cuda.memory_stats())
+print(torch.cuda.is_initialized())
+child = os.fork()
+if not child:
+    try:
+        status = int(torch.ones(3, device="cuda").sum().item()) - 3
+    except BaseException:
+        status = 1
+    os._exit(status)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    )
+    assert found.splitlines() == ["0 0 0 OrderedDict()", "False", "0"]
+
+
+@pytest.mark.gpu(count=2)
+def test_the_second_card_is_measured_too() -> None:
+    for index in range(2):
+        torch.ones(1, device=f"cuda:{index}")
+    with Memory.on("cuda") as memory, memory.window("both") as window:
+        kept = torch.empty(1024, dtype=torch.uint8, device="cuda:1")
+    assert [found.retained for found in window.windows[:2]] == [0, 1024]
+    del kept
