@@ -29,6 +29,7 @@ WINDOW_KEYS = (
     "allocations",
     "segments",
     "retries",
+    "blocks",
     "complete",
 )
 

@@ -95,7 +95,7 @@ WINDOW = fields(
     {
         **dict.fromkeys(("start", "peak", "end", "requested_start", "requested_peak"), WHOLE_OR_NULL),
         **dict.fromkeys(("reserved_start", "reserved_peak", "retained"), WHOLE_OR_NULL),
-        **dict.fromkeys(("allocations", "segments", "retries"), WHOLE_OR_NULL),
+        **dict.fromkeys(("allocations", "segments", "retries", "blocks"), WHOLE_OR_NULL),
         "complete": FLAG,
         "notes": TEXTS,
     },

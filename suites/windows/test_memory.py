@@ -107,7 +107,7 @@ def test_an_exception_passes_and_the_window_ends(memory: Memory, card: FakeRecor
         card.allocate(1)
         raise KeyError("mine")
 
-    with pytest.raises(KeyError, match="^'mine'$"), memory.budget(peak=0) as window:
+    with pytest.raises(KeyError, match=r"^'mine'$"), memory.budget(peak=0) as window:
         body()
     assert window.peak == 1
     assert len(window.windows) == 2

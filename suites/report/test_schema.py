@@ -1,0 +1,341 @@
+"""The JSON report: the exact document, a round trip of anything, one clear error for what is no report."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.records import Environment, FixtureRecord, RunRecord, TestRecord
+from cudamem_testing.model.windows import Window
+from cudamem_testing.report.schema import (
+    fixture_from_json,
+    fixture_to_json,
+    record_from_json,
+    record_to_json,
+    run_from_json,
+    run_to_json,
+)
+
+CARD = Device("cuda", 0)
+RUN = RunRecord(
+    Environment(("cuda:0 (NVIDIA H100)",), "2.11.0", "native"),
+    (
+        TestRecord(
+            "test_a.py::test_b[x]",
+            "failed",
+            2,
+            (Window("call", CARD, 1, 5, 2, 1, 4, 0, 8, 1, 3, 2, 0, 1, False, ("late",)),),
+            (Window("test", CARD),),
+            (
+                Finding(
+                    Kind.BUDGET,
+                    Verdict.OVER,
+                    Severity.FAIL,
+                    "cudamem: too much",
+                    4,
+                    CARD,
+                    "a.py:1 in f",
+                    "module a > x",
+                    "budget peak at most",
+                    ("start 1 B",),
+                ),
+            ),
+            1.5,
+            ("a note",),
+        ),
+    ),
+    (FixtureRecord("model", "session", "test_a.py::test_b[x]", (Window("setup of fixture 'model'", CARD),)),),
+    (Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.WARN, "of the run"),),
+    ("written",),
+    {"cuda:1 is not measured here": 2},
+)
+UNKNOWN = {
+    "start": None,
+    "peak": None,
+    "end": None,
+    "requested_start": None,
+    "requested_peak": None,
+    "reserved_start": None,
+    "reserved_peak": None,
+    "retained": None,
+    "allocations": None,
+    "segments": None,
+    "retries": None,
+    "blocks": None,
+    "complete": True,
+    "notes": [],
+}
+DOCUMENT = {
+    "schema": 1,
+    "kind": "report",
+    "environment": {"devices": ["cuda:0 (NVIDIA H100)"], "torch": "2.11.0", "allocator": "native"},
+    "tests": [
+        {
+            "nodeid": "test_a.py::test_b[x]",
+            "outcome": "failed",
+            "attempt": 2,
+            "windows": [
+                {
+                    "name": "call",
+                    "device": "cuda:0",
+                    "start": 1,
+                    "peak": 5,
+                    "end": 2,
+                    "requested_start": 1,
+                    "requested_peak": 4,
+                    "reserved_start": 0,
+                    "reserved_peak": 8,
+                    "retained": 1,
+                    "allocations": 3,
+                    "segments": 2,
+                    "retries": 0,
+                    "blocks": 1,
+                    "complete": False,
+                    "notes": ["late"],
+                }
+            ],
+            "whole": [{"name": "test", "device": "cuda:0", **UNKNOWN}],
+            "findings": [
+                {
+                    "kind": "budget",
+                    "verdict": "over budget",
+                    "severity": "fail",
+                    "bytes": 4,
+                    "device": "cuda:0",
+                    "allocated": "a.py:1 in f",
+                    "holder": "module a > x",
+                    "cause": "budget peak at most",
+                    "message": "cudamem: too much",
+                    "details": ["start 1 B"],
+                }
+            ],
+            "budget_used": 1.5,
+            "notes": ["a note"],
+        }
+    ],
+    "run": {
+        "fixtures": [
+            {
+                "name": "model",
+                "scope": "session",
+                "first_used_by": "test_a.py::test_b[x]",
+                "windows": [{"name": "setup of fixture 'model'", "device": "cuda:0", **UNKNOWN}],
+            }
+        ],
+        "findings": [
+            {
+                "kind": "other",
+                "verdict": "body is not repeatable",
+                "severity": "warn",
+                "bytes": None,
+                "device": None,
+                "allocated": None,
+                "holder": None,
+                "cause": None,
+                "message": "of the run",
+                "details": [],
+            }
+        ],
+        "ledger": [],
+        "notes": ["written"],
+        "unenforced": {"cuda:1 is not measured here": 2},
+    },
+}
+
+
+def test_the_document() -> None:
+    assert run_to_json(RUN) == DOCUMENT
+    assert json.dumps(run_to_json(RUN)) == json.dumps(DOCUMENT)  # in this order too
+
+
+def test_the_document_is_read_back() -> None:
+    assert run_from_json(DOCUMENT) == RUN
+
+
+def test_the_smallest_report() -> None:
+    found = run_to_json(RunRecord())
+    assert found == {
+        "schema": 1,
+        "kind": "report",
+        "environment": {"devices": [], "torch": None, "allocator": None},
+        "tests": [],
+        "run": {"fixtures": [], "findings": [], "ledger": [], "notes": [], "unenforced": {}},
+    }
+    assert run_from_json(found) == RunRecord()
+
+
+def test_only_the_keys_of_the_design_are_needed_and_others_are_welcome() -> None:
+    window = {"name": "call", "device": "cuda:0", "start": 0, "peak": 1, "end": 0, "colour": "red"}
+    finding = {"kind": "leak", "verdict": "over budget", "severity": "note", "message": "m", "age": 3}
+    found = run_from_json(
+        {
+            "schema": 1,
+            "kind": "report",
+            "environment": {"devices": [], "torch": None, "allocator": None, "host": "h"},
+            "tests": [{"nodeid": "a", "outcome": "passed", "windows": [window], "findings": [finding], "more": 1}],
+            "run": {"fixtures": [], "findings": [], "ledger": [{"x": 1}], "notes": [], "extra": {}},
+            "later": [],
+        }
+    )
+    assert found.tests == (
+        TestRecord(
+            "a",
+            "passed",
+            windows=(Window("call", CARD, 0, 1, 0),),
+            findings=(Finding(Kind.LEAK, Verdict.OVER, Severity.NOTE, "m"),),
+        ),
+    )
+
+
+# -- anything ---------------------------------------------------------------------------------------------
+
+NUMBER = st.one_of(st.none(), st.integers(-(2**60), 2**60))
+TEXT = st.text(max_size=8)
+TEXTS = st.lists(TEXT, max_size=2).map(tuple)
+DEVICES = st.sampled_from([CARD, Device("cuda", 12), Device("cuda"), Device("cpu"), Device("host")])
+WINDOWS = st.builds(Window, TEXT, DEVICES, *[NUMBER] * 12, st.booleans(), TEXTS)
+FINDINGS = st.builds(
+    Finding,
+    st.sampled_from(Kind),
+    st.sampled_from(Verdict),
+    st.sampled_from(Severity),
+    TEXT,
+    NUMBER,
+    st.one_of(st.none(), DEVICES),
+    *[st.one_of(st.none(), TEXT)] * 3,
+    TEXTS,
+)
+
+
+def few(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(strategy, max_size=2).map(tuple)
+
+
+TESTS = st.builds(
+    TestRecord,
+    TEXT,
+    TEXT,
+    st.integers(1, 9),
+    few(WINDOWS),
+    few(WINDOWS),
+    few(FINDINGS),
+    st.one_of(st.none(), st.floats(0, 1e9)),
+    TEXTS,
+)
+FIXTURES = st.builds(FixtureRecord, TEXT, TEXT, TEXT, few(WINDOWS))
+RUNS = st.builds(
+    RunRecord,
+    st.builds(Environment, TEXTS, st.one_of(st.none(), TEXT), st.one_of(st.none(), TEXT)),
+    few(TESTS),
+    few(FIXTURES),
+    few(FINDINGS),
+    TEXTS,
+    st.dictionaries(TEXT, st.integers(0, 9), max_size=2),
+)
+
+
+@given(RUNS)
+def test_round_trip(run: RunRecord) -> None:
+    assert run_from_json(json.loads(json.dumps(run_to_json(run)))) == run
+
+
+@given(TESTS, FIXTURES)
+def test_what_a_worker_sends_is_plain_and_complete(test: TestRecord, fixture: FixtureRecord) -> None:
+    sent = json.loads(json.dumps(record_to_json(test), allow_nan=False))
+    assert sent == record_to_json(test)  # lists and plain types only: nothing changed on the way
+    assert record_from_json(sent) == test
+    assert fixture_from_json(json.loads(json.dumps(fixture_to_json(fixture)))) == fixture
+
+
+# -- what is no report ------------------------------------------------------------------------------------
+
+
+def broken(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """The document with another value in one place; without the key where the value is ``KeyError``."""
+    document = copy.deepcopy(DOCUMENT)
+    place: Any = document
+    for key in path[:-1]:
+        place = place[key]
+    if value is KeyError:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return document
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("schema",), 2, "not a report of schema 1: schema 2, kind 'report'"),
+        (("kind",), "snapshot", "not a report of schema 1: schema 1, kind 'snapshot'"),
+        (("schema",), KeyError, "not a report of schema 1: schema None, kind 'report'"),
+        (("tests",), KeyError, "tests is missing"),
+        (("tests",), {}, "tests is an object, not a list"),
+        (("environment",), [], "environment is a list, not an object"),
+        (("environment", "devices"), [1], "environment.devices[0] is a whole number, not text"),
+        (("environment", "torch"), True, "environment.torch is true or false, not text or null"),
+        (("run",), None, "run is null, not an object"),
+        (("run", "notes"), "x", "run.notes is text, not a list"),
+        (("run", "unenforced"), {"a": "b"}, "run.unenforced.a is text, not a whole number"),
+        (("run", "fixtures", 0, "scope"), KeyError, "run.fixtures[0].scope is missing"),
+        (("tests", 0), "x", "tests[0] is text, not an object"),
+        (("tests", 0, "nodeid"), KeyError, "tests[0].nodeid is missing"),
+        (("tests", 0, "budget_used"), "1", "tests[0].budget_used is text, not a whole number or a fraction or null"),
+        (
+            ("tests", 0, "windows", 0, "start"),
+            1.5,
+            "tests[0].windows[0].start is a fraction, not a whole number or null",
+        ),
+        (
+            ("tests", 0, "windows", 0, "peak"),
+            True,
+            "tests[0].windows[0].peak is true or false, not a whole number or null",
+        ),
+        (
+            ("tests", 0, "windows", 0, "complete"),
+            1,
+            "tests[0].windows[0].complete is a whole number, not true or false",
+        ),
+        (
+            ("tests", 0, "windows", 0, "device"),
+            "tpu:0",
+            "tests[0].windows[0].device: device 'tpu:0' is not known: write cpu, cuda, cuda:N or host",
+        ),
+        (("tests", 0, "whole", 0, "name"), None, "tests[0].whole[0].name is null, not text"),
+        (("tests", 0, "findings", 0, "kind"), "lek", "tests[0].findings[0].kind: 'lek' is not a valid Kind"),
+        (("tests", 0, "findings", 0, "severity"), [], "tests[0].findings[0].severity is a list, not text"),
+        (("tests", 0, "findings", 0, "bytes"), "4", "tests[0].findings[0].bytes is text, not a whole number or null"),
+    ],
+)
+def test_a_broken_document_has_one_clear_error(path: tuple[Any, ...], value: Any, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        run_from_json(broken(path, value))
+    assert str(caught.value) == message
+
+
+def places(part: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    keys = part.keys() if isinstance(part, dict) else range(len(part)) if isinstance(part, list) else ()
+    return [place for key in keys for place in ((*path, key), *places(part[key], (*path, key)))]
+
+
+ANYTHING = st.one_of(
+    st.sampled_from([KeyError, None, True, -1, 2**70, 1.5, float("nan"), "", "cuda:0", [], [None], [[]], {}]),
+    st.dictionaries(TEXT, st.none(), max_size=1),
+)
+
+
+@given(st.sampled_from(places(DOCUMENT)), ANYTHING)
+def test_nothing_but_a_value_error_comes_of_a_broken_document(path: tuple[Any, ...], value: Any) -> None:
+    try:
+        run = run_from_json(broken(path, value))
+    except ValueError:
+        return
+    assert [str(test) for test in run.tests]  # what was accepted can be shown, and written again
+    json.dumps(run_to_json(run))

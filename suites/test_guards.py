@@ -1,0 +1,181 @@
+"""Guards: what is changed for a while is as it was afterwards, whoever changed it meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cudamem_testing.guards import Patches, collect_garbage, environment, stand_in, thawed
+
+
+def original(number: int, *, times: int = 1) -> int:
+    """Multiply."""
+    return number * times
+
+
+@pytest.fixture
+def owner() -> SimpleNamespace:
+    return SimpleNamespace(call=original)
+
+
+def adding(amount: int) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    def make(function: Callable[..., int]) -> Callable[..., int]:
+        return lambda *args, **named: function(*args, **named) + amount
+
+    return make
+
+
+def test_replace_and_restore(owner: SimpleNamespace) -> None:
+    patches = Patches()
+    assert patches.replace(owner, "call", adding(1)) is original
+    assert owner.call(3, times=2) == 7
+    assert (owner.call.__name__, owner.call.__doc__, owner.call.__wrapped__) == ("original", "Multiply.", original)
+    patches.restore()
+    assert owner.call is original
+    patches.restore()
+    assert owner.call is original
+
+
+def test_what_is_not_there_is_not_put_there(owner: SimpleNamespace) -> None:
+    patches = Patches()
+    assert patches.replace(owner, "other", adding(1)) is None
+    patches.restore()
+    assert vars(owner) == {"call": original}
+
+
+def test_builtins_can_be_replaced() -> None:
+    owner = SimpleNamespace(call=len)
+    patches = Patches()
+    patches.replace(owner, "call", adding(1))
+    assert (owner.call([]), owner.call.__name__) == (1, "len")
+    patches.restore()
+    assert owner.call is len
+
+
+def test_a_wrapper_of_somebody_else_stays_and_ours_passes_on(owner: SimpleNamespace) -> None:
+    patches = Patches()
+    patches.replace(owner, "call", adding(1))
+    ours = owner.call
+    owner.call = theirs = lambda *args: ours(*args) + 100
+    assert owner.call(1) == 102
+    patches.restore()
+    assert owner.call is theirs
+    assert owner.call(1) == 101
+
+
+def test_a_function_that_the_test_took_away_stays_away(owner: SimpleNamespace) -> None:
+    patches = Patches()
+    patches.replace(owner, "call", adding(1))
+    del owner.call
+    patches.restore()
+    assert vars(owner) == {}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_at_once_can_leave_in_any_order(owner: SimpleNamespace, order: tuple[int, int]) -> None:
+    both = [Patches(), Patches()]
+    for place, patches in enumerate(both):
+        patches.replace(owner, "call", adding(10**place))
+    assert owner.call(0) == 11
+    both[order[0]].restore()
+    assert owner.call(0) == 10 ** order[1]
+    both[order[1]].restore()
+    assert owner.call is original
+
+
+def test_the_same_function_twice(owner: SimpleNamespace) -> None:
+    patches = Patches()
+    patches.replace(owner, "call", adding(1))
+    patches.replace(owner, "call", adding(2))
+    assert owner.call(0) == 3
+    patches.restore()
+    assert owner.call is original
+
+
+def test_stand_in_is_the_replacement_while_it_is_at_work(owner: SimpleNamespace) -> None:
+    made: list[Callable[..., Any]] = []
+
+    def make(function: Callable[..., Any]) -> Callable[..., Any]:
+        made.append(lambda: function)
+        return made[0]
+
+    patches = Patches()
+    patches.replace(owner, "call", make)
+    switch = owner.call
+    assert stand_in(switch) is made[0]
+    assert (stand_in(original), stand_in(None)) == (None, None)
+    patches.restore()
+    assert stand_in(switch) is None
+
+
+def test_an_environment_variable_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDAMEM_A_TEST", raising=False)
+    with pytest.raises(KeyError, match="'1'"), environment("CUDAMEM_A_TEST", "1"):
+        raise KeyError(os.environ["CUDAMEM_A_TEST"])
+    assert "CUDAMEM_A_TEST" not in os.environ
+
+
+def test_the_users_own_environment_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDAMEM_A_TEST", "theirs")
+    with environment("CUDAMEM_A_TEST", "1"):
+        assert os.environ["CUDAMEM_A_TEST"] == "theirs"
+    assert os.environ["CUDAMEM_A_TEST"] == "theirs"
+
+
+# -- the collector ----------------------------------------------------------------------------------------
+
+
+class Knot:
+    """A cycle that counts its end."""
+
+    ended = 0
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self) -> None:
+        Knot.ended += 1
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The collector is left as it was found, and quiet meanwhile."""
+    enabled, flags, thresholds = gc.isenabled(), gc.get_debug(), gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    Knot.ended = 0
+    yield
+    gc.unfreeze()
+    gc.set_debug(flags)
+    gc.set_threshold(*thresholds)
+    gc.garbage.clear()
+    if enabled:
+        gc.enable()
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_collection_finds_all_and_leaves_the_collector_as_it_was() -> None:
+    Knot()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.freeze()
+    Knot()
+    collect_garbage()
+    assert Knot.ended == 2  # the frozen one too
+    assert gc.get_debug() == gc.DEBUG_SAVEALL
+    assert gc.get_freeze_count() > 0
+    assert gc.garbage == []
+    assert not gc.isenabled()
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_collection_freezes_nothing_that_nobody_froze() -> None:
+    collect_garbage()
+    assert gc.get_freeze_count() == 0
+    with pytest.raises(KeyError), thawed():
+        raise KeyError
+    assert (gc.get_freeze_count(), gc.get_debug()) == (0, 0)
