@@ -74,10 +74,11 @@ def devices(snapshot: object) -> tuple[Device, ...]:
         SnapshotError: when ``snapshot`` is no snapshot.
     """
     top = _top(snapshot)
-    found = {segment.get("device", 0) for segment in _dicts(top["segments"])}
+    named = (segment.get("device", 0) for segment in _dicts(top["segments"]))
+    found = {index for index in named if _is_index(index)}
     traces = _list(top.get("device_traces"))
     found |= {index for index, trace in enumerate(traces[:_MOST_DEVICES]) if isinstance(trace, list) and trace}
-    return tuple(Device("cuda", index) for index in sorted(index for index in found if _is_index(index)))
+    return tuple(Device("cuda", index) for index in sorted(found))
 
 
 def read(
@@ -156,11 +157,11 @@ def _unknown(value: Mapping[str, Any], known: frozenset[str]) -> Extra | None:
 
 
 def _is_index(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and 0 <= value < _MOST_DEVICES
+    return type(value) is int and 0 <= value < _MOST_DEVICES
 
 
 def _is_size(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and 0 <= value < _MOST
+    return type(value) is int and 0 <= value < _MOST
 
 
 def _pool(value: object, pools: dict[Pool, int]) -> Pool:

@@ -1,0 +1,143 @@
+"""Explanations of failed allocations: figures, the hint that fits, exact texts."""
+
+import pytest
+
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.oom.explain import explain
+from cudamem_testing.snapshots.read import read
+from cudamem_testing.snapshots.read_cpu import read_cpu
+from suites.snapshots.allocator import FRAMES, MIB, Allocator
+
+PLACES = Locator("/work/project")
+
+
+def failed(allocator, requested, free=0):
+    """The recording at the moment at which the observer is called."""
+    snapshot = allocator.snapshot()
+    oom = {"action": "oom", "device_free": free, "size": requested, "stream": 0, "time_us": allocator.clock + 1}
+    snapshot["device_traces"][0].append({**oom, "frames": FRAMES[6]})
+    return read(snapshot, locator=PLACES)
+
+
+def test_fragmentation():
+    allocator = Allocator()
+    blocks = [allocator.malloc(5 * MIB, frames=FRAMES[n % 2]) for n in range(12)]  # four to a segment
+    for block in blocks[::2]:
+        allocator.free(block)
+    error = explain(failed(allocator, 20 * MIB), allowed=64 * MIB)
+    assert error.cause == "fragmentation"
+    assert str(error) == (
+        "out of memory on cuda:0: 20.0 MiB requested by layer7.py:7 in forward\n"
+        "   allowed                  64.0 MiB\n"
+        "   allocated                30.0 MiB\n"
+        "   reserved, not allocated  30.0 MiB  largest range 5.0 MiB\n"
+        "   free on the device            0 B\n"
+        "   other processes           unknown\n"
+        "hint: fragmentation: 30.0 MiB are reserved and unused, but no range is larger than 5.0 MiB. Try "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or free the small blocks between large ones.\n"
+        "live when it ran out: 30.0 MiB in 6 blocks\n"
+        "   30.0 MiB   6 blocks  layer2.py:2 in forward     torch/nn/functional.py linear\n"
+        "note: what other processes hold is not known: pip install nvidia-ml-py"
+    )
+
+
+def test_the_test_needs_more_than_there_is():
+    allocator = Allocator()
+    allocator.malloc(50 * MIB, frames=FRAMES[3])
+    error = explain(failed(allocator, 20 * MIB), allowed=64 * MIB, others=0)
+    assert (error.cause, error.shortage, error.notes) == ("need", 20 * MIB, ())
+    assert error.hint == (
+        "the test needs more than there is: 50.0 MiB are live, and 20.0 MiB more. "
+        "The largest line is layer4.py:4 in forward."
+    )
+
+
+def test_an_earlier_test_left_it():
+    allocator = Allocator()
+    left = [allocator.malloc(40 * MIB), allocator.malloc(2 * MIB), allocator.malloc(12 * MIB)]
+    allocator.restart()
+    allocator.malloc(11 * MIB)
+    error = explain(
+        failed(allocator, 30 * MIB),
+        allowed=80 * MIB,
+        others=0,
+        owners={left[0].address: "test_a.py::test_big", left[1].address: "test_a.py::test_small"},
+    )
+    assert error.cause == "earlier tests"
+    assert error.left == (("test_a.py::test_big", 40 * MIB), ("test_a.py::test_small", 2 * MIB))
+    assert error.before == 12 * MIB
+    text = str(error)
+    assert "   left by test_a.py::test_big    40.0 MiB\n" in text
+    assert "   live before the test           12.0 MiB\n" in text
+    assert (
+        "hint: earlier tests left enough to make room: test_a.py::test_big left 40.0 MiB. Fix that leak first." in text
+    )
+    assert "   40.0 MiB   1 block  (left by test_a.py::test_big)\n" in text
+
+
+def test_private_pools_hold_it():
+    allocator = Allocator()
+    allocator.free(allocator.malloc(40 * MIB, pool=(0, 1)))
+    allocator.malloc(3 * MIB, pool=(0, 2))
+    error = explain(failed(allocator, 30 * MIB, free=5 * MIB), others=MIB)
+    assert (error.cause, error.free) == ("private pools", 5 * MIB)
+    assert "   private pools            60.0 MiB  2 pools, 57.0 MiB of it unused\n" in str(error)
+    assert error.hint == (
+        "CUDA graphs or memory pools hold 57.0 MiB that they do not use and nobody else can. "
+        "Drop graphs that are no longer replayed, or let them share a pool."
+    )
+
+
+def test_another_process_holds_it():
+    allocator = Allocator()
+    allocator.malloc(3 * MIB)
+    error = explain(failed(allocator, 30 * MIB), others=70 * MIB)
+    assert (error.cause, error.notes) == ("other processes", ())
+    assert error.hint == "other processes hold 70.0 MiB on cuda:0. End them, or use another card."
+
+
+def test_what_is_a_few_bytes_short_needs_only_those():
+    allocator = Allocator()
+    for _ in range(3):
+        allocator.malloc(4 * MIB)
+    error = explain(failed(allocator, 30 * MIB, free=23 * MIB), others=0)
+    assert (error.shortage, error.cause) == (7 * MIB, "fragmentation")  # 8 MiB of the segment are unused
+
+
+def test_a_limit_on_the_cpu():
+    rows = [(0x10, 3 * MIB, 1, 0, 1, 1, 1, 0), (0, 6 * MIB, 0, 0, 2, 1, 1, 2), (0x20, 9, 2, 0, 3, 1, 1, 0)]
+    recording = read_cpu(
+        [(0x10, 3 * MIB, 1, 1, 1, 1), (0x20, 9, 2, 3, 1, 1)],
+        rows,
+        lambda number: PLACES.stack([("/work/project/a.py", number, "f")]),
+    )
+    error = explain(recording, allowed=8 * MIB)
+    assert str(error) == (
+        "out of memory on cpu: 6.0 MiB requested by a.py:2 in f\n"
+        "   allowed    8.0 MiB\n"
+        "   allocated  3.0 MiB\n"
+        "hint: the test needs more than there is: 3.0 MiB are live, and 6.0 MiB more. "
+        "The largest line is a.py:1 in f.\n"
+        "live when it ran out: 3.0 MiB in 1 block\n"
+        "   3.0 MiB   1 block  a.py:1 in f"
+    )
+
+
+def test_without_a_failure_in_the_record_the_request_must_be_told():
+    recording = read(Allocator().snapshot())
+    with pytest.raises(ValueError, match="the recording holds no failed allocation: say how much was requested"):
+        explain(recording)
+    error = explain(recording, 5)
+    assert (error.shortage, error.cause, error.where.frames) == (None, "need", ())
+    assert str(error).startswith("out of memory on cuda:0: 5 B requested\n   allowed                  unknown\n")
+
+
+def test_the_text_is_bounded():
+    allocator = Allocator()
+    blocks = [allocator.malloc(MIB + n, frames=FRAMES[n % 7], pool=(0, n % 9)) for n in range(400)]
+    owners = {block.address: f"test_{n % 50}" for n, block in enumerate(blocks)}
+    allocator.restart()
+    for n in range(60):
+        frame = {"filename": f"/work/project/f{n}.py", "line": n, "name": "g"}
+        allocator.malloc(2 * MIB, frames=[frame])
+    assert len(str(explain(failed(allocator, MIB), owners=owners)).splitlines()) <= 30

@@ -1,0 +1,98 @@
+"""Exports, with torch's own reader as the oracle."""
+
+import base64
+import json
+import pickle
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.cuda import _memory_viz
+
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.snapshots.export import to_snapshot, write
+from cudamem_testing.snapshots.files import read_file
+from cudamem_testing.snapshots.read import read
+from cudamem_testing.snapshots.read_cpu import read_cpu
+from cudamem_testing.snapshots.replay import replay
+from suites.snapshots.allocator import Allocator, run
+from suites.snapshots.test_read_cpu import recording as cpu_recording
+
+
+@given(st.integers(0, 10**9), st.booleans())
+def test_an_exported_recording_reads_back_as_it_was(seed, expandable):
+    allocator = Allocator(expandable=expandable)
+    run(allocator, 40, random.Random(seed), streams=(0, 9), pools=((0, 0), (0, 3)), deferred=True)
+    snapshot = allocator.snapshot()
+    snapshot["segments"].sort(key=lambda segment: segment["address"])
+    first = read(snapshot)
+    exported = to_snapshot(first)
+    again = read(exported)
+    assert (again.blocks, again.segments, again.events.kinds) == (first.blocks, first.segments, first.events.kinds)
+    assert [*replay(again).totals] == [*replay(first).totals]
+    for name in ("allocated_size", "active_size", "requested_size", "blocks", "segment_pool_id"):
+        ours = [segment[name] for segment in exported["segments"]]
+        theirs = [segment[name] for segment in snapshot["segments"]]
+        if name == "blocks":
+            ours, theirs = ([[{**b, "frames": 0} for b in blocks] for blocks in both] for both in (ours, theirs))
+        elif name == "requested_size":
+            continue  # torch counts waiting blocks here too
+        assert ours == theirs, name
+
+
+def test_torch_reads_an_exported_recording(tmp_path, capsys):
+    allocator = Allocator()
+    run(allocator, 60, random.Random(3), deferred=True)
+    recording = read(allocator.snapshot(), locator=Locator("/work/project"))
+    write(tmp_path / "a.pickle", recording)
+    loaded = pickle.loads((tmp_path / "a.pickle").read_bytes())
+    assert (tmp_path / "a.pickle").read_bytes()[:2] == b"\x80\x04"
+    assert "Active Memory Timeline" in _memory_viz.trace_plot(loaded)
+    page = _memory_viz.segment_plot(loaded)
+    embedded = json.loads(re.search(r"const local_files = (.*)", page)[1])[0]["base64"]
+    assert pickle.loads(base64.b64decode(embedded)) == loaded
+    stacks = _memory_viz.memory(loaded, format_flamegraph=lambda text: text)
+    assert re.search(r"stream_0;active_allocated;layer\d.py:\d:forward;functional.py:1\d:linear \d+", stacks)
+    assert "total_reserved" in _memory_viz.segsum(loaded)
+    assert f"{len(loaded['device_traces'][0])} entries" in _memory_viz.trace(loaded)
+
+
+def test_torch_reads_a_recording_of_the_cpu(tmp_path):
+    write(tmp_path / "cpu.pickle", cpu_recording())
+    loaded = pickle.loads((tmp_path / "cpu.pickle").read_bytes())
+    actions = [entry["action"] for entry in loaded["device_traces"][0]]
+    assert actions == (
+        ["segment_alloc", "alloc"] * 2
+        + ["free_requested", "free_completed", "segment_free"] * 2
+        + ["oom", "segment_alloc", "alloc"]
+    )
+    assert "d = c[0:100.0B]" in _memory_viz.trace(loaded)
+    text = _memory_viz.segments(loaded, format_flamegraph=lambda text: text)
+    assert "stream_0;seg_512;active_allocated;a.py:2:f 100" in text
+    assert _memory_viz.segsum(loaded).count("total_allocated: 139.0B") == 1
+    back = read_file(tmp_path / "cpu.pickle")
+    assert back.allocated == 139
+    assert [(segment.address, segment.size) for segment in back.segments] == [(0x50, 7), (0x100, 32), (0x200, 100)]
+
+
+def test_what_is_not_known_here_goes_through(tmp_path):
+    snapshot = Allocator().snapshot() | {"new": 1}
+    snapshot["device_traces"] = [[{"action": "future", "addr": 1, "size": 2, "stream": 3, "frames": [], "more": [4]}]]
+    snapshot["external_annotations"] = [{"name": "a", "stage": "START", "device": 0, "time_us": 5, "color": "red"}]
+    exported = to_snapshot(read(snapshot))
+    assert exported == snapshot
+
+
+def test_a_dict_is_written_as_it_is_and_a_failure_leaves_nothing(tmp_path):
+    write(tmp_path / "raw.pickle", {"segments": []})
+    assert pickle.loads((tmp_path / "raw.pickle").read_bytes()) == {"segments": []}
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        write(tmp_path / "raw.pickle", {"segments": lambda: None})
+    assert [file.name for file in tmp_path.iterdir()] == ["raw.pickle"]
+    assert pickle.loads((tmp_path / "raw.pickle").read_bytes()) == {"segments": []}
+
+
+def test_an_empty_recording_exports():
+    assert read(to_snapshot(read_cpu([]))).blocks == ()

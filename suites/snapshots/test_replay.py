@@ -1,0 +1,215 @@
+"""The replay against an allocator that keeps its own counters, and against measurements on a card."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.snapshots.read import read
+from cudamem_testing.snapshots.replay import (
+    DROPPED,
+    moment_at,
+    moment_before_last,
+    moment_of,
+    replay,
+    with_measured,
+)
+from suites.snapshots.allocator import FRAMES, KIB, MIB, Allocator, run
+
+KINDS = {
+    "plain": {},
+    "expandable": {"expandable": True},
+    "split limit": {"max_split_size": 20 * MIB},
+    "roundup": {"roundup": 4},
+}
+
+
+def live_of(live):
+    return {block.address: (block.size, block.requested) for block in live.blocks}
+
+
+@given(st.integers(0, 10**9), st.sampled_from(sorted(KINDS)), st.booleans(), st.booleans())
+def test_every_moment_of_a_whole_history_is_as_the_allocator_counted(seed, kind, deferred, private):
+    allocator = Allocator(**KINDS[kind])
+    pools = ((0, 0), (0, 3)) if private else ((0, 0),)
+    lives = run(allocator, 60, random.Random(seed), streams=(0, 7), pools=pools, deferred=deferred)
+    recording = read(allocator.snapshot())
+    for place, counter in enumerate(("allocated", "active", "requested")):
+        replayed = replay(recording, counter)
+        assert [*replayed.totals] == [values[place] for values in allocator.history]
+        assert replayed.lives.notes == ()
+    replayed = replay(recording)
+    for moment, expected in lives.items():
+        live = replayed.live_at(moment)
+        assert live_of(live) == expected
+        assert live.total == replayed.totals[moment]
+
+
+@given(st.integers(0, 10**9), st.booleans(), st.booleans())
+def test_a_history_that_begins_late_ends_right_and_is_off_by_unsplit_rests_only(seed, small, deferred):
+    allocator = Allocator()
+    generator = random.Random(seed)
+    run(allocator, 40, generator, small=small, deferred=deferred)
+    allocator.restart()
+    for piece in [p for s in allocator.segments for p in s.pieces if p.state == "active_allocated"]:
+        if generator.random() < 0.5:
+            allocator.free(piece)
+    lives = run(allocator, 40, generator, small=small, deferred=deferred)
+    replayed = replay(read(allocator.snapshot()))
+    errors = [total - values[0] for total, values in zip(replayed.totals, allocator.history, strict=True)]
+    assert errors[-1] == 0
+    assert small is False or set(errors) == {0}
+    old = sum(before.block is None for before, _ in replayed.before)
+    assert all(abs(error) <= old * MIB for error in errors)
+    peak = max(values[0] for values in allocator.history)
+    assert replayed.peak(measured=peak).live.total == peak
+    for moment, expected in lives.items():
+        assert live_of(replayed.live_at(moment)).keys() == expected.keys()
+
+
+def test_the_rest_that_a_block_from_before_kept_shows_when_a_block_begins_behind_it():
+    allocator = Allocator()
+    first = allocator.malloc(12 * MIB + 100)  # a segment of 14 MiB: split
+    second = allocator.malloc(MIB + 512)  # takes the rest, less than 1 MiB more than it needs
+    assert second.size == 2 * MIB - 512
+    allocator.restart()
+    allocator.free(second)
+    allocator.free(first)
+    replayed = replay(read(allocator.snapshot()))
+    assert [*replayed.totals] == [14 * MIB, 12 * MIB + 512, 12 * MIB + 512, 0, 0]
+
+
+def test_a_guess_is_corrected_by_what_follows():
+    allocator = Allocator()
+    front = allocator.malloc(9 * MIB)  # of 20 MiB
+    tail = allocator.malloc(10 * MIB + 1)  # keeps the rest: 11 MiB
+    allocator.free(front)
+    front = allocator.malloc(8 * MIB + 1)  # of 9 MiB: keeps 1 MiB - 512
+    assert (front.size, tail.size) == (9 * MIB, 11 * MIB)
+    allocator.free(tail)
+    allocator.restart()
+    new = allocator.malloc(3 * MIB)  # begins behind the kept rest
+    allocator.free(front)
+    replayed = replay(read(allocator.snapshot()))
+    assert new.address == front.address + 9 * MIB
+    assert [*replayed.totals] == [9 * MIB, 12 * MIB, 3 * MIB, 3 * MIB]
+
+
+def test_what_cannot_be_derived_is_rounding_with_a_note():
+    allocator = Allocator()
+    allocator.malloc(1000)
+    replayed = replay(read(allocator.snapshot()))
+    live = replayed.live_at(measured=5000)
+    assert (live.total, live.rounding) == (5000, 5000 - 1024)
+    assert live.notes == ("the counter held 3.9 KiB more than the blocks",)
+    assert with_measured(live, 1024).rounding == 0
+    assert replayed.live_at(measured=1000).notes == ("the counter held 24 B less than the blocks",)
+
+
+def test_blocks_know_line_stream_pool_order_and_whether_they_were_there():
+    allocator = Allocator()
+    old = allocator.malloc(10, frames=FRAMES[0])
+    allocator.restart()
+    allocator.malloc(2000, stream=5, frames=FRAMES[1])
+    allocator.malloc(3000, pool=(0, 9), frames=FRAMES[2])
+    allocator.free(old)
+    recording = read(allocator.snapshot(), locator=Locator("/work/project"))
+    replayed = replay(recording)
+    everything = replayed.live_at(len(allocator.trace) - 2)
+    seen = [(b.requested, b.stream, b.pool, b.order, b.preexisting, b.stack.line) for b in everything.blocks]
+    assert seen == [
+        (10, 0, (0, 0), None, True, "(no Python stack)"),
+        (2000, 5, (0, 0), 1, False, "layer2.py:2 in forward"),
+        (3000, 0, (0, 9), 3, False, "layer3.py:3 in forward"),
+    ]
+    assert everything.blocks[1].stack.library == "torch/nn/functional.py linear"
+    assert [group.key for group in everything.group_by(lambda block: block.pool)] == [(0, 9), (0, 0)]
+    since = replayed.live_at(since=3)
+    assert [block.preexisting for block in since.blocks] == [True, False]
+
+
+def test_the_peak_of_a_range_is_the_first_highest_moment_of_it():
+    allocator = Allocator()
+    a = allocator.malloc(100 * KIB)
+    b = allocator.malloc(200 * KIB)
+    allocator.free(a)
+    allocator.free(b)
+    allocator.malloc(50 * KIB)
+    replayed = replay(read(allocator.snapshot()))
+    assert (replayed.peak().moment, replayed.peak().total) == (3, 300 * KIB)
+    late = replayed.peak(first=5)
+    assert (late.moment, late.total) == (5, 200 * KIB)
+    assert [block.preexisting for block in late.live.blocks] == [True]
+    with pytest.raises(IndexError, match="no moment 9: the recording has the moments 0 to 8"):
+        replayed.peak(last=9)
+    with pytest.raises(IndexError, match="the range of moments 3 to 2 is empty"):
+        replayed.peak(3, 2)
+
+
+def test_moments_are_found_by_time_annotation_and_counts():
+    allocator = Allocator()
+    a = allocator.malloc(1)
+    snapshot = allocator.snapshot()
+    snapshot["external_annotations"] = [
+        {"name": "Backward", "stage": "START", "time_us": allocator.clock + 1, "device": 0},
+        {"name": "Backward", "stage": "END", "time_us": allocator.clock + 100, "device": 0},
+    ]
+    allocator.malloc(2)
+    allocator.free(a)
+    allocator.malloc(3)
+    snapshot["device_traces"] = [allocator.trace]
+    recording = read(snapshot)
+    assert moment_of(recording, "Backward") == 2
+    assert moment_of(recording, "Backward", "END") == 6 == len(allocator.trace)
+    assert moment_at(recording, 0) == 0
+    with pytest.raises(LookupError, match=r"no annotation 'Forward' with stage 'START'; there are Backward"):
+        moment_of(recording, "Forward")
+    assert moment_before_last(recording, allocations=2, frees=1) == 2
+    assert moment_before_last(recording, allocations=1, frees=0) == 5
+    assert moment_before_last(recording, allocations=0, frees=0) == 6
+    assert moment_before_last(recording, allocations=1, frees=2) is None
+    assert moment_before_last(recording, allocations=9, frees=0) is None
+
+
+def test_a_truncated_ring_says_so():
+    allocator = Allocator()
+    for size in range(1, 6):
+        allocator.malloc(size)
+    snapshot = allocator.snapshot()
+    snapshot["device_traces"] = [allocator.trace[-3:]]
+    live = replay(read(snapshot, max_entries=3)).live_at()
+    assert live.notes == (DROPPED,)
+    assert [block.preexisting for block in live.blocks] == [True, True, False, False, False]
+    assert replay(read(snapshot, max_entries=4)).live_at().notes == ()
+    assert read(snapshot).truncated is None
+
+
+def test_contradictions_are_notes_and_totals_stay_sums():
+    allocator = Allocator()
+    a = allocator.malloc(600)
+    allocator.free(a)
+    snapshot = allocator.snapshot()
+    alloc, requested, completed = allocator.trace[1:]
+    elsewhere = {**alloc, "addr": 512}
+    snapshot["device_traces"] = [[alloc, alloc, requested, completed, requested, completed, elsewhere]]
+    replayed = replay(read(snapshot))
+    assert replayed.lives.notes == (
+        "1 block was allocated again though its free was not recorded: counted as freed there",
+        "1 block was freed twice: the second free was ignored",
+        "1 block was neither freed nor live at the end: left out",
+    )
+    assert [*replayed.totals] == [0, 1024, 1024, 0, 0, 0, 0, 0]
+    for moment in range(8):
+        assert replayed.live_at(moment).total == replayed.totals[moment]
+
+
+def test_a_history_without_requested_frees_uses_completed_ones():
+    allocator = Allocator()
+    allocator.free(allocator.malloc(600))
+    snapshot = allocator.snapshot()
+    snapshot["device_traces"] = [[e for e in allocator.trace if e["action"] != "free_requested"]]
+    replayed = replay(read(snapshot))
+    assert [*replayed.totals] == [0, 0, 1024, 0]
+    assert replayed.lives.notes == ("the history holds no free_requested events: free_completed was taken instead",)

@@ -1,0 +1,153 @@
+"""Unpickling plain containers, and refusing everything else by name."""
+
+import collections
+import contextlib
+import os
+import pickle
+import struct
+import tracemalloc
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing.snapshots.record import SnapshotError
+from cudamem_testing.snapshots.unpickle import unpickle
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**80), 2**80), st.floats(allow_nan=False), st.text(), st.binary()
+)
+FLAT_TUPLES = st.lists(SCALARS, max_size=5).map(tuple)
+KEYS = st.one_of(st.text(), st.integers(-(2**40), 2**40), st.booleans())
+VALUES = st.recursive(
+    SCALARS | FLAT_TUPLES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner), max_leaves=20
+)
+
+
+class Boom:
+    """Would create a file if a pickle could call anything."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+@given(VALUES, st.sampled_from([2, 3, 4, 5]))
+def test_plain_containers_come_back_as_they_were(value, protocol):
+    if protocol == 2:
+        value = _without_bytes(value)
+    assert unpickle(pickle.dumps(value, protocol)) == value
+
+
+def _without_bytes(value):
+    """Protocol 2 has no bytes: it calls a codec."""
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return {key: _without_bytes(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_without_bytes, value))
+    return value
+
+
+def test_shared_and_recursive_containers_stay_shared():
+    frames = [{"name": "f"}]
+    back = unpickle(pickle.dumps({"a": frames, "b": frames}, 4))
+    assert back["a"] is back["b"]
+    loop = []
+    loop.append(loop)
+    back = unpickle(pickle.dumps(loop, 2))
+    assert back[0] is back
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (collections.OrderedDict(a=1), "collections.OrderedDict"),
+        (date(2026, 1, 1), "datetime.date"),
+        (os.system, f"{os.system.__module__}.system"),
+    ],
+)
+def test_classes_and_functions_are_refused_by_name(value, name, protocol):
+    with pytest.raises(SnapshotError, match=f"the pickle asks for {name}: refused, a snapshot holds plain containers"):
+        unpickle(pickle.dumps(value, protocol))
+
+
+def test_nothing_is_executed(tmp_path):
+    target = tmp_path / "executed"
+    for protocol in (2, 3, 4, 5):
+        with pytest.raises(SnapshotError, match="system"):
+            unpickle(pickle.dumps({"segments": [Boom(target)]}, protocol))
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "ends after 0 bytes without its end mark: it is cut off or empty"),
+        (b"\x80\x04}", "ends after 3 bytes without its end mark"),
+        (b"\x80\x04\x8c\x7fabc", "the pickle is cut off: it has 7 bytes and needs 131 or more"),
+        (b"\x80\x04.", "it ends with more or less than one value"),
+        (b"\x80\x04NN.", "it ends with more or less than one value"),
+        (b"\x80\x04h\x05.", "an instruction uses what is not there"),
+        (b"\x80\x04e.", "a"),
+        (b"\x80\x04(e.", "an instruction uses what is not there"),
+        (b"\x80\x04N(Ne.", "items for something that is no list"),
+        (b"\x80\x04](Nu.", "items for something that is no dict"),
+        (b"\x80\x04}(Nu.", "items for something that is no dict"),
+        (b"\x80\x04\x8c\x01\xff.", "text that is not UTF-8"),
+        (b"\x80\x04\x8f.", "no readable pickle of protocol 2 to 5: instruction 0x8f at byte 2"),
+        (b"I5\n.", "no readable pickle of protocol 2 to 5: instruction 0x49 at byte 0"),
+        (b"\x80\x02N}R.", r"wants to build an object \(REDUCE at byte 4\): refused"),
+        (b"\x80\x02N}b.", r"wants to build an object \(BUILD at byte 4\): refused"),
+        (b"\x80\x02\x82\x01.", r"wants to build an object \(EXT1 at byte 2\): refused"),
+        (b"\x80\x02cno newline", r"asks for \?\.\?: refused"),
+    ],
+)
+def test_damage_gives_one_clear_error(data, text):
+    with pytest.raises(SnapshotError, match=text):
+        unpickle(data)
+
+
+def test_a_memo_index_of_four_billion_costs_nothing():
+    data = b"\x80\x02]r" + struct.pack("<I", 2**32 - 1) + b"."
+    tracemalloc.start()
+    assert unpickle(data) == []
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+
+
+def test_lengths_larger_than_the_file_cost_nothing():
+    tracemalloc.start()
+    for code in (b"\x8d", b"\x8e"):
+        with pytest.raises(SnapshotError, match="cut off"):
+            unpickle(b"\x80\x04" + code + struct.pack("<Q", 2**62))
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+
+
+def test_nested_tuples_whose_hash_would_take_for_ever_are_refused():
+    doubled = b"\x80\x02})" + b"2\x86" * 60 + b"Ns."
+    with pytest.raises(SnapshotError, match="nests a tuple in a tuple or uses it as a key: refused"):
+        unpickle(doubled)
+    with pytest.raises(SnapshotError, match="nests a list in a tuple or uses it as a key: refused"):
+        unpickle(pickle.dumps(([],), 4))
+
+
+def test_deep_nesting_needs_no_recursion():
+    value = unpickle(b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".")
+    depth = 0
+    while value:
+        value = value[0]
+        depth += 1
+    assert depth == 99_999
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_give_a_value_or_the_error(data):
+    with contextlib.suppress(SnapshotError):
+        unpickle(b"\x80\x04" + data)
