@@ -25,7 +25,9 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
             yield memory
     else:
         session.prepare()
-        yield Memory(session.tracker, running.add, session.judge)
+        memory = Memory(session.tracker, running.add, session.judge, session.leaks.grown)
+        yield memory
+        memory.close()
 
 
 @pytest.fixture

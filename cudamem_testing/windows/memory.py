@@ -18,12 +18,14 @@ from contextlib import contextmanager
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device, parse_selection
 from cudamem_testing.model.findings import Finding
+from cudamem_testing.model.growth import Growth
 from cudamem_testing.model.limits import Budget, Limit
 from cudamem_testing.model.limits import budget as parse_limits
 from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.choose import Recorders
+from cudamem_testing.windows.grow import Explain, measure_growth
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.tracker import Span, Tracker
 
@@ -54,17 +56,26 @@ class OpenWindow:
         if self._span is not None:
             raise RuntimeError(f"window {self._name!r} was entered twice")
         self._span = self._memory.tracker.open(self._name)
+        self._memory.entered.append(self)
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         __tracebackhide__ = True
         if self._span is None:
             raise RuntimeError(f"window {self._name!r} was left before it was entered")
+        if self._final is not None:  # abandoned with its memory
+            return
         self._final = self._memory.tracker.close(self._span)
+        self._memory.entered.remove(self)
         broken = self._memory.judge.all(self._budgets, self._final)
         enforced = self._memory.tell(self._final, broken)
         if broken and kind is None and enforced:
             raise OverBudget(broken)
+
+    def abandon(self) -> None:
+        """End it without a word."""
+        if self._span is not None and self._final is None:
+            self._final = self._memory.tracker.close(self._span)
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -133,6 +144,7 @@ class Limited:
     """A region in which the allocator refuses what would take it over a limit."""
 
     def __init__(self, memory: Memory, size: int, recorders: Sequence[Recorder]) -> None:
+        self._memory = memory
         self._size = size
         self._recorders = recorders
         self._limited: list[Recorder] = []
@@ -148,11 +160,19 @@ class Limited:
         except BaseException:
             self._lift()
             raise
+        self._memory.entered.append(self)
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         __tracebackhide__ = True
+        if self in self._memory.entered:
+            self._memory.entered.remove(self)
         self._lift()
         self._window.__exit__(kind, error, traceback)
+
+    def abandon(self) -> None:
+        """Lift the limit without a word."""
+        self._lift()
+        self._window.abandon()
 
     def _lift(self) -> None:
         while self._limited:
@@ -171,10 +191,13 @@ class Memory:
         tracker: Tracker,
         told: Callable[[Sequence[Window], Sequence[Finding]], bool] | None = None,
         judge: Judge | None = None,
+        explain_growth: Explain | None = None,
     ) -> None:
         self.judge = judge or Judge()
+        self._explain_growth = explain_growth
         self.tracker = tracker
         self.tell = told or (lambda windows, findings: True)
+        self.entered: list[OpenWindow | Limited] = []
 
     @classmethod
     @contextmanager
@@ -189,9 +212,18 @@ class Memory:
             opened = recorders.open()
             for recorder in opened:
                 recorder.wake(limited=True)
-            yield cls(Tracker(opened))
+            memory = cls(Tracker(opened))
+            try:
+                yield memory
+            finally:
+                memory.close()
         finally:
             recorders.close()
+
+    def close(self) -> None:
+        """End the regions that were entered and never left, so that no limit outlives its test."""
+        while self.entered:
+            self.entered.pop().abandon()
 
     def window(self, name: str) -> OpenWindow:
         """Measure a region: ``with memory.window("decode") as window``. Windows nest."""
@@ -244,6 +276,15 @@ class Memory:
         """
         bytes_ = parse_size(size)
         return Limited(self, bytes_, self._chosen(device))
+
+    def growth(self, step: Callable[[], object], steps: int = 20, warmup: int = 3, device: object = None) -> Growth:
+        """Whether a repeated step keeps memory: ``memory.growth(lambda: train(batch)).assert_plateau()``.
+
+        Raises:
+            ValueError: for fewer than 4 steps, or a device that is not measured.
+        """
+        recorder = self._chosen(device)[0]
+        return measure_growth(self.tracker, recorder, step, steps, warmup, self._explain_growth)
 
     def statistics(self, device: object = None) -> Counters:
         """The counters of a device (of the first measured one by default); zeros before CUDA is initialised."""

@@ -16,37 +16,56 @@ TORCH = metadata.version("torch")
 USAGE_ERROR = 4
 
 
+DEFAULTS = {
+    "device": "auto",
+    "budget": None,
+    "leaks": "fail",
+    "ignore_below": None,
+    "stacks": True,
+    "dump": None,
+    "top": 10,
+    "json": None,
+}
+TEXTS = {
+    "device": "cuda:1",
+    "budget": "peak=2GiB, retained=0",
+    "leaks": "warn",
+    "ignore_below": "3KiB",
+    "stacks": "off",
+    "dump": "dumps",
+    "top": "4",
+    "json": "reports/memory.json",
+}
+
+
+def parsed(folder: Path) -> dict[str, object]:
+    """What the texts mean; relative paths start at the folder."""
+    return {
+        "on": True,
+        "enforce": True,
+        "device": "cuda:1",
+        "budget": budget(peak="2GiB", retained=0, source="--cudamem-budget"),
+        "leaks": "warn",
+        "ignore_below": 3072,
+        "stacks": False,
+        "dump": folder / "dumps",
+        "top": 4,
+        "json": folder / "reports/memory.json",
+    }
+
+
 def values(settings: Settings) -> dict[str, object]:
     """Every setting by its name, a device as text."""
     return {one.name: getattr(settings, one.name) for one in fields(settings)} | {"device": str(settings.device)}
 
 
 def test_defaults(run_inner):
-    assert values(run_inner(PASSES).settings) == {
-        "on": False,
-        "enforce": True,
-        "device": "auto",
-        "budget": None,
-        "stacks": True,
-        "top": 10,
-        "json": None,
-        "dump": None,
-    }
+    assert values(run_inner(PASSES).settings) == {"on": False, "enforce": True} | DEFAULTS
 
 
 def test_flags(run_inner, pytester):
-    flags = ("--cudamem", "--cudamem-device=cuda:1", "--cudamem-budget= peak=2GiB, retained=0 ", "--cudamem-top=3")
-    files = ("--cudamem-json=out/report.json", "--cudamem-dump=dumps")
-    assert values(run_inner(PASSES, "--collect-only", *flags, *files, "--cudamem-stacks=off").settings) == {
-        "on": True,
-        "enforce": True,
-        "device": "cuda:1",
-        "budget": budget(peak="2GiB", retained=0, source="--cudamem-budget"),
-        "stacks": False,
-        "top": 3,
-        "json": pytester.path / "out/report.json",
-        "dump": pytester.path / "dumps",
-    }
+    flags = [f"--cudamem-{name.replace('_', '-')}= {text} " for name, text in TEXTS.items()]
+    assert values(run_inner(PASSES, "--collect-only", "--cudamem", *flags).settings) == parsed(pytester.path)
 
 
 def test_the_flag_to_enforce_nothing_wins(run_inner):
@@ -54,32 +73,16 @@ def test_the_flag_to_enforce_nothing_wins(run_inner):
     assert (found.on, found.enforce) == (False, False)
 
 
-NATIVE = """[tool.pytest]
-cudamem = true
-cudamem_device = "cpu"
-cudamem_budget = "peak=1GiB"
-cudamem_stacks = "off"
-cudamem_top = "4"
-cudamem_json = "reports/memory.json"
-cudamem_dump = "dumps"
-"""
-INI = """cudamem = true
-cudamem_device = cpu
-cudamem_budget = peak=1GiB
-cudamem_stacks = off
-cudamem_top = 4
-cudamem_json = reports/memory.json
-cudamem_dump = dumps
-"""
-TOML = NATIVE.replace("[tool.pytest]", "[tool.pytest.ini_options]")
+INI = "\n".join(["cudamem = true", *(f"cudamem_{name} = {text}" for name, text in TEXTS.items())])
+NATIVE = "\n".join(["cudamem = true", *(f'cudamem_{name} = "{text}"' for name, text in TEXTS.items())])
 KINDS = {
     "pytest.ini": f"[pytest]\n{INI}",
     "tox.ini": f"[pytest]\n{INI}",
     "setup.cfg": f"[tool:pytest]\n{INI}",
-    "pyproject.toml": TOML,
+    "pyproject.toml": f"[tool.pytest.ini_options]\n{NATIVE}",
 }
 if hasattr(pytest, "version_tuple") and pytest.version_tuple >= (9, 0):
-    KINDS["native/pyproject.toml"] = NATIVE
+    KINDS["native/pyproject.toml"] = f"[tool.pytest]\n{NATIVE}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,16 +91,7 @@ def test_ini_files(run_inner, pytester, monkeypatch, kind):
     below = pytester.mkdir("below")
     files = {Path(kind).name: KINDS[kind], "below/test_it.py": PASSES}
     monkeypatch.chdir(below)
-    expected = {
-        "on": True,
-        "enforce": True,
-        "device": "cpu",
-        "budget": budget(peak="1GiB", source="--cudamem-budget"),
-        "stacks": False,
-        "top": 4,
-        "json": pytester.path / "reports/memory.json",
-        "dump": pytester.path / "dumps",
-    }
+    expected = parsed(pytester.path)
     assert values(run_inner(files, "--collect-only").settings) == expected
     found = run_inner({}, "--collect-only", "--cudamem-json=mine.json", "--cudamem-top=5").settings
     assert values(found) == expected | {"json": below / "mine.json", "top": 5}

@@ -322,7 +322,7 @@ def test_a_failure_keeps_nothing_for_the_next_test(run_inner):
         "test_after": 0,
     }
     assert inner.window("test_after").peak_growth == MIB
-    assert [test.findings for test in inner.run.tests] == [()] * 4
+    assert [test.failing for test in inner.run.tests] == [()] * 4
 
 
 STATE = """
