@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.growth import Grew, Growth
     from cudamem_testing.model.limits import LimitError
     from cudamem_testing.model.sizes import format_size, parse_size
     from cudamem_testing.model.windows import Window
     from cudamem_testing.windows.memory import Memory, OverBudget
 
 __version__ = "0.1.0"
-__all__ = ["Device", "LimitError", "Memory", "OverBudget", "Window", "format_size", "parse_size"]
+__all__ = ["Device", "Grew", "Growth", "LimitError", "Memory", "OverBudget", "Window", "format_size", "parse_size"]
 
 _HOMES = {
     "Device": "model.devices",
+    "Grew": "model.growth",
+    "Growth": "model.growth",
     "LimitError": "model.limits",
     "Memory": "windows.memory",
     "OverBudget": "windows.memory",

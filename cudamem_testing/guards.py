@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,8 +36,35 @@ class Patches:
         while self._replaced:
             owner, name, original, switch = self._replaced.pop()
             switch.active = False
+            while isinstance(original, _Switch) and not original.active:
+                original = original.__wrapped__  # somebody's who was restored before us
             if getattr(owner, name, None) is switch:
                 setattr(owner, name, original)
+
+
+def collect_garbage() -> None:
+    """A full collection that leaves the collector as it was: its debug flags, and what it was told to keep frozen."""
+    with thawed():
+        gc.collect()
+
+
+@contextmanager
+def thawed() -> Iterator[None]:
+    """The collector sees every object: those that somebody froze too; debug flags are off, so nothing is kept.
+
+    Afterwards the flags are back. What is tracked by then is frozen again if anything was: the collector cannot be
+    told which objects those were.
+    """
+    flags, frozen = gc.get_debug(), gc.get_freeze_count()
+    gc.set_debug(0)
+    if frozen:
+        gc.unfreeze()
+    try:
+        yield
+    finally:
+        if frozen:
+            gc.freeze()
+        gc.set_debug(flags)
 
 
 def stand_in(function: object) -> Function | None:

@@ -14,6 +14,7 @@ caller gets ``None`` (or an empty answer) and says in a note what is then unknow
 | ``torch._C._cuda_isHistoryEnabled`` | 2.1 | a history of the user's is not noticed before the session |
 | ``torch._C._cuda_attach_out_of_memory_observer`` | 2.0 | out of memory is told after unwinding, without stacks |
 | ``torch._C._cuda_hostMemoryStats`` | 2.6 | pinned host memory is not measured |
+| ``torch._C._cuda_clearCublasWorkspaces`` | 1.13 | a library's workspace shows as memory held by C++ |
 | ``torch.cuda._lazy_call`` | 1.0 | the history begins with the test after the first use of CUDA |
 | ``torch.autograd.profiler._enable_profiler`` and its kin | 1.8 | no CPU fallback without a compiler |
 
@@ -121,6 +122,31 @@ def set_memory_fraction(index: int, fraction: float) -> None:
     if set_ is None:
         raise RuntimeError("this build of torch cannot limit CUDA memory (torch._C._cuda_setMemoryFraction is missing)")
     set_(fraction, index)
+
+
+def synchronize(index: int) -> None:
+    """Wait for a card, unless a stream of this thread is capturing: then waiting would break the capture."""
+    import torch
+
+    if not capturing():
+        torch.cuda.synchronize(index)
+
+
+def capturing() -> bool:
+    """Whether the current stream is capturing a CUDA graph."""
+    import torch
+
+    return cuda_initialized() and bool(torch.cuda.is_current_stream_capturing())
+
+
+def clear_workspaces() -> None:
+    """Free cuBLAS workspaces and collect CUDA memory that was shared with other processes."""
+    import torch
+
+    clear = cuda_function("_cuda_clearCublasWorkspaces")
+    if clear is not None:
+        clear()
+    torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
 
 
 def when_cuda_starts(action: Callable[[], None]) -> None:

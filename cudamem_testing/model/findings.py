@@ -33,11 +33,24 @@ class Severity(str, Enum):
 
 
 class Verdict(str, Enum):
-    """Why a finding is what it is; leaks and cycles say why a block lives, limits which side was broken."""
+    """Why a finding is what it is; leaks and cycles say why a block lives, limits which side was broken.
+
+    ``docs/verdicts.md`` has a section for each, under the verdict's own words.
+    """
 
     OVER = "over budget"
     UNDER = "under lower bound"
     OUT_OF_MEMORY = "out of memory"
+    REACHABLE = "reachable"
+    HELD_BY_CPP = "held by C++"
+    RAW = "raw allocation"
+    CYCLE = "cycle"
+    TRACEBACK = "traceback"
+    TEST_INSTANCE = "test instance"
+    WORKSPACE = "library workspace"
+    COMPILER_CACHE = "compiler cache"
+    FIXTURE = "fixture"
+    UNATTRIBUTED = "unattributed"
     NOT_REPEATABLE = "body is not repeatable"
 
 

@@ -72,6 +72,16 @@ class FixtureRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """What one test or fixture left live on one device when the run ended, in bytes and blocks."""
+
+    device: str
+    owner: str
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """Everything that a run measured."""
 
@@ -81,6 +91,7 @@ class RunRecord:
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     unenforced: dict[str, int] = field(default_factory=dict)
+    ledger: tuple[LedgerEntry, ...] = ()
 
     def test(self, name: str) -> TestRecord:
         """The last record of the test whose id ends with ``name``.

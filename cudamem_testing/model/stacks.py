@@ -53,9 +53,24 @@ class Stack:
 
     @property
     def library_call(self) -> Frame | None:
-        """The innermost frame before the project's own; ``None`` where the project's line allocated itself."""
-        first = self.frames[0] if self.frames else None
-        return first if first is not None and first.origin != "project" else None
+        """The innermost frame before the project's own; ``None`` where the project's line allocated itself.
+
+        An anonymous function is passed over where a named one called it.
+        """
+        calls: list[Frame] = []
+        for frame in self.frames:
+            if frame.origin == "project":
+                break
+            calls.append(frame)
+        named = (frame for frame in calls if not frame.function.endswith("<lambda>"))
+        return next(named, calls[0] if calls else None)
+
+    @property
+    def called_from(self) -> Frame | None:
+        """The project's frame around the innermost one of the project: who called a helper that allocates."""
+        project = (frame for frame in self.frames if frame.origin == "project")
+        next(project, None)
+        return next(project, None)
 
     @property
     def caller(self) -> Frame | None:

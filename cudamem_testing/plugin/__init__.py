@@ -13,6 +13,8 @@ from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.fixtures import cuda_memory, memory_snapshot
 from cudamem_testing.plugin.settings import Settings, add_options
 
+LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C"}
+
 __all__ = ["cuda_memory", "memory_snapshot"]
 
 
@@ -58,9 +60,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """A test over its budget is a failure with a name of its own."""
     status = getattr(report, "cudamem_status", None)
-    return (
-        None if status is None or not report.failed else ("failed" if report.when == "call" else "error", "M", status)
-    )
+    if status is None or not report.failed:
+        return None
+    return "failed" if report.when == "call" else "error", LETTERS.get(status, "M"), status
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

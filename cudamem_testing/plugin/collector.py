@@ -13,14 +13,18 @@ from typing import Any
 import pytest
 
 from cudamem_testing.model.findings import Finding
-from cudamem_testing.model.records import Environment, FixtureRecord, RunRecord, TestRecord
+from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.session import Session
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.report.files import write_json
 from cudamem_testing.report.schema import (
+    finding_from_json,
+    finding_to_json,
     fixture_from_json,
     fixture_to_json,
+    ledger_from_json,
+    ledger_to_json,
     record_from_json,
 )
 from cudamem_testing.report.terminal import summary_lines
@@ -43,6 +47,8 @@ class Collector:
         self._unenforced: Counter[str] = Counter()
         self._notes: list[str] = []
         self._findings: list[Finding] = []
+        self._ledger: list[LedgerEntry] = []
+        self._ignored: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record comes with teardown."""
@@ -104,6 +110,7 @@ class Collector:
             tuple(self._findings),
             tuple(dict.fromkeys(self._notes)),
             dict(sorted(self._unenforced.items())),
+            tuple(self._ledger),
         )
 
     def _add(self, data: Mapping[str, Any]) -> None:
@@ -111,6 +118,9 @@ class Collector:
         self._environments.append(Environment(tuple(environment[0]), environment[1], environment[2]))
         self._fixtures += map(fixture_from_json, data["fixtures"])
         self._unenforced.update(data["unenforced"])
+        self._findings += map(finding_from_json, data["findings"])
+        self._ledger += map(ledger_from_json, data["ledger"])
+        self._ignored.update(data["ignored"])
         self._notes += data["notes"]
 
 
@@ -134,6 +144,9 @@ def totals(session: Session) -> dict[str, Any]:
         "environment": [list(environment.devices), environment.torch, environment.allocator],
         "fixtures": [fixture_to_json(fixture) for fixture in session.fixtures],
         "unenforced": dict(session.judge.unenforced),
+        "findings": [finding_to_json(finding) for finding in session.findings],
+        "ledger": [ledger_to_json(entry) for entry in session.leaks.ledger()],
+        "ignored": dict(session.leaks.ignored.counts),
         "notes": list(session.recorders.notes),
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from cudamem_testing.leaks.ledger import Ledger
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
@@ -38,6 +39,7 @@ class Evidence:
         self._tracker = tracker
         self._locator = Locator(str(root))
         self._owners = owners
+        self.ledger = Ledger()
 
     def explainer(self) -> Explainer:
         """Explains limits that broke at one moment."""
@@ -51,7 +53,7 @@ class Evidence:
 
     def recording(self, capture: Capture) -> Recording:
         """A capture with the project's lines and the names of the tests that own its blocks."""
-        return recording_of(capture, self._locator, self._owners)
+        return self.ledger.named(recording_of(capture, self._locator, self._owners))
 
     def out_of_memory(self) -> list[Finding]:
         """A finding for each device on which the running test met an out-of-memory error."""

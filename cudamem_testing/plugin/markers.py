@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cudamem_testing.plugin import keys
+from cudamem_testing.plugin import keys, override
+from cudamem_testing.plugin.override import problems_of
 
 if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 BUDGET = "memory_budget"
 FIXTURES = frozenset({"cuda_memory", "memory_snapshot"})
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
-LINES = (f"{SIGNATURE}: limits for what the test takes; a size alone means at most (cudamem)",)
+LINES = (f"{SIGNATURE}: limits for what the test takes; a size alone means at most (cudamem)", override.LINE)
 
 
 def speaks_of_memory(item: pytest.Item) -> bool:
@@ -109,13 +110,14 @@ def validate(items: Iterable[pytest.Item], default: Budget | None = None) -> int
     Raises:
         pytest.UsageError: one message that names every bad test and argument.
     """
+    items = [*items]
+    problems = [problem for item in items for problem in problems_of(item)]
     marked = [item for item in items if item.get_closest_marker(BUDGET) is not None]
-    if not marked:
+    if not marked and not problems:
         return 0
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import LimitError, contradictions, effective
 
-    problems: list[str] = []
     outer = () if default is None else (default,)
     for item in marked:
         try:

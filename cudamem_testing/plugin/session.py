@@ -25,6 +25,7 @@ from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import let_go
 from cudamem_testing.plugin.leaks import LeakCheck, Subject
+from cudamem_testing.plugin.override import override
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.report.schema import record_to_json
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import Window
 
+Wrapper = Generator[None, object, object]
 OVER_BUDGET = "OVER BUDGET"
+STATUS = {Kind.BUDGET: OVER_BUDGET, Kind.LEAK: "LEAKED", Kind.CYCLE: "CYCLE"}
 
 
 class Running:
@@ -92,7 +95,8 @@ class Session:
         self.owners = Owners(self.tracker)
         self.evidence = Evidence(self.tracker, config.rootpath, self.owners.names)
         self.judge = Judge(self.evidence.explainer)
-        self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self._ignore_below)
+        self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self._ignore_below, settings.ignore)
+        self.findings: list[Finding] = []
         self.fixtures: list[FixtureRecord] = []
         self.running: Running | None = None
         self._attempts: dict[str, int] = {}
@@ -108,15 +112,17 @@ class Session:
     def _ignore_below(self, device: Device) -> int:
         return ignored_below(device) if self.settings.ignore_below is None else self.settings.ignore_below
 
-    def _retained(self, running: Running, severity: str) -> list[Finding]:
+    def _retained(self, running: Running) -> list[Finding]:
         """What the leak check finds at the end of a test; a test that failed already is warned, not failed again."""
+        own = override(running.item)
+        severity = own.leaks or self.settings.leaks
         error = running.failure
         release = None if error is None or self.config.getoption("usepdb", False) else lambda: let_go(error)
         if not self.settings.on or severity == "off":
             if release is not None:
                 release()
             return []
-        subject = Subject(running.whole, running.owner, running.foreign, release)
+        subject = Subject(running.whole, running.owner, running.foreign, release, own.covers)
         return self.leaks.judge(subject, Severity.WARN if severity == "warn" or error else Severity.FAIL)
 
     def prepare(self) -> None:
@@ -142,7 +148,7 @@ class Session:
             self.prepare()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+    def pytest_runtest_setup(self, item: pytest.Item) -> Wrapper:
         self.running = None
         special = markers.speaks_of_memory(item)
         if special or self.settings.on:
@@ -150,6 +156,8 @@ class Session:
                 import torch  # noqa: F401 - a limit was written down: measure from the start
             self.prepare()
             limits = self._limits(item)
+            if self.settings.on:
+                self.leaks.begin()
             for recorder in self.tracker.recorders:
                 recorder.wake(limited=special or bool(limits))
             attempt = self._attempts[item.nodeid] = self._attempts.get(item.nodeid, 0) + 1
@@ -160,7 +168,7 @@ class Session:
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+    def pytest_runtest_call(self, item: pytest.Item) -> Wrapper:
         running = self.running
         if running is None:
             return (yield)
@@ -188,7 +196,7 @@ class Session:
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Wrapper:
         running = self.running
         if running is None:
             return (yield)
@@ -201,7 +209,7 @@ class Session:
         finally:
             self._drop_arguments(item)
             running.windows += self.tracker.close(running.phase)
-            leaked = self._retained(running, self.settings.leaks)
+            leaked = self._retained(running)
             whole = self.tracker.close(running.whole)
             found = [] if running.failure is not None else self.judge.whole(running.budgets, whole)
             found = [*found, *leaked]
@@ -213,6 +221,8 @@ class Session:
             if not self.settings.on:
                 for recorder in self.tracker.recorders:
                     recorder.sleep()
+            elif nextitem is None or nextitem.path != item.path:
+                self.findings += self.leaks.border(item.nodeid.partition("::")[0])
         if not failed:
             _fail(found)
         return result
@@ -229,7 +239,7 @@ class Session:
         if self.running is not None and report.failed and self.settings.dump is not None:
             self.running.notes += self.evidence.dump(self.settings.dump, item.nodeid)
         if call.excinfo is not None and hasattr(call.excinfo.value, "cudamem"):
-            report.cudamem_status = OVER_BUDGET  # type: ignore[attr-defined]
+            report.cudamem_status = call.excinfo.value.cudamem  # type: ignore[attr-defined]
         elif report.failed and self._unsaid:
             told = call.excinfo.value.findings if call.excinfo and isinstance(call.excinfo.value, OverBudget) else ()
             rest = [str(finding) for finding in self._unsaid if finding not in told]
@@ -251,9 +261,7 @@ class Session:
             self._undelivered.pop(report.nodeid, None)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_fixture_setup(
-        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
-    ) -> Generator[None, object, object]:
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Wrapper:
         running = self.running
         if running is None or fixturedef.scope == "function":
             return (yield)
@@ -267,6 +275,8 @@ class Session:
             windows = self.tracker.close(span)
             back()
             running.foreign += windows
+            if self.settings.on:
+                self.leaks.fixture_made(f"fixture {name!r}", windows)
             self.fixtures.append(FixtureRecord(name, fixturedef.scope, running.item.nodeid, windows))
             fixturedef.addfinalizer(lambda: self._begin_teardown(fixturedef))  # runs first: the last one added
 
@@ -354,7 +364,7 @@ def _fail(findings: Sequence[Finding]) -> None:
     failing = [finding for finding in findings if finding.severity is Severity.FAIL]
     if failing:
         failure = pytest.fail.Exception("\n".join(map(str, failing)), pytrace=False)
-        failure.cudamem = True  # type: ignore[attr-defined]
+        failure.cudamem = STATUS.get(failing[0].kind, OVER_BUDGET)  # type: ignore[attr-defined]
         raise failure
 
 

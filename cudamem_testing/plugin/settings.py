@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 if TYPE_CHECKING:
+    from cudamem_testing.leaks.rules import Rule
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
 
@@ -61,6 +62,7 @@ class Settings:
     device: str | Device
     leaks: str
     ignore_below: int | None
+    ignore: tuple[Rule, ...]
     budget: Budget | None
     stacks: bool
     top: int
@@ -83,6 +85,7 @@ class Settings:
             device=read.parsed("cudamem_device", _device, "auto"),
             leaks=read.parsed("cudamem_leaks", _severity, "fail"),
             ignore_below=read.parsed("cudamem_ignore_below", _size, None),
+            ignore=read.rules("cudamem_ignore"),
             budget=read.parsed("cudamem_budget", _budget, None),
             stacks=read.parsed("cudamem_stacks", _stacks, True),
             top=read.parsed("cudamem_top", _count, 10),
@@ -111,6 +114,7 @@ def add_options(parser: pytest.Parser) -> None:
         if option.ini:
             kind: Literal["bool", "string"] = "bool" if option.metavar is None else "string"
             parser.addini(option.name, option.help, type=kind, default=UNSET)
+    parser.addini("cudamem_ignore", "leaks to ignore: FIELD: PATTERN  # REASON, one a line", type="linelist")
 
 
 class _Reader:
@@ -124,6 +128,18 @@ class _Reader:
         if self._config.getoption(name):
             return True
         return bool(self._ini(name))
+
+    def rules(self, name: str) -> tuple[Rule, ...]:
+        lines = self._config.getini(name)
+        if not lines:
+            return ()
+        from cudamem_testing.leaks.rules import RuleError, parse_rules
+
+        try:
+            return parse_rules(lines)
+        except RuleError as error:
+            self._problems += [f"ini {name}: {problem}" for problem in error.problems]
+            return ()
 
     def parsed(self, name: str, parse: Any, default: Any) -> Any:
         given, source = self._config.getoption(name), "--" + name.replace("_", "-")

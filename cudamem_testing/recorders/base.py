@@ -19,10 +19,12 @@ class Owned(NamedTuple):
 class Recorder(Protocol):
     """The source of truth for one device.
 
-    ``incomplete`` is the reason why its windows may miss something, ``None`` when it sees everything.
+    ``tells_owners`` is whether its blocks carry an owner. ``incomplete`` is the reason why its windows may miss
+    something, ``None`` when it sees everything.
     """
 
     device: Device
+    tells_owners: bool
 
     @property
     def incomplete(self) -> str | None: ...
@@ -35,8 +37,8 @@ class Recorder(Protocol):
         """The test is over, and what follows is not measured."""
         ...
 
-    def new_owner(self) -> int | None:
-        """A number for somebody who allocates; ``None`` where blocks carry no owner."""
+    def new_owner(self) -> int:
+        """A number for somebody who allocates; only where blocks carry an owner."""
         ...
 
     def own(self, owner: int) -> int:
@@ -45,6 +47,14 @@ class Recorder(Protocol):
 
     def owned(self, owner: int) -> Owned:
         """What is still live of an owner."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until the device has done its work, so that blocks that wait for a stream are free."""
+        ...
+
+    def release(self) -> None:
+        """Have libraries give back the workspaces that they keep on the device."""
         ...
 
     def capture(self) -> Capture | None:

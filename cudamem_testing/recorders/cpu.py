@@ -29,6 +29,7 @@ class CpuRecorder:
     """
 
     incomplete: str | None = None
+    tells_owners = True
 
     def __init__(
         self, say: Callable[[str], None] | None = None, *, record: bool = False, harness: Sequence[CodeType] = ()
@@ -77,6 +78,12 @@ class CpuRecorder:
         """Exact, and in constant time."""
         totals = self._native.owner_totals(owner)
         return Owned(totals.live_bytes, totals.live_blocks)
+
+    def finish(self) -> None:
+        """The CPU has done its work when the call returns."""
+
+    def release(self) -> None:
+        """Libraries keep no workspace in torch's CPU allocator."""
 
     def capture(self) -> CpuCapture | None:
         """Live blocks, and the events since the test began; ``None`` when no record was asked for."""

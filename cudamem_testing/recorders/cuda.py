@@ -137,6 +137,7 @@ class CudaRecorder:
     """One card."""
 
     incomplete: str | None = None
+    tells_owners = False
 
     def __init__(
         self,
@@ -163,8 +164,9 @@ class CudaRecorder:
         if self._history is not None:
             self._history.stop()
 
-    def new_owner(self) -> None:
-        """The allocator's blocks carry no owner: who made them is found in its history."""
+    def new_owner(self) -> int:
+        """Never called: there are no owners."""
+        return 0
 
     def own(self, owner: int) -> int:
         """Never called: there are no owners."""
@@ -173,6 +175,16 @@ class CudaRecorder:
     def owned(self, owner: int) -> Owned:
         """Never called: there are no owners."""
         return Owned(0, 0)
+
+    def finish(self) -> None:
+        """Synchronise the card; nothing before CUDA is initialised."""
+        if torch_api.cuda_initialized():
+            torch_api.synchronize(self._index)
+
+    def release(self) -> None:
+        """Clear cuBLAS workspaces, and CUDA memory that other processes have dropped."""
+        if torch_api.cuda_initialized():
+            torch_api.clear_workspaces()
 
     def capture(self) -> CudaCapture | None:
         """The allocator's snapshot; ``None`` when no history was asked for."""

@@ -23,6 +23,8 @@ QUIET = "99"  # read by the tracing library at its first start; otherwise it wri
 class ProfilerRecorder:
     """Allocations of CPU memory since the recorder woke up, in bytes; earlier ones count as zero."""
 
+    tells_owners = False
+
     def __init__(self) -> None:
         self.device = Device("cpu")
         self._profiler: Any = torch_api.profiler_module()
@@ -59,8 +61,9 @@ class ProfilerRecorder:
         self._read()
         self._awake = False
 
-    def new_owner(self) -> None:
-        """The profiler knows no owner."""
+    def new_owner(self) -> int:
+        """Never called: there are no owners."""
+        return 0
 
     def own(self, owner: int) -> int:
         """Never called: there are no owners."""
@@ -69,6 +72,12 @@ class ProfilerRecorder:
     def owned(self, owner: int) -> Owned:
         """Never called: there are no owners."""
         return Owned(0, 0)
+
+    def finish(self) -> None:
+        """The CPU has done its work when the call returns."""
+
+    def release(self) -> None:
+        """Libraries keep no workspace in torch's CPU allocator."""
 
     def capture(self) -> None:
         """The profiler in this form keeps no evidence."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.records import Environment, FixtureRecord, RunRecord, TestRecord
+from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.shape import REPORT
 
@@ -49,7 +49,7 @@ def run_to_json(run: RunRecord) -> Json:
         "run": {
             "fixtures": [fixture_to_json(fixture) for fixture in run.fixtures],
             "findings": [finding_to_json(finding) for finding in run.findings],
-            "ledger": [],
+            "ledger": [ledger_to_json(entry) for entry in run.ledger],
             "notes": list(run.notes),
             "unenforced": dict(run.unenforced),
         },
@@ -73,6 +73,7 @@ def run_from_json(data: Mapping[str, Any]) -> RunRecord:
         tuple(map(finding_from_json, run["findings"])),
         tuple(run["notes"]),
         dict(run.get("unenforced", {})),
+        tuple(map(ledger_from_json, run["ledger"])),
     )
 
 
@@ -118,6 +119,16 @@ def fixture_from_json(data: Mapping[str, Any]) -> FixtureRecord:
     """The record that :func:`fixture_to_json` wrote."""
     windows = tuple(map(window_from_json, data["windows"]))
     return FixtureRecord(data["name"], data["scope"], data["first_used_by"], windows)
+
+
+def ledger_to_json(entry: LedgerEntry) -> Json:
+    """What one owner left."""
+    return {"device": entry.device, "owner": entry.owner, "bytes": entry.bytes, "blocks": entry.blocks}
+
+
+def ledger_from_json(data: Mapping[str, Any]) -> LedgerEntry:
+    """The entry that :func:`ledger_to_json` wrote."""
+    return LedgerEntry(data["device"], data["owner"], data["bytes"], data["blocks"])
 
 
 def window_to_json(window: Window) -> Json:

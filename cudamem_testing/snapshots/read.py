@@ -126,7 +126,7 @@ def read(
 
 def _why_stackless(stacks: int, blocks: list[LiveBlock]) -> str:
     if stacks:
-        return "no Python stack: allocated by a thread of torch's own, or before the history was on"
+        return "no Python stack: allocated by a thread of torch's own, as in backward"
     return "no Python stacks: the history was off, or kept without them" if blocks else "no Python stack"
 
 

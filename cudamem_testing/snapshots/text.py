@@ -1,8 +1,9 @@
 """The section "live at the peak": a live set by line, bounded, and complete to the byte.
 
-Lines of the project come first, largest first, each with the library call behind it; then lines known by a library
-only; then one row for what each other reason explains: blocks from before the test, blocks without a stack, bytes that
-the allocator counted beyond its blocks. The rows of a table always add up to its total. PYTEST_DONT_REWRITE
+Lines of the project come first, largest first, each with the library call behind it, or where there is none with the
+project's line that called; then lines known by a library only; then one row for what each other reason explains: blocks
+from before the test, blocks without a stack, bytes that the allocator counted beyond its blocks. The rows of a table
+always add up to its total. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ _UNBOUNDED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Bytes and blocks under one line of code or one reason; ``library`` is the call behind the line."""
+    """Bytes and blocks under one line of code or one reason.
+
+    ``detail`` is the library call behind the line, or else the project's line that called it (``<- file:line in f``).
+    """
 
     size: int
     blocks: int
     line: str
-    library: str = ""
+    detail: str = ""
     origin: str = "project"
 
 
@@ -86,12 +90,12 @@ def live_table(live: LiveSet, title: str = "live at the peak", start: int | None
         place = seen.get(id(block.stack))
         if place is None:
             place = seen[id(block.stack)] = _place(block.stack)
-        line, library, origin = place
+        line, detail, origin = place
         if not line:
             stackless.append(block.size)
         else:
-            lines.setdefault((line, origin), {}).setdefault(library, []).append(block.size)
-    rows = [_row(line, origin, libraries) for (line, origin), libraries in lines.items()]
+            lines.setdefault((line, origin), {}).setdefault(detail, []).append(block.size)
+    rows = [_row(line, origin, details) for (line, origin), details in lines.items()]
     rows.sort(key=lambda row: (row.origin != "project", -row.size))
     others = [*_before(old)]
     if stackless:
@@ -123,17 +127,20 @@ def by_line(blocks: Iterable[Block]) -> Mapping[tuple[str, str], list[Block]]:
 def _place(stack: Stack) -> tuple[str, str, str]:
     if not stack.frames:
         return "", "", ""
-    return stack.line, stack.library, "project" if stack.project_frame is not None else "library"
+    detail, caller = stack.library, stack.called_from
+    if not detail and caller is not None:
+        detail = f"<- {caller}"
+    return stack.line, detail, "project" if stack.project_frame is not None else "library"
 
 
-def _row(line: str, origin: str, libraries: dict[str, list[int]]) -> Row:
-    """One line; of several library calls behind it, the largest is named."""
-    sizes = [size for found in libraries.values() for size in found]
-    library = max(libraries, key=lambda name: sum(libraries[name]))
-    others = len([name for name in libraries if name and name != library])
-    if library and others:
-        library += f" and {others} more"
-    return Row(sum(sizes), len(sizes), line, library, origin)
+def _row(line: str, origin: str, details: dict[str, list[int]]) -> Row:
+    """One line; of several details behind it, that of most bytes is named."""
+    sizes = [size for found in details.values() for size in found]
+    detail = max(details, key=lambda name: sum(details[name]))
+    others = len([name for name in details if name and name != detail])
+    if detail and others:
+        detail += f" and {others} more"
+    return Row(sum(sizes), len(sizes), line, detail, origin)
 
 
 def _before(old: dict[str | None, list[int]]) -> Iterable[Row]:
@@ -149,17 +156,17 @@ def _before(old: dict[str | None, list[int]]) -> Iterable[Row]:
 
 
 def _aligned(rows: list[Row], width: int | None) -> list[str]:
-    """Sizes and counts right-aligned, library calls under each other; these give way first when room is short."""
+    """Sizes and counts right-aligned, details under each other; these give way first when room is short."""
     sizes = tuple((format_size(row.size), _counted(row)) for row in rows)
     prefixes = Table(_NUMBERS, sizes).lines(header=False, indent=3)
     before = max(map(len, prefixes), default=0)
-    longest = max((len(row.line) for row in rows if row.library), default=0)
+    longest = max((len(row.line) for row in rows if row.detail), default=0)
     room = _UNBOUNDED if width is None else max(_NARROWEST, width - before - 2)
     lines = []
     for prefix, row in zip(prefixes, rows, strict=True):
         place, spare = elide(row.line, room), room - longest - 5
-        if row.library and spare >= _NARROWEST:
-            place = f"{place.ljust(longest)}     {elide(row.library, spare)}"
+        if row.detail and spare >= _NARROWEST:
+            place = f"{place.ljust(longest)}     {elide(row.detail, spare)}"
         lines.append(f"{prefix.ljust(before)}  {place}")
     return lines
 

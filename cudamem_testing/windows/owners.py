@@ -50,11 +50,11 @@ class Owners:
         """What is allocated from now on belongs to ``owner``; the answer puts the former owner back."""
         before: list[tuple[Callable[[int], int], int]] = []
         for recorder in self._tracker.recorders:
+            if not recorder.tells_owners:
+                continue
             number = owner.numbers.get(recorder.device)
             if number is None:
                 number = recorder.new_owner()
-                if number is None:
-                    continue
                 owner.numbers[recorder.device] = number
                 self.names[number] = owner.label
             before.append((recorder.own, recorder.own(number)))

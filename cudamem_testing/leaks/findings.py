@@ -1,0 +1,155 @@
+"""Findings of leaks: blocks of one cause together, with what they are, where they came from and who holds them.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import NamedTuple
+
+from cudamem_testing.leaks.verdicts import MEANINGS, verdict_of
+from cudamem_testing.model.blocks import Block, count
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.stacks import Frame
+from cudamem_testing.objects import HolderResult, Reach
+from cudamem_testing.objects import Kind as PathKind
+
+NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, note="the search did not reach it")
+SHOWN = 3
+_WORDS = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
+_WORDS = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
+_INDEX = re.compile(r"\[\d+\]")
+
+
+def leak_findings(
+    blocks: Sequence[Block], holders: Mapping[int, HolderResult], severity: Severity = Severity.FAIL
+) -> list[Finding]:
+    """One finding for each holder among the retained blocks of one device, the largest first.
+
+    Blocks belong together when one object holds them (a module all its parameters, a list all its items), or when C++
+    holds them: what hangs together there cannot be told apart.
+    """
+    groups: dict[tuple[Verdict, str], list[Held]] = {}
+    for block in blocks:
+        holder = NOT_SEARCHED if block.address is None else holders.get(block.address, NOT_SEARCHED)
+        verdict = verdict_of(block, holder)
+        groups.setdefault((verdict, holder_of(holder)), []).append(Held(block, holder, verdict))
+    found = [_finding(sorted(group, key=lambda held: -held.block.size), severity) for group in groups.values()]
+    return sorted(found, key=lambda finding: -(finding.bytes or 0))
+
+
+class Held(NamedTuple):
+    """A retained block with who holds it."""
+
+    block: Block
+    holder: HolderResult
+    verdict: Verdict
+
+
+def holder_of(holder: HolderResult) -> str:
+    """The chain up to the object that holds, without positions: what is inside a module is not told apart."""
+    if holder.path is None or holder.reach not in _WORDS:
+        return ""
+    steps = list(takewhile(lambda step: step.reference.kind is not PathKind.SUBMODULE, holder.path.steps))
+    return _INDEX.sub("[*]", replace(holder.path, steps=tuple(steps)).text)
+
+
+def freed_finding(
+    verdict: Verdict, device: Device, size: int, blocks: int, step: str, fresh: Sequence[Block]
+) -> Finding:
+    """A remark on memory that a step of settling freed, with the lines that allocated it where they are known."""
+    meaning = MEANINGS[verdict]
+    lines = []
+    by_line: dict[str, list[Block]] = {}
+    for block in fresh:
+        by_line.setdefault(_where(block), []).append(block)
+    for line, some in sorted(by_line.items(), key=lambda pair: -sum(block.size for block in pair[1]))[:SHOWN]:
+        lines.append(f"   {format_size(sum(block.size for block in some))}  allocated  {line}")
+    kind = Kind.CYCLE if verdict is Verdict.CYCLE else Kind.LEAK
+    words = "kept by a reference cycle" if verdict is Verdict.CYCLE else f"retained, then freed by: {step}"
+    place = fresh[0].stack.place if fresh else "(no Python stack)"
+    return Finding(
+        kind,
+        verdict,
+        Severity.NOTE,
+        f"cudamem: {format_size(size)} {words} ({count(blocks, 'block')}, {device})",
+        bytes=size,
+        device=device,
+        allocated=fresh[0].stack.line if fresh else None,
+        cause=f"{kind.value} | {verdict.value} | {place}",
+        details=(*lines, f"   {verdict.value}: {meaning.text}"),
+    )
+
+
+def _finding(group: Sequence[Held], severity: Severity) -> Finding:
+    first = group[0]
+    verdict, meaning = first.verdict, MEANINGS[first.verdict]
+    size = sum(held.block.size for held in group)
+    details: list[str] = []
+    shown: dict[tuple[str, str], Held] = {}
+    for held in group:
+        key = (_where(held.block), "" if held.holder.path is None else _INDEX.sub("[*]", held.holder.path.text))
+        if len(shown) < SHOWN:
+            shown.setdefault(key, held)
+    for held in shown.values():
+        details += _block_lines(held)
+    if len(group) > len(shown):
+        rest = size - sum(held.block.size for held in shown.values())
+        details.append(f"   ... {count(len(group) - len(shown), 'more block')}: {format_size(rest)}")
+    if verdict is not Verdict.REACHABLE:
+        details.append(f"   {verdict.value}: {meaning.text}")
+    if meaning.leak:
+        details.append(f"   hint: {meaning.hint}")
+        details.append(f"   see docs/verdicts.md#{anchor(verdict)}")
+    details += [f"   note: {note}" for note in dict.fromkeys(held.holder.note for held in group) if note is not None]
+    held_by = holder_of(first.holder)
+    return Finding(
+        Kind.LEAK,
+        verdict,
+        severity if meaning.leak else Severity.NOTE,
+        f"cudamem: {format_size(size)} {'leaked' if meaning.leak else 'retained'} "
+        f"({count(len(group), 'block')}, {first.block.device})",
+        bytes=size,
+        device=first.block.device,
+        allocated=first.block.stack.line,
+        holder=None if first.holder.path is None else first.holder.path.text,
+        cause=" | ".join(part for part in ("leak", verdict.value, first.block.stack.place, held_by) if part),
+        details=tuple(details),
+    )
+
+
+def _block_lines(held: Held) -> list[str]:
+    names = held.holder.objects or ("memory without a Python tensor",)
+    lines = [
+        f"   {format_size(held.block.size)}  {names[0]}  {held.verdict.value}",
+        f"      allocated  {_where(held.block)}",
+    ]
+    if held.holder.path is not None:
+        lines.append(f"      {_WORDS.get(held.holder.reach, 'from   ')}    {held.holder.path.text}")
+    return lines + [f"      {line}" for line in view_lines(names)]
+
+
+def view_lines(names: Sequence[str]) -> list[str]:
+    """Why a small tensor keeps a large storage."""
+    views = [name for name in names if ", view of " in name]
+    if not views or len(views) < len(names):
+        return []
+    return [f"{views[0]}: only views are held; clone() would release the rest"]
+
+
+def anchor(verdict: Verdict) -> str:
+    """The section of docs/verdicts.md."""
+    return verdict.value.lower().replace(" ", "-").replace("+", "")
+
+
+def _where(block: Block) -> str:
+    stack = block.stack
+    text = stack.line if not stack.library else f"{stack.line} ({stack.library})"
+    call: Frame | None = stack.caller
+    return text if call is None or call == stack.project_frame else f"{text} <- {call}"

@@ -1,0 +1,65 @@
+"""The ledger: who left what is live on devices whose blocks carry no owner.
+
+It is kept by address, from the recordings that were taken anyway, and brought up to date against each later one: an
+address that is no longer live has no owner any more. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from cudamem_testing.model.blocks import Block
+from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders.base import Owned
+from cudamem_testing.snapshots.record import Recording
+
+
+class Ledger:
+    """Owners of live blocks by device and address."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, int] = {}
+        self._owners: dict[Device, dict[int, tuple[int, int]]] = {}  # address -> size, label number
+
+    def enter(self, device: Device, label: str, blocks: Iterable[Block]) -> None:
+        """Blocks that somebody left."""
+        number = self._labels.setdefault(label, len(self._labels) + 1)
+        entries = self._owners.setdefault(device, {})
+        for block in blocks:
+            if block.address is not None:
+                entries[block.address] = (block.size, number)
+
+    def named(self, recording: Recording) -> Recording:
+        """The recording with owners at its blocks, where its device does not name them itself.
+
+        Entries of blocks that are gone are dropped.
+        """
+        entries = self._owners.get(recording.device)
+        if not entries:
+            return recording
+        live = {block.address: block.size for block in recording.blocks}
+        kept = {address: entry for address, entry in entries.items() if live.get(address) == entry[0]}
+        self._owners[recording.device] = kept
+        blocks = tuple(
+            replace(block, owner=kept[block.address][1]) if block.address in kept else block
+            for block in recording.blocks
+        )
+        names = {number: label for label, number in self._labels.items()}
+        return replace(recording, blocks=blocks, owners=names)
+
+    def unknown(self, recording: Recording) -> set[int]:
+        """Addresses of live blocks that nobody has entered."""
+        entries = self._owners.get(recording.device, {})
+        return {block.address for block in recording.blocks if block.address not in entries}
+
+    def totals(self) -> dict[Device, dict[str, Owned]]:
+        """Bytes and blocks by owner, as far as is known."""
+        names = {number: label for label, number in self._labels.items()}
+        totals: dict[Device, dict[str, Owned]] = {}
+        for device, entries in self._owners.items():
+            by_label = totals.setdefault(device, {})
+            for size, number in entries.values():
+                before = by_label.get(names[number], Owned(0, 0))
+                by_label[names[number]] = Owned(before.bytes + size, before.blocks + 1)
+        return totals

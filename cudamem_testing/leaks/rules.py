@@ -1,0 +1,94 @@
+"""Rules: what the project has decided to ignore, each with its reason.
+
+A rule is one line of the ini option ``cudamem_ignore``: a field (``holder``, ``file`` or ``function``), a pattern with
+``*`` and ``?``, and after ``#`` the reason::
+
+    cudamem_ignore =
+        holder: module legacy.cache > *      # global by design, goes with the rewrite
+        file: vendor/*.py                    # not ours
+        function: build_tables               # built once
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from cudamem_testing.model.findings import Finding
+
+_RULE = re.compile(r"\s*(holder|file|function)\s*:\s*(.*?)\s+#\s*(\S.*?)\s*")
+_PLACE = re.compile(r"(?P<file>.*?)(?::\d+)?(?: in (?P<function>.*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that is ignored, and why."""
+
+    field: str
+    pattern: str
+    reason: str
+
+    def matches(self, finding: Finding) -> bool:
+        """Whether the finding is what the rule speaks of."""
+        if self.field == "holder":
+            return finding.holder is not None and fnmatchcase(finding.holder, self.pattern)
+        place = _PLACE.fullmatch(finding.allocated or "")
+        if place is None:
+            return False
+        if self.field == "file":
+            return fnmatchcase(place["file"], self.pattern)
+        function = place["function"] or ""
+        return fnmatchcase(function, self.pattern) or fnmatchcase(function.rpartition(".")[2], self.pattern)
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.pattern}"
+
+
+def parse_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
+    """The rules of an ini option.
+
+    Raises:
+        RuleError: naming every line that is no rule.
+    """
+    rules, problems = [], []
+    for line in filter(None, map(str.strip, lines)):
+        match = _RULE.fullmatch(line)
+        if match is None or not match[2]:
+            problems.append(f"{line!r} is not FIELD: PATTERN  # REASON with a field of holder, file, function")
+        else:
+            rules.append(Rule(match[1], match[2], match[3]))
+    if problems:
+        raise RuleError(problems)
+    return tuple(rules)
+
+
+class RuleError(ValueError):
+    """What is wrong with rules, one problem a line in ``problems``."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+class Ignored:
+    """Applies rules, and counts what each one ignored."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = tuple(rules)
+        self.counts: Counter[str] = Counter()
+
+    def keep(self, findings: Iterable[Finding]) -> list[Finding]:
+        """The findings that no rule matches."""
+        kept = []
+        for finding in findings:
+            rule = next((rule for rule in self.rules if rule.matches(finding)), None)
+            if rule is None:
+                kept.append(finding)
+            else:
+                self.counts[str(rule)] += 1
+        return kept

@@ -1,0 +1,74 @@
+"""Settling: fixed steps that give memory the chance to go before anybody is blamed for it.
+
+They run only when something is retained, in this order, and stop as soon as nothing is:
+
+1. the frames of a test that failed let go of their locals;
+2. each device finishes its work, so that blocks that wait for a stream are free;
+3. a full collection of garbage, unless a stream is capturing;
+4. libraries give their workspaces back, and CUDA memory that other processes have dropped is collected.
+
+What a step freed is kept: it is the evidence for the verdicts ``traceback``, ``cycle`` and ``library workspace``.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Verdict
+from cudamem_testing.recorders.base import Owned
+
+Left = Mapping[Device, Owned]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: its name, what it does, and the verdict for what it frees (``None``: nobody kept that)."""
+
+    name: str
+    action: Callable[[], object]
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What one step freed on one device, in bytes and blocks."""
+
+    step: str
+    verdict: Verdict | None
+    device: Device
+    owned: Owned
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What the steps freed, and what is left after them."""
+
+    freed: tuple[Freed, ...] = ()
+    left: Left = field(default_factory=dict)
+
+
+def settle(steps: Iterable[Step], left: Callable[[], Left], before: Callable[[Step], None] | None = None) -> Settlement:
+    """Run the steps until nothing is left.
+
+    ``left`` tells what is retained on each device where it is not nothing. ``before`` is called before each step that
+    has a verdict: it is the last moment at which what the step frees can be looked at.
+    """
+    freed: list[Freed] = []
+    now = left()
+    for step in steps:
+        if not now:
+            break
+        if before is not None and step.verdict is not None:
+            before(step)
+        step.action()
+        after = left()
+        for device, owned in now.items():
+            rest = after.get(device, Owned(0, 0))
+            difference = Owned(owned.bytes - rest.bytes, owned.blocks - rest.blocks)
+            if difference.bytes > 0 or difference.blocks > 0:
+                freed.append(Freed(step.name, step.verdict, device, difference))
+        now = after
+    return Settlement(tuple(freed), now)

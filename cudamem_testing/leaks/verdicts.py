@@ -1,0 +1,116 @@
+"""Verdicts: why a block is still there, from who holds it. Pure: a holder and a stack in, a verdict out.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cudamem_testing.model.blocks import Block
+from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.objects import HolderResult, Path, Reach
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a verdict means for the test, in one line, and what to do. ``leak`` verdicts fail by default."""
+
+    leak: bool
+    text: str
+    hint: str
+
+    @property
+    def severity(self) -> Severity:
+        """Its severity when nothing else was asked for."""
+        return Severity.FAIL if self.leak else Severity.NOTE
+
+
+MEANINGS: dict[Verdict, Meaning] = {
+    Verdict.REACHABLE: Meaning(
+        True,
+        "a chain of references reaches it",
+        "drop the reference at the end of the test, or move what must live into a wider fixture",
+    ),
+    Verdict.HELD_BY_CPP: Meaning(
+        True,
+        "it lives after a collection, and no chain of Python references from a root reaches it",
+        "break what C++ holds: set .grad to None after create_graph=True, remove the hook's handle,"
+        " keep losses with .item() or .detach()",
+    ),
+    Verdict.RAW: Meaning(
+        True,
+        "it was taken from the allocator directly and never given back",
+        "call torch.cuda.caching_allocator_delete with its address",
+    ),
+    Verdict.CYCLE: Meaning(
+        True,
+        "only the garbage collector freed it: its objects refer to each other in a cycle",
+        "break the cycle, or use a weak reference for the way back",
+    ),
+    Verdict.TRACEBACK: Meaning(
+        False,
+        "the traceback of the failed test held it; it was released before the next test",
+        "nothing: it goes with the failure",
+    ),
+    Verdict.TEST_INSTANCE: Meaning(
+        False,
+        "an attribute of the test's own instance holds it; pytest keeps that until the session ends",
+        "set the attribute to None in teardown_method, or use a fixture",
+    ),
+    Verdict.WORKSPACE: Meaning(
+        False,
+        "a library took it for its own work (cuBLAS, cuDNN, cuFFT) and gave it back when asked",
+        "nothing",
+    ),
+    Verdict.COMPILER_CACHE: Meaning(
+        False,
+        "a cache of torch.compile holds it until torch.compiler.reset()",
+        "nothing, or torch.compiler.reset() at the end of the test",
+    ),
+    Verdict.FIXTURE: Meaning(
+        False,
+        "a fixture that outlives the test holds it",
+        "nothing, unless every use of the fixture makes it grow",
+    ),
+    Verdict.UNATTRIBUTED: Meaning(
+        False,
+        "who holds it was not found out",
+        "run the test alone, or with a longer search",
+    ),
+}
+
+_COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx.experimental", "torch._guards")
+
+
+def verdict_of(block: Block, holder: HolderResult) -> Verdict:
+    """Why one block lives."""
+    if holder.reach is Reach.REACHABLE:
+        return Verdict.COMPILER_CACHE if _is_compiler(holder.path) else Verdict.REACHABLE
+    if holder.reach is Reach.HARNESS:
+        return _kept_by_harness(holder.path)
+    if holder.reach is Reach.UNKNOWN:
+        return Verdict.UNATTRIBUTED
+    if any(frame.function == "caching_allocator_alloc" for frame in block.stack.frames[:3]):
+        return Verdict.RAW
+    return Verdict.HELD_BY_CPP
+
+
+def _is_compiler(path: Path | None) -> bool:
+    if path is None:
+        return False
+    root = path.root.removeprefix("module ").removeprefix("class ").removeprefix("lru_cache of ")
+    return any(root == name or root.startswith(f"{name}.") for name in _COMPILER)
+
+
+def _kept_by_harness(path: Path | None) -> Verdict:
+    """What pytest itself keeps, by the names of its own attributes on the way."""
+    words = {step.reference.text for step in path.steps} if path is not None else set()
+    types = {step.type_name for step in path.steps} if path is not None else set()
+    if words & {".cached_result", ".funcargs", "._arg2fixturedefs", ".callspec"} or "FixtureDef" in types:
+        return Verdict.FIXTURE
+    if words & {"._instance", ".instance", "._obj", ".obj", ".__self__"}:
+        return Verdict.TEST_INSTANCE
+    if types & {"traceback", "ExceptionInfo"} or words & {".__traceback__", ".tb_frame", "._excinfo", ".excinfo"}:
+        return Verdict.TRACEBACK
+    return Verdict.UNATTRIBUTED

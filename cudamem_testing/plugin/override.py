@@ -1,0 +1,78 @@
+"""The marker ``cudamem``: what one test does differently, and why. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
+
+NAME = "cudamem"
+SEVERITIES = ("fail", "warn", "off")
+LINE = f"{NAME}(leaks, cycles, device, reason): another severity or device for this test, with the reason (cudamem)"
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What the markers of one test say; ``None`` where they say nothing."""
+
+    leaks: str | None = None
+    cycles: str | None = None
+    device: Device | None = None
+    reason: str | None = None
+
+    def covers(self, device: Device) -> bool:
+        """Whether the device is judged for this test."""
+        return self.device is None or self.device.covers(device)
+
+
+def override(item: pytest.Item) -> Override:
+    """The test's override: of each argument the nearest one.
+
+    Raises:
+        ValueError: naming everything that is wrong, one problem a line.
+    """
+    from cudamem_testing.model.devices import Device
+
+    known = tuple(field.name for field in fields(Override))
+    given: dict[str, object] = {}
+    problems: list[str] = []
+    for mark in item.iter_markers(NAME):
+        if mark.args:
+            problems.append(f"takes keyword arguments only: {', '.join(known)}")
+        unknown = sorted(set(mark.kwargs) - set(known))
+        if unknown:
+            problems.append(f"has no argument {', '.join(unknown)}: it takes {', '.join(known)}")
+        if not mark.kwargs.get("reason"):
+            problems.append("needs a reason='...'")
+        given = {**mark.kwargs, **given}
+    for name, allowed in (("leaks", SEVERITIES), ("cycles", (*SEVERITIES, "strict"))):
+        if given.get(name) is not None and given[name] not in allowed:
+            problems.append(f"{name}={given[name]!r} is not known: write {', '.join(allowed)}")
+    device = None
+    if given.get("device") is not None:
+        try:
+            device = Device.parse(given["device"])
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ValueError("\n".join(problems))
+    return Override(_text(given.get("leaks")), _text(given.get("cycles")), device, _text(given.get("reason")))
+
+
+def problems_of(item: pytest.Item) -> list[str]:
+    """What is wrong with the test's markers, for people."""
+    if item.get_closest_marker(NAME) is None:
+        return []
+    try:
+        override(item)
+    except ValueError as error:
+        return [f"{item.nodeid}: {NAME} {line}" for line in str(error).splitlines()]
+    return []
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
