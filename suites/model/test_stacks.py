@@ -77,6 +77,24 @@ def test_a_line_that_allocates_itself_has_no_library_call_and_a_library_alone_is
     assert (Stack().line, Stack().library, str(Stack())) == ("(no Python stack)", "", "(no Python stack)")
 
 
+def test_an_anonymous_function_is_passed_over_where_a_named_one_called_it():
+    library = "/v/lib/python3.12/site-packages/torch/nn/modules/module.py"
+    here = ("/work/project/a.py", 1, "f")
+    assert PLACES.stack([(library, 5, "Module.cuda.<locals>.<lambda>"), (library, 4, "_apply"), here]).library == (
+        "torch/nn/modules/module.py _apply"
+    )
+    assert PLACES.stack([(library, 5, "<lambda>"), here]).library == "torch/nn/modules/module.py <lambda>"
+
+
+def test_who_called_a_helper_is_the_next_frame_of_the_project():
+    library = ("/v/lib/python3.12/site-packages/torch/x.py", 5, "g")
+    project = [("/work/project/a.py", line, f"f{line}") for line in (1, 2, 3)]
+    stack = PLACES.stack([library, project[0], library, project[1], project[2]])
+    assert (str(stack.called_from), str(stack.caller)) == ("a.py:2 in f2", "a.py:3 in f3")
+    assert PLACES.stack(project[:1]).called_from is None
+    assert Stack().called_from is None
+
+
 def test_comprehensions_belong_to_the_function_around_them():
     bare = PLACES.stack([("/work/project/a.py", 4, "<listcomp>"), ("/work/project/a.py", 3, "build")])
     assert bare.line == "a.py:4 in build"

@@ -77,9 +77,7 @@ def test_the_list_of_segments_alone_is_a_snapshot_without_events():
 
 def test_without_any_stack_the_reason_is_told():
     snapshot = small()
-    assert read(snapshot).stackless == (
-        "no Python stack: allocated by a thread of torch's own, or before the history was on"
-    )
+    assert read(snapshot).stackless == "no Python stack: allocated by a thread of torch's own, as in backward"
     for segment in snapshot["segments"]:
         for block in segment["blocks"]:
             block["frames"] = []

@@ -77,7 +77,17 @@ def test_the_rest_of_the_lines_is_one_row_before_the_other_reasons():
 def test_one_line_with_several_library_calls_names_the_largest():
     live = LiveSet(GPU, blocks(MIB, 1, line(3, EINSUM)) + blocks(3 * MIB, 1, line(3, SOFTMAX)))
     (row,) = live_table(live).lines
-    assert (row.size, row.library) == (4 * MIB, "torch/nn/functional.py softmax and 1 more")
+    assert (row.size, row.detail) == (4 * MIB, "torch/nn/functional.py softmax and 1 more")
+
+
+def test_a_helper_that_allocates_shows_who_called_it():
+    helper = ("/work/project/tools.py", 4, "zeros")
+    stack = PLACES.stack(
+        [helper, RUNNER, ("/work/project/test_a.py", 9, "test_a"), ("/work/project/run.py", 1, "main")]
+    )
+    assert live_section(LiveSet(GPU, blocks(MIB, 2, stack))) == (
+        "live at the peak: 2.0 MiB in 2 blocks\n   2.0 MiB   2 blocks  tools.py:4 in zeros     <- test_a.py:9 in test_a"
+    )
 
 
 def test_many_owners_stay_bounded():
