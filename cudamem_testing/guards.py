@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -84,16 +83,3 @@ class _Switch:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return (self.replacement if self.active else self.__wrapped__)(*args, **kwargs)
-
-
-@contextmanager
-def environment(name: str, value: str) -> Iterator[None]:
-    """An environment variable for a while; one that the user has set stays as it is."""
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]

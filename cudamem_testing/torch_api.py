@@ -16,7 +16,7 @@ caller gets ``None`` (or an empty answer) and says in a note what is then unknow
 | ``torch._C._cuda_hostMemoryStats`` | 2.6 | pinned host memory is not measured |
 | ``torch._C._cuda_clearCublasWorkspaces`` | 1.13 | a library's workspace shows as memory held by C++ |
 | ``torch.cuda._lazy_call`` | 1.0 | the history begins with the test after the first use of CUDA |
-| ``torch.autograd.profiler._enable_profiler`` and its kin | 1.8 | no CPU fallback without a compiler |
+| ``torch.autograd.profiler_legacy._enable_profiler_legacy`` and its kin | 1.8 | no CPU fallback without a compiler |
 
 PYTEST_DONT_REWRITE
 """
@@ -217,20 +217,21 @@ def ran_out_of_memory(error: BaseException) -> bool:
     return False
 
 
-def profiler_module() -> ModuleType | None:
-    """``torch.autograd.profiler`` if it has the functions that start and stop a recording."""
-    from torch.autograd import profiler
+def profiler_modules() -> tuple[ModuleType, ModuleType] | None:
+    """The profiler of torch and its older sibling, if they have the functions that start and stop a recording."""
+    from torch.autograd import profiler, profiler_legacy
 
-    names = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
-    return profiler if all(hasattr(profiler, name) for name in names) else None
+    newer, older = ("_prepare_profiler", "_enable_profiler"), ("_enable_profiler_legacy", "_disable_profiler_legacy")
+    found = all(hasattr(profiler, name) for name in newer) and all(hasattr(profiler_legacy, name) for name in older)
+    return (profiler, profiler_legacy) if found else None
 
 
-def memory_profiler_config() -> tuple[Any, set[Any], set[Any]]:
-    """Arguments that make the profiler record memory and nothing else: its config, activities and scopes."""
-    from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, RecordScope, _ExperimentalConfig
+def memory_profiler_config() -> Any:
+    """What the older profiler is started with to record memory."""
+    from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
-    config = ProfilerConfig(
-        ProfilerState.KINETO,
+    return ProfilerConfig(
+        ProfilerState.CPU,
         False,  # shapes
         True,  # memory
         False,  # stacks
@@ -238,4 +239,3 @@ def memory_profiler_config() -> tuple[Any, set[Any], set[Any]]:
         False,  # modules
         _ExperimentalConfig(),
     )
-    return config, {ProfilerActivity.CPU}, {RecordScope.USER_SCOPE}

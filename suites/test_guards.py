@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cudamem_testing.guards import Patches, collect_garbage, environment, stand_in, thawed
+from cudamem_testing.guards import Patches, collect_garbage, stand_in, thawed
 
 
 def original(number: int, *, times: int = 1) -> int:
@@ -111,20 +110,6 @@ def test_stand_in_is_the_replacement_while_it_is_at_work(owner: SimpleNamespace)
     assert (stand_in(original), stand_in(None)) == (None, None)
     patches.restore()
     assert stand_in(switch) is None
-
-
-def test_an_environment_variable_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDAMEM_A_TEST", raising=False)
-    with pytest.raises(KeyError, match="'1'"), environment("CUDAMEM_A_TEST", "1"):
-        raise KeyError(os.environ["CUDAMEM_A_TEST"])
-    assert "CUDAMEM_A_TEST" not in os.environ
-
-
-def test_the_users_own_environment_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDAMEM_A_TEST", "theirs")
-    with environment("CUDAMEM_A_TEST", "1"):
-        assert os.environ["CUDAMEM_A_TEST"] == "theirs"
-    assert os.environ["CUDAMEM_A_TEST"] == "theirs"
 
 
 # -- the collector ----------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """CPU without a compiler: what torch's profiler tells of memory.
 
-The profiler is run in its memory-only form and only around tests that have a limit or a window. It sees the calling
-thread and autograd's, it does not know blocks that are older than itself, and there is one profiler per process: when a
-test starts its own, ours stops first and the window says so. PYTEST_DONT_REWRITE
+The profiler runs only around tests that have a limit or a window. It sees the calling thread and autograd's, it does
+not know blocks that are older than itself, and a thread has one profiler: when a test starts its own, ours stops first
+and the window says so. It is torch's older one, for the newer writes to stderr whenever it starts. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from cudamem_testing import torch_api
-from cudamem_testing.guards import Function, Patches, environment
+from cudamem_testing.guards import Function, Patches
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import Owned
 
 PARTLY = "measured by torch's profiler: other threads and older blocks are not seen"
 TAKEN = "measured up to the test's own profiler only"
-QUIET = "99"  # read by the tracing library at its first start; otherwise it writes to stderr at each start
 
 
 class ProfilerRecorder:
@@ -27,7 +26,6 @@ class ProfilerRecorder:
 
     def __init__(self) -> None:
         self.device = Device("cpu")
-        self._profiler: Any = torch_api.profiler_module()
         self._patches = Patches()
         self._enable: Function | None = None
         self._disable: Function | None = None
@@ -36,12 +34,14 @@ class ProfilerRecorder:
         self._taken = False
         self._allocated = 0
         self._allocations = 0
-        if self._profiler is not None:
-            self._disable = self._profiler._disable_profiler
-            self._prepare: Function = self._profiler._prepare_profiler
-            self._enable = self._profiler._enable_profiler
-            self._patches.replace(self._profiler, "_prepare_profiler", self._giving_way)
-            self._patches.replace(self._profiler, "_enable_profiler", self._giving_way)
+        modules = torch_api.profiler_modules()
+        if modules is not None:
+            newer, older = modules
+            self._disable = older._disable_profiler_legacy
+            self._enable = older._enable_profiler_legacy
+            self._patches.replace(older, "_enable_profiler_legacy", self._giving_way)
+            self._patches.replace(newer, "_enable_profiler", self._giving_way)
+            self._patches.replace(newer, "_prepare_profiler", self._giving_way)
 
     @property
     def incomplete(self) -> str | None:
@@ -116,11 +116,12 @@ class ProfilerRecorder:
 
     def _start(self) -> None:
         if self._awake and not self._taken and self._enable is not None:
-            config, activities, scopes = torch_api.memory_profiler_config()
-            with environment("KINETO_LOG_LEVEL", QUIET):
-                self._prepare(config, activities)
-            self._enable(config, activities, scopes)
-            self._running = True
+            try:
+                self._enable(torch_api.memory_profiler_config())
+            except RuntimeError:  # somebody's profiler runs around the test
+                self._taken = True
+            else:
+                self._running = True
 
     def _read(self) -> int:
         """Stop and count what was recorded; the peak since the last read."""
@@ -128,9 +129,9 @@ class ProfilerRecorder:
         if not self._running or self._disable is None:
             return peak
         self._running = False
-        for event in self._disable().events():
-            change = event.nbytes() if event.name() == "[memory]" else 0
-            if change and str(event.device_type()).endswith("CPU"):
+        for thread in self._disable():
+            for event in thread:
+                change = event.cpu_memory_usage()
                 self._allocated += change
                 self._allocations += change > 0
                 peak = max(peak, self._allocated)

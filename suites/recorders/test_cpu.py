@@ -1,0 +1,200 @@
+"""Windows on the CPU recorder: exact against a ledger, also under threads; a user's profiler sees no difference."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing.model.windows import Window
+from cudamem_testing.recorders.cpu import CpuRecorder
+from cudamem_testing.windows.tracker import Span, Tracker
+from suites.recorders.workload import profiled, step
+
+WORKERS = 3
+
+
+@pytest.fixture
+def recorder() -> Iterator[CpuRecorder]:
+    recorder = CpuRecorder()
+    yield recorder
+    recorder.close()
+
+
+def take(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def test_what_is_and_is_not_known(recorder: CpuRecorder) -> None:
+    recorder.boundary()
+    kept = take(1000)
+    found = recorder.boundary()
+    assert (found.reserved, found.reserved_peak, found.active, found.segments) == (None, None, None, None)
+    assert (found.retries, found.notes, recorder.incomplete, str(recorder.device)) == (0, (), None, "cpu")
+    assert found.allocated == found.requested == found.allocated_peak == found.requested_peak
+    assert found.allocated is not None
+    assert found.allocated >= 1000
+    del kept
+
+
+def test_without_a_record_there_is_no_evidence(recorder: CpuRecorder) -> None:
+    recorder.wake(limited=True)
+    assert recorder.capture() is None
+    recorder.sleep()
+
+
+def test_leaving_puts_torchs_allocator_back() -> None:
+    first, second = CpuRecorder(), CpuRecorder()
+    second.close()
+    first.boundary()
+    kept = take(10)
+    assert first.boundary().allocated_peak is not None
+    first.close()
+    again = CpuRecorder()
+    assert again.boundary().allocations is not None
+    again.close()
+    del kept
+    with pytest.raises(ValueError, match="released"):
+        first.boundary()
+
+
+# -- against a ledger -------------------------------------------------------------------------------------
+
+
+class Ledger:
+    """Every level since the beginning; ``marks`` are the places in it where spans began."""
+
+    def __init__(self) -> None:
+        self.levels = [0]
+        self.blocks = self.made = 0
+
+    def change(self, by: int) -> None:
+        self.levels.append(self.levels[-1] + by)
+        self.made += by > 0
+        self.blocks += 1 if by > 0 else -1
+
+
+def numbers(window: Window) -> tuple[int | None, ...]:
+    return window.peak_growth, window.retained, window.allocations, window.blocks
+
+
+STEP = st.one_of(
+    st.tuples(st.just("allocate"), st.integers(0, WORKERS - 1), st.integers(1, 100_000)),
+    st.tuples(st.just("allocate"), st.integers(0, WORKERS - 1), st.integers(1, 100_000)),
+    st.tuples(st.just("free"), st.integers(0, WORKERS - 1), st.integers(0, 5)),
+    st.tuples(st.just("open"), st.just(0), st.just(0)),
+    st.tuples(st.just("close"), st.just(0), st.integers(0, 3)),
+)
+
+
+@given(st.lists(STEP, max_size=40))
+def test_windows_agree_with_a_ledger_whichever_thread_allocates(program: list[tuple[str, int, int]]) -> None:
+    pools = [ThreadPoolExecutor(1) for _ in range(WORKERS)]
+    recorder = CpuRecorder()
+    tracker = Tracker([recorder])
+    ledger = Ledger()
+    kept: list[torch.Tensor] = []
+    spans: list[tuple[Span, int, int, int]] = []
+    gc.collect(0)
+    gc.disable()  # no garbage of other tests may be freed inside
+    try:
+        for action, worker, value in program:
+            if action == "allocate":
+                kept.append(pools[worker].submit(take, value).result())
+                ledger.change(value)
+            elif action == "free" and value < len(kept):
+                ledger.change(-kept[value].nbytes)
+                pools[worker].submit(kept.__delitem__, value).result()
+            elif action == "open":
+                place = len(ledger.levels) - 1
+                spans.append((tracker.open("span"), place, ledger.made, ledger.blocks))
+            elif action == "close" and value < len(spans):
+                span, place, made, blocks = spans.pop(value)
+                levels = ledger.levels[place:]
+                assert numbers(tracker.close(span)[0]) == (
+                    max(levels) - levels[0],
+                    levels[-1] - levels[0],
+                    ledger.made - made,
+                    ledger.blocks - blocks,
+                )
+    finally:
+        gc.enable()
+        recorder.close()
+        for pool in pools:
+            pool.shutdown()
+
+
+def body(sizes: list[int]) -> tuple[list[torch.Tensor], int]:
+    """Allocate all, free every second one at once; what is kept, and the thread's own peak."""
+    kept, level, peak = [], 0, 0
+    for place, size in enumerate(sizes):
+        block = take(size)
+        level += size
+        peak = max(peak, level)
+        if place % 2:
+            level -= size
+            del block
+        else:
+            kept.append(block)
+    return kept, peak
+
+
+@given(st.lists(st.lists(st.integers(1, 50_000), max_size=60), min_size=WORKERS, max_size=WORKERS))
+def test_windows_lose_nothing_when_threads_run_freely(programs: list[list[int]]) -> None:
+    recorder = CpuRecorder()
+    tracker = Tracker([recorder])
+    gc.collect(0)
+    gc.disable()
+    try:
+        span = tracker.open("span")
+        with ThreadPoolExecutor(WORKERS) as pool:
+            running = [pool.submit(body, sizes) for sizes in programs]
+            while not all(one.done() for one in running):
+                tracker.peek(span)  # boundaries in the middle of it all
+            results = [one.result() for one in running]
+        (window,) = tracker.close(span)
+        left = sum(block.nbytes for kept, _ in results for block in kept)
+        assert (window.retained, window.allocations) == (left, sum(map(len, programs)))
+        assert window.blocks == sum(len(kept) for kept, _ in results)
+        assert window.peak_growth is not None
+        peaks = [peak for _, peak in results]
+        assert max(left, *peaks) <= window.peak_growth <= sum(peaks)
+    finally:
+        gc.enable()
+        recorder.close()
+
+
+# -- beside a user's profiler -----------------------------------------------------------------------------
+
+
+def test_the_users_own_profiler_sees_the_same_with_the_recorder(recorder: CpuRecorder) -> None:
+    recorder.close()
+    step()
+    before = profiled()
+    around = CpuRecorder(record=True)
+    around.wake(limited=True)
+    tracker = Tracker([around])
+    span = tracker.open("span")
+    inside = profiled()
+    (window,) = tracker.close(span)
+    around.sleep()
+    around.close()
+    assert inside == before
+    assert len(before) > 50
+    assert any(memory for _, memory, _ in before)
+    assert window.complete
+    assert (window.peak_growth or 0) > 0
+
+
+def test_measuring_writes_nothing(recorder: CpuRecorder, capfd: pytest.CaptureFixture[str]) -> None:
+    recorder.wake(limited=True)
+    recorder.boundary()
+    step()
+    recorder.boundary()
+    recorder.sleep()
+    assert capfd.readouterr() == ("", "")

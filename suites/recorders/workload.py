@@ -1,0 +1,32 @@
+"""One training step whose profile is compared with and without a recorder around it."""
+
+from __future__ import annotations
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+Events = list[tuple[str, int, tuple[tuple[int, ...], ...]]]
+
+
+def step() -> torch.Tensor:
+    """Forward, backward and an update of a small network."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
+    loss = model(torch.ones(4, 32)).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad  # type: ignore[operator]
+    return loss.detach()
+
+
+def profiled() -> Events:
+    """Name, own memory and shapes of every operator, in order, as the user's own profiler saw them."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, record_shapes=True) as result:
+        step()
+    events = result.events()
+    assert events is not None
+    return [
+        (event.name, event.self_cpu_memory_usage, tuple(map(tuple, event.input_shapes)))
+        for event in sorted(events, key=lambda event: (event.thread, event.time_range.start, -event.time_range.end))
+    ]
