@@ -162,7 +162,8 @@ def check_end(native: NativeRecorder, programs: list[list[tuple]]) -> None:
         native.set_recording(stacks=False, events=False)
         seen = slot.read()
         trace = native.events(first)
-        expected = {t.data_ptr(): t.untyped_storage().nbytes() for mine in kept for t in mine if t.data_ptr()}
+        storages = [t.untyped_storage() for mine in kept for t in mine]
+        expected = {storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}
         assert replayed(trace) == expected == sizes(native.scan(owner))
         assert seen.allocated - base.allocated == sum(expected.values())
         height = peak = 0
@@ -171,7 +172,7 @@ def check_end(native: NativeRecorder, programs: list[list[tuple]]) -> None:
             peak = max(peak, height)
         assert seen.peak - base.allocated == peak
         assert sum(replayed(trace, seen.peak_event - first).values()) == peak
-        del kept
+        del kept, storages
     assert native.owner_totals(owner).live_bytes == 0
 
 
