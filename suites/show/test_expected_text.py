@@ -76,4 +76,23 @@ def test_a_long_difference_is_cut():
     text = difference("\n".join(f"{n}" for n in range(50)), "\n".join(f"x{n * n}" for n in range(90)), limit=10)
     lines = text.split("\n")
     assert len(lines) == 11
-    assert lines[-1] == "... 133 more lines of diff"
+    assert lines[-1] == "... the diff is cut here; the texts have 50 and 90 lines"
+
+
+def test_long_texts_are_compared_from_their_first_difference_on():
+    expected = [f"row {n}" for n in range(100_000)]
+    actual = [f"{row} changed" if n >= 50_000 and n % 3 == 0 else row for n, row in enumerate(expected)]
+    lines = difference("\n".join(expected), "\n".join(actual), limit=8).split("\n")
+    assert lines == [
+        "--- expected",
+        "+++ actual",
+        "@@ -49999,1000 +49999,1000 @@",
+        " row 49998",
+        " row 49999",
+        " row 50000",
+        "-row 50001",
+        "+row 50001 changed",
+        "... the diff is cut here; the texts have 100000 and 100000 lines",
+    ]
+    cut = difference("\n".join(expected), "\n".join(["first", *expected[1:]]))
+    assert cut.split("\n")[-1] == "... the diff is cut here; the texts have 100000 and 100000 lines"

@@ -9,16 +9,22 @@ PYTEST_DONT_REWRITE
 
 from collections.abc import Iterator
 from difflib import SequenceMatcher
+from itertools import islice
 
+_CONTEXT = 3  # equal lines shown around a change
+_WINDOW = 1000  # lines compared from the first difference on (the comparison can be quadratic)
 _LONGEST_HINT = 400  # characters of a line that is compared character by character (the comparison is quadratic)
 _SIMILAR = 0.5  # below this ratio marks would cover most of the line and say nothing
 
 
 def difference(expected: str, actual: str, *, limit: int = 200) -> str:
-    """Return the diff that turns `expected` into `actual`, at most `limit` lines and a count of the rest."""
-    lines = list(_diff(expected.split("\n"), actual.split("\n")))
-    if len(lines) > limit:
-        lines[limit:] = [f"... {len(lines) - limit} more lines of diff"]
+    """Return the diff that turns `expected` into `actual`, cut after `limit` lines."""
+    before, after = expected.split("\n"), actual.split("\n")
+    start = max(0, _first_difference(before, after) - _CONTEXT)
+    window = slice(start, start + _WINDOW)
+    lines = list(islice(_diff(before[window], after[window], start), limit + 1))
+    if len(lines) > limit or max(len(before), len(after)) > window.stop:
+        lines[limit:] = [f"... the diff is cut here; the texts have {len(before)} and {len(after)} lines"]
     return "\n".join(lines)
 
 
@@ -27,13 +33,18 @@ def visible(line: str) -> str:
     return line if line.isprintable() else line.encode("unicode_escape").decode("ascii")
 
 
-def _diff(expected: list[str], actual: list[str]) -> Iterator[str]:
-    before, after = [visible(line) for line in expected], [visible(line) for line in actual]
+def _first_difference(before: list[str], after: list[str]) -> int:
+    pairs = enumerate(zip(before, after, strict=False))
+    return next((at for at, (old, new) in pairs if old != new), min(len(before), len(after)))
+
+
+def _diff(before: list[str], after: list[str], start: int) -> Iterator[str]:
+    before, after = [visible(line) for line in before], [visible(line) for line in after]
     yield "--- expected"
     yield "+++ actual"
-    for group in SequenceMatcher(None, before, after).get_grouped_opcodes(3):
+    for group in SequenceMatcher(None, before, after).get_grouped_opcodes(_CONTEXT):
         (_, a, _, b, _), (_, _, a_end, _, b_end) = group[0], group[-1]
-        yield f"@@ -{a + 1},{a_end - a} +{b + 1},{b_end - b} @@"
+        yield f"@@ -{start + a + 1},{a_end - a} +{start + b + 1},{b_end - b} @@"
         for tag, i, i_end, j, j_end in group:
             if tag == "equal":
                 yield from (f" {line}" for line in before[i:i_end])

@@ -36,7 +36,7 @@ class Session:
     _test: str | None = None
     _module: Path | None = None
     _numbers: dict[tuple[Path, str], int] = field(default_factory=dict)
-    _folders: dict[Path, bool] = field(default_factory=dict)
+    _folders: dict[Path | str, bool] = field(default_factory=dict)
 
     @staticmethod
     def current() -> "Session | None":
@@ -78,10 +78,10 @@ class Session:
 
     def may_have_side_files(self, at: CallSite) -> bool:
         """Whether the module has a folder for texts without a literal; asked once per module."""
-        folder = side_folder(self._test_module(at))
-        if folder not in self._folders:
-            self._folders[folder] = folder.is_dir()
-        return self._folders[folder]
+        module = self._module or at.file
+        if module not in self._folders:
+            self._folders[module] = side_folder(Path(module)).is_dir()
+        return self._folders[module]
 
     def find(self, at: CallSite, expected: str | Mapping[str, str] | None, key: str | None) -> tuple[Place, str | None]:
         """Return where the text of a call is kept, and the text there (None: none yet).
