@@ -1,0 +1,38 @@
+"""The graph of Python objects: labelled references, safe names, and who holds what.
+
+``references`` and ``name_of`` look at one object without running its code, ``storages_of`` says which memory a tensor
+stands for, ``find_holders`` finds the shortest chain from a root (a module, a frame, a class, a thread) to memory that
+is still alive. Results are text: they keep no object alive.
+
+PYTEST_DONT_REWRITE
+"""
+
+from cudamem_testing.objects.names import key_text, name_of, type_word
+from cudamem_testing.objects.reference import Kind, Path, Reference, Step
+from cudamem_testing.objects.references import references
+from cudamem_testing.objects.roots import HARNESS_PACKAGES, Ignore, RootKind
+from cudamem_testing.objects.search import HolderResult, Reach, find_holders, find_object_holders
+from cudamem_testing.objects.tensors import Storage, holds_memory, is_tensor, storage_of, storages_of
+
+__all__ = [
+    "HARNESS_PACKAGES",
+    "HolderResult",
+    "Ignore",
+    "Kind",
+    "Path",
+    "Reach",
+    "Reference",
+    "RootKind",
+    "Step",
+    "Storage",
+    "find_holders",
+    "find_object_holders",
+    "holds_memory",
+    "is_tensor",
+    "key_text",
+    "name_of",
+    "references",
+    "storage_of",
+    "storages_of",
+    "type_word",
+]

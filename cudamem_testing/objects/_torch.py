@@ -1,0 +1,231 @@
+"""The private and low-level torch calls of this package.
+
+All reads use the descriptors of ``torch._C.TensorBase`` with torch functions disabled: a tensor subclass's
+``__torch_function__``, ``__torch_dispatch__`` or properties never run. Shape and device of a class that overrides
+``__torch_dispatch__`` may be computed by that class, so they are not asked.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch._C import TensorBase
+
+from cudamem_testing.objects import static
+
+__all__ = ["TensorBase"]
+
+_SAVED_PREFIX = "_raw_saved_"
+_DEFAULT_DISPATCH = torch.Tensor.__torch_dispatch__
+_DISPATCH_HOOK = "__torch_dispatch__"
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+_COO = ("_indices", "_values")
+
+
+def quiet() -> AbstractContextManager[None]:
+    """A context in which no ``__torch_function__`` of a class or mode runs (this thread only)."""
+    context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
+    return context
+
+
+def is_plain_literal(obj: object) -> bool:
+    """Whether ``str(obj)`` runs only torch's own C++: dtypes, devices, layouts."""
+    return any(type(obj) is kind for kind in (torch.dtype, torch.device, torch.layout))
+
+
+def overrides_dispatch(cls: type) -> bool:
+    """Whether a tensor class has a ``__torch_dispatch__`` of its own."""
+    for base in static.mro(cls):
+        found = static.class_dict(base).get(_DISPATCH_HOOK)
+        if found is not None:
+            return found is not _DEFAULT_DISPATCH
+    return False
+
+
+def field(tensor: object, name: str) -> Any:
+    """A field of a tensor through the C descriptor; call inside ``quiet()``."""
+    return TensorBase.__dict__[name].__get__(tensor)
+
+
+def grad(tensor: object) -> object:
+    """``.grad``, only where reading it cannot warn."""
+    return field(tensor, "grad") if field(tensor, "is_leaf") or field(tensor, "retains_grad") else None
+
+
+def grad_fn(tensor: object) -> object:
+    """``.grad_fn``, ``None`` too where torch refuses (a view that was modified in a forbidden way)."""
+    try:
+        return field(tensor, "grad_fn") if field(tensor, "requires_grad") else None
+    except RuntimeError:
+        return None
+
+
+def base(tensor: object) -> object:
+    """The tensor that a view looks at, or ``None``."""
+    try:
+        return field(tensor, "_base")
+    except RuntimeError:
+        return None
+
+
+def hooks(tensor: object) -> Iterator[dict[Any, Any]]:
+    """The hook dictionaries of a tensor."""
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        if name in TensorBase.__dict__:
+            found = field(tensor, name)
+            if static.is_a(found, dict):
+                yield found
+
+
+def parts(tensor: object) -> list[tuple[str, object]]:
+    """The tensors inside one that has no storage of its own (sparse, functional), and a quantised one's scales.
+
+    Tensors made from the parts of a sparse tensor are new Python objects that share its storages.
+    """
+    try:
+        if torch._is_functional_tensor(tensor):  # type: ignore[arg-type]
+            return [("wrapped", torch._from_functional_tensor(tensor))]  # type: ignore[arg-type]
+        return [] if overrides_dispatch(type(tensor)) else _plain_parts(tensor)
+    except (NotImplementedError, RuntimeError):
+        return []
+
+
+def _plain_parts(tensor: object) -> list[tuple[str, object]]:
+    names: tuple[str, ...] = _COO if field(tensor, "is_sparse") else _COMPRESSED.get(field(tensor, "layout"), ())
+    if field(tensor, "is_quantized") and TensorBase.__dict__["qscheme"].__get__(tensor)() in (
+        torch.per_channel_affine,
+        torch.per_channel_affine_float_qparams,
+    ):
+        names = ("q_per_channel_scales", "q_per_channel_zero_points")
+    if not names:
+        return []
+    with torch._C._DisableTorchDispatch():  # a user's dispatch mode must not see these calls
+        found = [(name, TensorBase.__dict__[name].__get__(tensor)()) for name in names]
+    return [(name.strip("_").removeprefix("q_per_channel_"), part) for name, part in found]
+
+
+def storage(obj: object) -> tuple[int, int, int, str] | None:
+    """Identity, address, bytes and device of the storage of a tensor or of a storage object.
+
+    ``None`` where there is no storage or it holds nothing: fake, meta, sparse, opaque and wrapper tensors.
+    """
+    try:
+        if static.is_a(obj, TensorBase):
+            untyped: Any = TensorBase.untyped_storage(obj)  # type: ignore[arg-type]
+        elif static.is_a(obj, torch.UntypedStorage):
+            untyped = obj
+        else:
+            return None
+        device = torch._C.StorageBase.__dict__["device"].__get__(untyped)
+        nbytes = torch._C.StorageBase.nbytes(untyped)  # type: ignore[attr-defined]
+        if device.type == "meta" or nbytes == 0:
+            return None
+        if static.is_a(obj, TensorBase) and torch._C._is_cow_tensor(obj):  # type: ignore[attr-defined]
+            # Reading a mutable pointer would copy a lazily cloned tensor.
+            address = TensorBase.const_data_ptr(obj)  # type: ignore[attr-defined]
+            address -= int(TensorBase.storage_offset(obj)) * TensorBase.element_size(obj)  # type: ignore[arg-type]
+        else:
+            address = torch._C.StorageBase.data_ptr(untyped)  # type: ignore[attr-defined]
+        return int(torch._C.StorageBase.__dict__["_cdata"].__get__(untyped)), int(address), int(nbytes), str(device)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def describe(tensor: object) -> str:
+    """``float32[1024, 1024] on cuda:0`` with what is special: subclass, view, sparse, fake, meta."""
+    cls = type(tensor)
+    with quiet():
+        try:
+            dtype = str(field(tensor, "dtype")).removeprefix("torch.")
+            if overrides_dispatch(cls):
+                return f"{static.class_name(cls)} {dtype}"
+            layout = field(tensor, "layout")
+            nested = field(tensor, "is_nested")
+            shape = "[nested]" if nested else f"[{', '.join(map(str, field(tensor, 'shape')))}]"
+            text = f"{dtype}{shape} on {field(tensor, 'device')}"
+            if layout is not torch.strided:
+                text = f"{str(layout).removeprefix('torch.').removeprefix('_')} {text}"
+            whole = base(tensor)
+            if whole is not None and not nested:
+                text += f", view of [{', '.join(map(str, field(whole, 'shape')))}]"
+        except RuntimeError:
+            return static.class_name(cls)
+    return text if cls is torch.Tensor else f"{static.class_name(cls)} {text}"
+
+
+def is_node_type(cls: type) -> bool:
+    """Whether a class is an autograd node: a C++ one (``MulBackward0``) or a custom function's."""
+    if not static.is_heap_type(cls):
+        return type(static.class_dict(cls).get("next_functions")) is types.GetSetDescriptorType
+    return any(base is torch._C._FunctionBase for base in static.mro(cls))
+
+
+def is_module(obj: object) -> bool:
+    """Whether an object is an ``nn.Module``."""
+    return static.is_a(obj, torch.nn.Module)
+
+
+def _node_field(node: object, name: str) -> object:
+    for cls in static.mro(type(node)):
+        descriptor = static.class_dict(cls).get(name)
+        if type(descriptor) is types.GetSetDescriptorType:
+            try:
+                return types.GetSetDescriptorType.__get__(descriptor, node)
+            except (RuntimeError, AttributeError):  # its saved tensors were freed by backward
+                return None
+    return None
+
+
+def next_nodes(node: object) -> Iterator[object]:
+    """The nodes that a node's gradients flow to."""
+    found = _node_field(node, "next_functions")
+    if type(found) is tuple:
+        yield from (pair[0] for pair in found if pair[0] is not None)
+
+
+def node_metadata(node: object) -> object:
+    """The metadata dictionary of a node; reading it creates an empty one."""
+    return _node_field(node, "metadata")
+
+
+def node_variable(node: object) -> object:
+    """The parameter that an ``AccumulateGrad`` node adds to, else ``None``."""
+    return _node_field(node, "variable")
+
+
+def saved_names(cls: type) -> tuple[str, ...]:
+    """Names of the fields that hold a node's saved tensors, for ``saved``."""
+    return tuple(
+        name
+        for base in static.mro(cls)
+        for name, descriptor in static.class_dict(base).items()
+        if name.startswith(_SAVED_PREFIX) and type(descriptor) is types.GetSetDescriptorType
+    )
+
+
+def saved(node: object, names: tuple[str, ...] | None = None) -> Iterator[tuple[str, object]]:
+    """What a node saved for backward: tensors, or what a pack hook made of them. No unpack hook runs."""
+    for name in saved_names(type(node)) if names is None else names:
+        found = _node_field(node, name)
+        if found is None:
+            continue
+        label = name.removeprefix(_SAVED_PREFIX)
+        several = type(found) is tuple
+        for index, variable in enumerate(found if several else (found,)):  # type: ignore[arg-type, var-annotated]
+            try:
+                value = variable.data
+            except (RuntimeError, AttributeError):
+                continue
+            if value is not None:
+                yield (f"{label}[{index}]" if several else label), value

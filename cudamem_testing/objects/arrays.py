@@ -1,0 +1,59 @@
+"""NumPy arrays: the collector does not track them, so what they hold is read here.
+
+An array made by ``tensor.numpy()`` keeps the tensor as its ``base``; an array of objects keeps its elements.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from cudamem_testing.objects import static
+from cudamem_testing.objects.reference import Edge, Kind
+
+if TYPE_CHECKING:
+    from cudamem_testing.objects.index import ReferrerIndex
+
+
+def array_class() -> type | None:
+    """``numpy.ndarray`` where numpy was imported."""
+    found = (static.instance_dict(sys.modules.get("numpy")) or {}).get("ndarray")
+    return found if type(found) is type else None
+
+
+def is_array(obj: object) -> bool:
+    """Whether an object is an array of numpy's own class."""
+    return type(obj) is array_class()
+
+
+def array_edges(array: Any) -> Iterator[Edge]:
+    """What an array holds: the object whose memory it shows, and elements that are objects."""
+    yield Kind.ATTRIBUTE, ".base", array.base
+    if array.dtype.hasobject and array.dtype.names is None:
+        for position, value in enumerate(array.flat):
+            yield Kind.ITEM, position, value
+
+
+def edges(index: ReferrerIndex, values: Iterable[object]) -> Iterator[tuple[object, object]]:
+    """Pairs (holder, referent) that have an array on one side; ``values`` are objects held outside of the heap."""
+    kind = array_class()
+    if kind is None:
+        return
+    waiting: list[object] = [value for value in values if type(value) is kind]
+    for holder, array in index.untracked(kind):
+        yield holder, array
+        waiting.append(array)
+    seen: set[int] = set()
+    while waiting:
+        array = waiting.pop()
+        if id(array) in seen:
+            continue
+        seen.add(id(array))
+        for _, _, referent in array_edges(array):
+            if referent is not None:
+                yield array, referent
+                if type(referent) is kind:
+                    waiting.append(referent)

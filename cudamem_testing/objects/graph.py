@@ -1,0 +1,166 @@
+"""The part of the heap that a search has visited, as ids with edges both ways, and the questions asked of it.
+
+All algorithms are breadth-first and iterative (E. F. Moore, "The shortest path through a maze", 1959).
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from cudamem_testing.objects.roots import RootValue
+
+#: Objects at each end of a long chain that are kept; what lies between is only counted.
+CHAIN_END = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Ids along a chain of references: the first ``CHAIN_END``, how many are left out, and the last ones."""
+
+    head: tuple[int, ...]
+    left_out: int
+    tail: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Reached:
+    """Objects that roots reach: distance, rank of the root, previous object, and at a chain's start what held it.
+
+    ``head`` has the first ids of each object's chain, shared by all that lie behind them, so that the chains of
+    many targets down one long structure cost no more than their ends.
+    """
+
+    distance: dict[int, int] = field(default_factory=dict)
+    rank: dict[int, int] = field(default_factory=dict)
+    previous: dict[int, int] = field(default_factory=dict)
+    start: dict[int, RootValue | None] = field(default_factory=dict)
+    head: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def add(self, one: int, distance: int, rank: int, previous: int | None, start: RootValue | None) -> None:
+        """Note the shortest chain to an object."""
+        self.distance[one], self.rank[one] = distance, rank
+        if previous is None:
+            self.start[one] = start
+            self.head[one] = (one,)
+        else:
+            self.previous[one] = previous
+            before = self.head[previous]
+            self.head[one] = (*before, one) if len(before) < CHAIN_END else before
+
+    def chain(self, end: int) -> Chain:
+        """The shortest chain to an object."""
+        tail = [end]
+        while len(tail) < CHAIN_END and tail[-1] in self.previous:
+            tail.append(self.previous[tail[-1]])
+        head, length = self.head[end], self._length(end)
+        return _cut(head, tail[::-1], length)
+
+    def _length(self, end: int) -> int:
+        first = self.head[end][0]
+        return self.distance[end] - self.distance[first] + 1
+
+
+def cut(chain: Sequence[int]) -> Chain:
+    """A whole chain with its middle left out where it is long."""
+    return _cut(chain[:CHAIN_END], chain[-CHAIN_END:], len(chain))
+
+
+def _cut(head: Sequence[int], tail: Sequence[int], length: int) -> Chain:
+    between = length - len(head) - len(tail)
+    return Chain(tuple(head), max(between, 0), tuple(tail[max(-between, 0) :]))
+
+
+class Graph:
+    """Objects by id, with their holders and what they hold. Holds the objects alive."""
+
+    def __init__(self) -> None:
+        self.objects: dict[int, object] = {}
+        self._holders: dict[int, dict[int, None]] = {}
+        self._held: dict[int, dict[int, None]] = {}
+
+    def add(self, holder: int, referent: int) -> None:
+        """Add an edge between two objects of the graph; a second one between them changes nothing."""
+        self._holders.setdefault(referent, {})[holder] = None
+        self._held.setdefault(holder, {})[referent] = None
+
+    def ancestors(self, ids: Iterable[int]) -> set[int]:
+        """The given objects and all that reach them."""
+        found = set(ids)
+        waiting = list(found)
+        while waiting:
+            for holder in self._holders.get(waiting.pop(), ()):
+                if holder not in found:
+                    found.add(holder)
+                    waiting.append(holder)
+        return found
+
+    def reach(self, starts: Sequence[tuple[int, int]], values: Sequence[tuple[int, int, RootValue]]) -> Reached:
+        """Shortest chains from roots to all objects.
+
+        ``starts`` are (rank, id) of objects that are roots, at distance 0; ``values`` are (rank, id, ...) of objects
+        that a root outside of the heap holds, at distance 1. Among chains of one length the lowest rank wins, then
+        the order given.
+        """
+        found = Reached()
+        candidates: list[tuple[int, int, int | None, RootValue | None]] = [
+            (rank, one, None, None) for rank, one in starts
+        ]
+        distance = 0
+        while candidates or distance == 0:
+            level: list[int] = []
+            for rank, one, previous, value in sorted(candidates, key=lambda candidate: candidate[0]):
+                if one in found.distance:
+                    continue
+                found.add(one, distance, rank, previous, value)
+                level.append(one)
+            candidates = [(found.rank[one], held, one, None) for one in level for held in self._held.get(one, ())]
+            if distance == 0:
+                candidates += [(rank, one, None, value) for rank, one, value in values]
+            distance += 1
+        return found
+
+    def cycle_or_source(self, ids: Sequence[int]) -> list[int]:
+        """For objects without a root: the shortest cycle through one of them, else the nearest chain from an object
+        without holders, else the longest of the shortest chains.
+        """
+        cycles = [cycle for one in ids for cycle in self._cycle(one)]
+        if cycles:
+            return min(cycles, key=len)
+        next_one: dict[int, int | None] = dict.fromkeys(ids)
+        waiting = deque(next_one)
+        last = waiting[-1] if waiting else None
+        while waiting:
+            one = last = waiting.popleft()
+            holders = self._holders.get(one, ())
+            if not holders and next_one[one] is not None:
+                break
+            for holder in holders:
+                if holder not in next_one:
+                    next_one[holder] = one
+                    waiting.append(holder)
+        chain: list[int] = []
+        while last is not None:
+            chain.append(last)
+            last = next_one[last]
+        return chain
+
+    def _cycle(self, one: int) -> list[list[int]]:
+        """The shortest cycle through an object (as a list of at most one), first and last element the same."""
+        previous: dict[int, int] = {}
+        waiting = deque([one])
+        while waiting:
+            current = waiting.popleft()
+            for held in self._held.get(current, ()):
+                if held == one:
+                    chain = [one, current]
+                    while chain[-1] != one:
+                        chain.append(previous[chain[-1]])
+                    return [chain[::-1] if current != one else [one, one]]
+                if held not in previous and held in self.objects:
+                    previous[held] = current
+                    waiting.append(held)
+        return []

@@ -1,0 +1,202 @@
+"""Short names of any object, in the words of an engineer, without running the object's code.
+
+``name_of`` gives what a reader wants to see of a node in a graph (``module project.cache``, ``dict (3 items)``,
+``float32[1024, 1024] on cuda:0``); ``type_word`` the shorter word inside a path (``dict``, ``function step``);
+``key_text`` a dictionary key. All are bounded in length and on one line.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import Any, cast
+
+from cudamem_testing.objects import _torch, static
+
+#: Longest name, in characters.
+LONGEST_NAME = 100
+_LONGEST_KEY = 48
+_COROUTINES = {
+    types.GeneratorType: ("generator", "gi_code"),
+    types.CoroutineType: ("coroutine", "cr_code"),
+    types.AsyncGeneratorType: ("async generator", "ag_code"),
+}
+_LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
+
+
+def clean(text: str, longest: int = LONGEST_NAME) -> str:
+    """``text`` on one line, control and unprintable characters escaped, at most ``longest`` characters."""
+    head = text[: longest + 1]
+    if not head.isprintable():
+        head = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in head)
+    return head if len(head) <= longest else head[: longest - 3] + "..."
+
+
+def name_of(obj: object) -> str:
+    """Name of any object, as a reader of a report wants to see it."""
+    cls = type(obj)
+    for base in static.mro(cls):
+        namer = _NAMERS.get(id(base))
+        if namer is not None:
+            return clean(namer(obj))
+    if static.is_a(obj, _torch.TensorBase):
+        return clean(_torch.describe(obj))
+    if _torch.is_node_type(cls):
+        return clean(f"autograd {static.class_name(cls)}")
+    return clean(static.class_name(cls))
+
+
+def type_word(obj: object) -> str:
+    """The word for an object inside a path: its class, or for functions, classes and modules their name too."""
+    cls = type(obj)
+    if static.is_a(obj, type):
+        return clean(f"class {static.class_name(cast('type', obj))}")
+    if cls is types.FunctionType:
+        return clean(f"function {cast('types.FunctionType', obj).__name__}")
+    if cls is types.MethodType:
+        return clean(_method(obj))
+    if cls is types.BuiltinFunctionType:
+        return clean(_builtin(obj))
+    if cls is weakref.ref:
+        return "weakref"
+    if cls is _LRU_WRAPPER:
+        return clean(f"lru_cache of {lru_name(obj)}")
+    if static.is_a(obj, types.ModuleType):
+        return clean(f"module {static.module_name(obj)}")
+    return clean(static.class_name(cls))
+
+
+def key_text(key: object) -> str:
+    """A dictionary key: literals as written, enum members and classes by name, the rest as ``<type>``."""
+    cls = type(key)
+    if cls is str or cls is bytes:
+        text = cast("str | bytes", key)
+        return clean(repr(text[: _LONGEST_KEY + 1]), _LONGEST_KEY)
+    if any(cls is kind for kind in (int, float, bool, complex, type(None))):
+        return clean(repr(key), _LONGEST_KEY) if cls is not int else _int_text(cast("int", key))
+    if cls is tuple:
+        parts = [key_text(part) if type(part) is not tuple else "(...)" for part in cast("tuple[Any, ...]", key)[:4]]
+        return clean(
+            f"({', '.join(parts)}{', ...' if tuple.__len__(cast('tuple[Any, ...]', key)) > 4 else ''})", _LONGEST_KEY
+        )
+    if static.is_a(key, str):
+        return clean(str.__repr__(cast("str", key)), _LONGEST_KEY)
+    if static.is_a(key, type):
+        return clean(static.class_name(cast("type", key)), _LONGEST_KEY)
+    member = (static.instance_dict(key) or {}).get("_name_")
+    if type(member) is str and "_member_map_" in static.class_dict(cls):
+        return clean(f"{static.class_name(cls)}.{member}", _LONGEST_KEY)
+    if _torch.is_plain_literal(key):
+        return str(key)
+    return clean(f"<{static.class_name(cls)}>", _LONGEST_KEY)
+
+
+def _int_text(number: int) -> str:
+    return repr(number) if number.bit_length() < 128 else "<int>"
+
+
+def lru_name(wrapper: object) -> str:
+    """Qualified name of the function that an ``lru_cache`` wraps."""
+    namespace = static.instance_dict(wrapper) or {}
+    found = namespace.get("__qualname__")
+    return found if type(found) is str else "?"
+
+
+def code_place(code: types.CodeType, line: int | None = None) -> str:
+    """``file.py:12`` of a code object; the file without its folders."""
+    return f"{PurePath(code.co_filename).name}:{code.co_firstlineno if line is None else line}"
+
+
+def _sized(word: str, size: int) -> str:
+    return f"{word} ({size} item{'' if size == 1 else 's'})"
+
+
+def _container(base: Any) -> Callable[[Any], str]:
+    def name(obj: Any) -> str:
+        return _sized(static.class_name(type(obj)), base.__len__(obj))
+
+    return name
+
+
+def _function(obj: Any) -> str:
+    return f"function {obj.__name__} ({code_place(obj.__code__)})"
+
+
+def _method(obj: Any) -> str:
+    function = obj.__func__
+    name = function.__name__ if type(function) is types.FunctionType else static.class_name(type(function))
+    return f"method {static.class_name(type(obj.__self__))}.{name}"
+
+
+def _class(obj: Any) -> str:
+    return f"class {static.class_name(obj)}"
+
+
+def _frame(obj: Any) -> str:
+    return f"frame {obj.f_code.co_name} ({code_place(obj.f_code, obj.f_lineno)})"
+
+
+def _coroutine(obj: Any) -> str:
+    word, attribute = _COROUTINES[type(obj)]
+    code = object.__getattribute__(obj, attribute)
+    return f"{word} {code.co_name} ({code_place(code)})"
+
+
+def _traceback(obj: Any) -> str:
+    return f"traceback at {code_place(obj.tb_frame.f_code, obj.tb_lineno)}"
+
+
+def _weakref(obj: Any) -> str:
+    referent = weakref.ref.__call__(obj)
+    return "weakref (dead)" if referent is None else f"weakref to {static.class_name(type(referent))}"
+
+
+def _thread(obj: Any) -> str:
+    name = (static.instance_dict(obj) or {}).get("_name")
+    return f"thread {name!r}" if type(name) is str else "thread"
+
+
+def _literal(obj: Any) -> str:
+    if obj is None or type(obj) is bool:
+        return str(obj)
+    name = static.class_name(type(obj))
+    return f"{name} {key_text(obj)}" if any(type(obj) is kind for kind in (str, bytes, int, float)) else name
+
+
+def _partial(obj: Any) -> str:
+    return f"partial of {type_word(functools.partial.func.__get__(obj))}"
+
+
+def _builtin(obj: Any) -> str:
+    return f"built-in {obj.__name__}"
+
+
+def _code(obj: Any) -> str:
+    return f"code {obj.co_name} ({code_place(obj)})"
+
+
+# Built-in types live as long as the process, so their ids are safe keys; a hostile metaclass's __hash__ is not asked.
+_NAMERS: dict[int, Callable[[Any], str]] = {
+    id(type): _class,
+    id(types.ModuleType): lambda obj: f"module {static.module_name(obj)}",
+    id(types.FunctionType): _function,
+    id(types.BuiltinFunctionType): _builtin,
+    id(types.MethodType): _method,
+    id(types.CodeType): _code,
+    id(types.FrameType): _frame,
+    id(types.TracebackType): _traceback,
+    id(functools.partial): _partial,
+    id(_LRU_WRAPPER): lambda obj: f"lru_cache of {lru_name(obj)}",
+    id(weakref.ref): _weakref,
+    id(threading.Thread): _thread,
+    **{id(kind): _literal for kind in (type(None), bool, str, bytes, int, float)},
+    **{id(kind): _coroutine for kind in _COROUTINES},
+    **{id(kind): _container(kind) for kind in (dict, list, tuple, set, frozenset, collections.deque)},
+}

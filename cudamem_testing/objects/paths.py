@@ -1,0 +1,104 @@
+"""From a chain of live objects to a ``Path`` of text.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cudamem_testing.objects import _torch
+from cudamem_testing.objects.graph import Chain
+from cudamem_testing.objects.names import type_word
+from cudamem_testing.objects.reference import Edge, Kind, Path, Reference, Step
+from cudamem_testing.objects.references import edges, label
+
+#: Objects that one label in the words of the source code may span: ``model``, its dictionary, ``_modules``, ``layer``.
+_LONGEST_SPAN = 3
+
+
+class PathWriter:
+    """Writes the paths of one search; labels of holders that many paths share are read once.
+
+    ``objects`` are the live objects that chains are made of, by id.
+    """
+
+    def __init__(self, objects: Mapping[int, object]) -> None:
+        self._objects = objects
+        self._edges: dict[int, dict[int, Edge]] = {}
+        self._steps: dict[tuple[int, int], Step] = {}
+
+    def write(
+        self,
+        root: str,
+        root_kind: str,
+        chain: Chain,
+        *,
+        first: Reference | None = None,
+        holder: object = None,
+    ) -> Path:
+        """The path along a chain that starts at a root.
+
+        With ``first``, the root is no object, and holds the chain's first object by that reference. With ``holder``,
+        the root is that object and stands in for the chain's first (a module for its namespace).
+        """
+        head = [self._objects[one] for one in chain.head]
+        tail = [self._objects[one] for one in chain.tail]
+        steps: list[Step] = []
+        if first is not None:
+            steps.append(Step(first, type_word(head[0]), id(head[0])))
+        root_id = id(head[0] if holder is None else holder)
+        if holder is not None:
+            head[0] = holder
+        if chain.left_out:
+            self._walk(head, steps)
+            _append(steps, _leap(head[-1], tail[0], chain.left_out))
+            self._walk(tail, steps)
+        else:
+            self._walk(head + tail, steps)
+        return Path(root, root_kind, tuple(steps), root_id)
+
+    def _walk(self, objects: list[object], steps: list[Step]) -> None:
+        position = 0
+        while position < len(objects) - 1:
+            found = self._edges_of(objects[position])
+            for ahead in range(min(position + _LONGEST_SPAN, len(objects) - 1), position, -1):
+                edge = found.get(id(objects[ahead]))
+                if ahead == position + 1 or (edge is not None and edge[0] not in (Kind.OTHER, Kind.CLASS)):
+                    break
+            _append(steps, self._step(objects[position], objects[ahead], edge))
+            position = ahead
+
+    def _step(self, holder: object, referent: object, edge: Edge | None) -> Step:
+        """The step of an edge; ``None`` is an edge that was gone when its label was read."""
+        found = self._steps.get((id(holder), id(referent)))
+        if found is None:
+            reference = Reference(Kind.OTHER, "(internal)") if edge is None else label(edge[0], edge[1])
+            found = self._steps[id(holder), id(referent)] = Step(reference, type_word(referent), id(referent))
+        return found
+
+    def _edges_of(self, holder: object) -> dict[int, Edge]:
+        found = self._edges.get(id(holder))
+        if found is None:
+            found = self._edges[id(holder)] = {}
+            for edge in edges(holder):
+                if id(edge[2]) in self._objects:
+                    found.setdefault(id(edge[2]), edge)
+        return found
+
+
+def _leap(before: object, after: object, left_out: int) -> Step:
+    """The step over the middle of a long chain. A walk inside the autograd graph needs no middle: see ``_append``."""
+    if _torch.is_node_type(type(before)) and _torch.is_node_type(type(after)):
+        return Step(Reference(Kind.NEXT, ""), type_word(after), id(after))
+    return Step(Reference(Kind.OTHER, f"... {left_out} more ..."), type_word(after), id(after))
+
+
+def _append(steps: list[Step], step: Step) -> None:
+    """Add a step; a walk down the autograd graph shows only the node it ends at: ``.grad_fn[MulBackward0]``."""
+    before = steps[-1].reference.kind if steps else None
+    if step.reference.kind is Kind.NEXT and before in (Kind.NEXT, Kind.GRAD_FN):
+        text = f".{'grad_fn' if before is Kind.GRAD_FN else 'next'}[{step.type_name}]"
+        steps[-1] = Step(Reference(before, text), step.type_name, step.referent_id)
+    else:
+        steps.append(step)

@@ -1,0 +1,131 @@
+"""The words for "who refers to whom": ``Reference`` (one labelled edge), ``Step`` and ``Path`` (a chain of them).
+
+They hold strings and ids only, so a result that is kept, pickled or shown keeps nothing of the user's alive.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+#: Longest chain that is shown in full; of longer ones the middle is left out.
+SHOWN_STEPS = 14
+
+
+class Kind(str, Enum):
+    """What an edge is. The value is the word that tables and graphs show."""
+
+    GLOBAL = "global"
+    ATTRIBUTE = "attribute"
+    SUBMODULE = "submodule"
+    ITEM = "item"
+    KEY = "key"
+    ELEMENT = "element"
+    CLOSURE = "closure"
+    LOCAL = "local"
+    STACK = "frame"
+    CALL = "call"
+    CACHED = "cached"
+    CALLBACK = "callback"
+    HOOK = "hook"
+    GRAD = "grad"
+    GRAD_FN = "grad_fn"
+    NEXT = "next"
+    SAVED = "saved"
+    STORAGE = "storage"
+    INTERNAL = "internal"
+    CLASS = "class"
+    ROOT = "root"
+    OTHER = "other"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+#: An edge before it has become text: what it is, the part of the label that varies, and the referent.
+Edge = tuple[Kind, object, object]
+#: Kinds whose text is appended to what stands before it: ``x.grad.grad_fn[MulBackward0].saved self``.
+_CHAINED = frozenset({Kind.SUBMODULE, Kind.GRAD, Kind.GRAD_FN, Kind.NEXT, Kind.SAVED, Kind.STORAGE, Kind.CALL})
+#: Kinds that name the referent, so that its type follows in parentheses: ``_CACHE (dict)['k']``.
+_NAMING = frozenset({Kind.GLOBAL, Kind.ATTRIBUTE, Kind.LOCAL, Kind.CLOSURE, Kind.CALLBACK, Kind.ROOT})
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One labelled edge: its kind and how it is written behind its holder (``.attr``, ``['key']``, ``local 'x'``)."""
+
+    kind: Kind
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One edge of a path and the object it leads to: a short type word (``dict``, ``Encoder``, ``function f``)."""
+
+    reference: Reference
+    type_name: str
+    #: ``id()`` of the referent while it lived; for joining with other results, not part of equality.
+    referent_id: int = field(default=0, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Chain of references from a root to an object.
+
+    ``root`` is the root in an engineer's words (``module project.cache``, ``frame step (train.py:12)``), ``root_kind``
+    its word in ``roots.RootKind``. ``str(path)`` is one line::
+
+        module project.cache > _CACHE (dict)['layer0'] > list[0]
+    """
+
+    root: str
+    root_kind: str
+    steps: tuple[Step, ...] = ()
+    root_id: int = field(default=0, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """The path as one line; long ones lose their middle."""
+        pieces = [self.root]
+        edge = len(self.steps) > SHOWN_STEPS
+        for index, step in enumerate(self.steps):
+            if edge and SHOWN_STEPS // 2 <= index < len(self.steps) - SHOWN_STEPS // 2:
+                if index == SHOWN_STEPS // 2:
+                    pieces.append(f" > ... {len(self.steps) - SHOWN_STEPS} more ...")
+                continue
+            previous = self.steps[index - 1] if index else None
+            pieces.append(_joined(previous, step.reference))
+        return "".join(pieces)
+
+    @property
+    def length(self) -> int:
+        """Number of references in the path."""
+        return len(self.steps)
+
+
+def _joined(previous: Step | None, reference: Reference) -> str:
+    """The text of an edge with what has to stand before it."""
+    text = reference.text
+    separated = text if text[:1] in ".[" else f" {text}" if reference.kind is not Kind.GLOBAL else f" > {text}"
+    if reference.kind is Kind.ROOT:
+        return ""
+    if previous is None:
+        return separated
+    before = previous.reference.kind
+    if text.startswith("..."):
+        return f" > {text}"
+    if before in (Kind.GRAD_FN, Kind.NEXT) and text.startswith("."):
+        return text
+    if reference.kind in _CHAINED and before is not Kind.CACHED:
+        return separated
+    if before in _NAMING:
+        return f" ({previous.type_name}){separated}"
+    return f" > {previous.type_name}{separated}"

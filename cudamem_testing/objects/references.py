@@ -1,0 +1,400 @@
+"""All references that an object holds, each with the label an engineer would write.
+
+``references(obj)`` first yields references in the words of the source code (``.attr``, ``['key']``, ``local 'x'``,
+``.__closure__[0] 'x'``), which skip the interpreter's inner objects, then the inner objects themselves
+(``.__dict__``, ``.__closure__``), and at the end everything else that the garbage collector knows to be held, so that
+no edge is lost. Reading runs no code of the object: see ``static``.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextvars
+import functools
+import gc
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cudamem_testing.objects import _torch, arrays, static
+from cudamem_testing.objects.frames import frame_locals
+from cudamem_testing.objects.names import clean, key_text
+from cudamem_testing.objects.reference import Edge, Kind, Reference
+
+_LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+def references(obj: object) -> Iterator[tuple[Reference, object]]:
+    """Labelled references of any object, in a stable order; see the module's docstring."""
+    for kind, detail, referent in edges(obj):
+        yield label(kind, detail), referent
+
+
+def label(kind: Kind, detail: object) -> Reference:
+    """The text of an edge. ``detail`` is a finished text, or a key for items, hooks and list positions."""
+    if kind in (Kind.ITEM, Kind.HOOK):
+        text = f"[{key_text(detail)}]" if kind is Kind.ITEM else f"hook {key_text(detail)}"
+    elif kind is Kind.KEY:
+        text = f"key {key_text(detail)}"
+    else:
+        text = clean(detail) if type(detail) is str else key_text(detail)
+    return Reference(kind, text)
+
+
+def edges(obj: object) -> Iterator[Edge]:
+    """``references`` before labels become text, for searches that need few of them."""
+    cls = type(obj)
+    seen: set[int] = set()
+    for kind, detail, referent in _named_edges(obj, cls):
+        if referent is not None:  # nothing is ever kept alive by a reference to None
+            seen.add(id(referent))
+            yield kind, detail, referent
+    for referent in gc.get_referents(obj):
+        if id(referent) not in seen and referent is not None:
+            yield _leftover(obj, cls, referent)
+
+
+def _named_edges(obj: object, cls: type) -> Iterator[Edge]:
+    handled: type | None = None
+    for base in static.mro(cls):
+        handler = _HANDLERS.get(id(base))
+        if handler is not None:
+            handled = base
+            yield from handler(obj)
+            break
+    else:
+        if static.is_a(obj, _torch.TensorBase):
+            yield from tensor_edges(obj)
+        elif _torch.is_node_type(cls):
+            yield from node_edges(obj)
+        elif arrays.is_array(obj):
+            yield from arrays.array_edges(obj)
+    if any(cls is plain for plain in _WITHOUT_ATTRIBUTES):
+        return
+    yield from _attributes(obj, handled)
+
+
+def _attributes(obj: object, handled: type | None) -> Iterator[Edge]:
+    """Slots and instance dictionary; fields of the class that a handler has read are not read twice."""
+    for name, value in static.slots(obj, handled):
+        yield Kind.ATTRIBUTE, f".{name}", value
+    if static.is_a(obj, types.ModuleType) or static.is_a(obj, type):
+        return  # their namespaces are their handlers' matter
+    namespace = static.instance_dict(obj)
+    if namespace is None:
+        return
+    if _torch.is_module(obj):
+        yield from _module_tables(namespace)
+    for name, value in static.items(namespace):
+        yield Kind.ATTRIBUTE, f".{name}" if type(name) is str else f".__dict__[{key_text(name)}]", value
+    yield Kind.INTERNAL, ".__dict__", namespace
+
+
+def _module_tables(namespace: dict[str, Any]) -> Iterator[Edge]:
+    """Parameters, buffers and submodules as ``model.layer`` or ``model[0]``, not as items of hidden tables."""
+    for table_name in _MODULE_TABLES:
+        table = namespace.get(table_name)
+        if not static.is_a(table, dict):
+            continue
+        for name, value in static.items(table):
+            if value is not None and type(name) is str:
+                yield Kind.SUBMODULE, f"[{name}]" if name.isdecimal() else f".{name}", value
+    for table_name, table in static.items(namespace):
+        if type(table_name) is str and table_name.endswith("_hooks") and static.is_a(table, dict):
+            for number, hook in static.items(table):
+                yield Kind.HOOK, number, hook
+
+
+def _leftover(obj: object, cls: type, referent: object) -> Edge:
+    if referent is cls:
+        return Kind.CLASS, ".__class__", referent
+    if static.is_a(obj, type) and type(referent) is dict:
+        return Kind.INTERNAL, ".__dict__", referent
+    return Kind.OTHER, "(internal)", referent
+
+
+def _dict(obj: Any) -> Iterator[Edge]:
+    pairs = static.items(obj)
+    for key, value in pairs:
+        yield Kind.ITEM, key, value
+    for key, _ in pairs:
+        yield Kind.KEY, key, key
+
+
+def _sequence(base: Any) -> Callable[[Any], Iterator[Edge]]:
+    def handler(obj: Any) -> Iterator[Edge]:
+        for position, value in enumerate(list(base.__iter__(obj))):
+            yield Kind.ITEM, position, value
+
+    return handler
+
+
+def _tuple(obj: Any) -> Iterator[Edge]:
+    fields: Any = ()
+    if type(obj) is not tuple:
+        found = static.class_dict(type(obj)).get("_fields")
+        fields = found if type(found) is tuple else ()
+    for position, value in enumerate(tuple.__iter__(obj)):
+        if position < len(fields) and type(fields[position]) is str:
+            yield Kind.ATTRIBUTE, f".{fields[position]}", value
+        else:
+            yield Kind.ITEM, position, value
+
+
+def _set(base: Any) -> Callable[[Any], Iterator[Edge]]:
+    def handler(obj: Any) -> Iterator[Edge]:
+        for value in list(base.__iter__(obj)):
+            yield Kind.ELEMENT, "element", value
+
+    return handler
+
+
+def _mappingproxy(obj: Any) -> Iterator[Edge]:
+    for referent in gc.get_referents(obj):
+        yield Kind.INTERNAL, "mapping", referent
+
+
+def _module(obj: Any) -> Iterator[Edge]:
+    namespace = static.module_dict(obj)
+    if namespace is None:
+        return
+    for name, value in static.items(namespace):
+        yield Kind.GLOBAL, name if type(name) is str else f"[{key_text(name)}]", value
+    yield Kind.INTERNAL, ".__dict__", namespace
+
+
+def _class(obj: Any) -> Iterator[Edge]:
+    for name, value in tuple(static.class_dict(obj).items()):
+        if type(name) is str:
+            yield Kind.ATTRIBUTE, f".{name}", value
+    for base in static.mro(obj)[1:]:
+        yield Kind.CLASS, f"base class {static.class_name(base)}", base
+
+
+def _function(obj: Any) -> Iterator[Edge]:
+    names = obj.__code__.co_freevars
+    for position, cell in enumerate(obj.__closure__ or ()):
+        name = f" '{names[position]}'" if position < len(names) else ""
+        for value in _cell_contents(cell):
+            yield Kind.CLOSURE, f".__closure__[{position}]{name}", value
+        yield Kind.CLOSURE, f".__closure__[{position}]{name}", cell
+    for position, value in enumerate(obj.__defaults__ or ()):
+        yield Kind.ATTRIBUTE, f".__defaults__[{position}]", value
+    for name, value in static.items(obj.__kwdefaults__ or {}):
+        yield Kind.ATTRIBUTE, f".__kwdefaults__[{key_text(name)}]", value
+    yield Kind.INTERNAL, ".__closure__", obj.__closure__
+    yield Kind.INTERNAL, ".__defaults__", obj.__defaults__
+    yield Kind.INTERNAL, ".__kwdefaults__", obj.__kwdefaults__
+    yield Kind.INTERNAL, ".__globals__", obj.__globals__
+    yield Kind.INTERNAL, ".__code__", obj.__code__
+
+
+def _cell_contents(cell: types.CellType) -> Iterator[object]:
+    try:
+        yield cell.cell_contents
+    except ValueError:  # the variable is not set yet
+        return
+
+
+def _cell(obj: Any) -> Iterator[Edge]:
+    for value in _cell_contents(obj):
+        yield Kind.INTERNAL, ".cell_contents", value
+
+
+def _method(obj: Any) -> Iterator[Edge]:
+    yield Kind.ATTRIBUTE, ".__self__", obj.__self__
+    yield Kind.ATTRIBUTE, ".__func__", obj.__func__
+
+
+def _builtin(obj: Any) -> Iterator[Edge]:
+    yield Kind.ATTRIBUTE, ".__self__", obj.__self__
+
+
+def _partial(obj: Any) -> Iterator[Edge]:
+    function, arguments, keywords = (
+        functools.partial.__dict__[name].__get__(obj) for name in ("func", "args", "keywords")
+    )
+    yield Kind.ATTRIBUTE, ".func", function
+    for position, value in enumerate(arguments):
+        yield Kind.ATTRIBUTE, f".args[{position}]", value
+    for name, value in static.items(keywords):
+        yield Kind.ATTRIBUTE, f".keywords[{key_text(name)}]", value
+    yield Kind.INTERNAL, ".args", arguments
+    yield Kind.INTERNAL, ".keywords", keywords
+
+
+def _lru_cache(obj: Any) -> Iterator[Edge]:
+    """Arguments and results that an ``lru_cache`` keeps; only the collector can see them."""
+    held = gc.get_referents(obj)
+    namespace = static.instance_dict(obj)
+    tables = [held_one for held_one in held if type(held_one) is dict and held_one is not namespace]
+    keys = {id(key): key for table in tables for key in dict.keys(table)}
+    wrapped = (namespace or {}).get("__wrapped__")
+    inner = {id(value) for value in tables} | {id(namespace), id(wrapped)}
+    for referent in held:
+        if id(referent) in keys:
+            if static.is_a(referent, tuple):
+                for position, argument in enumerate(tuple.__iter__(referent)):
+                    yield Kind.CACHED, f"cached argument {position}", argument
+            elif static.is_a(referent, list):  # a key with its hash, which the pure Python version makes
+                for argument in list.__iter__(referent):
+                    yield Kind.CACHED, "cached arguments", argument
+            yield Kind.CACHED, "cached arguments", referent
+        elif id(referent) not in inner and not static.is_a(referent, type) and type(referent) is not object:
+            yield Kind.CACHED, "cached result", referent
+    for table in tables:
+        yield Kind.INTERNAL, "cache", table
+
+
+def _weakref(obj: Any) -> Iterator[Edge]:
+    yield Kind.CALLBACK, ".__callback__", weakref.ref.__dict__["__callback__"].__get__(obj)
+
+
+def _coroutine(prefix: str, waits_for: str) -> Callable[[Any], Iterator[Edge]]:
+    def handler(obj: Any) -> Iterator[Edge]:
+        frame = object.__getattribute__(obj, f"{prefix}_frame")
+        if frame is not None:
+            for name, value in frame_locals(frame):
+                yield Kind.LOCAL, f"local '{name}'", value
+        yield Kind.ATTRIBUTE, f".{waits_for}", object.__getattribute__(obj, waits_for)
+        yield Kind.INTERNAL, f".{prefix}_code", object.__getattribute__(obj, f"{prefix}_code")
+        yield Kind.INTERNAL, f".{prefix}_frame", frame
+
+    return handler
+
+
+def _frame(obj: types.FrameType) -> Iterator[Edge]:
+    for name, value in frame_locals(obj):
+        yield Kind.LOCAL, f"local '{name}'", value
+    yield Kind.STACK, ".f_back", obj.f_back
+    yield Kind.INTERNAL, ".f_globals", obj.f_globals
+    yield Kind.INTERNAL, ".f_builtins", obj.f_builtins
+    yield Kind.INTERNAL, ".f_code", obj.f_code
+    yield Kind.ATTRIBUTE, ".f_trace", obj.f_trace
+
+
+def _traceback(obj: types.TracebackType) -> Iterator[Edge]:
+    yield Kind.STACK, ".tb_frame", obj.tb_frame
+    yield Kind.STACK, ".tb_next", obj.tb_next
+
+
+def _exception(obj: Any) -> Iterator[Edge]:
+    for name in ("__traceback__", "__context__", "__cause__"):
+        yield Kind.ATTRIBUTE, f".{name}", BaseException.__dict__[name].__get__(obj)
+    arguments = BaseException.__dict__["args"].__get__(obj)
+    for position, value in enumerate(arguments):
+        yield Kind.ATTRIBUTE, f".args[{position}]", value
+    yield Kind.INTERNAL, ".args", arguments
+
+
+def _thread(obj: Any) -> Iterator[Edge]:
+    """What a thread will call, in the words of its constructor."""
+    namespace = static.instance_dict(obj) or {}
+    for word, value in (("target", namespace.get("_target")), ("args", namespace.get("_args"))):
+        if word == "target" and value is not None:
+            yield Kind.ATTRIBUTE, ".target", value
+        elif type(value) is tuple:
+            for position, argument in enumerate(value):
+                yield Kind.ATTRIBUTE, f".args[{position}]", argument
+    keywords = namespace.get("_kwargs")
+    for name, value in static.items(keywords) if static.is_a(keywords, dict) else ():
+        yield Kind.ATTRIBUTE, f".kwargs[{key_text(name)}]", value
+
+
+def _context(obj: contextvars.Context) -> Iterator[Edge]:
+    for variable, value in obj.items():
+        yield Kind.LOCAL, f"context variable '{variable.name}'", value
+
+
+def _contained(*names: str) -> Callable[[Any], Iterator[Edge]]:
+    """Handler of descriptors and other C objects with a few object fields."""
+
+    def handler(obj: Any) -> Iterator[Edge]:
+        for name in names:
+            for base in static.mro(type(obj)):
+                descriptor: Any = static.class_dict(base).get(name)
+                kind: type = type(descriptor)
+                if kind is types.MemberDescriptorType or kind is types.GetSetDescriptorType:
+                    yield Kind.ATTRIBUTE, f".{name}", descriptor.__get__(obj)
+                    break
+
+    return handler
+
+
+def tensor_edges(obj: Any) -> Iterator[Edge]:
+    """What a tensor holds through C++: gradient, graph, viewed tensor, hooks, inner tensors."""
+    with _torch.quiet():
+        node = _torch.grad_fn(obj)
+        found: list[Edge] = [
+            (Kind.GRAD, ".grad", _torch.grad(obj)),
+            (Kind.GRAD_FN, f".grad_fn[{static.class_name(type(node))}]", node),
+        ]
+        found.append((Kind.STORAGE, "._base", _torch.base(obj)))
+        for table in _torch.hooks(obj):
+            found += [(Kind.HOOK, number, hook) for number, hook in static.items(table)]
+            found.append((Kind.INTERNAL, "._backward_hooks", table))
+        found += [(Kind.STORAGE, f".{name}", part) for name, part in _torch.parts(obj)]
+    yield from found
+
+
+def node_edges(obj: Any, saved: tuple[str, ...] | None = None, *, metadata: bool = True) -> Iterator[Edge]:
+    """What an autograd node holds: saved tensors, next nodes, the accumulated parameter, metadata.
+
+    ``saved`` are the names of its class's saved fields, for callers that visit many nodes of one class.
+    """
+    with _torch.quiet():
+        found: list[Edge] = [(Kind.SAVED, f".saved {name}", value) for name, value in _torch.saved(obj, saved)]
+        found.append((Kind.SAVED, ".variable", _torch.node_variable(obj)))
+        found += [(Kind.NEXT, f".next[{static.class_name(type(node))}]", node) for node in _torch.next_nodes(obj)]
+        if metadata:
+            table = _torch.node_metadata(obj)
+            if type(table) is dict:
+                found += [(Kind.ATTRIBUTE, f".metadata[{key_text(key)}]", value) for key, value in table.items()]
+                found.append((Kind.INTERNAL, ".metadata", table))
+    yield from found
+
+
+_SEQUENCES = (list, collections.deque)
+_SETS = (set, frozenset)
+# Exact built-in classes whose instances have neither slots nor a dictionary: skips a look at each of their members.
+_WITHOUT_ATTRIBUTES = (
+    *(dict, list, tuple, set, frozenset, types.CellType, types.FrameType, types.TracebackType, types.MethodType),
+    *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.BuiltinFunctionType),
+    *(types.MappingProxyType, collections.deque),
+)
+# Keyed by id, because a dictionary lookup by class would ask a hostile metaclass for its hash; all keys are immortal.
+_HANDLERS: dict[int, Callable[[Any], Iterator[Edge]]] = {
+    id(dict): _dict,
+    id(tuple): _tuple,
+    id(type): _class,
+    id(types.ModuleType): _module,
+    id(types.FunctionType): _function,
+    id(types.CellType): _cell,
+    id(types.MethodType): _method,
+    id(types.BuiltinFunctionType): _builtin,
+    id(types.MappingProxyType): _mappingproxy,
+    id(functools.partial): _partial,
+    id(_LRU_WRAPPER): _lru_cache,
+    id(weakref.ref): _weakref,
+    id(types.GeneratorType): _coroutine("gi", "gi_yieldfrom"),
+    id(types.CoroutineType): _coroutine("cr", "cr_await"),
+    id(types.AsyncGeneratorType): _coroutine("ag", "ag_await"),
+    id(types.FrameType): _frame,
+    id(types.TracebackType): _traceback,
+    id(BaseException): _exception,
+    id(threading.Thread): _thread,
+    id(contextvars.Context): _context,
+    id(asyncio.Future): _contained("_result", "_exception"),
+    id(asyncio.Task): _contained("_coro", "_fut_waiter", "_result", "_exception"),
+    id(property): _contained("fget", "fset", "fdel"),
+    id(classmethod): _contained("__func__"),
+    id(staticmethod): _contained("__func__"),
+    **{id(base): _sequence(base) for base in _SEQUENCES},
+    **{id(base): _set(base) for base in _SETS},
+}

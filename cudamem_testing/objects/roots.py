@@ -1,0 +1,265 @@
+"""Where every chain of references begins, in the words an engineer uses.
+
+The closed list of roots: modules, frames of running threads, classes and ``lru_cache`` wrappers that a module defines,
+threads, executors and event loops that are at work, loggers, ``weakref.finalize`` registrations, signal handlers and
+context variables. ``atexit`` keeps its callbacks in C where neither Python nor the collector can see them; what only
+``atexit`` holds has no root.
+
+Roots of the harness itself (packages in ``Ignore.packages``) are known as such: a chain that starts there is told
+apart and never reported as the user's.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import importlib
+import signal
+import sys
+import sysconfig
+import threading
+import types
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, cast
+
+from cudamem_testing.objects import static
+from cudamem_testing.objects.frames import frame_locals
+from cudamem_testing.objects.names import clean, code_place, lru_name, type_word
+from cudamem_testing.objects.reference import Kind, Reference
+
+#: Top-level packages whose modules, classes and frames hold objects for the sake of testing.
+HARNESS_PACKAGES = ("cudamem_testing", "_pytest", "pytest", "pluggy", "xdist", "execnet", "pytest_rerunfailures")
+#: Types of the harness whose instances belong to the test that made them.
+_USERS = frozenset({"ExceptionInfo", "RaisesExc", "MonkeyPatch", "WarningsRecorder"})
+_LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
+_OWN_PACKAGE = __name__.rpartition(".")[0] + "."
+_LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/", sysconfig.get_paths()["stdlib"].replace("\\", "/") + "/")
+
+
+class RootKind(str, Enum):
+    """What a chain starts at."""
+
+    MODULE = "module"
+    CLASS = "class"
+    LRU_CACHE = "lru_cache"
+    THREAD = "thread"
+    EXECUTOR = "executor"
+    EVENT_LOOP = "event loop"
+    LOGGER = "logger"
+    FINALIZER = "finalizer"
+    SIGNAL = "signal handler"
+    CONTEXT = "context"
+    #: An object of the harness, such as a collected test: a chain through it is not the user's doing.
+    HARNESS = "harness"
+    FRAME = "frame"
+    #: No root at all: the first object of a chain that nothing in Python holds.
+    UNHELD = "unheld"
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """What is never named as a holder: objects by ``id()``, and modules, classes and frames of whole packages."""
+
+    ids: frozenset[int] = frozenset()
+    packages: tuple[str, ...] = HARNESS_PACKAGES
+
+    def package(self, module: object) -> bool:
+        """Whether a module name belongs to an ignored package."""
+        return type(module) is str and module.partition(".")[0] in self.packages
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A root found in this process.
+
+    ``holder`` is the live object whose references are labelled,
+    ``None`` for frames: for searches only.
+    """
+
+    kind: RootKind
+    text: str
+    rank: int
+    ignored: bool
+    holder: object
+
+
+@dataclass(frozen=True, slots=True)
+class RootValue:
+    """An object that a root holds directly, where the root itself is no object of the heap (a frame's local)."""
+
+    root: Root
+    reference: Reference
+    value: object
+
+
+class Roots:
+    """All roots of one moment, by the ids of their objects. Holds those objects: drop it with the search."""
+
+    def __init__(self, ignore: Ignore) -> None:
+        self._ignore = ignore
+        self._anchors: dict[int, Root | None] = {}
+        self._modules: dict[int, tuple[object, object]] = {}
+        self.values: dict[int, list[RootValue]] = {}
+        self.running_frames: set[int] = set()
+        self._add_modules()
+        self._add_frames()
+        self._add_anchors(_threads())
+        self._add_anchors(_loggers())
+        self._add_anchors(_finalizers())
+        self._add_anchors(_signal_handlers())
+        self._add_context()
+
+    def anchor(self, obj: object) -> Root | None:
+        """The root that an object is, or ``None``; modules, classes, caches, executors and
+        loops are judged when met.
+        """
+        if id(obj) not in self._anchors:
+            module = self._modules.get(id(obj))
+            self._anchors[id(obj)] = self._judge(obj) if module is None else self._module(*module)
+        return self._anchors[id(obj)]
+
+    def release(self) -> None:
+        """Let all objects go."""
+        for table in (self._anchors, self._modules, self.values):
+            table.clear()
+
+    def local_values(self) -> list[object]:
+        """Everything that roots hold directly."""
+        return [found.value for values in self.values.values() for found in values]
+
+    def _judge(self, obj: object) -> Root | None:
+        if static.is_a(obj, type):
+            cls = cast("type", obj)
+            module, qualname = static.class_module(cls), static.class_qualname(cls)
+            if static.find_static(module, qualname) is cls:
+                return self._root(RootKind.CLASS, f"class {module}.{qualname}", obj, module)
+        elif type(obj) is _LRU_WRAPPER:
+            owner: Any = (static.instance_dict(obj) or {}).get("__module__")
+            if type(owner) is str and static.find_static(owner, lru_name(obj)) is obj:
+                return self._root(RootKind.LRU_CACHE, f"lru_cache of {owner}.{lru_name(obj)}", obj, owner)
+        elif _at_work(obj, "concurrent.futures._base", "Executor", "_shutdown"):
+            return self._root(RootKind.EXECUTOR, type_word(obj), obj, "")
+        elif _at_work(obj, "asyncio.base_events", "BaseEventLoop", "_closed"):
+            return self._root(RootKind.EVENT_LOOP, f"event loop {type_word(obj)}", obj, "")
+        elif type(obj).__name__ not in _USERS and self._ignore.package(module := static.class_module(type(obj))):
+            return self._root(RootKind.HARNESS, type_word(obj), obj, module)
+        return None
+
+    def _root(self, kind: RootKind, text: str, holder: object, module: str) -> Root:
+        return Root(kind, clean(text), _rank(kind, module), self._ignore.package(module), holder)
+
+    def _add_modules(self) -> None:
+        for key, module in tuple(sys.modules.items()):
+            namespace = static.instance_dict(module)
+            self._modules.setdefault(id(module), (key, module))
+            if namespace is not None:
+                self._modules.setdefault(id(namespace), (key, module))
+
+    def _module(self, key: object, module: object) -> Root:
+        own_name = (static.instance_dict(module) or {}).get("__name__")
+        name = own_name if type(own_name) is str and own_name in sys.modules else key
+        return self._root(RootKind.MODULE, f"module {name}", module, name if type(name) is str else "")
+
+    def _add_frames(self) -> None:
+        own = threading.get_ident()
+        threads: Any = getattr(threading, "_active", {})
+        for ident, top in sys._current_frames().items():
+            where = "" if ident == own else f"{_thread_text(threads.get(ident))} > "
+            frame: types.FrameType | None = top
+            while frame is not None:
+                self.running_frames.add(id(frame))
+                self._add_frame(frame, where)
+                frame = frame.f_back
+            del top  # one of them is this very frame, which would hold itself
+
+    def _add_frame(self, frame: types.FrameType, where: str) -> None:
+        code, module = frame.f_code, frame.f_globals.get("__name__")
+        if type(module) is str and module.startswith(_OWN_PACKAGE):
+            return  # the search's own frames hold these roots: keeping their locals would close a cycle
+        text = f"{where}frame {code.co_name} ({code_place(code, frame.f_lineno)})"
+        ignored = self._ignore.package(module) or id(frame) in self._ignore.ids
+        root = Root(RootKind.FRAME, clean(text), _rank(RootKind.FRAME, ""), ignored, None)
+        for name, value in frame_locals(frame):
+            self._add_value(root, Reference(Kind.LOCAL, clean(f"local '{name}'")), value)
+
+    def _add_value(self, root: Root, reference: Reference, value: object) -> None:
+        self.values.setdefault(id(value), []).append(RootValue(root, reference, value))
+
+    def _add_anchors(self, found: Iterable[tuple[RootKind, str, object]]) -> None:
+        for kind, text, holder in found:
+            self._anchors.setdefault(id(holder), self._root(kind, text, holder, ""))
+
+    def _add_context(self) -> None:
+        context = contextvars.copy_context()
+        for variable, value in context.items():
+            root = self._root(RootKind.CONTEXT, f"context variable '{variable.name}'", context, "")
+            self._add_value(root, Reference(Kind.ROOT, "value"), value)
+
+
+def _rank(kind: RootKind, module: str) -> int:
+    """Among chains of one length the lower rank is reported: the project's modules before frames before libraries."""
+    if kind is RootKind.FRAME:
+        return 2
+    return 3 if kind is RootKind.MODULE and is_library(module) else 0 if module else 1
+
+
+def is_library(module: str) -> bool:
+    """Whether a module comes with Python or was installed, rather than being the project's."""
+    if module == "__main__":
+        return False
+    file = (static.instance_dict(sys.modules.get(module)) or {}).get("__file__")
+    return type(file) is not str or any(folder in file.replace("\\", "/") for folder in _LIBRARY_FOLDERS)
+
+
+def _thread_text(thread: object) -> str:
+    name = (static.instance_dict(thread) or {}).get("_name")
+    return f"thread {name!r}" if type(name) is str else "thread"
+
+
+def _namespace(module: str) -> dict[str, Any]:
+    return static.instance_dict(sys.modules.get(module)) or {}
+
+
+def _threads() -> Iterator[tuple[RootKind, str, object]]:
+    for table in ("_active", "_limbo"):
+        for thread in tuple(_namespace("threading").get(table, {}).values()):
+            yield RootKind.THREAD, _thread_text(thread), thread
+
+
+def _loggers() -> Iterator[tuple[RootKind, str, object]]:
+    namespace = _namespace("logging")
+    if not namespace:
+        return
+    yield RootKind.LOGGER, "logger root", namespace.get("root")
+    manager = static.class_dict(namespace["Logger"]).get("manager")
+    for name, logger in static.items((static.instance_dict(manager) or {}).get("loggerDict", {})):
+        if type(name) is str:
+            yield RootKind.LOGGER, f"logger {name}", logger
+
+
+def _finalizers() -> Iterator[tuple[RootKind, str, object]]:
+    for info in tuple(static.class_dict(weakref.finalize).get("_registry", {}).values()):
+        function = dict(static.slots(info)).get("func")
+        yield RootKind.FINALIZER, f"weakref.finalize with {type_word(function)}", info
+
+
+def _signal_handlers() -> Iterator[tuple[RootKind, str, object]]:
+    getsignal = importlib.import_module("_signal").getsignal
+    for number in signal.valid_signals():
+        handler = getsignal(number)  # the public one would hash the handler
+        if handler is not None and type(handler) is not int:
+            name = number.name if isinstance(number, signal.Signals) else str(int(number))
+            yield RootKind.SIGNAL, f"handler of {name}", handler
+
+
+def _at_work(obj: object, module: str, name: str, ended: str) -> bool:
+    """Whether an object is an instance of ``module.name`` (if that was imported) whose flag ``ended`` is not set."""
+    base = _namespace(module).get(name)
+    if base is None or not any(cls is base for cls in static.mro(type(obj))):
+        return False
+    return (static.instance_dict(obj) or {}).get(ended) is False

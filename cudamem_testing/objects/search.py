@@ -1,0 +1,272 @@
+"""Who holds this memory: the shortest chain of references from a root to each of many targets.
+
+One breadth-first search runs backwards from all targets at once, over the union of what the garbage collector sees
+(``index``) and what only C++ holds (``carriers``). It stops at roots, which are never walked through: nobody asks who
+holds a module. After each level a forward search from the roots found so far, over the few objects visited, gives
+the distance of each target; a distance of at most the number of levels walked is final. Branches that lead only to
+targets with a final distance are dropped.
+
+Among chains of one length the order is: the project's modules, classes and caches; registries and threads; frames;
+modules of libraries; then the order of the heap, which is the order in which objects were made.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, TypeVar
+
+from cudamem_testing.objects import arrays
+from cudamem_testing.objects.carriers import Carriers
+from cudamem_testing.objects.clock import Clock
+from cudamem_testing.objects.graph import Graph, Reached, cut
+from cudamem_testing.objects.index import ReferrerIndex
+from cudamem_testing.objects.names import name_of, type_word
+from cudamem_testing.objects.paths import PathWriter
+from cudamem_testing.objects.reference import Path
+from cudamem_testing.objects.roots import Ignore, Root, RootKind, Roots
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+NOTHING_IGNORED = Ignore()
+Key = TypeVar("Key")
+
+
+class Reach(str, Enum):
+    """What a search says about a target."""
+
+    #: A root reaches it.
+    REACHABLE = "reachable"
+    #: Only a root of the harness reaches it (pytest's session, its frames).
+    HARNESS = "held by the harness"
+    #: Python objects hold it, and no root reaches them: C++ holds them, or they wait for the collector.
+    UNREACHABLE = "held by unreachable objects"
+    #: No object that Python can see holds it.
+    NOT_HELD = "no python holder"
+    #: The search stopped at its budget before it found out.
+    UNKNOWN = "not found within the budget"
+
+
+@dataclass(frozen=True, slots=True)
+class HolderResult:
+    """Who holds one target.
+
+    ``path`` is the chain from a root; for ``UNREACHABLE`` the chain from an object that nothing holds, or round a
+    cycle; else ``None``. ``objects`` are names of the Python tensors that stand for the target, at most three.
+    ``complete`` is false where the search stopped at its budget, and ``note`` says so.
+    """
+
+    reach: Reach
+    path: Path | None
+    objects: tuple[str, ...] = ()
+    complete: bool = True
+    note: str | None = None
+
+    def __str__(self) -> str:
+        text = self.reach.value if self.path is None else f"{self.reach.value}: {self.path.text}"
+        return text if self.note is None else f"{text} ({self.note})"
+
+
+def find_holders(
+    addresses: Iterable[int],
+    *,
+    budget_seconds: float | None = 5.0,
+    budget_objects: int = 500_000,
+    ignore: Ignore = NOTHING_IGNORED,
+) -> dict[int, HolderResult]:
+    """Who holds each of these storages, given by the addresses of their data.
+
+    Args:
+        addresses: data pointers of storages, as an allocator's record has them.
+        budget_seconds: the search stops after this time; results then have ``complete=False``.
+        budget_objects: the search stops after visiting this many objects on its way back.
+        ignore: what is never named as a holder.
+    """
+    wanted = tuple(dict.fromkeys(addresses))
+    with Search(wanted, budget_seconds, budget_objects, _without(ignore, addresses)) as search:
+        return search.run({address: search.carriers.of.get(address, []) for address in wanted})
+
+
+def find_object_holders(
+    objects: Sequence[object],
+    *,
+    budget_seconds: float | None = 5.0,
+    budget_objects: int = 500_000,
+    ignore: Ignore = NOTHING_IGNORED,
+) -> list[HolderResult]:
+    """Who holds each of these objects; results in their order. The sequence itself is no holder."""
+    with Search((), budget_seconds, budget_objects, _without(ignore, objects)) as search:
+        found = search.run({position: [obj] for position, obj in enumerate(objects)})
+    return [found[position] for position in range(len(objects))]
+
+
+def _without(ignore: Ignore, argument: object) -> Ignore:
+    return Ignore(ignore.ids | {id(argument)}, ignore.packages)
+
+
+class Search:
+    """One search over one moment of the heap, as a context manager: until it ends it keeps that moment alive."""
+
+    def __init__(
+        self, addresses: Sequence[int], budget_seconds: float | None, budget_objects: int, ignore: Ignore
+    ) -> None:
+        self._clock = Clock(budget_seconds)
+        self._budget_seconds, self._budget_objects = budget_seconds, budget_objects
+        # First of all, so that nothing which the search makes is part of it.
+        self._heap = heap = gc.get_objects()
+        self._skipped = ignore.ids | {id(self), id(self.__dict__)}
+        self._roots = Roots(ignore)
+        self.carriers = Carriers(heap, addresses, self._clock)
+        self._index = ReferrerIndex(heap, self._clock)
+        self._graph = Graph()
+        self._root_at: dict[int, Root] = {}
+        self.object_count = len(heap)
+        self.complete = self.carriers.complete and self._index.complete
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the search apart: its list of the heap holds the search too, and nothing may wait for a collection."""
+        self._heap.clear()
+        for part in (self._roots, self.carriers, self._index):
+            part.release()
+        self.__dict__.clear()
+
+    @property
+    def visited_count(self) -> int:
+        """Objects that the search has met on its way back."""
+        return len(self._graph.objects)
+
+    def run(self, targets: dict[Key, list[object]]) -> dict[Key, HolderResult]:
+        """Results for the targets, each given as the objects that stand for it."""
+        frontier = [id(obj) for objects in targets.values() for obj in objects if self._meet(obj)]
+        pending = {key: objects for key, objects in targets.items() if objects}
+        reached = self._forward(ignored=False)
+        level, last_resort = 0, False
+        while True:
+            # With nothing left to walk back from, the graph is whole and every distance in it is final.
+            exact = level if frontier else sys.maxsize
+            final = [key for key, objects in pending.items() if _distance(reached, objects) <= exact]
+            for key in final:
+                del pending[key]
+            if not pending:
+                break
+            if final:
+                wanted = self._graph.ancestors([id(obj) for objects in pending.values() for obj in objects])
+                frontier = [one for one in frontier if one in wanted]
+            if not frontier and not last_resort:
+                last_resort = True
+                frontier = self._beyond_the_collector()
+            if not frontier:
+                break
+            if self._clock.expired() or self.visited_count > self._budget_objects:
+                self.complete = False
+                break
+            frontier, joined = self._step(frontier)
+            level += 1
+            if joined or not frontier:
+                reached = self._forward(ignored=False)
+        return self._results(targets, reached)
+
+    def _meet(self, obj: object) -> bool:
+        """Take an object into the graph; whether it is new and must be walked back from."""
+        if id(obj) in self._graph.objects:
+            return False
+        self._graph.objects[id(obj)] = obj
+        root = self._roots.anchor(obj)
+        if root is not None:
+            self._root_at[id(obj)] = root
+        return root is None
+
+    def _step(self, frontier: list[int]) -> tuple[list[int], bool]:
+        """One level back: the next frontier, and whether a root or an object already known was met."""
+        found: list[int] = []
+        joined = any(one in self._roots.values for one in frontier)
+        heap = {one for one in frontier if one not in self.carriers.fresh}
+        pairs = list(self._index.referrers(heap)) if heap else []
+        pairs += [(holder, one) for one in frontier for holder in self.carriers.holders.get(one, {}).values()]
+        for holder, referent in pairs:
+            number = id(holder)
+            if number in self._skipped or number in self._roots.running_frames:
+                continue
+            if self._meet(holder):
+                found.append(number)
+            else:
+                joined = True
+            joined = joined or number in self._roots.values
+            self._graph.add(number, referent)
+        return found, joined
+
+    def _beyond_the_collector(self) -> list[int]:
+        """Holders that the collector cannot see; where one holds a visited object, that is walked back from again."""
+        extra = list(arrays.edges(self._index, self._roots.local_values()))
+        extra += self.carriers.metadata_edges()
+        for holder, referent in extra:
+            self.carriers.hold(holder, referent)
+        return list(dict.fromkeys(id(referent) for _, referent in extra if id(referent) in self._graph.objects))
+
+    def _forward(self, *, ignored: bool) -> Reached:
+        """Distances from the roots met so far, with the holder that each object was reached from."""
+        starts = [(root.rank, one) for one, root in self._root_at.items() if root.ignored is ignored]
+        values = [
+            (value.root.rank, one, value)
+            for one in self._graph.objects
+            for value in self._roots.values.get(one, ())
+            if value.root.ignored is ignored
+        ]
+        return self._graph.reach(starts, values)
+
+    def _results(self, targets: dict[Key, list[object]], reached: Reached) -> dict[Key, HolderResult]:
+        writer = PathWriter(self._graph.objects)
+        by_harness: Reached | None = None
+        results: dict[Key, HolderResult] = {}
+        for key, objects in targets.items():
+            names = tuple(dict.fromkeys(name_of(obj) for obj in objects[:3]))
+            reach, path = Reach.REACHABLE, self._path(writer, reached, objects)
+            if path is None:
+                by_harness = by_harness or self._forward(ignored=True)
+                reach, path = Reach.HARNESS, self._path(writer, by_harness, objects)
+            if path is None:
+                reach, path = self._island(writer, objects)
+            note = None if self.complete else self._stopped()
+            results[key] = HolderResult(reach, path, names, self.complete, note)
+        return results
+
+    def _stopped(self) -> str:
+        return f"the search stopped at its budget of {self._budget_seconds} s or {self._budget_objects} objects"
+
+    def _path(self, writer: PathWriter, reached: Reached, objects: list[object]) -> Path | None:
+        best = min(
+            (one for one in map(id, objects) if one in reached.distance),
+            key=lambda one: (reached.distance[one], reached.rank[one]),
+            default=None,
+        )
+        if best is None:
+            return None
+        chain = reached.chain(best)
+        start = reached.start[chain.head[0]]
+        if start is not None:
+            return writer.write(start.root.text, start.root.kind.value, chain, first=start.reference)
+        root = self._root_at[chain.head[0]]
+        return writer.write(root.text, root.kind.value, chain, holder=root.holder)
+
+    def _island(self, writer: PathWriter, objects: list[object]) -> tuple[Reach, Path | None]:
+        """What is known of a target that no root reaches."""
+        if not self.complete:
+            return Reach.UNKNOWN, None
+        chain = self._graph.cycle_or_source([id(obj) for obj in objects])
+        if len(chain) < 2:
+            return Reach.NOT_HELD, None
+        root = type_word(self._graph.objects[chain[0]])
+        return Reach.UNREACHABLE, writer.write(root, RootKind.UNHELD.value, cut(chain))
+
+
+def _distance(reached: Reached, objects: list[object]) -> float:
+    return min((reached.distance.get(id(obj), float("inf")) for obj in objects), default=float("inf"))

@@ -1,0 +1,143 @@
+"""Reading objects without running their code.
+
+Every look at a user's object goes through these functions. ``obj.x``, ``isinstance(obj, cls)``, ``len(obj)``,
+``repr(obj)`` and ``obj == other`` may all run code of the object's class or of its metaclass: a property, a lazy
+module that imports half a library, a proxy that wakes a remote process. The descriptors of the built-in types below
+read the same C fields and ask nobody.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any, cast
+
+_MRO = type.__dict__["__mro__"]
+_CLASS_DICT = type.__dict__["__dict__"]
+_NAME = type.__dict__["__name__"]
+_QUALNAME = type.__dict__["__qualname__"]
+_FLAGS = type.__dict__["__flags__"]
+_MODULE_DICT: Any = cast("Any", types.ModuleType).__dict__["__dict__"]
+_HEAP_TYPE = 1 << 9
+_GENERIC_DICT_TYPE = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
+_generic_dict = _GENERIC_DICT_TYPE(("PyObject_GenericGetDict", ctypes.pythonapi))
+# Modules whose heap types are written in C: their members are fields, though they have no ``__slots__``.
+_WRITTEN_IN_C = frozenset({"functools", "_asyncio", "_thread", "_contextvars", "_queue", "collections"})
+
+
+def mro(cls: type) -> tuple[type, ...]:
+    """Method resolution order of a class, whatever its metaclass says."""
+    found: tuple[type, ...] = _MRO.__get__(cls)
+    return found
+
+
+def is_a(obj: object, cls: type) -> bool:
+    """Whether the true class of ``obj`` derives from ``cls``; ``__class__`` and ``__instancecheck__`` are not asked."""
+    return type.__subclasscheck__(cls, type(obj))
+
+
+def class_dict(cls: type) -> types.MappingProxyType[str, Any]:
+    """The namespace of a class, read-only."""
+    found: types.MappingProxyType[str, Any] = _CLASS_DICT.__get__(cls)
+    return found
+
+
+def class_name(cls: type) -> str:
+    """``__name__`` of a class."""
+    return str(_NAME.__get__(cls))
+
+
+def class_qualname(cls: type) -> str:
+    """``__qualname__`` of a class."""
+    return str(_QUALNAME.__get__(cls))
+
+
+def class_module(cls: type) -> str:
+    """``__module__`` of a class, ``""`` where it is no plain string."""
+    if not is_heap_type(cls):
+        return "builtins"
+    found = class_dict(cls).get("__module__")
+    return found if type(found) is str else ""
+
+
+def is_heap_type(cls: type) -> bool:
+    """Whether a class was made at run time (all classes written in Python are)."""
+    return bool(_FLAGS.__get__(cls) & _HEAP_TYPE)
+
+
+def instance_dict(obj: object) -> dict[str, Any] | None:
+    """The attributes of an instance, or ``None`` where it has no ``__dict__`` of its own.
+
+    Where a class defines ``__dict__`` itself, as a property say, Python has no other way to the attributes, and the
+    C function behind the genuine one is called.
+    """
+    if type.__subclasscheck__(types.ModuleType, type(obj)):
+        return module_dict(obj)
+    for cls in mro(type(obj)):
+        descriptor = class_dict(cls).get("__dict__")
+        if descriptor is not None and cls is not type:
+            genuine = type(descriptor) is types.GetSetDescriptorType
+            try:
+                # Boxed by hand: ctypes would ask the object itself for an attribute ``_as_parameter_``.
+                boxed = None if genuine else ctypes.py_object(obj)
+                found = types.GetSetDescriptorType.__get__(descriptor, obj) if genuine else _generic_dict(boxed, None)
+            except Exception:
+                return None
+            return found if type.__subclasscheck__(dict, type(found)) else None
+    return None
+
+
+def module_dict(module: object) -> dict[str, Any] | None:
+    """The namespace of a module, without its ``__getattr__`` or ``__getattribute__``."""
+    found = _MODULE_DICT.__get__(module)
+    return found if type(found) is dict else None
+
+
+def module_name(module: object) -> str:
+    """``__name__`` of a module as its namespace holds it."""
+    found = (module_dict(module) or {}).get("__name__")
+    return found if type(found) is str else "?"
+
+
+def slots(obj: object, until: type | None = None) -> Iterator[tuple[str, object]]:
+    """Set members of an instance: ``__slots__`` of Python classes and object fields of C types.
+
+    Members of the class ``until`` and those above it in the MRO are left out.
+    """
+    for cls in mro(type(obj)):
+        if cls is until:
+            return
+        namespace = class_dict(cls)
+        if is_heap_type(cls) and "__slots__" not in namespace and class_module(cls) not in _WRITTEN_IN_C:
+            continue
+        for name, descriptor in tuple(namespace.items()):
+            if type(descriptor) is types.MemberDescriptorType and type(name) is str:
+                try:
+                    yield name, types.MemberDescriptorType.__get__(descriptor, obj)
+                except Exception:
+                    continue
+
+
+def items(mapping: object) -> tuple[tuple[Any, Any], ...]:
+    """Items of any dict, also of a subclass that overrides ``items``; safe while another thread inserts."""
+    return tuple(dict.items(mapping))  # type: ignore[arg-type]
+
+
+def find_static(module: str, qualname: str) -> object:
+    """The object that ``module.qualname`` names, or ``None``; walks namespaces only and imports nothing."""
+    holder: object = sys.modules.get(module)
+    for part in qualname.split("."):
+        if holder is None:
+            return None
+        if is_a(holder, type):
+            namespace: Any = class_dict(holder)  # type: ignore[arg-type]
+        elif is_a(holder, types.ModuleType):
+            namespace = module_dict(holder) or {}
+        else:
+            return None
+        holder = namespace.get(part)
+    return holder

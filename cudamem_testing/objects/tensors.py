@@ -1,0 +1,73 @@
+"""Which memory a tensor stands for.
+
+Many tensors share one storage, and some tensors have none: fake and meta tensors, sparse ones (their indices and
+values have), wrapper subclasses (the tensors in their attributes have). ``storages_of`` follows all of them to the
+storages that hold real bytes. Nothing is kept alive: a ``Storage`` is three numbers and a device name.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cudamem_testing.objects import _torch, static
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One storage of ``nbytes`` bytes. ``identity`` tells it from other live ones, ``address`` is its data pointer."""
+
+    identity: int
+    address: int
+    nbytes: int
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.nbytes} bytes on {self.device}"
+
+
+def is_tensor(obj: object) -> bool:
+    """Whether an object is truly a tensor (a class that lies about ``__class__`` is not)."""
+    return static.is_a(obj, _torch.TensorBase)
+
+
+def storage_of(obj: object) -> Storage | None:
+    """The tensor's (or storage object's) own storage; ``None`` where it has none that holds real bytes."""
+    with _torch.quiet():
+        found = _torch.storage(obj)
+    return None if found is None or found[1] == 0 else Storage(*found)
+
+
+def storages_of(obj: object) -> tuple[Storage, ...]:
+    """All storages that an object keeps: its own, or those of the tensors inside it, each once."""
+    found: dict[int, Storage] = {}
+    waiting, seen = [obj], {id(obj)}
+    keep = [obj]  # so that no id in ``seen`` is used again
+    while waiting:
+        tensor = waiting.pop(0)
+        own = storage_of(tensor)
+        if own is not None:
+            found.setdefault(own.identity, own)
+        if not is_tensor(tensor):
+            continue
+        for inner in _inner(tensor, own is None):
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                keep.append(inner)
+                waiting.append(inner)
+    return tuple(found.values())
+
+
+def _inner(tensor: object, hollow: bool) -> list[object]:
+    """Tensors inside a tensor; attributes count only where the tensor itself is hollow (a wrapper)."""
+    with _torch.quiet():
+        inner = [part for _, part in _torch.parts(tensor)]
+    if hollow and not inner:
+        inner = [value for value in (static.instance_dict(tensor) or {}).values() if is_tensor(value)]
+    return inner
+
+
+def holds_memory(obj: object) -> bool:
+    """Whether a tensor keeps real bytes of a device alive."""
+    return bool(storages_of(obj))

@@ -1,0 +1,222 @@
+"""Objects that fight back: nothing of theirs runs, nothing crashes."""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from cudamem_testing.objects import (
+    find_object_holders,
+    holds_memory,
+    key_text,
+    name_of,
+    references,
+    storage_of,
+    storages_of,
+    type_word,
+)
+
+calls: list[str] = []
+_QUIET = {"__new__", "__init__", "__class__", "__dict__", "__init_subclass__", "__subclasshook__", "__del__"}
+
+
+def _trap(name: str) -> Any:
+    def trap(*_: object, **__: object) -> Any:
+        calls.append(name)
+        raise RuntimeError(f"{name} ran")
+
+    return trap
+
+
+def _traps() -> dict[str, Any]:
+    kinds = (object, int, str, list, dict)
+    names = {name for kind in kinds for name, found in vars(kind).items() if name.startswith("__") and callable(found)}
+    names |= {"__getattr__", "__bool__", "__enter__", "__exit__", "__fspath__", "__length_hint__", "__instancecheck__"}
+    return {name: _trap(name) for name in sorted(names - _QUIET)}
+
+
+class HostileMeta(type):
+    """A metaclass whose own methods are traps."""
+
+
+class Hostile(metaclass=HostileMeta):
+    """All dunders raise, ``__class__`` and ``__dict__`` are properties that raise."""
+
+    locals().update(_traps())
+    __class__ = property(_trap("__class__"))  # type: ignore[assignment]
+    __dict__ = property(_trap("__dict__"))  # type: ignore[assignment]
+
+
+class Liar:
+    """Says that it is a tensor."""
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        calls.append("__class__")
+        return torch.Tensor
+
+
+class HostileDict(dict):  # type: ignore[type-arg]
+    items = keys = values = __iter__ = __len__ = __getitem__ = _trap("dict method")  # type: ignore[assignment]
+
+
+class HostileList(list):  # type: ignore[type-arg]
+    __iter__ = __len__ = __getitem__ = _trap("list method")  # type: ignore[assignment]
+
+
+class HostileTuple(tuple):
+    _fields = property(_trap("_fields"))
+    __iter__ = __len__ = __getitem__ = _trap("tuple method")  # type: ignore[assignment]
+
+
+class HostileStr(str):
+    __repr__ = __str__ = __hash__ = __eq__ = __len__ = __getitem__ = _trap("str method")  # type: ignore[assignment]
+
+
+class LazyModule(types.ModuleType):
+    """Imports on attribute access, as transformers' does."""
+
+    __getattr__ = _trap("module __getattr__")
+
+    def __getattribute__(self, name: str) -> Any:
+        calls.append("module __getattribute__")
+        raise RuntimeError
+
+    __dir__ = __repr__ = _trap("module dunder")  # type: ignore[assignment]
+
+
+class HostileTensor(torch.Tensor):
+    __torch_function__ = _trap("__torch_function__")  # type: ignore[assignment]
+    grad = property(_trap("grad"))  # type: ignore[assignment]
+    shape = property(_trap("shape"))  # type: ignore[assignment]
+    __repr__ = _trap("repr")  # type: ignore[assignment]
+
+
+class DispatchTensor(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, inner.shape, dtype=inner.dtype, dispatch_sizes_strides_policy="sizes", dispatch_device=True
+        )
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: object, **__: object) -> Any:
+        calls.append("__torch_dispatch__")
+        raise RuntimeError
+
+
+class Proxy:
+    """A wrapt style proxy: everything goes to the wrapped object."""
+
+    __slots__ = ("_wrapped",)
+
+    def __init__(self, wrapped: object) -> None:
+        object.__setattr__(self, "_wrapped", wrapped)
+
+    __class__ = property(_trap("proxy __class__"))  # type: ignore[assignment]
+    __getattr__ = __getattribute__ = _trap("proxy attribute")  # type: ignore[assignment]
+
+
+def _hostile(payload: object) -> Any:
+    obj = object.__new__(Hostile)
+    object.__setattr__(obj, "payload", payload)
+    return obj
+
+
+@pytest.fixture(scope="module", autouse=True)
+def armed() -> Iterator[None]:
+    """Arms the metaclass only while this module runs: they would hit pytest's own bookkeeping too."""
+    names = ("__hash__", "__eq__", "__getattribute__", "__instancecheck__", "__subclasscheck__", "__repr__")
+    for name in names:
+        type.__setattr__(HostileMeta, name, _trap(f"meta {name}"))
+    yield
+    for name in names:
+        type.__delattr__(HostileMeta, name)
+
+
+def _cases() -> list[tuple[str, Any, str]]:
+    held = [1]
+    target = Liar()
+    module = LazyModule("lazy")
+    types.ModuleType.__dict__["__dict__"].__get__(module)["held"] = held
+    tensor = torch.ones(3).as_subclass(HostileTensor)
+    tensor.tag = held
+    return [
+        ("hostile", _hostile(held), "Hostile"),
+        ("class", Hostile, "class Hostile"),
+        ("liar", Liar(), "Liar"),
+        ("dict", HostileDict(a=held), "HostileDict (1 item)"),
+        ("list", HostileList([held]), "HostileList (1 item)"),
+        ("tuple", HostileTuple([held]), "HostileTuple (1 item)"),
+        ("str", HostileStr("x"), "HostileStr"),
+        ("module", module, "module lazy"),
+        ("tensor", tensor, "HostileTensor float32[3] on cpu, view of [3]"),
+        ("dispatch tensor", DispatchTensor(torch.ones(2)), "DispatchTensor float32"),
+        ("proxy", Proxy(held), "Proxy"),
+        ("weak proxy", weakref.proxy(_keep(target)), "ProxyType"),
+        ("method", types.MethodType(print, _hostile(held)), "method Hostile.builtin_function_or_method"),
+    ]
+
+
+_kept: list[object] = []
+
+
+def _keep(obj: object) -> Any:
+    _kept.append(obj)
+    return obj
+
+
+@pytest.mark.parametrize("index", range(13))
+def test_names_and_references_run_nothing(index: int) -> None:
+    _, obj, name = _cases()[index]
+    calls.clear()
+    got, word = name_of(obj), type_word(obj)
+    labels = [str(label) for label, _ in references(obj)]
+    storages_of(obj)
+    holds_memory(obj)
+    storage_of(obj)
+    key_text(obj)
+    assert calls == []
+    assert got == name if name != "ProxyType" else got in ("ProxyType", "weakproxy")
+    assert word
+    assert labels or name in ("HostileStr", "Liar", "ProxyType")
+
+
+def test_labels_of_hostile_holders() -> None:
+    held = [1]
+    assert (".payload", held) in [(str(label), found) for label, found in references(_hostile(held))]
+    assert ("['a']", held) in [(str(label), found) for label, found in references(HostileDict(a=held))]
+    assert ("[0]", held) in [(str(label), found) for label, found in references(HostileTuple([held]))]
+    assert ("._wrapped", held) in [(str(label), found) for label, found in references(Proxy(held))]
+    key = HostileStr("x")
+    assert calls == [] or "str method" not in calls
+    del key
+
+
+def test_a_search_through_hostile_objects_runs_nothing() -> None:
+    held = [1]
+    _kept.append(HostileList([_hostile(HostileDict(a=HostileTuple([Proxy(held)])))]))
+    calls.clear()
+    (result,) = find_object_holders([held])
+    assert calls == []
+    assert str(result.path) == (
+        f"module {__name__} > _kept (list)[{len(_kept) - 1}] > HostileList[0] > Hostile.payload (HostileDict)['a']"
+        " > HostileTuple[0] > Proxy._wrapped"
+    ) or str(result.path).startswith("frame test_a_search")
+    _kept.pop()
+    gc.collect()
+
+
+def test_a_lying_class_is_no_tensor() -> None:
+    calls.clear()
+    assert storages_of(Liar()) == ()
+    assert calls == []
