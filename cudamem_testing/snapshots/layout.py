@@ -14,8 +14,8 @@ from array import array
 from dataclasses import dataclass, field
 from itertools import chain
 
-from cudamem_testing.snapshots.lifetimes import Lifetimes
-from cudamem_testing.snapshots.record import Kind, Recording
+from cudamem_testing.snapshots.lifetimes import Lifetimes, lifetimes
+from cudamem_testing.snapshots.record import Kind, Recording, Settings
 from cudamem_testing.snapshots.rounding import LARGEST_SMALL, always_exact, round_sizes, splits
 
 _MOST_CORRECTIONS = 200
@@ -29,28 +29,34 @@ class Sizes:
     before: dict[int, int]
 
 
-def taken_sizes(recording: Recording, active: Lifetimes) -> Sizes:
-    """The sizes of all blocks of a recording, given the lifetimes of its active ones."""
-    events = recording.events
-    if recording.device.kind != "cuda":
-        sizes = array("q", events.sizes)
-        before = {block.address: block.requested for block in active.before}
+def taken_sizes(recording: Recording, lives: Lifetimes) -> Sizes:
+    """The sizes of all blocks of a recording, given the lifetimes of its allocated or active ones."""
+    sizes = _nominal(recording, lives)
+    if recording.device.kind != "cuda" or _all_exact(sizes, recording.settings):
+        return sizes
+    active = lives if lives.counter == "active" else lifetimes(recording, "active")
+    sizes = _nominal(recording, active)
+    _Layout(recording, active, sizes.events, sizes.before).replay()
+    return sizes
+
+
+def _nominal(recording: Recording, lives: Lifetimes) -> Sizes:
+    """Sizes by rounding alone, except for blocks that are still there and tell theirs."""
+    requested = array("q", [block.requested for block in lives.before])
+    if recording.device.kind == "cuda":
+        sizes = round_sizes(recording.events.sizes, recording.settings)
+        requested = round_sizes(requested, recording.settings)
     else:
-        sizes = round_sizes(events.sizes, recording.settings)
-        requested = array("q", [block.requested for block in active.before])
-        rounded = round_sizes(requested, recording.settings)
-        before = {block.address: size for block, size in zip(active.before, rounded, strict=True)}
-    before.update((block.address, block.block.size) for block in active.before if block.block is not None)
-    for place, block in active.live.items():
+        sizes = recording.events.sizes[:]
+    before = {block.address: size for block, size in zip(lives.before, requested, strict=True)}
+    before.update((block.address, block.block.size) for block in lives.before if block.block is not None)
+    for place, block in lives.live.items():
         sizes[place] = block.size
-    if recording.device.kind == "cuda" and not _all_exact(recording, sizes, before):
-        _Layout(recording, active, sizes, before).replay()
     return Sizes(sizes, before)
 
 
-def _all_exact(recording: Recording, sizes: array[int], before: dict[int, int]) -> bool:
-    largest = max(chain(sizes, before.values()), default=0)
-    return always_exact(largest, recording.settings)
+def _all_exact(sizes: Sizes, settings: Settings) -> bool:
+    return always_exact(max(chain(sizes.events, sizes.before.values()), default=0), settings)
 
 
 @dataclass(slots=True)

@@ -43,6 +43,7 @@ class Lifetimes:
     freed: array[int]
     before: tuple[Before, ...]
     live: dict[int, LiveBlock]
+    counter: Counter
     ends: Kind
     notes: tuple[str, ...] = ()
 
@@ -93,7 +94,7 @@ def lifetimes(recording: Recording, counter: Counter = "allocated") -> Lifetimes
     notes += _counted(revived, "live at the end though its last event is a free: counted as live before")
     lost = sum(start >= 0 for start in state.values())
     notes += _counted(lost, "neither freed nor live at the end: left out")
-    return Lifetimes(freed, tuple(before), live, ends, tuple(notes))
+    return Lifetimes(freed, tuple(before), live, counter, ends, tuple(notes))
 
 
 def _ends(recording: Recording, counter: Counter) -> tuple[Kind, list[str]]:

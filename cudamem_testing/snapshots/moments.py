@@ -36,7 +36,7 @@ class Snapshots:
         """Everything that the recorder knows now: live blocks with stacks, and the events since the test began.
 
         Raises:
-            SnapshotError: when no record is kept (``--cudamem-stacks=off``), or the device is not measured.
+            SnapshotError: when the device is not measured, or only counted.
         """
         wanted = None if device is None else Device.parse(device)
         recorders = [one for one in self._tracker.recorders if wanted is None or wanted.covers(one.device)]
@@ -45,7 +45,7 @@ class Snapshots:
             raise SnapshotError(f"{device or 'a device'} is not measured (measured: {measured})")
         capture = recorders[0].capture()
         if capture is None:
-            raise SnapshotError(f"no record is kept of {recorders[0].device}: run with --cudamem-stacks=auto")
+            raise SnapshotError(f"blocks of {recorders[0].device} cannot be told apart here")
         return recording_of(capture, self._locator, self._owners)
 
     def live(self, device: object = None) -> LiveSet:

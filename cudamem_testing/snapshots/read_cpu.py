@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from cudamem_testing.model.devices import Device
@@ -20,6 +21,7 @@ EventRow = tuple[int, int, int, int, int, int, int, int]
 """address, size, sequence, nanoseconds, stack, owner, thread, kind (0 allocated, 1 freed, 2 refused)."""
 
 KINDS: Final = bytes((Kind.ALLOC, Kind.FREE_REQUESTED, Kind.OOM))
+_WIDTH = 8
 _OFF = "no Python stack: the recorder kept none when it was allocated"
 
 
@@ -44,9 +46,7 @@ def read_cpu(
         SnapshotError: when the rows are not what the types say.
     """
     try:
-        rows = list(events)
-        columns = [array("q", list(column)) for column in zip(*rows, strict=True)] or [array("q")] * 8
-        addresses, sizes, sequences, times, stacks, owned, threads, kinds = columns
+        addresses, sizes, sequences, times, stacks, owned, threads, kinds = _columns(list(events))
         codes = bytes([KINDS[kind] for kind in kinds])
         live = tuple(_block(*row) for row in blocks)
     except (TypeError, ValueError, OverflowError, IndexError) as error:
@@ -71,6 +71,13 @@ def read_cpu(
         stackless=stackless,
         notes=tuple(notes),
     )
+
+
+def _columns(rows: list[EventRow]) -> list[array[int]]:
+    if not {*map(len, rows)} <= {_WIDTH}:
+        raise ValueError(f"an event has {_WIDTH} values")
+    flat = array("q", chain.from_iterable(rows))
+    return [flat[column::_WIDTH] for column in range(_WIDTH)]
 
 
 def _block(address: int, size: int, sequence: int, stack: int, owner: int, thread: int) -> LiveBlock:

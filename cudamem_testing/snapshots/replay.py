@@ -181,8 +181,7 @@ def replay(recording: Recording, counter: Counter = "allocated") -> Replay:
         sizes = recording.events.sizes
         before = tuple((old, old.requested) for old in lives.before)
     else:
-        active = lives if counter == "active" else lifetimes(recording, "active")
-        taken = taken_sizes(recording, active)
+        taken = taken_sizes(recording, lives)
         sizes = taken.events
         before = tuple((old, _size_before(old, taken.before)) for old in lives.before)
     return Replay(recording, counter, lives, sizes, before, _totals(lives, sizes, before))
