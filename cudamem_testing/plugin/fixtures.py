@@ -25,7 +25,7 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
             yield memory
     else:
         session.prepare()
-        memory = Memory(session.tracker, running.add, session.judge, session.leaks.grown)
+        memory = Memory(session.tracker, running.add, session.judge, session.leaks.grown if session.leaks else None)
         yield memory
         memory.close()
 

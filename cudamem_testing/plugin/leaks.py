@@ -71,7 +71,7 @@ class LeakCheck:
         left: dict[Device, Owned] = {}
         for window in self._tracker.peek(subject.whole):
             owned = exact.get(window.device)
-            if not subject.judged(window.device):
+            if not subject.judged(window.device) or not self._recorder(window.device).tells_blocks:
                 continue
             if owned is None:
                 owned = Owned(window.retained or 0, window.blocks or 0)
@@ -117,6 +117,9 @@ class LeakCheck:
             return []
         if device in subject.owner.numbers:
             return [block for block in replayed.live_at() if block.owner == subject.owner.label]
+        if not len(replayed.recording.events):
+            known = self._known.get(device, set()) | self._evidence.ledger.entered(device)
+            return [block for block in replayed.live_at() if block.address not in known]
         now = next(window for window in self._tracker.peek(subject.whole) if window.device == device)
         start = moment_of(replayed.recording, now.opened, now.closed)
         first = replayed.recording.first

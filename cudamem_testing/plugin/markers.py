@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cudamem_testing.plugin import keys, override
-from cudamem_testing.plugin.override import problems_of
+from cudamem_testing.plugin import keys
 
 if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
@@ -18,7 +17,11 @@ if TYPE_CHECKING:
 BUDGET = "memory_budget"
 FIXTURES = frozenset({"cuda_memory", "memory_snapshot"})
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
-LINES = (f"{SIGNATURE}: limits for what the test takes; a size alone means at most (cudamem)", override.LINE)
+OVERRIDE = "cudamem"
+LINES = (
+    f"{SIGNATURE}: limits for what the test takes; a size alone means at most (cudamem)",
+    f"{OVERRIDE}(leaks, cycles, device, reason): another severity or device for this test, with the reason (cudamem)",
+)
 
 
 def speaks_of_memory(item: pytest.Item) -> bool:
@@ -111,13 +114,15 @@ def validate(items: Iterable[pytest.Item], default: Budget | None = None) -> int
         pytest.UsageError: one message that names every bad test and argument.
     """
     items = [*items]
-    problems = [problem for item in items for problem in problems_of(item)]
+    overriding = [item for item in items if item.get_closest_marker(OVERRIDE) is not None]
     marked = [item for item in items if item.get_closest_marker(BUDGET) is not None]
-    if not marked and not problems:
+    if not marked and not overriding:
         return 0
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import LimitError, contradictions, effective
+    from cudamem_testing.plugin.override import problems_of
 
+    problems = [problem for item in overriding for problem in problems_of(item)]
     outer = () if default is None else (default,)
     for item in marked:
         try:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cudamem_testing.plugin.markers import OVERRIDE
+
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
 
-NAME = "cudamem"
 SEVERITIES = ("fail", "warn", "off")
-LINE = f"{NAME}(leaks, cycles, device, reason): another severity or device for this test, with the reason (cudamem)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def override(item: pytest.Item) -> Override:
     known = tuple(field.name for field in fields(Override))
     given: dict[str, object] = {}
     problems: list[str] = []
-    for mark in item.iter_markers(NAME):
+    for mark in item.iter_markers(OVERRIDE):
         if mark.args:
             problems.append(f"takes keyword arguments only: {', '.join(known)}")
         unknown = sorted(set(mark.kwargs) - set(known))
@@ -65,12 +65,10 @@ def override(item: pytest.Item) -> Override:
 
 def problems_of(item: pytest.Item) -> list[str]:
     """What is wrong with the test's markers, for people."""
-    if item.get_closest_marker(NAME) is None:
-        return []
     try:
         override(item)
     except ValueError as error:
-        return [f"{item.nodeid}: {NAME} {line}" for line in str(error).splitlines()]
+        return [f"{item.nodeid}: {OVERRIDE} {line}" for line in str(error).splitlines()]
     return []
 
 

@@ -24,7 +24,6 @@ from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import let_go
-from cudamem_testing.plugin.leaks import LeakCheck, Subject
 from cudamem_testing.plugin.override import override
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.recorders.choose import Recorders
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import Window
+    from cudamem_testing.plugin.leaks import LeakCheck
 
 Wrapper = Generator[None, object, object]
 OVER_BUDGET = "OVER BUDGET"
@@ -95,7 +95,7 @@ class Session:
         self.owners = Owners(self.tracker)
         self.evidence = Evidence(self.tracker, config.rootpath, self.owners.names)
         self.judge = Judge(self.evidence.explainer)
-        self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self._ignore_below, settings.ignore)
+        self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
         self.findings: list[Finding] = []
         self.fixtures: list[FixtureRecord] = []
         self.running: Running | None = None
@@ -118,17 +118,23 @@ class Session:
         severity = own.leaks or self.settings.leaks
         error = running.failure
         release = None if error is None or self.config.getoption("usepdb", False) else lambda: let_go(error)
-        if not self.settings.on or severity == "off":
+        if self.leaks is None or not self.settings.on or severity == "off":
             if release is not None:
                 release()
             return []
+        from cudamem_testing.plugin.leaks import Subject
+
         subject = Subject(running.whole, running.owner, running.foreign, release, own.covers)
         return self.leaks.judge(subject, Severity.WARN if severity == "warn" or error else Severity.FAIL)
 
     def prepare(self) -> None:
         """Put the recorders to work once torch is there; until then there is nothing to measure."""
         if not self.recorders.opened and torch_api.imported():
+            from cudamem_testing.plugin.leaks import LeakCheck
+
             self.tracker.attach(self.recorders.open(self._say))
+            rules = self.settings.ignore
+            self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self._ignore_below, rules)
 
     def _say(self, line: str) -> None:
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
@@ -156,7 +162,7 @@ class Session:
                 import torch  # noqa: F401 - a limit was written down: measure from the start
             self.prepare()
             limits = self._limits(item)
-            if self.settings.on:
+            if self.settings.on and self.leaks is not None:
                 self.leaks.begin()
             for recorder in self.tracker.recorders:
                 recorder.wake(limited=special or bool(limits))
@@ -221,7 +227,7 @@ class Session:
             if not self.settings.on:
                 for recorder in self.tracker.recorders:
                     recorder.sleep()
-            elif nextitem is None or nextitem.path != item.path:
+            elif self.leaks is not None and (nextitem is None or nextitem.path != item.path):
                 self.findings += self.leaks.border(item.nodeid.partition("::")[0])
         if not failed:
             _fail(found)
@@ -275,7 +281,7 @@ class Session:
             windows = self.tracker.close(span)
             back()
             running.foreign += windows
-            if self.settings.on:
+            if self.settings.on and self.leaks is not None:
                 self.leaks.fixture_made(f"fixture {name!r}", windows)
             self.fixtures.append(FixtureRecord(name, fixturedef.scope, running.item.nodeid, windows))
             fixturedef.addfinalizer(lambda: self._begin_teardown(fixturedef))  # runs first: the last one added

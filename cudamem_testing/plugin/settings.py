@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
@@ -20,8 +20,7 @@ UNSET = None
 GROUP = "cudamem", "memory of PyTorch tests"
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):  # made at every start of pytest, so no dataclass: that takes ten times as long
     """One flag and its ini twin, whose name is the flag's with underscores."""
 
     flag: str

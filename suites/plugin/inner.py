@@ -131,22 +131,30 @@ def run_inner(pytester: pytest.Pytester, files: Files, *args: str, plugins: Sequ
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         patch.setenv("COLUMNS", "80")
         patch.setenv("CUDAMEM_CACHE", CACHE)
-        result = pytester.runpytest_inprocess(*loaded, *args, plugins=[catch])
+        result = pytester.runpytest_inprocess(*loaded, *args, plugins=[catch], no_reraise_ctrlc=True)
     return Inner(int(result.ret), result.stdout.str(), result.stderr.str(), pytester.path, catch.record, catch.settings)
 
 
 def run_outer(
-    pytester: pytest.Pytester, files: Files, *args: str, python: Sequence[str] = (), report: bool = True, **environ: str
+    pytester: pytest.Pytester,
+    files: Files,
+    *args: str,
+    plugins: Sequence[str] = (),
+    python: Sequence[str] = (),
+    report: bool = True,
 ) -> Inner:
-    """Run pytest in a process of its own, with every installed plugin; the record comes from its JSON report."""
+    """Run pytest in a process of its own with our plugin and the named ones; the record comes from its JSON report."""
     write(pytester, files)
     path = pytester.path / "report.json"
-    command = [sys.executable, *python, "-m", "pytest", *args, *([f"--cudamem-json={path}"] if report else [])]
+    loaded = [piece for name in ("cudamem", *plugins) for piece in ("-p", name)]
+    command = [sys.executable, *python, "-m", "pytest", *loaded, *args]
+    command += [f"--cudamem-json={path}"] if report else []
     root = str(Path(__file__).parents[2])
+    environ = {"COLUMNS": "80", "CUDAMEM_CACHE": CACHE, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": root}
     done = subprocess.run(
         command,
         cwd=pytester.path,
-        env={**os.environ, "COLUMNS": "80", "CUDAMEM_CACHE": CACHE, "PYTHONPATH": root, **environ},
+        env={**os.environ, **environ},
         capture_output=True,
         text=True,
         check=False,

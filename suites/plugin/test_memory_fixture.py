@@ -87,11 +87,15 @@ def test_budgets_in_a_test(run_inner, options):
     ]
     errors = [line[2:].strip() for line in over if line.startswith("E ")]
     assert errors[:2] == [
-        "cudamem_testing.windows.memory.OverBudget: "
-        "cudamem: peak 3.0 KiB above start is over its budget of 1.0 KiB by 2.0 KiB (decode, cpu)",
-        f"start {inner.window('test_over', 'decode').start // KIB}.0 KiB, "
-        f"peak {inner.window('test_over', 'decode').peak // KIB}.0 KiB, "
-        f"end {inner.window('test_over', 'decode').end // KIB}.0 KiB",
+        (
+            "cudamem_testing.windows.memory.OverBudget: "
+            "cudamem: peak 3.0 KiB above start is over its budget of 1.0 KiB by 2.0 KiB (decode, cpu)"
+        ),
+        (
+            f"start {inner.window('test_over', 'decode').start // KIB}.0 KiB, "
+            f"peak {inner.window('test_over', 'decode').peak // KIB}.0 KiB, "
+            f"end {inner.window('test_over', 'decode').end // KIB}.0 KiB"
+        ),
     ]
     places = [line for line in over if line.endswith(": OverBudget")]
     assert places == ["test_it.py:13: OverBudget"]

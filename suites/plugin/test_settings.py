@@ -111,8 +111,10 @@ def test_ini_files(run_inner, pytester, monkeypatch, kind):
         (
             ["--cudamem-budget=peak=12XB"],
             [
-                "--cudamem-budget: peak: size '12XB' has the unknown unit 'XB': write bytes as an int, or a number "
-                "with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
+                (
+                    "--cudamem-budget: peak: size '12XB' has the unknown unit 'XB': write bytes as an int, or a number "
+                    "with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
+                )
             ],
         ),
         (["--cudamem-budget=peak=1,peak=2"], ["--cudamem-budget: peak is given twice"]),
@@ -120,10 +122,14 @@ def test_ini_files(run_inner, pytester, monkeypatch, kind):
         (
             ["--cudamem-budget=speed=1,peak"],
             [
-                "--cudamem-budget: 'speed=1' is not METRIC=SIZE with a metric of peak, reserved, retained, "
-                "allocations, retries",
-                "--cudamem-budget: 'peak' is not METRIC=SIZE with a metric of peak, reserved, retained, "
-                "allocations, retries",
+                (
+                    "--cudamem-budget: 'speed=1' is not METRIC=SIZE with a metric of peak, reserved, retained, "
+                    "allocations, retries"
+                ),
+                (
+                    "--cudamem-budget: 'peak' is not METRIC=SIZE with a metric of peak, reserved, retained, "
+                    "allocations, retries"
+                ),
             ],
         ),
         (
@@ -153,8 +159,10 @@ def test_all_usage_errors_are_named_together(run_inner):
     assert inner.err.strip().splitlines() == [
         "ERROR: cudamem: --cudamem-device: device 'tpu' is not known: write auto, all, cpu, cuda or cuda:N",
         "cudamem: --cudamem-budget: retained is given twice",
-        "cudamem: --cudamem-budget: peak: size '1XB' has the unknown unit 'XB': write bytes as an int, or a number "
-        "with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)",
+        (
+            "cudamem: --cudamem-budget: peak: size '1XB' has the unknown unit 'XB': write bytes as an int, or a number "
+            "with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
+        ),
         "cudamem: --cudamem-top: 'x' is not a number of rows",
     ]
 

@@ -1,0 +1,262 @@
+"""Plugin off: what loading costs, what is enforced all the same, and that nothing else happens."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from suites.plugin.inner import KIB
+
+PLAIN = """
+    import sys
+    def test_plain():
+        assert "torch" not in sys.modules
+    class TestGroup:
+        def test_method(self, tmp_path): pass
+"""
+
+
+def test_off_prints_and_makes_nothing(run_inner, pytester):
+    """Line by line what a run without the plugin prints."""
+    loaded = run_inner("def test_it(): pass")
+    others = {path.name for path in pytester.path.iterdir()}
+    without = pytester.runpytest_inprocess("-p", "no:cudamem", "-p", "no:cacheprovider")
+    for listed, expected in ((loaded.lines, without.outlines),):
+        texts = [
+            [re.sub(r"\d+\.\d+s", "", line.rstrip()) for line in lines if not line.startswith("plugins:")]
+            for lines in (listed, expected)
+        ]
+        assert [line for line in texts[0] if "cudamem" in line] == []
+        assert texts[0][0] == texts[1][0]
+    assert loaded.record is None
+    assert others - {"test_it.py", "__pycache__", ".pytest_cache"} == set()
+
+
+ENFORCED = """
+    import pytest, torch
+
+    def test_plain():
+        torch.empty(256)
+
+    @pytest.mark.memory_budget(peak="1KiB")
+    def test_marked():
+        torch.empty(512)
+
+    def test_fixture(cuda_memory):
+        with cuda_memory.window("inside"):
+            torch.empty(256)
+
+    @pytest.fixture
+    def through(cuda_memory):
+        return cuda_memory
+
+    def test_fixture_of_fixture(through):
+        torch.empty(256)
+
+    @pytest.fixture(scope="module")
+    def wide():
+        return torch.empty(1024)
+
+    def test_plain_uses(wide):
+        pass
+
+    @pytest.mark.memory_budget(peak="1KiB")
+    def test_marked_uses(wide):
+        torch.empty(256)
+"""
+
+
+def test_off_enforces_what_is_written_down_and_measures_nothing_else(run_inner):
+    inner = run_inner(ENFORCED)
+    assert inner.last == "1 failed, 5 passed"
+    assert inner.outcomes == {
+        "test_marked": "failed",
+        "test_fixture": "passed",
+        "test_fixture_of_fixture": "passed",
+        "test_marked_uses": "passed",
+    }
+    assert inner.window("test_fixture", "inside").peak_growth == KIB
+    assert not any(line.startswith("cudamem: device") for line in inner.lines)
+    assert inner.section("test_marked")[0] == (
+        "cudamem: peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB (cpu)"
+    )
+    assert inner.fixture("wide") == ()
+    chosen = run_inner({}, "-k", "test_plain")
+    assert (chosen.last, chosen.record) == ("2 passed, 4 deselected", None)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "line"),
+    [
+        ("marked", "cudamem: off (--no-cudamem): 2 tests have a memory marker that was not enforced"),
+        ("marked_uses", "cudamem: off (--no-cudamem): 1 test has a memory marker that was not enforced"),
+        ("plain", None),
+    ],
+)
+def test_enforcing_nothing(run_inner, chosen, line):
+    inner = run_inner(ENFORCED, "--cudamem", "--no-cudamem", "-k", chosen)
+    assert inner.status == 0
+    assert [one for one in inner.lines if one.startswith("cudamem: ")] == ([line] if line else [])
+    assert inner.record is None
+
+
+def test_enforcing_nothing_leaves_the_fixtures(run_inner):
+    inner = run_inner(ENFORCED, "--no-cudamem")
+    assert inner.last == "6 passed"
+    assert inner.window("test_fixture", "inside").peak_growth == KIB
+    assert not run_inner({}, "--no-cudamem", "-k", "fixture").run.unenforced
+
+
+IMPORTS = {
+    "conftest.py": """
+        import sys
+        def pytest_unconfigure(config):
+            named = [name for name in ("torch", "cudamem_testing.plugin.session") if name in sys.modules]
+            print("\\nLOADED", named)
+    """,
+    "test_it.py": PLAIN,
+}
+
+
+@pytest.mark.subprocess
+def test_a_run_without_markers_loads_neither_torch_nor_the_session(run_outer, pytester):
+    inner = run_outer(IMPORTS, "-s", report=False)
+    assert inner.last == "2 passed"
+    assert "LOADED []" in inner.lines
+    assert (inner.err, "cudamem:" in inner.out) == ("", False)
+    assert {path.name for path in pytester.path.iterdir()} <= {
+        "conftest.py",
+        "test_it.py",
+        "__pycache__",
+        ".pytest_cache",
+    }
+
+
+LOADING = """
+import sys, time
+import pytest
+
+def load():
+    for name in [name for name in sys.modules if name.startswith("cudamem_testing")]:
+        del sys.modules[name]
+    start = time.process_time_ns()
+    import cudamem_testing.plugin
+    return time.process_time_ns() - start
+
+print(min(load() for _ in range(10)), sorted(name for name in ("torch", "decimal", "ctypes") if name in sys.modules))
+"""
+
+
+@pytest.mark.subprocess
+def test_loading_is_cheap(tmp_path):
+    """Under 6 ms after pytest (in processor time: the machine may be busy), the least of ten times; no torch."""
+    environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-X", "importtime", "-c", LOADING]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    cost, brought = done.stdout.split(maxsplit=1)
+    assert brought.strip() == "[]"
+    assert 0 < int(cost) < 6_000_000
+    assert re.search(r"\\| +cudamem_testing.plugin$", done.stderr, re.M)
+    assert not re.search(r"\\| +torch$", done.stderr, re.M)
+
+
+LATE = {
+    "conftest.py": """
+        import sys
+        def pytest_unconfigure(config):
+            print("\\nLOADED", "torch" in sys.modules)
+    """,
+    "test_first.py": """
+        import sys
+
+        def test_without_torch():
+            assert "torch" not in sys.modules
+
+        class TestGroup:
+            def test_more(self): pass
+    """,
+    "test_later.py": """
+        import pytest
+
+        def takes(kib):
+            import torch
+            torch.empty(kib * 256)
+
+        @pytest.fixture(scope="module")
+        def wide():
+            import torch
+            return torch.empty(4 * 256)
+
+        def test_imports_torch():
+            takes(1)
+
+        def test_after(wide):
+            takes(2)
+
+        def test_own_profiler():
+            from torch.profiler import ProfilerActivity, profile
+            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+                takes(3)
+            used = [(one.key, one.cpu_memory_usage) for one in profiler.key_averages() if one.cpu_memory_usage]
+            assert used == [("aten::empty", 3 * 1024), ("[memory]", -3 * 1024)]
+    """,
+}
+
+
+@pytest.mark.subprocess
+def test_on_without_torch_at_first(run_outer):
+    inner = run_outer(LATE, "--cudamem", "-s")
+    assert inner.last == "5 passed"
+    records = {test.nodeid.rpartition("::")[2]: test for test in inner.run.tests}
+    assert records["test_without_torch"].windows == records["test_more"].windows == ()
+    late = records["test_imports_torch"].window("call")
+    assert (late.complete, late.notes) == (False, ("torch was first imported inside this window",))
+    assert (late.start, late.peak, late.allocations) == (None, None, None)  # unknown, never 0
+    after = records["test_after"].window("call")
+    assert (after.peak_growth, after.complete) == (2 * KIB, True)
+    assert inner.fixture("wide")[0].windows[0].retained == 4 * KIB
+    assert records["test_own_profiler"].window("call").peak_growth >= 3 * KIB
+    (total,) = [line for line in inner.summary if line.startswith("measured")]
+    assert total == "measured 3 tests on cpu; 2 tests without torch; 1 measured in part"
+    table = [line.split() for line in inner.summary if line.endswith("test_imports_torch")]
+    assert table[0][0] == "?"
+
+
+@pytest.mark.subprocess
+def test_on_without_torch_at_all(run_outer):
+    inner = run_outer({name: text for name, text in LATE.items() if "later" not in name}, "--cudamem", "-s")
+    assert inner.last == "2 passed"
+    assert "LOADED False" in inner.lines
+    assert inner.summary[0] == "measured 0 tests on nothing; 2 tests without torch"
+    assert [test.windows for test in inner.run.tests] == [(), ()]
+
+
+@pytest.mark.subprocess
+def test_a_marker_brings_torch_before_its_test(run_outer):
+    """Off, and no file imports torch when it is collected: the limit is enforced from the start all the same."""
+    file = """
+        import sys
+        import pytest
+
+        def test_plain():
+            assert "torch" not in sys.modules
+
+        @pytest.mark.memory_budget(peak="1KiB")
+        def test_marked():
+            import torch
+            torch.empty(512)
+    """
+    inner = run_outer(file)
+    assert inner.last == "1 failed, 1 passed"
+    assert [finding.bytes for finding in inner.test("test_marked").findings] == [KIB]
+
+
+def test_importing_the_package_imports_neither_torch_nor_pytest():
+    code = "import sys, cudamem_testing; print([name for name in ('torch', 'pytest') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
