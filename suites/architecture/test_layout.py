@@ -1,0 +1,134 @@
+"""What every module of the package keeps to, read from its source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import cudamem_testing
+
+PACKAGE = Path(cudamem_testing.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+SOURCES = sorted([*MODULES, *PACKAGE.rglob("*.cpp"), *PACKAGE.rglob("*.h")])
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
+PRIVATE_TORCH = {
+    "torch_api.py": "private calls for recorders, windows and the plugin",
+    "objects/_torch.py": "storages and nodes of any object, read without running its code",
+    "trace/_torch.py": "the profiler's event tree",
+}
+PROCESS_WIDE = {
+    "gc.set_debug",
+    "gc.disable",
+    "gc.enable",
+    "gc.freeze",
+    "gc.unfreeze",
+    "gc.set_threshold",
+    "os.putenv",
+    "os.umask",
+    "os.chdir",
+    "sys.setprofile",
+    "sys.settrace",
+    "sys.setrecursionlimit",
+    "threading.setprofile",
+    "warnings.simplefilter",
+    "warnings.filterwarnings",
+    "setattr",
+}
+
+
+def name(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def dotted(node: ast.AST) -> str:
+    """``a.b.c`` of an attribute of a name; empty for anything else."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def imports(module: ast.Module) -> Iterator[str]:
+    """Everything that is imported, as ``module`` or ``module.name``."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def private(path: str) -> bool:
+    """Whether a dotted path goes through a private name of torch."""
+    first, *rest = path.split(".")
+    return first == "torch" and any(part.startswith("_") and not part.startswith("__") for part in rest)
+
+
+def test_the_package_is_found() -> None:
+    assert len(MODULES) > 40
+    assert "torch_api.py" in map(name, MODULES)
+
+
+def broken(rule: Callable[[Path, ast.Module], object], paths: Iterable[Path] = MODULES) -> dict[str, object]:
+    """What the rule finds, by file."""
+    found = {name(path): rule(path, TREES.get(path, ast.Module([], []))) for path in paths}
+    return {place: fault for place, fault in found.items() if fault}
+
+
+def test_a_module_says_what_it_is_for_and_is_not_rewritten() -> None:
+    def unsaid(path: Path, module: ast.Module) -> bool:
+        text = ast.get_docstring(module) or ""
+        first = text.splitlines()[0].removesuffix("PYTEST_DONT_REWRITE").strip() if text else ""
+        return not text.endswith("PYTEST_DONT_REWRITE") or not first
+
+    assert broken(unsaid) == {}
+
+
+def test_no_path_of_a_machine() -> None:
+    pattern = re.compile(r"/(?:work|home|root|Users|tmp|opt|mnt)/\S*|[A-Z]:\\\\\S*")
+    assert broken(lambda path, module: pattern.findall(path.read_text(encoding="utf-8")), SOURCES) == {}
+
+
+def private_names(path: Path, module: ast.Module) -> set[str]:
+    return {found for found in (*map(dotted, ast.walk(module)), *imports(module)) if private(found)}
+
+
+def test_private_torch_stays_where_it_is_named() -> None:
+    found = broken(private_names)
+    assert {place: names for place, names in found.items() if place not in PRIVATE_TORCH} == {}
+    assert {*PRIVATE_TORCH} <= {*found}  # every exception is needed
+
+
+def test_pytest_is_imported_by_the_plugin_alone() -> None:
+    def testing(path: Path, module: ast.Module) -> list[str]:
+        return [one for one in imports(module) if one.split(".")[0] in ("pytest", "_pytest", "pluggy", "xdist")]
+
+    assert [place for place in broken(testing) if not place.startswith("plugin/")] == []
+
+
+def test_errors_are_raised_and_not_asserted() -> None:
+    def asserts(path: Path, module: ast.Module) -> list[int]:
+        return [node.lineno for node in ast.walk(module) if isinstance(node, ast.Assert)]
+
+    assert broken(asserts) == {}
+
+
+def test_process_wide_state_is_changed_by_the_guards_alone() -> None:
+    def changes(path: Path, module: ast.Module) -> list[str]:
+        found = []
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call) and dotted(node.func) in PROCESS_WIDE:
+                found.append(f"{node.lineno}: {dotted(node.func)}")
+            elif isinstance(node, (ast.Assign, ast.Delete)):
+                targets = [target.value for target in node.targets if isinstance(target, ast.Subscript)]
+                found += [f"{node.lineno}: os.environ" for target in targets if dotted(target) == "os.environ"]
+        return found
+
+    assert {place: found for place, found in broken(changes).items() if place != "guards.py"} == {}
+
+
+def test_a_module_can_be_read_in_one_sitting() -> None:
+    lengths = {name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {place: length for place, length in lengths.items() if length > 420} == {}

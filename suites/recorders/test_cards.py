@@ -1,0 +1,90 @@
+"""Names of cards from NVML: in CUDA's order, or not at all."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders import cards
+
+H100, T4 = "NVIDIA H100 80GB HBM3", "Tesla T4"
+
+
+class NVMLError(Exception):
+    """What the bindings raise."""
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The bindings with the names in ``names``; ``calls`` counts what opens and closes the library."""
+    module = SimpleNamespace(names=[H100, H100], calls=[], NVMLError=NVMLError)
+    module.nvmlInit = lambda: module.calls.append("init")
+    module.nvmlShutdown = lambda: module.calls.append("shutdown")
+    module.nvmlDeviceGetCount = lambda: len(module.names)
+    module.nvmlDeviceGetHandleByIndex = lambda place: place
+    module.nvmlDeviceGetName = lambda handle: module.names[handle]
+    monkeypatch.setitem(sys.modules, "pynvml", module)  # type: ignore[arg-type]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    return module
+
+
+def test_all_cards(nvml: SimpleNamespace) -> None:
+    assert cards.visible_names() == (H100, H100)
+    assert nvml.calls == ["init", "shutdown"]
+    assert (cards.name(Device("cuda", 1)), cards.name(Device("cuda"))) == (H100, H100)
+    assert (cards.name(Device("cuda", 2)), cards.name(Device("cpu"))) == (None, None)
+
+
+def test_old_bindings_give_bytes(nvml: SimpleNamespace) -> None:
+    nvml.names = [T4.encode()]
+    assert cards.visible_names() == (T4,)
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        ("0", (H100,)),
+        ("1,0", (T4, H100)),
+        (" 1 , 0 ", (T4, H100)),
+        ("", ()),
+        ("-1", ()),
+        ("2", ()),
+        ("0,2", ()),
+        ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", ()),
+        ("MIG-1", ()),
+    ],
+)
+def test_the_visible_cards(
+    nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, visible: str, names: tuple[str, ...]
+) -> None:
+    nvml.names = [H100, T4]
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert cards.visible_names() == names
+
+
+def test_cards_of_several_kinds_in_an_unknown_order_are_not_named(nvml: SimpleNamespace) -> None:
+    nvml.names = [H100, T4]
+    assert cards.visible_names() == ()
+
+
+@pytest.mark.parametrize("broken", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetName"])
+def test_a_library_that_fails_tells_nothing_and_is_closed(
+    nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise NVMLError("Driver Not Loaded")
+
+    setattr(nvml, broken, fail)
+    assert cards.visible_names() == ()
+    assert nvml.calls == ([] if broken == "nvmlInit" else ["init", "shutdown"])
+
+
+def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert cards.visible_names() == ()
+    assert cards.name(Device("cuda", 0)) is None

@@ -1,0 +1,106 @@
+"""Which recorders a machine offers: by selection, by what there is, and opened and closed as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cudamem_testing import torch_api
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.records import Environment
+from cudamem_testing.recorders import cards, choose
+from cudamem_testing.recorders.build import RecorderUnavailable
+from cudamem_testing.recorders.choose import Recorders
+from cudamem_testing.recorders.cpu import CpuRecorder
+from cudamem_testing.recorders.cuda import CudaRecorder
+from cudamem_testing.recorders.profiler import ProfilerRecorder
+from suites.recorders.allocator import FUNCTIONS, Allocator
+
+VERSION = torch_api.version()
+
+
+@pytest.fixture
+def two_cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Allocator]:
+    allocator = Allocator(cards=2)
+    monkeypatch.setattr(torch_api, "allocator_backend", lambda: "native")
+    monkeypatch.setattr(cards, "visible_names", lambda: ("NVIDIA H100", "NVIDIA H100"))
+    with allocator.in_place():
+        yield allocator
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **named: object) -> None:
+        raise RecorderUnavailable("no C++ compiler found")
+
+    monkeypatch.setattr(choose, "CpuRecorder", refuse)
+
+
+@pytest.mark.parametrize(
+    ("selection", "names"),
+    [
+        ("auto", ("cuda:0 (NVIDIA H100)", "cuda:1 (NVIDIA H100)")),
+        ("all", ("cuda:0 (NVIDIA H100)", "cuda:1 (NVIDIA H100)", "cpu")),
+        ("cpu", ("cpu",)),
+        (Device("cuda", 1), ("cuda:1 (NVIDIA H100)",)),
+    ],
+)
+def test_with_two_cards(two_cards: Allocator, selection: str | Device, names: tuple[str, ...]) -> None:
+    before = dict(vars(two_cards.bindings))
+    recorders = Recorders(selection)
+    assert (recorders.opened, recorders.environment) == (False, Environment(torch=VERSION))
+    opened = recorders.open()
+    assert recorders.opened
+    assert recorders.environment == Environment(names, VERSION, "native")
+    assert [str(recorder.device) for recorder in opened] == [name.partition(" ")[0] for name in names]
+    kinds = [CpuRecorder if name == "cpu" else CudaRecorder for name in names]
+    assert [type(recorder) for recorder in opened] == kinds
+    assert recorders.notes == []
+    recorders.close()
+    recorders.close()
+    assert vars(two_cards.bindings) == before
+
+
+def test_all_cards_share_one_set_of_replaced_functions(two_cards: Allocator) -> None:
+    recorders = Recorders("cuda")
+    first, second = recorders.open()
+    two_cards.cards[1].allocate(512)
+    reads = (first.boundary(), second.boundary())
+    assert [read.allocated for read in reads if read is not None] == [0, 512]
+    assert two_cards.bindings._cuda_memoryStats.__wrapped__ == two_cards.statistics
+    recorders.close()
+    assert [name for name in FUNCTIONS if hasattr(getattr(two_cards.bindings, name), "__wrapped__")] == []
+
+
+def test_opening_initialises_nothing(two_cards: Allocator) -> None:
+    two_cards.initialized = False  # the model raises for any call from here on
+    recorders = Recorders("all")
+    first, second, _ = recorders.open()
+    for recorder in (first, second):
+        recorder.wake(limited=True)
+        read = recorder.boundary()
+        assert read is not None
+        assert (read.allocated, read.reserved, read.allocations) == (0, 0, 0)
+    recorders.close()
+
+
+@pytest.mark.parametrize("selection", ["cuda", Device("cuda", 3)])
+def test_a_selection_that_is_not_there_is_noted(monkeypatch: pytest.MonkeyPatch, selection: str | Device) -> None:
+    monkeypatch.setattr(torch_api, "cuda_device_count", lambda: 0)
+    recorders = Recorders(selection)
+    assert recorders.open() == ()
+    assert recorders.notes == [f"{selection} is not on this machine: nothing is measured"]
+    assert recorders.environment.devices == ()
+    recorders.close()
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_the_profiler_stands_in_and_a_note_says_so() -> None:
+    recorders = Recorders("cpu")
+    (recorder,) = recorders.open()
+    assert isinstance(recorder, ProfilerRecorder)
+    assert recorders.notes == [
+        "no C++ compiler found; on cpu only tests with a limit or a window are measured, and in part"
+    ]
+    recorders.close()

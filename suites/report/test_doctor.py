@@ -1,0 +1,55 @@
+"""The doctor: what can be measured here, through the command line too."""
+
+from __future__ import annotations
+
+import pytest
+
+from cudamem_testing import torch_api
+from cudamem_testing.__main__ import main
+from cudamem_testing.recorders import cards, choose
+from cudamem_testing.recorders.build import RecorderUnavailable
+from cudamem_testing.report.doctor import examine
+
+
+@pytest.fixture(autouse=True)
+def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a card."""
+    monkeypatch.setattr(torch_api, "version", lambda: "2.13.0")
+    monkeypatch.setattr(torch_api, "cuda_device_count", lambda: 0)
+    monkeypatch.setattr(torch_api, "allocator_backend", lambda: "cpu")
+    monkeypatch.setattr(cards, "visible_names", tuple)
+
+
+def test_a_laptop() -> None:
+    assert examine().rows == (("torch", "2.13.0"), ("cpu", "measured completely"), ("allocator", "cpu"))
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **named: object) -> None:
+        raise RecorderUnavailable("no C++ compiler found: install one")
+
+    monkeypatch.setattr(choose, "CpuRecorder", refuse)
+    assert examine().lines(header=False) == [
+        "torch      2.13.0",
+        "cpu        measured by torch's profiler: other threads and older blocks are not seen",
+        "allocator  cpu",
+        "note       no C++ compiler found: install one; on cpu only tests with a limit or a window are measured, "
+        "and in part",
+    ]
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_api, "version", lambda: None)
+    assert examine().rows == (("torch", "not installed: pip install torch"),)
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr() == ("torch      2.13.0\ncpu        measured completely\nallocator  cpu\n", "")
+
+
+def test_a_command_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 2
+    assert "the following arguments are required: COMMAND" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""Private calls of torch: there in this version, and missed with an answer where a version has none."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from cudamem_testing import torch_api
+
+
+def test_whether_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torch_api.imported()
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(_C=None))  # halfway through its import
+    assert not torch_api.imported()
+    monkeypatch.delitem(sys.modules, "torch")
+    assert not torch_api.imported()
+
+
+def test_the_version_comes_from_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torch_api.version() == metadata.version("torch")
+
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert torch_api.version() is None
+
+
+def test_before_cuda_is_initialised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+
+    def initialise() -> int:
+        raise AssertionError("this initialises CUDA")
+
+    monkeypatch.setattr(torch.cuda, "current_device", initialise)
+    assert not torch_api.cuda_initialized()
+    assert torch_api.current_cuda_device() == 0
+
+
+@pytest.mark.parametrize(
+    ("built", "answer", "backend"),
+    [
+        (False, "native", "cpu"),
+        (True, "native", "native"),
+        (True, "cudaMallocAsync", "cudaMallocAsync"),
+        (True, RuntimeError, "pluggable"),
+        (True, AttributeError, "pluggable"),
+    ],
+)
+def test_the_allocators_backend(
+    monkeypatch: pytest.MonkeyPatch, built: bool, answer: str | type[Exception], backend: str
+) -> None:
+    def ask() -> str:
+        if isinstance(answer, str):
+            return answer
+        raise answer("no name")
+
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", ask)
+    assert torch_api.allocator_backend() == backend
+
+
+def test_the_fraction_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    bindings = SimpleNamespace()
+    monkeypatch.setattr(torch_api, "bindings", lambda: bindings)
+    assert torch_api.memory_fraction(0) == 1.0
+    bindings._cuda_getMemoryFraction = lambda index: 0.25 * (index + 1)
+    assert torch_api.memory_fraction(1) == 0.5
+    asked: list[tuple[float, int]] = []
+    bindings._cuda_setMemoryFraction = lambda fraction, index: asked.append((fraction, index))
+    torch_api.set_memory_fraction(3, 0.125)
+    assert asked == [(0.125, 3)]
+
+
+def test_the_profiler_of_this_torch_can_be_used() -> None:
+    assert torch_api.profiler_modules() == (torch.autograd.profiler, sys.modules["torch.autograd.profiler_legacy"])
+
+
+def test_a_torch_without_the_older_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("torch.autograd.profiler_legacy._enable_profiler_legacy")
+    assert torch_api.profiler_modules() is None
+
+
+@pytest.mark.gpu
+def test_every_function_for_cuda_is_in_this_torch() -> None:
+    names = [
+        "_cuda_memoryStats",
+        "_cuda_resetPeakMemoryStats",
+        "_cuda_resetAccumulatedMemoryStats",
+        "_cuda_setMemoryFraction",
+    ]
+    assert [name for name in names if torch_api.cuda_function(name) is None] == []
+    torch.ones(1, device="cuda")
+    assert torch_api.total_memory(0) == torch.cuda.mem_get_info(0)[1]
+    assert torch_api.current_cuda_device() == torch.cuda.current_device()
+    assert torch_api.cuda_device_count() == torch.cuda.device_count()
+    assert torch_api.allocator_backend() == torch.cuda.get_allocator_backend()
+    assert 0 < torch_api.memory_fraction(0) <= 1
