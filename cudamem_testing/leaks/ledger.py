@@ -48,6 +48,10 @@ class Ledger:
         names = {number: label for label, number in self._labels.items()}
         return replace(recording, blocks=blocks, owners=names)
 
+    def entered(self, device: Device) -> set[int]:
+        """Addresses of the device's live blocks that have an owner."""
+        return set(self._owners.get(device, ()))
+
     def unknown(self, recording: Recording) -> set[int]:
         """Addresses of live blocks that nobody has entered."""
         entries = self._owners.get(recording.device, {})

@@ -44,6 +44,11 @@ class Device:
             return cls(kind)
         return cls(kind, int(index))
 
+    @property
+    def pseudo(self) -> bool:
+        """Whether it is memory beside the devices that a plain limit speaks of: it must be named."""
+        return self.kind == "host"
+
     def covers(self, other: Device) -> bool:
         """Whether ``other`` is this device or one of its kind when no index was given."""
         return self.kind == other.kind and (self.index is None or self.index == other.index)

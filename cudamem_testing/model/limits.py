@@ -44,8 +44,8 @@ class Limit:
     absolute: bool = False
 
     def covers(self, device: Device) -> bool:
-        """Whether the limit speaks about the device."""
-        return self.device is None or self.device.covers(device)
+        """Whether the limit speaks about the device; pinned host memory must be named."""
+        return not device.pseudo if self.device is None else self.device.covers(device)
 
     def measured(self, window: Window) -> int | None:
         """The number in ``window`` that the limit is about; ``None`` where it is unknown."""

@@ -84,7 +84,7 @@ def find_holders(
 
     Args:
         addresses: data pointers of storages, as an allocator's record has them.
-        budget_seconds: the search stops after this time; results then have ``complete=False``.
+        budget_seconds: the search stops after this much processor time; results then have ``complete=False``.
         budget_objects: the search stops after visiting this many objects on its way back.
         ignore: what is never named as a holder.
     """

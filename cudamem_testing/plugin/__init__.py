@@ -48,7 +48,12 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check every marker, and start measuring if one of them (or a fixture) asks for it."""
     settings = config.stash[keys.SETTINGS]
-    marked = markers.validate(items, settings.budget if settings.on else None)
+    try:
+        marked = markers.validate(items, settings.budget if settings.on else None)
+    except pytest.UsageError as error:
+        if hasattr(config, "workeroutput"):  # the controller says it: a worker's own error would be called a crash
+            config.workeroutput[keys.USAGE_OUTPUT] = str(error)
+        raise
     if not settings.enforce:
         config.stash[keys.UNENFORCED] = marked
         if hasattr(config, "workeroutput"):

@@ -62,8 +62,14 @@ class Collector:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """A worker of pytest-xdist has ended; a crashed one left nothing."""
+        """A worker of pytest-xdist has ended; a crashed one left nothing.
+
+        Raises:
+            pytest.UsageError: when markers were wrong.
+        """
         output = getattr(node, "workeroutput", {})
+        if keys.USAGE_OUTPUT in output:
+            raise pytest.UsageError(output[keys.USAGE_OUTPUT])
         if WORKER_KEY in output:
             self._add(output[WORKER_KEY])
         if keys.UNENFORCED_OUTPUT in output:  # every worker has collected all tests

@@ -15,4 +15,6 @@ SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 BUDGETS: pytest.StashKey[tuple[Budget, ...]] = pytest.StashKey()  # of an item: ids can change after collection
 UNENFORCED: pytest.StashKey[int] = pytest.StashKey()
-UNENFORCED_OUTPUT = "cudamem_unenforced"  # in a pytest-xdist worker's output
+# In the output of a pytest-xdist worker:
+UNENFORCED_OUTPUT = "cudamem_unenforced"
+USAGE_OUTPUT = "cudamem_usage"

@@ -19,12 +19,13 @@ class Owned(NamedTuple):
 class Recorder(Protocol):
     """The source of truth for one device.
 
-    ``tells_owners`` is whether its blocks carry an owner. ``incomplete`` is the reason why its windows may miss
-    something, ``None`` when it sees everything.
+    ``tells_blocks`` is whether its blocks can be told apart, ``tells_owners`` whether they carry an owner.
+    ``incomplete`` is the reason why its windows may miss something, ``None`` when it sees everything.
     """
 
     device: Device
     tells_owners: bool
+    tells_blocks: bool
 
     @property
     def incomplete(self) -> str | None: ...

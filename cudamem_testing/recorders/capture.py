@@ -12,6 +12,8 @@ from typing import Any
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import RawFrame
 
+OFF = "no stacks and no events: none were recorded"
+
 
 @dataclass(frozen=True, slots=True)
 class CudaCapture:

@@ -27,14 +27,15 @@ def other_processes(device: Device) -> int | None:
         try:
             place = index if visible is None else int(visible.split(",")[index])
             handle = pynvml.nvmlDeviceGetHandleByIndex(place)
-            used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
             processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
         finally:
             pynvml.nvmlShutdown()
     except (pynvml.NVMLError, OSError):
         return None
-    mine = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
-    return used - int(mine[0]) if mine and mine[0] is not None else None
+    if all(process.pid != os.getpid() for process in processes):
+        return None  # the ids are those of another process namespace
+    sizes = [process.usedGpuMemory for process in processes if process.pid != os.getpid()]
+    return None if None in sizes else sum(sizes)
 
 
 def visible_names() -> tuple[str, ...]:

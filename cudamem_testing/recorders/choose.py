@@ -8,7 +8,7 @@ from types import CodeType
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device, select
 from cudamem_testing.model.records import Environment
-from cudamem_testing.recorders import cards
+from cudamem_testing.recorders import cards, host
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.cpu import CpuRecorder
@@ -46,9 +46,10 @@ class Recorders:
         devices = select(self._selection, torch_api.cuda_device_count())
         if not devices:
             self.notes.append(f"{self._selection} is not on this machine: nothing is measured")
-        self._open = tuple(
-            self._cpu(say) if device.kind == "cpu" else self._cuda(device, backend) for device in devices
-        )
+        opened = [self._cpu(say) if device.kind == "cpu" else self._cuda(device, backend) for device in devices]
+        if self._statistics is not None and host.measurable():
+            opened.append(host.HostRecorder())
+        self._open = tuple(opened)
         names = tuple(f"{device} ({name})" if (name := cards.name(device)) else str(device) for device in devices)
         self.environment = Environment(names, torch_api.version(), backend)
         return self._open
@@ -67,7 +68,7 @@ class Recorders:
     def _cuda(self, device: Device, backend: str) -> Recorder:
         if self._statistics is None:
             self._statistics = CudaStatistics()
-            self._history = CudaHistory() if self._record and backend == "native" else None
+            self._history = CudaHistory(self._record) if backend == "native" else None
         return CudaRecorder(device, self._statistics, backend, self._history)
 
     def _cpu(self, say: Say) -> Recorder:

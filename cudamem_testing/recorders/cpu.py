@@ -9,7 +9,7 @@ from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import RawFrame
 from cudamem_testing.recorders.base import Owned
-from cudamem_testing.recorders.capture import CpuCapture, Refusal
+from cudamem_testing.recorders.capture import OFF, CpuCapture, Refusal
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_records import Recording
 
@@ -30,6 +30,7 @@ class CpuRecorder:
 
     incomplete: str | None = None
     tells_owners = True
+    tells_blocks = True
 
     def __init__(
         self, say: Callable[[str], None] | None = None, *, record: bool = False, harness: Sequence[CodeType] = ()
@@ -85,10 +86,10 @@ class CpuRecorder:
     def release(self) -> None:
         """Libraries keep no workspace in torch's CPU allocator."""
 
-    def capture(self) -> CpuCapture | None:
-        """Live blocks, and the events since the test began; ``None`` when no record was asked for."""
+    def capture(self) -> CpuCapture:
+        """Live blocks, and the events since the test began where a record was asked for."""
         if not self._record:
-            return None
+            return CpuCapture(self.device, self._native.scan(), (), self._frames, missing=OFF)
         trace = self._native.events(self._first)
         return CpuCapture(
             self.device,
@@ -104,7 +105,7 @@ class CpuRecorder:
         """The last allocation that a hard limit refused."""
         refused = self._native.refusal()
         capture = self.capture()
-        if refused is None or refused.number <= self._refusals or capture is None:
+        if refused is None or refused.number <= self._refusals or not self._record:
             return None
         return Refusal(self.device, refused.size, refused.limit, None, capture)
 

@@ -47,11 +47,11 @@ class CudaStatistics:
         """The statistics, those lost to resets since the last read, and the counts lost; starts new peaks."""
         views = self._at_work()
         stats = views.read(index)
-        _append(views.hidden.setdefault(index, []), stats)
+        keep_peaks(views.hidden.setdefault(index, []), stats)
         lost = self._lost.pop(index, [])
         for other in views.readers:
             if other is not self._lost:
-                _append(other.setdefault(index, []), stats)
+                keep_peaks(other.setdefault(index, []), stats)
         views.reset(index)
         return stats, lost, views.counted.get(index, (0, 0, 0))
 
@@ -106,14 +106,14 @@ class _Views:
     def _memory_stats(self, original: Function, index: int, *rest: Any) -> Stats:
         stats: Stats = original(index, *rest)
         for hidden in self.hidden.get(index, ()):
-            _raise_peaks(stats, hidden)
+            raise_peaks(stats, hidden)
         return stats
 
     def _reset_peaks(self, original: Function, index: int, *rest: Any) -> Any:
         stats = self._before_reset(index)
         if stats is not None:
             for lost in self.readers:
-                _append(lost.setdefault(index, []), stats)
+                keep_peaks(lost.setdefault(index, []), stats)
             self.hidden.pop(index, None)
         return original(index, *rest)
 
@@ -138,6 +138,7 @@ class CudaRecorder:
 
     incomplete: str | None = None
     tells_owners = False
+    tells_blocks = True
 
     def __init__(
         self,
@@ -264,20 +265,20 @@ def _peak(stats: list[Stats], name: str) -> int:
     return max(int(one[name]["all"]["peak"]) for one in stats)
 
 
-def _append(kept: list[Stats], stats: Stats) -> None:
+def keep_peaks(kept: list[Stats], stats: Stats) -> None:
     kept.append(stats)
     if len(kept) > _FOLD_AFTER:
         highest = deepcopy(kept[0])  # other lists hold it too
         for later in kept[1:]:
-            _raise_peaks(highest, later)
+            raise_peaks(highest, later)
         kept[:] = [highest]
 
 
-def _raise_peaks(stats: Stats, other: Stats) -> None:
+def raise_peaks(stats: Stats, other: Stats) -> None:
     """Raise every ``peak`` to the other's; most statistics are split by pool, some are not."""
     for name, value in stats.items():
         there = other.get(name)
         if isinstance(value, dict) and isinstance(there, dict):
-            _raise_peaks(value, there)
+            raise_peaks(value, there)
         elif name == "peak" and there is not None:
             stats[name] = max(value, there)

@@ -13,17 +13,17 @@ from typing import Any
 from cudamem_testing import torch_api
 from cudamem_testing.guards import Function, Patches
 from cudamem_testing.model.devices import Device
-from cudamem_testing.recorders.capture import CudaCapture, Refusal
+from cudamem_testing.recorders.capture import OFF, CudaCapture, Refusal
 
 MAX_ENTRIES = 1_000_000
 USERS = "the memory history is the test's own"
-OFF = "no stacks and no events: the memory history was off"
 
 
 class CudaHistory:
-    """The history of all cards of this process."""
+    """The history of all cards of this process; ``record`` is whether it may be switched on at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, record: bool = True) -> None:
+        self._record = record
         self._patches = Patches()
         self._ours = False
         self._users = torch_api.history_enabled()
@@ -42,6 +42,8 @@ class CudaHistory:
         """Start anew for a test, now or as soon as CUDA is initialised, unless the user keeps it."""
         self._wanted = True
         self._refusals.clear()
+        if not self._record:
+            return
         if torch_api.cuda_initialized():
             self._restart()
         elif not self._waiting:

@@ -23,6 +23,7 @@ class ProfilerRecorder:
     """Allocations of CPU memory since the recorder woke up, in bytes; earlier ones count as zero."""
 
     tells_owners = False
+    tells_blocks = False
 
     def __init__(self) -> None:
         self.device = Device("cpu")

@@ -119,12 +119,13 @@ TEST = fields(
     },
 )
 FIXTURE = fields({"name": TEXT, "scope": TEXT, "first_used_by": TEXT, "windows": every(WINDOW)})
+LEDGER = fields({"device": parsed(Device.parse), "owner": TEXT, "bytes": WHOLE, "blocks": WHOLE})
 REPORT = fields(
     {
         "environment": fields({"devices": TEXTS, "torch": TEXT_OR_NULL, "allocator": TEXT_OR_NULL}),
         "tests": every(TEST),
         "run": fields(
-            {"fixtures": every(FIXTURE), "findings": every(FINDING), "notes": TEXTS},
+            {"fixtures": every(FIXTURE), "findings": every(FINDING), "ledger": every(LEDGER), "notes": TEXTS},
             {"unenforced": _counts},
         ),
     }

@@ -48,8 +48,13 @@ def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3) -> l
 
 def ranked(tests: Iterable[TestRecord]) -> list[tuple[TestRecord, Window]]:
     """The call window of each test and device, by peak above start, largest first; unknown ones last."""
-    calls = [(test, window) for test in tests for window in test.windows if window.name == "call"]
+    calls = [(test, window) for test in tests for window in test.windows if window.name == "call" and _counts(window)]
     return sorted(calls, key=lambda pair: (pair[1].peak_growth is None, -(pair[1].peak_growth or 0)))
+
+
+def _counts(window: Window) -> bool:
+    """Pinned host memory has a row only where some was used."""
+    return not window.device.pseudo or bool(window.peak_growth)
 
 
 def finding_lines(run: RunRecord) -> list[str]:

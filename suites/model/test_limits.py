@@ -170,7 +170,7 @@ WRITTEN = st.tuples(SIDE, SIDE).filter(lambda sides: any(sides))
 def bound(written: Any, device: Device) -> tuple[bool, int | None]:
     """Whether one written argument speaks about the device, and what it says."""
     if not isinstance(written, dict):
-        return True, written
+        return device.kind != "host", written  # pinned host memory must be named
     for spelling in (str(device), device.kind):
         if spelling in written:
             return True, written[spelling]

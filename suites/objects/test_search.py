@@ -452,10 +452,10 @@ def test_frame_of_the_caller() -> None:
 
 def test_a_module_comes_before_a_frame_of_the_same_length() -> None:
     local = [Holder()]
-    assert str(_one(local[0]).path).endswith("local 'local' (list)[0]")
+    assert str(find_object_holders([local[0]])[0].path).endswith("local 'local' (list)[0]")
     _CACHE["both"] = local[0]
     try:
-        assert str(_one(local[0]).path) == f"{HERE} > _CACHE (dict)['both']"
+        assert str(find_object_holders([local[0]])[0].path) == f"{HERE} > _CACHE (dict)['both']"
     finally:
         _CACHE.clear()
 

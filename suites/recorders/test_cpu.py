@@ -42,10 +42,15 @@ def test_what_is_and_is_not_known(recorder: CpuRecorder) -> None:
     del kept
 
 
-def test_without_a_record_there_is_no_evidence(recorder: CpuRecorder) -> None:
+def test_without_a_record_blocks_are_known_but_not_their_lines(recorder: CpuRecorder) -> None:
     recorder.wake(limited=True)
-    assert recorder.capture() is None
+    kept = take(10)
+    capture = recorder.capture()
     recorder.sleep()
+    assert [block[1] for block in capture.blocks if block[0] == kept.data_ptr()] == [10]
+    assert {block[3] for block in capture.blocks} <= {0}
+    assert capture.events == ()
+    assert capture.missing == "no stacks and no events: none were recorded"
 
 
 def test_leaving_puts_torchs_allocator_back() -> None:

@@ -180,7 +180,7 @@ def test_only_the_keys_of_the_design_are_needed_and_others_are_welcome() -> None
             "kind": "report",
             "environment": {"devices": [], "torch": None, "allocator": None, "host": "h"},
             "tests": [{"nodeid": "a", "outcome": "passed", "windows": [window], "findings": [finding], "more": 1}],
-            "run": {"fixtures": [], "findings": [], "ledger": [{"x": 1}], "notes": [], "extra": {}},
+            "run": {"fixtures": [], "findings": [], "ledger": [{"device": "cpu", "owner": "a", "bytes": 4, "blocks": 1, "x": 1}], "notes": [], "extra": {}},
             "later": [],
         }
     )

@@ -1,0 +1,281 @@
+"""What `--cudamem` costs: the same tests with and without it, in turn, in fresh processes.
+
+Wall times hold the start of Python, torch and pytest, so a column of their own gives the tests' share, measured inside
+the run. CPU times are what the processes used: they tell more than wall times on a machine that others use as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cudamem_testing.show.tables import Column, Table
+
+OUT = "out.json"
+RING_MIB = 48  # the CPU recorder's last million events; it is full at half a million operators
+CONFTEST = """
+import json, os, time
+finished = []
+
+def pytest_runtest_logfinish():
+    finished.append((time.perf_counter(), time.process_time()))
+
+def pytest_sessionfinish():
+    if len(finished) > 1:  # the first test also starts the device
+        with open(os.environ["BENCH_OUT"], "w") as out:
+            tests, tests_cpu = (last - first for first, last in zip(finished[0], finished[-1]))
+            json.dump({"tests": tests, "tests_cpu": tests_cpu, "count": len(finished) - 1}, out)
+"""
+
+CLEAN = """
+import pytest, torch
+DEVICE = {device!r}
+
+@pytest.mark.parametrize("number", range({tests}))
+def test_clean(number):
+    torch.ones(8, device=DEVICE).add_(1)
+"""
+
+LAYERS = """
+import pytest, torch
+DEVICE = {device!r}
+
+@torch.no_grad()
+@pytest.mark.parametrize("number", range({tests}))
+def test_layers(number):
+    layer = torch.nn.Linear(256, 256, device=DEVICE)
+    x = torch.ones(64, 256, device=DEVICE)
+    for _ in range({work}):
+        x = torch.relu(layer(x))
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+"""
+
+MILLION = """
+import json, os, resource, time, torch
+DEVICE = {device!r}
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+def test_million():
+    a, b = torch.ones(16, device=DEVICE), torch.ones(16, device=DEVICE)
+    start, start_cpu = time.perf_counter(), time.process_time()
+    sizes = []
+    for operators in {parts}:
+        for _ in range(operators):
+            a.add(b)
+        sizes.append(resident())
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    tests, tests_cpu = time.perf_counter() - start, time.process_time() - start_cpu
+    growth = [sizes[1] - sizes[0], sizes[2] - sizes[1]]
+    with open(os.environ["BENCH_OUT"], "w") as out:
+        json.dump({{"tests": tests, "tests_cpu": tests_cpu, "count": 1, "growth": growth}}, out)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One process: its wall and CPU time, those of its tests alone, their number, and how memory grew in parts."""
+
+    wall: float
+    cpu: float
+    tests: float
+    tests_cpu: float
+    count: int
+    growth: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One line of the table."""
+
+    name: str
+    off: str
+    on: str
+    ratio: str
+    limit: str
+    passed: bool | None
+
+    def row(self) -> tuple[str, ...]:
+        """Texts for the table."""
+        verdict = "" if self.passed is None else ("PASS" if self.passed else "FAIL")
+        return self.name, self.off, self.on, self.ratio, self.limit, verdict
+
+
+LABELS = {"wall": "whole run", "cpu": "whole run, CPU", "tests": "tests alone", "tests_cpu": "tests alone, CPU"}
+COLUMNS = (
+    Column("what"),
+    Column("off", "right"),
+    Column("on", "right"),
+    Column("ratio", "right"),
+    Column("limit", "right"),
+    Column("verdict"),
+)
+
+
+def pairs(source: str, rounds: int, device: str) -> tuple[list[Run], list[Run]]:
+    """Runs without and with the flag, in turn; each round begins with the other one."""
+    off: list[Run] = []
+    on: list[Run] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "conftest.py").write_text(CONFTEST)
+        (folder / "test_bench.py").write_text(source)
+        _pytest(folder, "--cudamem", f"--cudamem-device={device}")  # fills every cache
+        for number in range(rounds):
+            for flagged in (True, False) if number % 2 else (False, True):
+                flags = ("--cudamem", f"--cudamem-device={device}") if flagged else ()
+                (on if flagged else off).append(_pytest(folder, *flags))
+    return off, on
+
+
+def clean(rounds: int, device: str, tests: int = 1000) -> list[Outcome]:
+    """Tests that do next to nothing: what a test costs at least."""
+    off, on = pairs(CLEAN.format(device=device, tests=tests), rounds, device)
+    return [*_outcomes(f"{tests:,} clean tests", off, on, "wall", 1.15), *_shares(off, on)]
+
+
+def layers(rounds: int, device: str, tests: int = 200) -> list[Outcome]:
+    """Tests of about 10 ms of operators of width 256."""
+    work = _calibrate(device)
+    off, on = pairs(LAYERS.format(device=device, tests=tests, work=work), rounds, device)
+    limit = 1.05 if device == "cuda" else 1.1
+    return [*_outcomes(f"{tests} tests of layers", off, on, "tests", limit), *_shares(off, on)]
+
+
+def million(rounds: int, device: str, operators: int = 1_000_000) -> list[Outcome]:
+    """One long test of small operators, and whether recording it takes more and more memory."""
+    parts = (operators // 10, operators * 6 // 10, operators * 3 // 10)
+    off, on = pairs(MILLION.format(device=device, parts=parts), rounds, device)
+    return [
+        *_outcomes(f"{operators:,} operators", off, on, "tests", 1.3),
+        _growth("  memory, 10% to 70%", off, on, 0, RING_MIB + 1),
+        _growth("  memory, 70% to the end", off, on, 1, 1),
+    ]
+
+
+def loading(rounds: int, limit_ms: float = 6.0) -> list[Outcome]:
+    """Milliseconds that importing the plugin adds to a run that does not use it."""
+    with tempfile.TemporaryDirectory() as folder:
+        times = [_import_ms(Path(folder)) for _ in range(rounds + 1)][1:]
+    best = min(times)
+    return [Outcome("loading the plugin (best)", "", f"{best:.1f} ms", "", f"{limit_ms:.0f} ms", best <= limit_ms)]
+
+
+def measure(device: str, rounds: int, scale: int) -> bool:
+    """Run everything and print the table; whether every limit holds. ``scale`` divides the sizes."""
+    import torch
+
+    print(f"torch {torch.__version__}, {device}, {rounds} rounds, medians; ratios are of runs side by side")
+    outcomes = [
+        *clean(rounds, device, 1000 // scale),
+        *layers(rounds, device, 200 // scale),
+        *million(rounds, device, 1_000_000 // scale),
+        *loading(4 * rounds),
+    ]
+    print("\n".join(Table(COLUMNS, tuple(outcome.row() for outcome in outcomes)).lines(100)))
+    return all(outcome.passed is not False for outcome in outcomes)
+
+
+def _pytest(folder: Path, *flags: str) -> Run:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "cudamem_testing.plugin"]
+    command += flags
+    start = time.perf_counter()
+    process = subprocess.Popen(command, cwd=folder, env=_environment(folder), stdout=subprocess.PIPE, text=True)
+    output = process.stdout.read() if process.stdout else ""
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"the measured run failed: {' '.join(command)}\n{output}")
+    return Run(wall, usage.ru_utime + usage.ru_stime, **json.loads((folder / OUT).read_text()))
+
+
+def _environment(folder: Path) -> Mapping[str, str]:
+    """One thread, no other plugin, and Python files compiled once, as everywhere."""
+    package = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    return os.environ | {
+        "PYTHONPATH": path,
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_ADDOPTS": "",
+        "OMP_NUM_THREADS": "1",
+        "BENCH_OUT": str(folder / OUT),
+    }
+
+
+def _outcomes(name: str, off: Sequence[Run], on: Sequence[Run], judged: str, limit: float) -> list[Outcome]:
+    return [
+        Outcome(
+            f"{name}: {label}" if key == judged else f"  {label}",
+            f"{statistics.median(getattr(run, key) for run in off):.2f} s",
+            f"{statistics.median(getattr(run, key) for run in on):.2f} s",
+            f"{_ratio(off, on, key):.3f}",
+            f"{limit:.2f}" if key == judged else "",
+            _ratio(off, on, key) <= limit if key == judged else None,
+        )
+        for key, label in sorted(LABELS.items(), key=lambda pair: pair[0] != judged)
+    ]
+
+
+def _shares(off: Sequence[Run], on: Sequence[Run]) -> list[Outcome]:
+    before, after = (statistics.median(run.tests_cpu / run.count for run in runs) * 1e6 for runs in (off, on))
+    return [
+        Outcome("  each test, CPU", f"{before:,.0f} us", f"{after:,.0f} us", f"{after - before:+,.0f} us", "", None)
+    ]
+
+
+def _growth(name: str, off: Sequence[Run], on: Sequence[Run], part: int, limit: int) -> Outcome:
+    before, after = (statistics.median(run.growth[part] for run in runs) / 2**20 for runs in (off, on))
+    texts = f"{before:.1f} MiB", f"{after:.1f} MiB", f"+{after - before:.1f} MiB", f"{limit} MiB"
+    return Outcome(name, *texts, after - before <= limit)
+
+
+def _ratio(off: Sequence[Run], on: Sequence[Run], key: str) -> float:
+    return statistics.median(getattr(b, key) / getattr(a, key) for a, b in zip(off, on, strict=True))
+
+
+def _calibrate(device: str, seconds: float = 0.010) -> int:
+    """How many layers take about that long."""
+    import torch
+
+    torch.set_num_threads(1)
+    layer = torch.nn.Linear(256, 256, device=device)
+    x = torch.ones(64, 256, device=device)
+    best = float("inf")
+    with torch.no_grad():
+        for _ in range(20):
+            start = time.perf_counter()
+            for _ in range(20):
+                x = torch.relu(layer(x))
+            if device == "cuda":
+                torch.cuda.synchronize()
+            best = min(best, (time.perf_counter() - start) / 20)
+    return max(1, round(seconds / best))
+
+
+_IMPORT = re.compile(r"import time:\s*\d+ \|\s*(\d+) \| (?! )cudamem_testing\S*")
+
+
+def _import_ms(folder: Path) -> float:
+    """What importing the plugin takes when pytest is there already."""
+    program = "import pytest; import cudamem_testing.plugin"
+    command = [sys.executable, "-X", "importtime", "-c", program]
+    done = subprocess.run(command, env=_environment(folder), capture_output=True, text=True)
+    total = sum(int(match[1]) for match in map(_IMPORT.fullmatch, done.stderr.splitlines()) if match)
+    if done.returncode or not total:
+        raise RuntimeError(f"the plugin was not imported: {' '.join(command)}\n{done.stderr[-2000:]}")
+    return total / 1000
