@@ -328,6 +328,11 @@ class Session:
                 self.running.foreign += windows
 
     def _warm_up(self, running: Running) -> None:
+        """Run the body as often as ``warmup`` asks, with the fixtures of the measured run: they are set up once.
+
+        What a warm-up run leaves in them (a patched variable, an optimizer's state) is there in the next run. Regions
+        of a warm-up run are not recorded and their budgets not enforced; hard limits hold.
+        """
         runs = next((one.warmup for one in running.budgets if one.warmup), 0)
         item = running.item
         if not runs or not isinstance(item, pytest.Function):
