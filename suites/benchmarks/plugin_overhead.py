@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -179,12 +179,16 @@ def measure(device: str, rounds: int, scale: int) -> bool:
     import torch
 
     print(f"torch {torch.__version__}, {device}, {rounds} rounds, medians; ratios are of runs side by side")
-    outcomes = [
-        *clean(rounds, device, 1000 // scale),
-        *layers(rounds, device, 200 // scale),
-        *million(rounds, device, 1_000_000 // scale),
-        *loading(4 * rounds),
-    ]
+    parts: Mapping[str, Callable[[], list[Outcome]]] = {
+        "clean tests": lambda: clean(rounds, device, 1000 // scale),
+        "tests of layers": lambda: layers(rounds, device, 200 // scale),
+        "small operators": lambda: million(rounds, device, 1_000_000 // scale),
+        "loading": lambda: loading(4 * rounds),
+    }
+    outcomes: list[Outcome] = []
+    for name, part in parts.items():
+        print(f"  measuring: {name}", flush=True)
+        outcomes += part()
     print("\n".join(Table(COLUMNS, tuple(outcome.row() for outcome in outcomes)).lines(100)))
     return all(outcome.passed is not False for outcome in outcomes)
 
