@@ -17,14 +17,19 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Frame
-from cudamem_testing.objects import HolderResult, Reach
+from cudamem_testing.objects import HolderResult, Reach, Step
 from cudamem_testing.objects import Kind as PathKind
 
 NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, note="the search did not reach it")
 SHOWN = 3
 _WORDS = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
-_WORDS = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
 _INDEX = re.compile(r"\[\d+\]")
+#: Kinds of references inside one whole: a module with its parameters, a tensor with its gradient and its graph.
+_INSIDE = frozenset(
+    {PathKind.SUBMODULE, PathKind.GRAD, PathKind.GRAD_FN, PathKind.NEXT, PathKind.SAVED, PathKind.STORAGE}
+)
+#: Attributes inside an optimizer.
+_OPTIMIZER = {".state": "defaultdict", ".param_groups": "list"}
 
 
 def leak_findings(
@@ -53,11 +58,18 @@ class Held(NamedTuple):
 
 
 def holder_of(holder: HolderResult) -> str:
-    """The chain up to the object that holds, without positions: what is inside a module is not told apart."""
+    """The chain up to the object that holds, without positions.
+
+    What is inside a module, an optimizer or the graph of a tensor is not told apart: it goes when they go.
+    """
     if holder.path is None or holder.reach not in _WORDS:
         return ""
-    steps = list(takewhile(lambda step: step.reference.kind is not PathKind.SUBMODULE, holder.path.steps))
-    return _INDEX.sub("[*]", replace(holder.path, steps=tuple(steps)).text)
+    steps = tuple(takewhile(lambda step: not _inside(step), holder.path.steps))
+    return _INDEX.sub("[*]", replace(holder.path, steps=steps).text)
+
+
+def _inside(step: Step) -> bool:
+    return step.reference.kind in _INSIDE or _OPTIMIZER.get(step.reference.text) == step.type_name
 
 
 def freed_finding(
@@ -85,6 +97,15 @@ def freed_finding(
         cause=f"{kind.value} | {verdict.value} | {place}",
         details=(*lines, f"   {verdict.value}: {meaning.text}"),
     )
+
+
+def workspace_findings(blocks: Sequence[Block]) -> list[Finding]:
+    """A remark on what a library keeps for its own work."""
+    if not blocks:
+        return []
+    size = sum(block.size for block in blocks)
+    step = "a library that gives it back when asked"
+    return [freed_finding(Verdict.WORKSPACE, blocks[0].device, size, len(blocks), step, blocks)]
 
 
 def _finding(group: Sequence[Held], severity: Severity) -> Finding:

@@ -35,8 +35,8 @@ MEANINGS: dict[Verdict, Meaning] = {
     Verdict.HELD_BY_CPP: Meaning(
         True,
         "it lives after a collection, and no chain of Python references from a root reaches it",
-        "break what C++ holds: set .grad to None after create_graph=True, remove the hook's handle,"
-        " keep losses with .item() or .detach()",
+        "break what C++ holds: set .grad to None after backward(create_graph=True) or use torch.autograd.grad,"
+        " remove the hook's handle, keep losses with .item() or .detach()",
     ),
     Verdict.RAW: Meaning(
         True,

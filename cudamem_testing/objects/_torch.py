@@ -89,13 +89,16 @@ def hooks(tensor: object) -> Iterator[dict[Any, Any]]:
 
 
 def parts(tensor: object) -> list[tuple[str, object]]:
-    """The tensors inside one that has no storage of its own (sparse, functional), and a quantised one's scales.
+    """The tensors inside one that has no storage of its own (sparse, functional, made by a transform of
+    ``torch.func``), and a quantised one's scales.
 
     Tensors made from the parts of a sparse tensor are new Python objects that share its storages.
     """
     try:
         if torch._is_functional_tensor(tensor):  # type: ignore[arg-type]
             return [("wrapped", torch._from_functional_tensor(tensor))]  # type: ignore[arg-type]
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # type: ignore[arg-type]
+            return [("value", torch._C._functorch.get_unwrapped(tensor))]  # type: ignore[arg-type]
         return [] if overrides_dispatch(type(tensor)) else _plain_parts(tensor)
     except (NotImplementedError, RuntimeError):
         return []

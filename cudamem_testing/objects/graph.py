@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from cudamem_testing.objects.roots import RootValue
 
 #: Objects at each end of a long chain that are kept; what lies between is only counted.
-CHAIN_END = 6
+CHAIN_END = 24
 
 
 @dataclass(frozen=True, slots=True)

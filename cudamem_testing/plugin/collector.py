@@ -151,7 +151,7 @@ def totals(session: Session) -> dict[str, Any]:
         "fixtures": [fixture_to_json(fixture) for fixture in session.fixtures],
         "unenforced": dict(session.judge.unenforced),
         "findings": [finding_to_json(finding) for finding in session.findings],
-        "ledger": [ledger_to_json(entry) for entry in session.leaks.ledger()] if session.leaks else [],
+        "ledger": [ledger_to_json(entry) for entry in session.books.ledger()],
         "ignored": dict(session.leaks.ignored.counts) if session.leaks else {},
         "notes": list(session.recorders.notes),
     }

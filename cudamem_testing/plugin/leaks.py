@@ -6,29 +6,28 @@ and blocks do. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from cudamem_testing.guards import collect_garbage, thawed
-from cudamem_testing.leaks.findings import freed_finding, leak_findings
+from cudamem_testing.leaks.findings import freed_finding, leak_findings, workspace_findings
 from cudamem_testing.leaks.rules import Ignored, Rule
 from cudamem_testing.leaks.settle import Left, Settlement, Step, settle
-from cudamem_testing.model.blocks import Block, LiveSet
+from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.records import LedgerEntry
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.windows import Window
-from cudamem_testing.objects import find_holders
+from cudamem_testing.objects import HolderResult, Reach, find_holders
+from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence, moment_of
 from cudamem_testing.recorders.base import Owned, Recorder
-from cudamem_testing.snapshots.text import live_section
 from cudamem_testing.torch_api import capturing
 from cudamem_testing.windows.grow import Grown, by_size
 from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Span, Tracker
 
+Holders = Mapping[int, HolderResult]
 SEARCH_SECONDS = 5.0
 GROWN_SHOWN = 3
 
@@ -55,15 +54,17 @@ class LeakCheck:
         tracker: Tracker,
         owners: Owners,
         evidence: Evidence,
+        books: Books,
         ignore_below: Callable[[Device], int],
         rules: Sequence[Rule] = (),
     ) -> None:
         self._tracker = tracker
         self._owners = owners
         self._evidence = evidence
+        self._books = books
         self._ignore_below = ignore_below
         self.ignored = Ignored(rules)
-        self._known: dict[Device, set[int]] = {}
+        self._workspaces: dict[Device, set[int]] = {}
 
     def left(self, subject: Subject) -> Left:
         """What the test retains on each device where it is not nothing."""
@@ -83,6 +84,9 @@ class LeakCheck:
         """Settle, and a finding for each cause of what is left."""
         if not any(abs(owned.bytes) >= self._ignore_below(device) for device, owned in self.left(subject).items()):
             return []
+        found = self._known_workspaces(subject)
+        if found:
+            return found
         looked: dict[Verdict, dict[Device, list[Block]]] = {}
 
         def look(step: Step) -> None:
@@ -96,15 +100,55 @@ class LeakCheck:
             if device not in subject.owner.numbers:
                 self._evidence.ledger.enter(device, subject.owner.label, blocks)
             if sum(block.size for block in blocks) >= max(1, self._ignore_below(device)):
-                found += self.ignored.keep(self._held(blocks, severity))
+                holders = _holders(blocks)
+                workspaces = self._find_workspaces(device, blocks, holders, subject)
+                rest = [block for block in blocks if block not in workspaces]
+                found += workspace_findings(workspaces)
+                found += self.ignored.keep(leak_findings(rest, holders, severity))
         return found
+
+    def _known_workspaces(self, subject: Subject) -> list[Finding]:
+        """Workspaces of sizes that were seen before, and nothing else: no settling is owed to them.
+
+        A library takes one for each stream, and takes it again after it was released: without this, each test would
+        release what the next one has to take.
+        """
+        left = self.left(subject)
+        if not all(self._workspaces.get(device) for device in left):
+            return []
+        found: list[Finding] = []
+        for device in left:
+            blocks = self._blocks(device, subject)
+            if not blocks or any(block.size not in self._workspaces[device] for block in blocks):
+                return []
+            holders = _holders(blocks)
+            if any(_held(block, holders) for block in blocks):
+                return []
+            found += workspace_findings(blocks)
+        return found
+
+    def _find_workspaces(
+        self, device: Device, blocks: Sequence[Block], holders: Holders, subject: Subject
+    ) -> list[Block]:
+        """The blocks that no Python object holds and that a library gives back when it is asked.
+
+        It is asked once for each size; from then on a block of that size that nothing holds is taken for one.
+        """
+        unheld = [block for block in blocks if not _held(block, holders)]
+        known = self._workspaces.setdefault(device, set())
+        if any(block.size not in known for block in unheld):
+            self._recorder(device).release()
+            still = {block.order for block in self._blocks(device, subject)}
+            gone = [block for block in unheld if block.order not in still]
+            known.update(block.size for block in gone)
+            return gone
+        return unheld
 
     def _steps(self, subject: Subject) -> list[Step]:
         recorders = self._tracker.recorders
         steps = [
             Step("waiting for the device", lambda: _each(recorder.finish for recorder in recorders)),
             Step("garbage collection", lambda: None if capturing() else collect_garbage(), Verdict.CYCLE),
-            Step("library workspaces", lambda: _each(recorder.release for recorder in recorders), Verdict.WORKSPACE),
         ]
         if subject.release_frames is not None:
             steps.insert(0, Step("frames of the failed test", subject.release_frames, Verdict.TRACEBACK))
@@ -118,7 +162,7 @@ class LeakCheck:
         if device in subject.owner.numbers:
             return [block for block in replayed.live_at() if block.owner == subject.owner.label]
         if not len(replayed.recording.events):
-            known = self._known.get(device, set()) | self._evidence.ledger.entered(device)
+            known = self._books.known(device)
             return [block for block in replayed.live_at() if block.address not in known]
         now = next(window for window in self._tracker.peek(subject.whole) if window.device == device)
         start = moment_of(replayed.recording, now.opened, now.closed)
@@ -135,76 +179,6 @@ class LeakCheck:
             block for block in replayed.live_at(since=start).fresh() if not any(block.order in span for span in foreign)
         ]
 
-    def _held(self, blocks: Sequence[Block], severity: Severity) -> list[Finding]:
-        addresses = [block.address for block in blocks if block.address is not None]
-        with thawed():
-            holders = find_holders(addresses, budget_seconds=SEARCH_SECONDS)
-        return leak_findings(blocks, holders, severity)
-
-    def fixture_made(self, label: str, windows: Sequence[Window]) -> None:
-        """A wider fixture was set up: enter what it allocated, on devices whose blocks carry no owner."""
-        for window in windows:
-            recorder = self._recorder(window.device)
-            if not window.blocks or recorder.tells_owners:
-                continue
-            replayed = self._evidence.replay(window.device)
-            if replayed is not None:
-                start = moment_of(replayed.recording, window.opened, window.closed)
-                self._evidence.ledger.enter(window.device, label, replayed.live_at(since=start).fresh().blocks)
-
-    def begin(self) -> None:
-        """What is live before the first test is nobody's."""
-        for recorder in self._tracker.recorders:
-            if recorder.device not in self._known:
-                self._known[recorder.device] = self._unentered(recorder)
-
-    def border(self, place: str) -> list[Finding]:
-        """At the end of a module: blocks that nobody was blamed for, because every test's counts came out even."""
-        found = []
-        for recorder in self._tracker.recorders:
-            now = self._unentered(recorder)
-            new = now - self._known.get(recorder.device, set())
-            self._known[recorder.device] = now
-            if new:
-                found.append(self._hidden(recorder.device, place, new))
-        return found
-
-    def ledger(self) -> list[LedgerEntry]:
-        """Who left what is live now, largest first."""
-        totals: dict[Device, dict[str, Owned]] = self._owners.ledger()
-        totals.update(self._evidence.ledger.totals())
-        entries = [
-            LedgerEntry(str(device), owner, owned.bytes, owned.blocks)
-            for device, by_owner in totals.items()
-            for owner, owned in by_owner.items()
-        ]
-        return sorted(entries, key=lambda entry: -entry.bytes)
-
-    def _unentered(self, recorder: Recorder) -> set[int]:
-        if recorder.tells_owners:
-            return set()
-        replayed = self._evidence.replay(recorder.device)
-        return set() if replayed is None else self._evidence.ledger.unknown(replayed.recording)
-
-    def _hidden(self, device: Device, place: str, addresses: set[int]) -> Finding:
-        replayed = self._evidence.replay(device)
-        live = replayed.live_at() if replayed is not None else LiveSet(device)
-        blocks = tuple(block for block in live if block.address in addresses)
-        self._evidence.ledger.enter(device, f"{place} (which test is not known)", blocks)
-        section = live_section(replace(live, blocks=blocks, rounding=0), title="still live")
-        size = sum(block.size for block in blocks)
-        return Finding(
-            Kind.LEAK,
-            Verdict.UNATTRIBUTED,
-            Severity.WARN,
-            f"cudamem: {format_size(size)} of {place} is still live, hidden behind equal counts ({device})",
-            bytes=size,
-            device=device,
-            allocated=blocks[0].stack.line if blocks else None,
-            cause=f"leak | {Verdict.UNATTRIBUTED.value} | {place}",
-            details=tuple(section.splitlines()),
-        )
-
     def _recorder(self, device: Device) -> Recorder:
         return next(one for one in self._tracker.recorders if one.device == device)
 
@@ -215,7 +189,7 @@ class LeakCheck:
             return Grown()
         now = self._tracker.read(recorder)
         fresh = replayed.live_at(since=moment_of(replayed.recording, start, now)).fresh().blocks
-        findings = self._held(fresh, Severity.NOTE)
+        findings = leak_findings(fresh, _holders(fresh), Severity.NOTE)
         lines = [line for finding in findings[:GROWN_SHOWN] for line in str(finding).splitlines()]
         return Grown(by_size([block.size for block in fresh]), tuple(lines))
 
@@ -241,3 +215,14 @@ class LeakCheck:
 def _each(actions: Iterable[Callable[[], None]]) -> None:
     for action in actions:
         action()
+
+
+def _holders(blocks: Sequence[Block]) -> Holders:
+    addresses = [block.address for block in blocks if block.address is not None]
+    with thawed():
+        return find_holders(addresses, budget_seconds=SEARCH_SECONDS)
+
+
+def _held(block: Block, holders: Holders) -> bool:
+    holder = holders.get(-1 if block.address is None else block.address)
+    return holder is None or holder.reach is not Reach.NOT_HELD

@@ -22,6 +22,7 @@ from cudamem_testing import torch_api
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
 from cudamem_testing.plugin import keys, markers
+from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import let_go
 from cudamem_testing.plugin.override import override
@@ -94,6 +95,7 @@ class Session:
         self.recorders = Recorders(settings.device, record=settings.stacks, harness=harness_codes())
         self.owners = Owners(self.tracker)
         self.evidence = Evidence(self.tracker, config.rootpath, self.owners.names)
+        self.books = Books(self.tracker, self.owners, self.evidence)
         self.judge = Judge(self.evidence.explainer)
         self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
         self.findings: list[Finding] = []
@@ -134,7 +136,7 @@ class Session:
 
             self.tracker.attach(self.recorders.open(self._say))
             rules = self.settings.ignore
-            self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self._ignore_below, rules)
+            self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self.books, self._ignore_below, rules)
 
     def _say(self, line: str) -> None:
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
@@ -163,7 +165,7 @@ class Session:
             self.prepare()
             limits = self._limits(item)
             if self.settings.on and self.leaks is not None:
-                self.leaks.begin()
+                self.books.begin()
             for recorder in self.tracker.recorders:
                 recorder.wake(limited=special or bool(limits))
             attempt = self._attempts[item.nodeid] = self._attempts.get(item.nodeid, 0) + 1
@@ -228,7 +230,7 @@ class Session:
                 for recorder in self.tracker.recorders:
                     recorder.sleep()
             elif self.leaks is not None and (nextitem is None or nextitem.path != item.path):
-                self.findings += self.leaks.border(item.nodeid.partition("::")[0])
+                self.findings += self.books.border(item.nodeid.partition("::")[0])
         if not failed:
             _fail(found)
         return result
@@ -282,7 +284,7 @@ class Session:
             back()
             running.foreign += windows
             if self.settings.on and self.leaks is not None:
-                self.leaks.fixture_made(f"fixture {name!r}", windows)
+                self.books.fixture_made(f"fixture {name!r}", windows)
             self.fixtures.append(FixtureRecord(name, fixturedef.scope, running.item.nodeid, windows))
             fixturedef.addfinalizer(lambda: self._begin_teardown(fixturedef))  # runs first: the last one added
 

@@ -13,6 +13,7 @@ from cudamem_testing.recorders.capture import OFF, CpuCapture, Refusal
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_records import Recording
 
+EVENTS = 1 << 18
 MOST_STACKS = 20_000
 NO_CACHE = "the CPU allocator keeps no cache: nothing is reserved"
 
@@ -48,7 +49,7 @@ class CpuRecorder:
         if record:
             self._outer = self._native.set_recording(stacks=False, events=False)
             if not self._outer.events:
-                self._native.restart_events()
+                self._native.restart_events(EVENTS)
             self._harness = self._native.swap_stop_codes(harness)
             self.sleep()
 

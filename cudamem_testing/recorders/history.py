@@ -15,7 +15,7 @@ from cudamem_testing.guards import Function, Patches
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.capture import OFF, CudaCapture, Refusal
 
-MAX_ENTRIES = 1_000_000
+MAX_ENTRIES = 100_000
 USERS = "the memory history is the test's own"
 
 

@@ -294,8 +294,11 @@ class Memory:
     def _chosen(self, device: object) -> tuple[Recorder, ...]:
         recorders = self.tracker.recorders
         wanted = None if device is None else Device.parse(device)
-        if wanted is not None:
-            recorders = tuple(recorder for recorder in recorders if wanted.covers(recorder.device))
+        recorders = tuple(
+            recorder
+            for recorder in recorders
+            if (not recorder.device.pseudo if wanted is None else wanted.covers(recorder.device))
+        )
         if not recorders:
             measured = ", ".join(str(recorder.device) for recorder in self.tracker.recorders) or "nothing"
             raise ValueError(f"{wanted or 'a device'} is not measured (measured: {measured})")
