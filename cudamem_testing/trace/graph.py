@@ -1,0 +1,288 @@
+"""The data-flow graph and what can be asked of it.
+
+Tensors are asked for as the text shows them: ``T3`` is a storage, ``T3(v1)`` its contents between two writes. The
+graph's edges are the uses of its nodes: a node that takes ``T3(v1)`` depends on the one that left it.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from ._collector import collector_paused
+from .flow import MEMORY, Diagnostic, Node, replay, steps_of
+from .records import ScopeKind, Storage, Trace
+from .schemas import Effects
+
+Ids: TypeAlias = Literal["first-use", "profiler"]
+"""``first-use``: storages numbered as the text meets them, the same on every device. ``profiler``: torch's numbers."""
+
+_LABEL = re.compile(r"T(\d+)(?:\(v(\d+)\))?")
+
+
+class Name(NamedTuple):
+    """A name given to a tensor."""
+
+    text: str
+    storage: Storage | None
+    """``None`` when nothing in the trace used the tensor."""
+    given: bool = False
+    """Whether the tensor was there before the recording began."""
+
+
+class Edge(NamedTuple):
+    """One node leaves a version that another takes; ``source`` is ``None`` for what existed before."""
+
+    source: int | None
+    target: int
+    storage: Storage
+    version: int
+
+
+class Lifetime(NamedTuple):
+    """How long a storage lived, as far as the trace shows."""
+
+    storage: Storage
+    created: Node | None
+    """``None``: it existed before."""
+    last_used: Node | None
+    """The last node that takes or changes it, its freeing aside."""
+    freed: Node | None
+    """``None``: it outlived the trace."""
+    nodes: int
+    """Nodes between both ends, the ends of the trace standing in for unknown ones."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DataFlow:
+    """Which operator reads, writes, makes and frees which version of which tensor.
+
+    ``str(flow)`` is the text with the default options of :func:`.text.render`.
+    """
+
+    trace: Trace
+    nodes: tuple[Node, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()
+    """Contradictions in the trace; empty for a trace that makes sense."""
+    names: tuple[Name, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+    """What the profile could not tell."""
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """Every dependency, in order of the nodes that take."""
+        authors: dict[tuple[Storage, int], int] = {}
+        edges = []
+        for node in self.nodes:
+            for use in node.uses:
+                if use.before is not None:
+                    source = authors.get((use.storage, use.before))
+                    edges.append(Edge(source, node.index, use.storage, use.before))
+                if use.is_output and use.after is not None:
+                    authors[use.storage, use.after] = node.index
+        return tuple(edges)
+
+    @property
+    def storages(self) -> tuple[Storage, ...]:
+        """Every storage that a node uses, in order of first use."""
+        return tuple(dict.fromkeys(use.storage for node in self.nodes for use in node.uses))
+
+    def numbers(self, ids: Ids = "first-use") -> dict[Storage, int]:
+        """The number of every storage, as in the unfiltered text."""
+        return number_storages(self.nodes, self.names, ids)
+
+    def storage(self, label: str, ids: Ids = "first-use") -> Storage:
+        """The storage of a label, ``T3`` or ``T3(v1)``, or of a name.
+
+        With the profiler's numbers, which storages of one tensor share, it is the last of them.
+
+        Raises:
+            KeyError: when nothing is called so.
+        """
+        return self._resolve(label, ids)[0]
+
+    def readers(self, label: str, ids: Ids = "first-use") -> tuple[Node, ...]:
+        """The nodes that take ``T3(v1)``, or any version of ``T3``; being freed is not being read."""
+        storage, version = self._resolve(label, ids)
+        return tuple(
+            node
+            for node, use in self._uses(storage)
+            if node.name != MEMORY and use.before is not None and version in (None, use.before)
+        )
+
+    def writer(self, label: str, ids: Ids = "first-use") -> Node | None:
+        """The node that left ``T3(v1)``, or the first version of ``T3``; ``None`` for what existed before."""
+        storage, version = self._resolve(label, ids)
+        return next(
+            (node for node, use in self._uses(storage) if use.is_output and use.after == (version or 0)),
+            None,
+        )
+
+    def freed(self, label: str, ids: Ids = "first-use") -> Node | None:
+        """The node after which ``T2`` is gone; ``None`` when it outlives the trace."""
+        return self.lifetime(label, ids).freed
+
+    def lifetime(self, label: str, ids: Ids = "first-use") -> Lifetime:
+        """Creation, last use and freeing of a storage."""
+        storage, _ = self._resolve(label, ids)
+        return self._lifetime(storage, self._uses(storage))
+
+    def longest_lived(self, count: int = 10) -> tuple[Lifetime, ...]:
+        """The storages that were made in the trace and live over the most nodes, longest first."""
+        uses: dict[Storage, list[tuple[Node, Any]]] = {}
+        for node in self.nodes:
+            for use in node.uses:
+                uses.setdefault(use.storage, []).append((node, use))
+        lifetimes = [self._lifetime(storage, pairs) for storage, pairs in uses.items()]
+        made = [lifetime for lifetime in lifetimes if lifetime.created is not None]
+        made.sort(key=lambda lifetime: -lifetime.nodes)
+        return tuple(made[:count])
+
+    def regions(self, node: Node) -> tuple[str, ...]:
+        """The names of the annotations around a node, from the outside in."""
+        return tuple(region.name for region in self.trace.regions_at(node.start, node.thread))
+
+    def text(self, **options: Any) -> str:
+        """The graph as text; options as in :func:`.text.render`."""
+        from .text import render
+
+        return render(self, **options)
+
+    def to_dict(self, ids: Ids = "first-use") -> dict[str, Any]:
+        """The graph as plain JSON types. Sizes are bytes; no times, addresses or thread ids."""
+        numbers = self.numbers(ids)
+
+        def label(storage: Storage, version: int | None) -> list[Any]:
+            return [f"T{numbers[storage]}", version]
+
+        return {
+            "tensors": [
+                {
+                    "id": f"T{numbers[storage]}",
+                    "device": storage.device,
+                    "bytes": storage.nbytes,
+                    "names": [name.text for name in self.names if name.storage is storage],
+                }
+                for storage in sorted(self.storages, key=numbers.__getitem__)
+            ],
+            "nodes": [
+                {
+                    "operator": node.name,
+                    "thread": node.thread,
+                    "regions": list(self.regions(node)),
+                    "modules": list(node.scope.path(ScopeKind.MODULE)),
+                    "backward": node.scope.backward,
+                    "reads": [label(use.storage, use.before) for use in node.inputs],
+                    "writes": [label(use.storage, use.after) for use in node.outputs],
+                    "frees": [f"T{numbers[use.storage]}" for use in node.uses if use.is_freed],
+                    "intermediates": [f"T{numbers[storage]}" for storage in node.intermediates],
+                }
+                for node in self.nodes
+            ],
+            "diagnostics": [str(diagnostic) for diagnostic in self.diagnostics],
+            "notes": list(self.notes),
+        }
+
+    def to_dot(self, ids: Ids = "first-use") -> str:
+        """The graph for Graphviz: operators are boxes, tensor versions the labels of the arrows between them."""
+        numbers = self.numbers(ids)
+        names = {name.storage: name.text for name in self.names}
+        edges = self.edges
+        lines = ["digraph data_flow {", '  node [shape=box, fontname="monospace"];']
+        shown = {edge.target for edge in edges} | {edge.source for edge in edges}
+        lines += [
+            f"  n{node.index} [label={_quoted(short_name(node.name))}];"
+            for node in self.nodes
+            if node.index in shown and node.name != MEMORY
+        ]
+        before = dict.fromkeys(edge.storage for edge in edges if edge.source is None)
+        for storage in before:
+            name = names.get(storage)
+            text = f"T{numbers[storage]}" + ("" if name is None else f" {name}")
+            lines.append(f"  t{numbers[storage]} [label={_quoted(text)}, shape=ellipse];")
+        for edge in edges:
+            target = self.nodes[edge.target]
+            if target.name == MEMORY or (edge.source is not None and self.nodes[edge.source].name == MEMORY):
+                continue
+            source = f"t{numbers[edge.storage]}" if edge.source is None else f"n{edge.source}"
+            text = f"T{numbers[edge.storage]}(v{edge.version})"
+            lines.append(f"  {source} -> n{edge.target} [label={_quoted(text)}];")
+        return "\n".join([*lines, "}"])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _uses(self, storage: Storage) -> Iterator[tuple[Node, Any]]:
+        return ((node, use) for node in self.nodes for use in node.uses if use.storage is storage)
+
+    def _lifetime(self, storage: Storage, uses: Iterable[tuple[Node, Any]]) -> Lifetime:
+        created = freed = last_used = None
+        for node, use in uses:
+            created = node if use.before is None else created
+            freed = node if use.after is None else freed
+            last_used = last_used if use.after is None and node.name == MEMORY else node
+        first = 0 if created is None else created.index
+        last = len(self.nodes) if freed is None else freed.index
+        return Lifetime(storage, created, last_used, freed, last - first)
+
+    def _resolve(self, label: str, ids: Ids) -> tuple[Storage, int | None]:
+        for name in self.names:
+            if name.text == label and name.storage is not None:
+                return name.storage, None
+        match = _LABEL.fullmatch(label)
+        if match is not None:
+            number = int(match[1])
+            found = [storage for storage, place in self.numbers(ids).items() if place == number]
+            if found:
+                return found[-1], None if match[2] is None else int(match[2])
+        raise KeyError(f"no tensor is called {label!r}: write T3, T3(v1) or one of the names that were given")
+
+
+def data_flow(trace: Trace, names: tuple[Name, ...] = ()) -> DataFlow:
+    """The data flow of a trace. It always finishes: what does not fit becomes a diagnostic."""
+    with collector_paused():
+        nodes, diagnostics = replay(steps_of(trace, Effects()))
+    missing = tuple(f"recorded without {flag}" for flag in trace.missing)
+    return DataFlow(trace, tuple(nodes), tuple(diagnostics), names, trace.notes + missing)
+
+
+def number_storages(nodes: Iterable[Node], names: Iterable[Name], ids: Ids) -> dict[Storage, int]:
+    """Number the storages of some nodes.
+
+    By first use: what was there before and has a name comes first, in the order of the names, so that the numbers of a
+    function's arguments do not depend on what it does; then the storages as the nodes use them; and last intermediates,
+    which texts do not show.
+
+    Raises:
+        ValueError: for numbers of another kind.
+    """
+    check_ids(ids)
+    found: dict[Storage, None] = {name.storage: None for name in names if name.given and name.storage is not None}
+    uses = [use for node in nodes for use in node.uses]
+    found.update(dict.fromkeys(use.storage for use in uses if not use.is_intermediate))
+    found.update(dict.fromkeys(use.storage for use in uses))
+    if ids == "profiler":
+        return {storage: storage.number for storage in found}
+    return {storage: number for number, storage in enumerate(found)}
+
+
+def check_ids(ids: str) -> None:
+    """Refuse numbers that do not exist.
+
+    Raises:
+        ValueError: with those that do.
+    """
+    if ids not in get_args(Ids):
+        raise ValueError(f"ids={ids!r} is not known: write ids='first-use' or ids='profiler'")
+
+
+def short_name(name: str) -> str:
+    """An operator's name as texts show it: without the namespace of autograd's own nodes."""
+    return name.replace("torch::autograd::", "")
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

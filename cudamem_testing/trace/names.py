@@ -1,0 +1,93 @@
+"""Names for tensors in a trace, by address.
+
+A trace knows storages, not variables. What a caller passes by name is noted as addresses while the tensors live; when
+the trace is read the addresses become storages. Several storages may have had one address, one after the other: a
+tensor that was there before the recording is the first of them, one that is there at its end the last.
+
+Containers are looked into without running code of their classes; parameters of modules are named as in
+``named_parameters()``. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, cast
+
+from ._torch import address_of, gradient_of, is_module, is_tensor
+from .graph import Name
+from .records import Storage, Trace
+
+
+class Address(NamedTuple):
+    """Where a named tensor's storage lies; ``place`` is ``None`` for a tensor without one."""
+
+    text: str
+    place: tuple[str, int] | None
+    given: bool
+    """Whether the tensor was there before the recording began."""
+
+
+def named_tensors(name: str, value: object) -> Iterator[tuple[str, Any]]:
+    """Every tensor in a value: itself, in lists, tuples and dicts however deep, and the parameters of modules.
+
+    ``x``, ``xs[0]``, ``batch.mask``, ``model.layers.0.weight``; a dict without a name of its own lends its keys.
+    """
+    pending: list[tuple[str, object]] = [(name, value)]
+    seen: set[int] = set()
+    while pending:
+        name, value = pending.pop()
+        kind = type(value)
+        if is_tensor(value):
+            yield name, value
+            continue
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        parts: Iterable[tuple[str, object]] = ()
+        if issubclass(kind, dict):
+            items: Iterable[tuple[object, object]] = dict.items(cast("dict[object, object]", value))
+            parts = [(_joined(name, str(key)), part) for key, part in items if type(key) in (str, int)]
+        elif issubclass(kind, list):
+            parts = _numbered(name, list.__iter__(cast("list[object]", value)))
+        elif issubclass(kind, tuple):
+            parts = _numbered(name, tuple.__iter__(cast("tuple[object, ...]", value)))
+        elif is_module(value):
+            fields: dict[str, dict[str, object]] = object.__getattribute__(value, "__dict__")
+            tables = (fields.get(table) or {} for table in ("_parameters", "_modules"))
+            parts = [(_joined(name, key), part) for table in tables for key, part in dict.items(table)]
+        pending.extend(reversed(list(parts)))
+
+
+def addresses(name: str, value: object, *, given: bool = False) -> list[Address]:
+    """The addresses of every tensor in a value."""
+    return [Address(text, address_of(tensor), given) for text, tensor in named_tensors(name, value)]
+
+
+def with_gradients(addressed: Iterable[Address], tensors: Iterable[Any]) -> Iterator[Address]:
+    """The addresses, each followed by that of its tensor's gradient as it is now, if there is one."""
+    for address, tensor in zip(addressed, tensors, strict=True):
+        yield address
+        gradient = None if tensor is None else gradient_of(tensor)
+        if gradient is not None:
+            yield Address(f"{address.text}.grad", address_of(gradient), False)
+
+
+def resolve(addressed: Iterable[Address], trace: Trace) -> tuple[Name, ...]:
+    """The storages at the addresses."""
+    by_place: dict[tuple[str, int], list[Storage]] = {}
+    for known in sorted(trace.storages, key=lambda storage: storage.allocation):
+        by_place.setdefault((known.device, known.pointer), []).append(known)
+    names = []
+    for address in addressed:
+        found = by_place.get(address.place) if address.place is not None else None
+        storage = None if not found else found[0] if address.given else found[-1]
+        names.append(Name(address.text, storage, address.given))
+    return tuple(names)
+
+
+def _numbered(name: str, parts: Iterable[object]) -> Iterator[tuple[str, object]]:
+    return ((f"{name}[{place}]", part) for place, part in enumerate(parts))
+
+
+def _joined(name: str, part: str) -> str:
+    return f"{name}.{part}" if name else part

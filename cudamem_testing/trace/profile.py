@@ -1,0 +1,227 @@
+"""Recording a piece of code and analysing what was recorded; without pytest.
+
+::
+
+    profile = MemoryProfile()(train_step, model=model, x=x)
+    print(profile.data_flow())
+
+    with MemoryProfile() as profile:
+        with profile.region("forward"):
+            loss = model(x).sum()
+        profile.name(loss=loss)
+
+torch has one profiler a process. Starting a second one inside the first ends the first, so an open one is an error
+before anything starts; and whatever happens inside, ours is stopped. Tensors are never kept: named ones are noted by
+address, and of those that the block may drop only weak references are held. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import FunctionType, TracebackType
+from typing import Any
+
+from ._torch import disable_profiler, event_tree, finished_results, new_profiler, profiler_is_running
+from .graph import DataFlow, data_flow
+from .names import Address, addresses, named_tensors, resolve, with_gradients
+from .reader import read_events
+from .records import Trace
+
+_FLAGS = ("record_shapes", "profile_memory", "with_stack")
+_ESSENTIAL = _FLAGS[:2]
+
+
+class MemoryProfile:
+    """One recording and its analysis.
+
+    Use it once: as a context manager, or by calling it with a function and its arguments. Threads that the code starts
+    are not recorded by torch's profiler; those of autograd are.
+
+    Args:
+        collect: collect garbage before the recording ends. The profiler keeps tensors of ``vmap`` and ``jvp`` calls in
+            reference cycles, and what cycles hold is freed at a moment that nobody chose.
+    """
+
+    def __init__(self, *, collect: bool = True) -> None:
+        self._collect = collect
+        self._profiler: Any = None
+        self._python_profiler: Any = None
+        self._mark: AbstractContextManager[object] | None = None
+        self._results: Any = None
+        self._trace: Trace | None = None
+        self._flow: DataFlow | None = None
+        self._missing: tuple[str, ...] = ()
+        self._addresses: list[Address] = []
+        self._tensors: list[weakref.ref[Any]] = []
+
+    def __call__(self, function: Callable[..., object], /, *args: object, **kwargs: object) -> MemoryProfile:
+        """Record one call; arguments and results get names.
+
+        Keyword arguments have their own, positional ones those of the function's parameters; results that come in a
+        dict are named by its keys, others ``out`` or ``out[0]``. Gradients found afterwards are called ``x.grad``.
+
+        Raises:
+            RuntimeError: when a profiler records already, or this one was used before.
+            Exception: whatever the function raises; the profiler is stopped.
+        """
+        self._check_fresh()
+        for name, value in (*zip(_argument_names(function, len(args)), args, strict=True), *kwargs.items()):
+            self._note(name, value, given=True)
+        with self:
+            result = function(*args, **kwargs)
+            self._note("" if issubclass(type(result), dict) else "out", result, given=False)
+        return self
+
+    def __enter__(self) -> MemoryProfile:
+        """Start recording.
+
+        Raises:
+            RuntimeError: when a profiler records already, or this one was used before.
+        """
+        self._check_fresh()
+        profiler = new_profiler()
+        self._python_profiler = sys.getprofile()
+        try:
+            profiler.start()
+        except BaseException:
+            disable_profiler()
+            self._restore_python_profiler()
+            raise
+        self._profiler = profiler
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop recording, whatever happened."""
+        profiler, self._profiler = self._profiler, None
+        try:
+            self._end_mark()
+            if self._collect and error is None:
+                gc.collect()
+            tensors = [reference() for reference in self._tensors]
+            self._addresses = list(with_gradients(self._addresses, tensors))
+        finally:
+            self._tensors = []
+            try:
+                profiler.stop()
+            finally:
+                disable_profiler()
+                self._restore_python_profiler()
+        self._results = finished_results(profiler)
+
+    def name(self, **tensors: object) -> None:
+        """Name tensors that live when the recording ends; containers and modules name what they hold.
+
+        Raises:
+            RuntimeError: outside of the recording.
+        """
+        if self._profiler is None:
+            raise RuntimeError("name() works inside the recording: call it in the with block of MemoryProfile")
+        for name, value in tensors.items():
+            self._note(name, value, given=False)
+
+    @staticmethod
+    def region(name: str) -> AbstractContextManager[object]:
+        """Name what happens inside, for texts with ``regions=True``; torch's ``record_function``."""
+        from torch.profiler import record_function
+
+        return record_function(name)
+
+    def mark(self, name: str) -> None:
+        """Name what happens from here to the next mark, or to the end of the recording.
+
+        Raises:
+            RuntimeError: outside of the recording.
+        """
+        if self._profiler is None:
+            raise RuntimeError("mark() works inside the recording: call it in the with block of MemoryProfile")
+        self._end_mark()
+        self._mark = self.region(name)
+        self._mark.__enter__()
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded, read when first asked for.
+
+        Raises:
+            RuntimeError: while it is recorded, or before.
+        """
+        if self._trace is None:
+            if self._results is None:
+                raise RuntimeError("nothing is recorded yet: leave the with block of MemoryProfile first")
+            self._trace = read_events(event_tree(self._results), missing=self._missing)
+            self._results = None
+        return self._trace
+
+    def data_flow(self) -> DataFlow:
+        """Which operator reads, writes, makes and frees which version of which tensor."""
+        if self._flow is None:
+            trace = self.trace
+            self._flow = data_flow(trace, resolve(self._addresses, trace))
+        return self._flow
+
+    def _end_mark(self) -> None:
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
+
+    def _check_fresh(self) -> None:
+        if self._profiler is not None or self._results is not None or self._trace is not None:
+            raise RuntimeError("a MemoryProfile records once: make a new one")
+        if profiler_is_running():
+            raise RuntimeError(
+                "a torch profiler is recording already, and a second one would end it: stop it before the memory "
+                "profile starts, or analyse its own recording with from_profile(prof)"
+            )
+
+    def _note(self, name: str, value: object, *, given: bool) -> None:
+        """Note addresses now, and the tensors weakly: their gradients are asked for at the end."""
+        self._addresses += addresses(name, value, given=given)
+        self._tensors += [weakref.ref(tensor) for _, tensor in named_tensors(name, value)]
+
+    def _restore_python_profiler(self) -> None:
+        """Give ``sys.setprofile`` back what the profiler's Python tracer took away."""
+        previous, self._python_profiler = self._python_profiler, None
+        if previous is None or sys.getprofile() is previous:
+            return
+        if callable(previous):
+            sys.setprofile(previous)
+        else:  # cProfile up to Python 3.11 is no function, and switches itself on
+            previous.enable()
+
+
+def from_profile(prof: Any) -> MemoryProfile:
+    """The analysis of a profile that the caller recorded with ``torch.profiler``.
+
+    Without ``with_stack=True`` modules, optimizers and lines are unknown, which the result notes.
+
+    Args:
+        prof: a stopped ``torch.profiler.profile`` or ``torch.autograd.profiler.profile``.
+
+    Raises:
+        ValueError: when it was recorded without shapes or memory; the message names every missing flag.
+        RuntimeError: when it has not stopped.
+    """
+    missing = tuple(f"{flag}=True" for flag in _FLAGS if not getattr(prof, flag, False))
+    if any(f"{flag}=True" in missing for flag in _ESSENTIAL):
+        raise ValueError(f"{', '.join(missing)} required for memory profiling.")
+    results = finished_results(prof)
+    if results is None:
+        raise RuntimeError("the profile has nothing recorded: leave its with block, or call stop(), first")
+    profile = MemoryProfile()
+    profile._missing = missing
+    profile._results = results
+    return profile
+
+
+def _argument_names(function: Callable[..., object], count: int) -> Sequence[str]:
+    """Names for positional arguments: a plain function's parameters, else ``arg0``."""
+    known: tuple[str, ...] = ()
+    if type(function) is FunctionType:
+        known = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return [known[place] if place < len(known) else f"arg{place}" for place in range(count)]

@@ -1,0 +1,198 @@
+"""Data flow as text: a row a node, ``operator  inputs  ->  outputs``.
+
+::
+
+    x:       T0
+    w:       T1
+    w.grad:  T5
+
+    aten::mul                 T0(v0), T1(v0)   ->  T2(v0)
+    aten::sin                 T2(v0)           ->  T3(v0)
+    SinBackward0              T2(v0), T4(v0)   ->  T6(v0)
+    [memory]                  T2(v0*)          ->
+
+``T2`` is a storage, ``v0`` its contents between two writes, ``*`` marks the read after which it is freed. Nodes that
+touch nothing that is shown have no row.
+
+The text is made to be compared: it holds no addresses, times or paths, numbers are given by first use among what is
+shown, operands stand in the order of the operator's arguments, and lists longer than a column go on in the next line.
+``ids="profiler"`` is another dialect, that of torch's own tests: the profiler's numbers in ascending order, columns of
+fixed width that long rows break, so that texts written for those tests can be used here as they are.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from ..model.sizes import parse_size
+from .aliases import fold_device_families
+from .flow import MEMORY, Node, Use
+from .graph import DataFlow, Ids, Name, check_ids, number_storages, short_name
+from .records import Storage
+
+NAME_COLUMN, INPUT_COLUMN, LABEL_COLUMN = 25, 15, 8
+"""Least widths, of operators, of inputs and of the names above."""
+LIST_WIDTH = 48
+"""Where a list of tensors goes on in the next line."""
+RULE_WIDTH = 80
+"""Of the line that names a region."""
+
+
+class Row(NamedTuple):
+    """A node's line before it is padded."""
+
+    region: tuple[str, ...]
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def render(
+    flow: DataFlow,
+    *,
+    ids: Ids = "first-use",
+    min_bytes: int | str = 0,
+    include: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] = (),
+    regions: bool = False,
+    frees: bool = True,
+    device_aliases: bool = False,
+) -> str:
+    """The text of a data flow.
+
+    Args:
+        flow: the graph; its names head the text.
+        ids: ``"first-use"``, or ``"profiler"`` for the numbers and the layout of torch's own tests.
+        min_bytes: leave out storages smaller than this, except those with a name; an ``int`` or a size as ``"4KiB"``.
+        include: show only operators of these names, ``[memory]`` being one; ``*`` and ``?`` as in file names.
+        exclude: do not show operators of these names.
+        regions: name the annotations (``record_function``, optimizer steps) around the rows in lines of their own.
+        frees: show what is freed; otherwise rows that only free disappear, and so does the ``*``.
+        device_aliases: give families of operators that differ by device one name and one row (:mod:`.aliases`).
+
+    Raises:
+        ValueError: for an unknown kind of ids or a size that cannot be read.
+    """
+    check_ids(ids)
+    if device_aliases:
+        flow = fold_device_families(flow)
+    nodes = _selected(flow.nodes, include, exclude)
+    is_shown = _size_filter(parse_size(min_bytes), flow.names)
+    nodes = [node for node in (_without_hidden(node, is_shown, frees) for node in nodes) if node is not None]
+    numbers = number_storages(nodes, flow.names, ids)
+    for name in flow.names:
+        if name.storage is not None:
+            numbers.setdefault(name.storage, name.storage.number if ids == "profiler" else len(numbers))
+    rows = [_row(node, numbers, ids, frees, flow.regions(node) if regions else ()) for node in nodes]
+    return "\n".join(
+        _torch_layout(flow.names, rows, numbers) if ids == "profiler" else _layout(flow.names, rows, numbers)
+    )
+
+
+def _selected(
+    nodes: Iterable[Node], include: str | Iterable[str] | None, exclude: str | Iterable[str]
+) -> Sequence[Node]:
+    wanted = None if include is None else _patterns(include)
+    unwanted = _patterns(exclude)
+    return [
+        node for node in nodes if (wanted is None or _matches(node.name, wanted)) and not _matches(node.name, unwanted)
+    ]
+
+
+def _patterns(patterns: str | Iterable[str]) -> tuple[str, ...]:
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a pattern fits a name, as the trace or as the text has it; ``[memory]`` stands for itself."""
+    return any(
+        pattern == spelt or fnmatchcase(spelt, pattern) for pattern in patterns for spelt in (name, short_name(name))
+    )
+
+
+def _size_filter(min_bytes: int, names: Iterable[Name]) -> Callable[[Storage], bool]:
+    named = {name.storage for name in names}
+    return lambda storage: storage.nbytes >= min_bytes or storage in named
+
+
+def _without_hidden(node: Node, is_shown: Callable[[Storage], bool], frees: bool) -> Node | None:
+    """The node with only the uses that the text shows, or ``None`` when there are none."""
+    uses = tuple(use for use in node.uses if is_shown(use.storage) and not use.is_intermediate)
+    if not frees and node.name == MEMORY:
+        uses = tuple(use for use in uses if not use.is_freed)
+    return None if not uses else Node(node.index, node.event, node.name, node.start, node.thread, node.scope, uses)
+
+
+def _row(node: Node, numbers: dict[Storage, int], ids: Ids, frees: bool, region: tuple[str, ...]) -> Row:
+    uses = node.uses
+    if ids == "profiler":
+        uses = tuple(sorted(uses, key=lambda use: (use.storage.number, use.storage.allocation)))
+
+    def read(use: Use) -> str:
+        return f"T{numbers[use.storage]}(v{use.before}{'*' if frees and use.is_freed else ''})"
+
+    return Row(
+        region,
+        short_name(node.name),
+        tuple(read(use) for use in uses if use.is_input),
+        tuple(f"T{numbers[use.storage]}(v{use.after})" for use in uses if use.is_output),
+    )
+
+
+def _torch_layout(names: Sequence[Name], rows: Sequence[Row], numbers: dict[Storage, int]) -> list[str]:
+    """The layout of torch's tests: fixed columns, and a gradient's label one column wider than the others."""
+    lines = [f"{name.text + ':':<{8 + name.text.endswith('.grad')}} {_number(name, numbers)}" for name in names]
+    lines += [""] if names else []
+    region: tuple[str, ...] = ()
+    for row in rows:
+        lines += _region_line(region, row.region)
+        region = row.region
+        lines.append(
+            f"{row.name:<{NAME_COLUMN}} {', '.join(row.inputs):<{INPUT_COLUMN}}  ->  {', '.join(row.outputs)}".rstrip()
+        )
+    return lines
+
+
+def _layout(names: Sequence[Name], rows: Sequence[Row], numbers: dict[Storage, int]) -> list[str]:
+    """Our layout: columns as wide as their longest cell, long lists wrapped."""
+    label = max([LABEL_COLUMN, *(len(name.text) + 1 for name in names)])
+    lines = [f"{name.text + ':':<{label}} {_number(name, numbers)}" for name in names]
+    lines += [""] if names and rows else []
+    cells = [(row, _wrapped(row.inputs), _wrapped(row.outputs)) for row in rows]
+    name_width = max([NAME_COLUMN, *(len(row.name) for row in rows)])
+    input_width = max([INPUT_COLUMN, *(len(line) for _, inputs, _ in cells for line in inputs)])
+    region: tuple[str, ...] = ()
+    for row, inputs, outputs in cells:
+        lines += _region_line(region, row.region)
+        region = row.region
+        for place in range(max(len(inputs), len(outputs))):
+            name, arrow = (row.name, "->") if place == 0 else ("", "")
+            left = inputs[place] if place < len(inputs) else ""
+            right = outputs[place] if place < len(outputs) else ""
+            lines.append(f"{name:<{name_width}} {left:<{input_width}}  {arrow:<2}  {right}".rstrip())
+    return lines
+
+
+def _number(name: Name, numbers: dict[Storage, int]) -> str:
+    return "unused" if name.storage is None else f"T{numbers[name.storage]}"
+
+
+def _region_line(previous: tuple[str, ...], current: tuple[str, ...]) -> list[str]:
+    if previous == current:
+        return []
+    return [f"-- {' / '.join(current) or '(no region)'} ".ljust(RULE_WIDTH, "-")]
+
+
+def _wrapped(labels: Sequence[str]) -> list[str]:
+    """Labels joined by commas, in lines of at most ``LIST_WIDTH`` characters; one line at least."""
+    lines = [""]
+    for place, label in enumerate(labels):
+        piece = label + ("," if place < len(labels) - 1 else "")
+        if lines[-1] and len(lines[-1]) + 1 + len(piece) > LIST_WIDTH:
+            lines.append(piece)
+        else:
+            lines[-1] = f"{lines[-1]} {piece}" if lines[-1] else piece
+    return lines

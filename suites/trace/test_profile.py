@@ -1,0 +1,261 @@
+"""Recording: what is named, what is refused, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+
+import pytest
+import torch
+from torch.profiler import profile
+
+from cudamem_testing.trace import MemoryProfile, PythonCall, from_profile
+from cudamem_testing.trace._torch import profiler_is_running
+
+FLAGS = {"record_shapes": True, "profile_memory": True, "with_stack": True}
+
+
+def header(profile):
+    return str(profile.data_flow()).split("\n\n")[0].splitlines()
+
+
+def test_arguments_and_results_are_named():
+    def f(a, b, *, model, batch):
+        loss = (model(a) * b + batch["mask"] + batch["parts"][0]).sum()
+        loss.backward()
+        return a * 2, [b + 1]
+
+    p = MemoryProfile()(
+        f,
+        torch.ones(2, 3),
+        torch.ones(1),
+        model=torch.nn.Sequential(torch.nn.Linear(3, 4)),
+        batch={"mask": torch.ones(4), "parts": (torch.ones(1),)},
+    )
+    assert [line.split(":")[0] for line in header(p)] == [
+        "a",
+        "b",
+        "model.0.weight",
+        "model.0.weight.grad",
+        "model.0.bias",
+        "model.0.bias.grad",
+        "batch.mask",
+        "batch.parts[0]",
+        "out[0]",
+        "out[1][0]",
+    ]
+    assert [line.split()[-1] for line in header(p)[:3]] == ["T0", "T1", "T2"]
+    flow = p.data_flow()
+    assert [node.name for node in flow.readers("a")] == ["aten::linear", "AddmmBackward0", "aten::mul"]
+    assert flow.writer("model.0.weight.grad").name == "AddmmBackward0"
+
+
+def test_results_without_a_dict_are_called_out_and_callables_without_names_get_numbers():
+    p = MemoryProfile(collect=False)(torch.mul, torch.ones(3), torch.ones(3))
+    assert header(p) == ["arg0:    T0", "arg1:    T1", "out:     unused"]
+    p = MemoryProfile(collect=False)(lambda x: x.sin().cos(), torch.ones(3))
+    assert header(p)[-1] == "out:     unused"
+    p = MemoryProfile(collect=False)(lambda x: x.sin_(), torch.ones(3))
+    assert header(p) == ["x:       T0", "out:     T0"]
+
+
+def test_the_block_form_with_names_regions_and_marks():
+    x = torch.ones(8, requires_grad=True)
+    with MemoryProfile() as p:
+        with p.region("forward"):
+            loss = (x * 2).sum()
+        p.mark("backward")
+        loss.backward()
+        p.mark("after")
+        y = x.detach() + 1
+        y.neg_()
+        p.name(y=y, x=x, gone=torch.ones(3))
+    text = p.data_flow().text(regions=True, frees=False)
+    assert [line.strip("- ") for line in text.splitlines() if line.startswith("--")] == ["forward", "backward", "after"]
+    assert [line.split(":")[0] for line in header(p)] == ["y", "x", "x.grad", "gone"]
+
+
+def test_two_storages_at_one_address_are_told_apart():
+    with MemoryProfile(collect=False) as p:
+        for _ in range(3):
+            x = torch.ones(1000)
+            x.sin_()
+            del x
+    rows = [line.split() for line in str(p.data_flow()).splitlines()]
+    assert [row[-1] for row in rows if row[0] == "aten::sin_"] == ["T0(v1)", "T1(v1)", "T2(v1)"]
+
+
+def test_an_open_profiler_is_an_error_before_anything_starts():
+    ran = []
+    with profile(**FLAGS) as prof:
+        with pytest.raises(RuntimeError, match="a torch profiler is recording already"):
+            MemoryProfile()(ran.append, 1)
+        with pytest.raises(RuntimeError, match="a torch profiler is recording already"), MemoryProfile():
+            ran.append(2)
+        torch.ones(3).sin()
+    assert ran == []
+    assert [node.name for node in from_profile(prof).data_flow().nodes if node.name != "[memory]"] == [
+        "aten::ones",
+        "aten::sin",
+    ]
+
+
+def test_an_exception_comes_through_and_no_profiler_is_left_running():
+    def fail(x):
+        x.sin()
+        raise LookupError("mine")
+
+    p = MemoryProfile()
+    with pytest.raises(LookupError, match="mine"):
+        p(fail, torch.ones(3))
+    assert not profiler_is_running()
+    assert p.data_flow().nodes[0].name == "aten::sin"
+    MemoryProfile(collect=False)(torch.sin, torch.ones(3))
+
+
+def test_a_profiler_that_cannot_start_leaves_nothing_running(monkeypatch):
+    class Broken:
+        def start(self):
+            self.inner = profile(**FLAGS)
+            self.inner.start()
+            raise OSError("no start")
+
+    monkeypatch.setattr("cudamem_testing.trace.profile.new_profiler", Broken)
+    with pytest.raises(OSError, match="no start"):
+        MemoryProfile()(torch.sin, torch.ones(3))
+    assert not torch._C._autograd._profiler_enabled()
+    torch.autograd.profiler._is_profiler_enabled = False  # the broken stand-in's own leftover
+
+
+def test_a_profile_records_once():
+    p = MemoryProfile(collect=False)(torch.sin, torch.ones(3))
+    with pytest.raises(RuntimeError, match="records once: make a new one"):
+        p(torch.sin, torch.ones(3))
+    with pytest.raises(RuntimeError, match=r"name\(\) works inside the recording"):
+        p.name(x=torch.ones(1))
+    with pytest.raises(RuntimeError, match=r"mark\(\) works inside the recording"):
+        p.mark("late")
+    with pytest.raises(RuntimeError, match="nothing is recorded yet"):
+        MemoryProfile().data_flow()
+    with MemoryProfile(collect=False) as inside, pytest.raises(RuntimeError, match="nothing is recorded yet"):
+        inside.data_flow()
+
+
+def test_no_tensor_is_kept():
+    x = torch.ones(10)
+    gone = weakref.ref(x)
+    with MemoryProfile() as p:
+        p.name(x=x)
+        del x
+    assert gone() is None
+    y = torch.ones(10)
+    gone = weakref.ref(y)
+    p = MemoryProfile()(lambda y: {"z": y * 2}, y=y)
+    p.data_flow()
+    del y
+    assert gone() is None
+    assert not [o for o in gc.get_referrers(p) if isinstance(o, torch.Tensor)]
+
+
+def test_what_cycles_hold_is_freed_before_the_recording_ends():
+    def cyclic(x):
+        box = [x.sin()]
+        box[0].neg_()
+        box.append(box)
+
+    def freed(collect):
+        flow = MemoryProfile(collect=collect)(cyclic, x=torch.ones(64)).data_flow()
+        return flow.freed("T1") is not None
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert (freed(True), freed(False)) == (True, False)
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def test_a_python_profiler_of_the_users_own_is_put_back():
+    seen = []
+
+    def mine(frame, event, arg):
+        if event == "call":
+            seen.append(frame.f_code.co_name)
+
+    def later():
+        pass
+
+    sys.setprofile(mine)
+    try:
+        MemoryProfile(collect=False)(torch.sin, torch.ones(3))
+        assert sys.getprofile() is mine
+        later()
+    finally:
+        sys.setprofile(None)
+    assert "later" in seen
+
+
+def test_code_of_tensors_modules_and_containers_is_not_run():
+    class Loud(torch.nn.Module):
+        def __getattr__(self, name):
+            if name in ("parameters", "named_parameters"):
+                raise AssertionError("asked")
+            return super().__getattr__(name)
+
+        def named_parameters(self, *args, **kwargs):
+            raise AssertionError("asked")
+
+    class Sly(dict):
+        def items(self):
+            raise AssertionError("asked")
+
+    class Mean:
+        @property
+        def __class__(self):
+            raise AssertionError("asked")
+
+    loud = Loud()
+    loud.weight = torch.nn.Parameter(torch.ones(2))
+    p = MemoryProfile(collect=False)(
+        lambda **given: torch.ones(1),
+        loud=loud,
+        sly=Sly(x=torch.ones(2)),
+        mean=Mean(),
+        meta=torch.ones(2, device="meta"),
+    )
+    assert [line.split(":")[0] for line in header(p)] == ["loud.weight", "sly.x", "meta", "out"]
+
+
+def test_self_containing_arguments_are_looked_into_once():
+    box = [torch.ones(2)]
+    box.append(box)
+    p = MemoryProfile(collect=False)(lambda box: box[0].neg_(), box=box)
+    assert header(p) == ["box[0]:  T0", "out:     T0"]
+
+
+def test_a_profile_without_stacks_is_analysed_with_a_note():
+    with profile(record_shapes=True, profile_memory=True) as prof:
+        torch.ones(3).sin_()
+    flow = from_profile(prof).data_flow()
+    assert flow.notes == ("recorded without with_stack=True",)
+    assert not [event for event in flow.trace.events if isinstance(event, PythonCall)]
+
+
+def test_the_profiler_inside_is_accepted_too_and_an_unfinished_one_is_an_error():
+    prof = profile(**FLAGS)
+    with pytest.raises(RuntimeError, match="the profile has nothing recorded"):
+        from_profile(prof)
+    with torch.autograd.profiler.profile(use_kineto=True, **FLAGS) as inner:
+        torch.ones(3).sin_()
+    assert from_profile(inner).data_flow().nodes[0].name == "aten::ones"
+
+
+def test_a_vmapped_call_leaves_no_tensor_behind():
+    def f(x):
+        return {"y": torch.func.vmap(torch.sin)(x)}
+
+    p = MemoryProfile()(f, x=torch.ones(3, 4))
+    assert "aten::sin" in [node.name for node in p.data_flow().nodes]
+    assert p.data_flow().diagnostics == ()
