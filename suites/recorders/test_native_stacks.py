@@ -164,13 +164,13 @@ def test_ends_before_a_stop_code(stacks: NativeRecorder) -> None:
     def below() -> torch.Tensor:
         return block(70)
 
-    assert stacks.swap_stop_codes([stop.__code__, test_goes_through_autograd.__code__]) == ()
+    assert stacks.swap_stop_codes([test_goes_through_autograd.__code__, stop.__code__]) == ()
     kept = stop()
     assert in_this_file(stack_of(stacks, kept)) == [
         ("block", "torch.empty(size, dtype=torch.uint8)"),
         ("below", "block(70)"),
     ]
-    codes = (stop.__code__, test_goes_through_autograd.__code__)
+    codes = (test_goes_through_autograd.__code__, stop.__code__)
     assert stacks.swap_stop_codes([block.__code__]) == codes
     nothing_below = block(80)
     assert stack_of(stacks, nothing_below) == ()
