@@ -5,9 +5,11 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cudamem_testing.model.devices import Device
 from cudamem_testing.snapshots.fragmentation import fragmentation
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
+from cudamem_testing.snapshots.record import LiveBlock, Recording, Segment
 from suites.snapshots.allocator import MIB, Allocator, run
 
 
@@ -40,6 +42,12 @@ def test_nothing_reserved_is_nothing_fragmented():
         "main pool: 0 B reserved in 0 segments, 0 B allocated, 0 B unused"
     )
     assert fragmentation(read_cpu([(1, 2, 3, 0, 0, 0)])).main.fragmented == 0.0
+
+
+def test_blocks_that_overlap_in_a_damaged_recording_free_nothing_twice():
+    blocks = (LiveBlock(0, 80, 80), LiveBlock(10, 20, 20))
+    use = fragmentation(Recording(Device("cuda", 0), blocks, segments=(Segment(0, 100),)))
+    assert [(part.address, part.size) for part in use.ranges] == [(80, 20)]
 
 
 @given(st.integers(0, 10**9))

@@ -69,6 +69,12 @@ def test_block_addresses_that_are_missing_follow_from_the_sizes():
     assert read(snapshot).notes == ()
 
 
+def test_a_block_without_address_follows_the_one_before_it_also_behind_a_gap():
+    live = {"size": 512, "requested_size": 5, "state": "active_allocated", "frames": []}
+    segment = {"device": 0, "address": 0, "total_size": 4096, "blocks": [{**live, "address": 2048}, live]}
+    assert [block.address for block in read([segment]).blocks] == [2048, 2560]
+
+
 def test_the_list_of_segments_alone_is_a_snapshot_without_events():
     recording = read(small()["segments"])
     assert len(recording.blocks) == 2

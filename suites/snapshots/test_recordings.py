@@ -118,6 +118,14 @@ def test_a_captured_graphs_pool_is_private():
     assert use.private[0].reserved > 0
 
 
+def test_a_block_that_a_second_stream_uses_is_active_after_it_was_freed():
+    recording = recorded("side_stream")
+    allocated, active = replay(recording).totals, replay(recording, "active").totals
+    waiting = {more - less for more, less in zip(active, allocated, strict=True)}
+    assert min(waiting) == 0
+    assert 4 * 2**20 in waiting
+
+
 def test_annotations_mark_the_program():
     recording = recorded("training_step")
     assert moment_of(recording, "run training_step") == 0

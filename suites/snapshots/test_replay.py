@@ -97,6 +97,22 @@ def test_a_guess_is_corrected_by_what_follows():
     assert [*replayed.totals] == [9 * MIB, 12 * MIB, 3 * MIB, 3 * MIB]
 
 
+def test_a_segment_where_two_were_before_has_no_border_in_its_middle():
+    allocator = Allocator()
+    base = allocator.next_address
+    for block in [allocator.malloc(20 * MIB), allocator.malloc(20 * MIB)]:
+        allocator.free(block)
+    allocator.empty_cache()
+    allocator.next_address = base
+    allocator.free(allocator.malloc(40 * MIB))
+    half = allocator.malloc(20 * MIB)  # ends where the second segment began
+    allocator.free(half)
+    allocator.free(allocator.malloc(39 * MIB + MIB // 2))  # keeps the rest of 512 KiB
+    replayed = replay(read(allocator.snapshot()))
+    assert max(replayed.totals[-4:]) == 40 * MIB
+    assert [*replayed.totals] == [allocated for allocated, _, _ in allocator.history]
+
+
 def test_what_cannot_be_derived_is_rounding_with_a_note():
     allocator = Allocator()
     allocator.malloc(1000)
