@@ -56,7 +56,8 @@ class Collector:
         self._outcomes[report.nodeid] = outcome
         if report.when == "teardown":
             del self._outcomes[report.nodeid]
-            records = [record_from_json(data) for data in getattr(report, "cudamem", ())]
+            sent = getattr(report, "cudamem", ())
+            records = [one if isinstance(one, TestRecord) else record_from_json(one) for one in sent]
             for number, record in enumerate(records, 1):
                 self._tests.append(record.but(outcome=outcome if number == len(records) else "rerun"))
 

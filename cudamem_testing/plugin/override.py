@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.markers import OVERRIDE
 
 if TYPE_CHECKING:
@@ -29,12 +30,17 @@ class Override:
         return self.device is None or self.device.covers(device)
 
 
+NOTHING = Override()
+
+
 def override(item: pytest.Item) -> Override:
     """The test's override: of each argument the nearest one.
 
     Raises:
         ValueError: naming everything that is wrong, one problem a line.
     """
+    if item.get_closest_marker(OVERRIDE) is None:
+        return NOTHING
     from cudamem_testing.model.devices import Device
 
     known = tuple(field.name for field in fields(Override))
@@ -64,9 +70,9 @@ def override(item: pytest.Item) -> Override:
 
 
 def problems_of(item: pytest.Item) -> list[str]:
-    """What is wrong with the test's markers, for people."""
+    """What is wrong with the test's markers, for people; what is right goes into the test's stash."""
     try:
-        override(item)
+        item.stash[keys.OVERRIDE] = override(item)
     except ValueError as error:
         return [f"{item.nodeid}: {OVERRIDE} {line}" for line in str(error).splitlines()]
     return []

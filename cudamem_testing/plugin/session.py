@@ -25,7 +25,7 @@ from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import let_go
-from cudamem_testing.plugin.override import override
+from cudamem_testing.plugin.override import NOTHING
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.report.schema import record_to_json
@@ -103,7 +103,7 @@ class Session:
         self.running: Running | None = None
         self._attempts: dict[str, int] = {}
         self._unsaid: list[Finding] = []
-        self._undelivered: dict[str, list[dict[str, Any]]] = {}
+        self._undelivered: dict[str, list[TestRecord]] = {}
         self._teardowns: dict[pytest.FixtureDef[Any], Span] = {}
 
     @property
@@ -116,7 +116,7 @@ class Session:
 
     def _retained(self, running: Running) -> list[Finding]:
         """What the leak check finds at the end of a test; a test that failed already is warned, not failed again."""
-        own = override(running.item)
+        own = running.item.stash.get(keys.OVERRIDE, NOTHING)
         severity = own.leaks or self.settings.leaks
         error = running.failure
         release = None if error is None or self.config.getoption("usepdb", False) else lambda: let_go(error)
@@ -169,8 +169,8 @@ class Session:
             for recorder in self.tracker.recorders:
                 recorder.wake(limited=special or bool(limits))
             attempt = self._attempts[item.nodeid] = self._attempts.get(item.nodeid, 0) + 1
-            whole = self.tracker.open("test")
-            self.running = Running(item, attempt, whole, self.tracker.open("setup"), limits)
+            whole, setup = self.tracker.open_nested("test", "setup")
+            self.running = Running(item, attempt, whole, setup, limits)
             self.running.owner = self.owners.new(item.nodeid)
             self.running.disown = self.owners.enter(self.running.owner)
         return (yield)
@@ -258,10 +258,20 @@ class Session:
             self.running.failure = call.excinfo.value
         if call.when == "teardown" and RECORD in item.stash:
             records = self._undelivered.setdefault(item.nodeid, [])
-            records.append(record_to_json(item.stash[RECORD]))
+            records.append(item.stash[RECORD])
             report.cudamem = [*records]  # type: ignore[attr-defined]
             del item.stash[RECORD]
         return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(
+        self, report: pytest.TestReport
+    ) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+        """On its way to another process or into a log, a report carries plain types only."""
+        data = yield
+        if data is not None and "cudamem" in data:
+            data["cudamem"] = [record_to_json(record) for record in data["cudamem"]]
+        return data
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A plugin that repeats tests may log no teardown for an early attempt: its record goes with the next one."""

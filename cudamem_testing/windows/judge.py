@@ -29,7 +29,8 @@ class Judge:
 
     def call(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> list[Finding]:
         """The limits of a call window; also counts what is not enforced."""
-        self._count_unenforced(budgets, windows)
+        if budgets:
+            self._count_unenforced(budgets, windows)
         return self._judge(budgets, windows, whole=False)
 
     def whole(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> list[Finding]:
@@ -42,6 +43,8 @@ class Judge:
 
     def used(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> float | None:
         """The largest share of an upper limit that the windows took."""
+        if not budgets:
+            return None
         shares = [
             measured / max(limit.value, 1)
             for window in windows
@@ -52,6 +55,8 @@ class Judge:
         return max(shares, default=None)
 
     def _judge(self, budgets: Sequence[Budget], windows: Sequence[Window], *, whole: bool) -> list[Finding]:
+        if not budgets:
+            return []
         breaches = [
             breach
             for window in windows

@@ -55,6 +55,11 @@ class Tracker:
         """Start a span. An exclusive one (a wider fixture's) is not counted in the spans around it."""
         return self._start(name, exclusive, self._boundary())
 
+    def open_nested(self, outer: str, inner: str) -> tuple[Span, Span]:
+        """Start a span and another inside it with a single read."""
+        reads = self._boundary()
+        return self._start(outer, False, reads), self._start(inner, False, reads)
+
     def close(self, span: Span) -> tuple[Window, ...]:
         """End a span: one window for each device."""
         return self._end(span, self._boundary())
