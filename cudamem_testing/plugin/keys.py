@@ -8,12 +8,14 @@ import pytest
 
 if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
+    from cudamem_testing.plugin.override import Override
     from cudamem_testing.plugin.session import Session
     from cudamem_testing.plugin.settings import Settings
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 BUDGETS: pytest.StashKey[tuple[Budget, ...]] = pytest.StashKey()  # of an item: ids can change after collection
+OVERRIDE: pytest.StashKey[Override] = pytest.StashKey()
 UNENFORCED: pytest.StashKey[int] = pytest.StashKey()
 # In the output of a pytest-xdist worker:
 UNENFORCED_OUTPUT = "cudamem_unenforced"

@@ -69,15 +69,13 @@ class LeakCheck:
     def left(self, subject: Subject) -> Left:
         """What the test retains on each device where it is not nothing."""
         exact = self._owners.owned(subject.owner)
-        left: dict[Device, Owned] = {}
-        for window in self._tracker.peek(subject.whole):
-            owned = exact.get(window.device)
-            if not subject.judged(window.device) or not self._recorder(window.device).tells_blocks:
-                continue
-            if owned is None:
-                owned = Owned(window.retained or 0, window.blocks or 0)
-            if owned.blocks or (owned.bytes and window.device not in exact):
-                left[window.device] = owned
+        left = {device: owned for device, owned in exact.items() if owned.blocks and subject.judged(device)}
+        counted = {one.device for one in self._tracker.recorders if one.tells_blocks and one.device not in exact}
+        if counted:
+            for window in self._tracker.peek(subject.whole):
+                retained = window.retained or window.blocks
+                if retained and window.device in counted and subject.judged(window.device):
+                    left[window.device] = Owned(window.retained or 0, window.blocks or 0)
         return left
 
     def judge(self, subject: Subject, severity: Severity) -> list[Finding]:

@@ -15,6 +15,7 @@ from cudamem_testing.recorders.native_records import Recording
 
 EVENTS = 1 << 18
 MOST_STACKS = 20_000
+TRIM_EVERY = 64
 NO_CACHE = "the CPU allocator keeps no cache: nothing is reserved"
 
 
@@ -43,7 +44,7 @@ class CpuRecorder:
         self._slot = self._native.slot()
         self._limits: list[int | None] = []
         self._record = record
-        self._first = self._refusals = 0
+        self._first = self._refusals = self._wakes = 0
         self._harness: Sequence[CodeType] | None = None
         self._outer = Recording(stacks=False, events=False)
         if record:
@@ -57,7 +58,8 @@ class CpuRecorder:
         """Note stacks and events from here on; the test's are those after this moment."""
         if not self._record:
             return
-        if self._native.stack_counts().kept > MOST_STACKS:
+        self._wakes += 1
+        if self._wakes % TRIM_EVERY == 0 and self._native.stack_counts().kept > MOST_STACKS:
             self._native.trim_stacks()
         self._native.set_recording(stacks=True, events=True)
         reading = self._slot.peek()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 from cudamem_testing.model.blocks import Block, LiveSet
@@ -251,8 +251,3 @@ def _last(kinds: bytes, kind: Kind, number: int) -> int:
         if place < 0:
             return place
     return place
-
-
-def with_measured(live: LiveSet, measured: int) -> LiveSet:
-    """The same set with ``rounding`` such that its total is ``measured`` bytes."""
-    return replace(live, rounding=measured - (live.total - live.rounding))
