@@ -128,12 +128,20 @@ class Locator:
 
     def stack(self, raw: Iterable[RawFrame]) -> Stack:
         """Raw frames, innermost first; a comprehension is a part of the function that it stands in."""
-        frames = list(map(self.frame, raw))
-        for place in range(len(frames) - 1, 0, -1):
-            inner, outer = frames[place - 1], frames[place]
-            if inner.function in _COMPREHENSIONS and inner.file == outer.file:
-                frames[place - 1] = Frame(inner.file, inner.line, outer.function, inner.origin)
-        return Stack(tuple(frames))
+        frames: list[Frame] = []
+        inner: Frame | None = None  # a comprehension that has not met its function
+        for one in raw:
+            frame = self.frame(one)
+            comprehension = one[2].rpartition(".")[2] in _COMPREHENSIONS
+            if inner is not None and inner.file == frame.file:
+                if not comprehension:
+                    frames.append(Frame(inner.file, inner.line, frame.function, inner.origin))
+                    inner = None
+                continue
+            frames += [inner] if inner is not None else []
+            inner = frame if comprehension else None
+            frames += [] if comprehension else [frame]
+        return Stack((*frames, inner) if inner is not None else tuple(frames))
 
     def _locate(self, file: str) -> tuple[str, Origin]:
         if file.startswith("<") or not file:

@@ -6,9 +6,11 @@ A capture is taken only when a limit broke, memory ran out or a test that failed
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from cudamem_testing.leaks.ledger import Ledger
+from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
@@ -29,6 +31,7 @@ from cudamem_testing.snapshots.text import live_section
 from cudamem_testing.windows.tracker import Tracker
 
 NOT_KEPT = "live at the peak: not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
+BEFORE = "this test, before the window"
 WIDTH = 100
 
 
@@ -40,6 +43,7 @@ class Evidence:
         self._locator = Locator(str(root))
         self._owners = owners
         self.ledger = Ledger()
+        self.running: str | None = None
 
     def explainer(self) -> Explainer:
         """Explains limits that broke at one moment."""
@@ -128,7 +132,7 @@ class Explainer:
         if metric == "retained":
             return lines(new_since(replayed, start))
         used = (str(fragmentation(replayed.recording)),) if metric == "reserved" else ()
-        return lines(at_peak(replayed, window, start), *used)
+        return lines(at_peak(replayed, window, start, self._evidence.running), *used)
 
 
 def first_moment(recording: Recording, window: Window) -> int:
@@ -145,12 +149,18 @@ def moment_of(recording: Recording, then: Counters | None, now: Counters | None)
     return moment_before_last(recording, allocations, frees) or 0
 
 
-def at_peak(replayed: Replay, window: Window, start: int) -> str:
+def at_peak(replayed: Replay, window: Window, start: int, running: str | None) -> str:
     """What was live at the window's peak."""
     moved = window.opened is None or window.opened.allocated != window.start  # by a fixture: levels are not comparable
     peak = replayed.peak(start, measured=None if moved else window.peak)
-    notes = [f"note: {note}" for note in peak.live.notes]
-    return "\n".join((live_section(peak.live, start=window.start, width=WIDTH), *notes))
+    live = replace(peak.live, blocks=tuple(_told_apart(block, running) for block in peak.live))
+    notes = [f"note: {note}" for note in live.notes]
+    return "\n".join((live_section(live, start=window.start, width=WIDTH), *notes))
+
+
+def _told_apart(block: Block, running: str | None) -> Block:
+    """What the test itself allocated before the window is not left by anybody."""
+    return replace(block, owner=BEFORE) if block.preexisting and block.owner == running is not None else block
 
 
 def new_since(replayed: Replay, start: int) -> str:

@@ -173,6 +173,7 @@ class Session:
             self.running = Running(item, attempt, whole, setup, limits)
             self.running.owner = self.owners.new(item.nodeid)
             self.running.disown = self.owners.enter(self.running.owner)
+            self.evidence.running = self.running.owner.label
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

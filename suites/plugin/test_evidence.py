@@ -1,0 +1,216 @@
+"""Evidence: what a failing budget, an out-of-memory error and a snapshot say, to the letter."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+
+from torch.cuda import _memory_viz
+
+from suites.plugin.inner import MIB, Inner
+
+Run = Callable[..., Inner]
+
+PEAK = """
+    import pytest, torch
+
+    def work(parts):
+        return [torch.ones(2**18) for _ in range(parts)]
+
+    @pytest.fixture(scope="module")
+    def weights():
+        return torch.ones(2**20)
+
+    @pytest.mark.memory_budget(peak="1MiB")
+    def test_peak(weights):
+        kept = work(3)
+        kept.append(torch.nn.functional.relu(kept[0]))
+        del kept
+        torch.ones(2**17)
+
+    @pytest.mark.memory_budget(retained=0)
+    def test_retained():
+        test_retained.kept = torch.ones(2**16)
+
+    @pytest.mark.memory_budget(allocations=1)
+    def test_allocations():
+        work(2)
+
+    @pytest.mark.memory_budget(at_least={"peak": "9MiB"})
+    def test_too_little():
+        work(2)
+
+    def test_region(cuda_memory):
+        before = work(1)
+        with cuda_memory.budget(peak="1MiB", name="inner"):
+            inside = work(2)
+"""
+
+
+def told(inner: Inner, test: str) -> list[str]:
+    """The lines that stand below a failed test's own failure."""
+    lines = inner.section(test)
+    return lines[lines.index("----------------------------------- cudamem ------------------------------------") + 1 :]
+
+
+def test_live_at_the_peak(run_inner: Run) -> None:
+    inner = run_inner(PEAK, "--cudamem", "--cudamem-leaks=off")
+    assert inner.section("test_peak") == [
+        "cudamem: peak 4.0 MiB above start is over its budget of 1.0 MiB by 3.0 MiB (cpu)",
+        "start 4.0 MiB, peak 8.0 MiB, end 4.0 MiB",
+        "live at the peak: 8.0 MiB in 5 blocks, start 4.0 MiB",
+        "   3.0 MiB   3 blocks  test_it.py:4 in work           <- test_it.py:12 in test_peak",
+        "   1.0 MiB   1 block   test_it.py:13 in test_peak     torch/nn/functional.py relu",
+        "   4.0 MiB   1 block   (left by fixture 'weights')",
+    ]
+    assert inner.section("ERROR at teardown of test_retained") == [
+        "cudamem: retained 256.0 KiB is over its budget of 0 B by 256.0 KiB (test, cpu)",
+        "start 4.0 MiB, end 4.3 MiB",
+        "still live: 256.0 KiB in 1 block",
+        "   256.0 KiB   1 block  test_it.py:19 in test_retained",
+    ]
+    assert inner.section("test_allocations") == ["cudamem: allocations 2 is over its budget of 1 by 1 (cpu)"]
+    assert inner.section("test_too_little") == [
+        "cudamem: peak 2.0 MiB above start is under its lower bound of 9.0 MiB by 7.0 MiB (cpu)",
+        "start 4.3 MiB, peak 6.3 MiB, end 4.3 MiB",
+    ]
+    region = [line for line in inner.section("test_region") if line.startswith("E ")]
+    assert [line[8:] for line in region[2:]] == [
+        "live at the peak: 7.3 MiB in 5 blocks, start 5.3 MiB",
+        "     2.0 MiB   2 blocks  test_it.py:4 in work     <- test_it.py:32 in test_region",
+        "     4.0 MiB   1 block   (left by fixture 'weights')",
+        "     1.0 MiB   1 block   (left by this test, before the window)",
+        "   256.0 KiB   1 block   (left by test_it.py::test_retained)",
+    ]
+
+
+def test_the_rows_add_up_to_the_measured_peak(run_inner: Run) -> None:
+    inner = run_inner(
+        """
+        import pytest, torch
+
+        @pytest.mark.memory_budget(peak=0)
+        @pytest.mark.parametrize("seed", range(4))
+        def test_step(seed):
+            torch.manual_seed(seed)
+            model = torch.nn.Sequential(torch.nn.Linear(64, 96 + seed), torch.nn.GELU(), torch.nn.Linear(96 + seed, 32))
+            optimizer = torch.optim.Adam(model.parameters())
+            model(torch.randn(31, 64)).square().mean().backward()
+            optimizer.step()
+        """,
+        "--cudamem",
+    )
+    for seed in range(4):
+        record = inner.test(f"test_step[{seed}]")
+        (finding,) = record.findings
+        header = next(line for line in finding.details if line.startswith("live at the peak"))
+        assert re.search(r"in \d+ blocks", header)
+        assert not any("counted by the allocator beyond" in line for line in finding.details)
+        assert not any("less than the blocks" in line or "more than the blocks" in line for line in finding.details)
+
+
+def test_without_stacks_the_section_says_so(run_inner: Run) -> None:
+    inner = run_inner(PEAK, "--cudamem", "--cudamem-leaks=off", "--cudamem-stacks=off", "-k", "test_peak")
+    assert inner.section("test_peak")[2:] == [
+        "live at the peak: not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
+    ]
+
+
+LEAK_AND_LIMIT = """
+    import torch
+
+    KEPT = []
+
+    def test_leaves():
+        KEPT.append(torch.ones(2**20))
+
+    def grow(parts):
+        return [torch.ones(2**18) for _ in range(parts)]
+
+    def test_runs_out(cuda_memory):
+        first = grow(1)
+        with cuda_memory.limit("2MiB"):
+            second = grow(9)
+
+    def test_handles_it(cuda_memory):
+        try:
+            with cuda_memory.limit("2MiB"):
+                grow(9)
+        except torch.OutOfMemoryError:
+            pass
+"""
+
+
+def test_out_of_memory_names_who_left_what(run_inner: Run) -> None:
+    inner = run_inner(LEAK_AND_LIMIT, "--cudamem", "--cudamem-leaks=off")
+    assert inner.outcomes == {"test_leaves": "passed", "test_runs_out": "failed", "test_handles_it": "passed"}
+    assert told(inner, "test_runs_out") == [
+        "cudamem: out of memory on cpu: 1.0 MiB requested by test_it.py:9 in grow",
+        "   allowed                          7.0 MiB",
+        "   allocated                        7.0 MiB",
+        "   left by test_it.py::test_leaves  4.0 MiB",
+        "hint: earlier tests left enough to make room: test_it.py::test_leaves left 4.0 MiB. Fix that leak first.",
+        "live when it ran out: 7.0 MiB in 4 blocks",
+        "   3.0 MiB   3 blocks  test_it.py:9 in grow     <- test_it.py:14 in test_runs_out and 1 more",
+        "   4.0 MiB   1 block   (left by test_it.py::test_leaves)",
+    ]
+    (finding,) = inner.test("test_runs_out").findings
+    assert (finding.kind.value, finding.severity.value, finding.bytes) == ("oom", "fail", MIB)
+    assert finding.allocated == "test_it.py:9 in grow"
+    assert inner.test("test_handles_it").findings == ()
+    assert "oom: 1 finding (out of memory) in 1 test" in inner.summary
+
+
+def test_a_snapshot_of_each_failed_test(run_inner: Run) -> None:
+    inner = run_inner(LEAK_AND_LIMIT, "--cudamem", "--cudamem-leaks=off", "--cudamem-dump=dumps")
+    (path,) = (inner.folder / "dumps").iterdir()
+    assert path.name == "test_it%2epy.test_runs_out.cpu.pickle"
+    data = path.read_bytes()
+    assert data[:2] == b"\x80\x04"  # protocol 4, which pytorch.org/memory_viz reads
+    snapshot = pickle.loads(data)
+    assert "Active Memory Timeline" in _memory_viz.trace_plot(snapshot)  # torch's own viewer takes it
+    frames = [frame["filename"] for trace in snapshot["device_traces"] for event in trace for frame in event["frames"]]
+    assert {name for name in frames if "test_it" in name} == {"test_it.py"}
+
+
+def test_a_dump_that_cannot_be_written_is_told(run_inner: Run) -> None:
+    inner = run_inner({"test_it.py": LEAK_AND_LIMIT, "taken": ""}, "--cudamem", "--cudamem-dump=taken")
+    assert inner.status == 4
+    assert f"cudamem: --cudamem-dump: {inner.folder / 'taken'} is a file" in inner.err
+
+
+def test_the_snapshot_fixture(run_inner: Run) -> None:
+    inner = run_inner(
+        """
+        import pickle, pytest, torch
+
+        def make(parts):
+            return [torch.ones(2**18) for _ in range(parts)]
+
+        def test_moments(memory_snapshot, tmp_path):
+            start = memory_snapshot.live().total
+            first = make(1)
+            before = memory_snapshot.take()
+            second = make(3)
+            first.clear()
+            difference = memory_snapshot.compare(before, memory_snapshot.take())
+            assert str(difference) == '''+2.0 MiB on cpu: 3.0 MiB in 3 blocks new, 1.0 MiB in 1 block gone
+        grown
+           +2.0 MiB  1.0 MiB -> 3.0 MiB  1 -> 3 blocks  test_it.py:4 in make
+        new: 3.0 MiB in 3 blocks
+           3.0 MiB   3 blocks  test_it.py:4 in make     <- test_it.py:10 in test_moments
+        gone: 1.0 MiB in 1 block
+           1.0 MiB   1 block  test_it.py:4 in make     <- test_it.py:8 in test_moments'''
+            assert memory_snapshot.live().total - start == 3 * 2**20
+            assert memory_snapshot.peak().total - start == 4 * 2**20
+            memory_snapshot.write(tmp_path / "now.pickle")
+            assert pickle.loads((tmp_path / "now.pickle").read_bytes())["segments"]
+
+        def test_device(memory_snapshot):
+            from cudamem_testing.snapshots.record import SnapshotError
+            with pytest.raises(SnapshotError, match=r"cuda:5 is not measured \\(measured: cpu\\)"):
+                memory_snapshot.take("cuda:5")
+        """
+    )
+    assert inner.last == "2 passed", inner.out
