@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,6 +65,98 @@ def thawed() -> Iterator[None]:
         if frozen:
             gc.freeze()
         gc.set_debug(flags)
+
+
+#: Numbers of slots of a class in CPython's stable interface (``typeslots.h``).
+_CLEAR, _OLD_FINALIZER = 51, 53
+_slot_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_int)(("PyType_GetSlot", ctypes.pythonapi))
+_CLEARER = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object)
+
+
+class GarbageWatch:
+    """Shows the garbage of every collection to ``look``, and lets it go right after, inside the same collection.
+
+    While the collector runs it is told to keep what it finds (``DEBUG_SAVEALL``). Finalizers have run by then and weak
+    references are dead, so nobody else can reach it; ``look`` gets it in a list, must keep nothing of it, and may
+    return a function to be called when it is gone. Then each object is cleared with its class's own function, as the
+    collector does it (``delete_garbage`` in CPython's ``gc.c``). A second collection would not do: none can start
+    inside a callback of the first, and until a later one the garbage would stay.
+
+    Nobody notices: the flag is set after every other callback for the start has run, and taken back before the first
+    for the end. Where the user collects garbage with the same flag, it is shown and left to the user.
+    """
+
+    def __init__(self, look: Callable[[list[object]], Callable[[], None] | None]) -> None:
+        self._look = look
+        #: Whether the last garbage was left where the user's own flag had it collected.
+        self.users = False
+        self._before: int | None = None
+
+    def start(self) -> None:
+        """Watch from here on; nothing changes where that is so already."""
+        self.stop()
+        gc.callbacks.insert(0, self._collected)
+        gc.callbacks.append(self._collecting)
+
+    def stop(self) -> None:
+        """Leave the collector as it was found."""
+        for ours in (self._collecting, self._collected):
+            if ours in gc.callbacks:
+                gc.callbacks.remove(ours)
+        self._before = None
+
+    def _collecting(self, phase: str, info: Mapping[str, int]) -> None:
+        if phase == "start":
+            flags = gc.get_debug()
+            self.users = bool(flags & gc.DEBUG_SAVEALL)
+            self._before = len(gc.garbage)
+            gc.set_debug(flags | gc.DEBUG_SAVEALL)
+
+    def _collected(self, phase: str, info: Mapping[str, int]) -> None:
+        if phase != "stop" or self._before is None:
+            return
+        start, self._before = self._before, None
+        if not self.users:
+            gc.set_debug(gc.get_debug() & ~gc.DEBUG_SAVEALL)
+        found = gc.garbage[start:]
+        if not found:
+            return
+        if not self.users:
+            del gc.garbage[start:]
+        gone = None
+        try:
+            gone = self._look(found)
+        finally:
+            if not self.users:
+                _let_go(found)
+            found.clear()
+            if gone is not None:
+                gone()
+
+
+def _let_go(garbage: list[object]) -> None:
+    """Break every reference between objects that only each other hold, the first first.
+
+    Where a C class with a finalizer of the old kind is among them, the collector frees nothing that hangs on it and
+    keeps that object in ``gc.garbage``: here too, and the rest is left to its next run.
+    """
+    clearers: dict[int, Any] = {}
+    uncollectable: set[int] = set()
+    for cls in dict(zip(map(id, map(type, garbage)), map(type, garbage), strict=True)).values():
+        slot = _slot_of(cls, _CLEAR)
+        clearers[id(cls)] = _CLEARER(slot) if slot else None
+        if _slot_of(cls, _OLD_FINALIZER):
+            uncollectable.add(id(cls))
+    if uncollectable:
+        gc.garbage.extend(obj for obj in garbage if id(type(obj)) in uncollectable)
+        return
+    garbage.reverse()
+    while garbage:
+        obj = garbage.pop()
+        clear = clearers[id(type(obj))]
+        if clear is not None:
+            clear(obj)
+        del obj
 
 
 def stand_in(function: object) -> Function | None:

@@ -41,14 +41,19 @@ def storage_of(obj: object) -> Storage | None:
 
 def storages_of(obj: object) -> tuple[Storage, ...]:
     """All storages that an object keeps: its own, or those of the tensors inside it, each once."""
-    found: dict[int, Storage] = {}
+    return tuple(storage for storage, _ in carried_by(obj))
+
+
+def carried_by(obj: object) -> list[tuple[Storage, object]]:
+    """The storages of ``storages_of``, each with the object that has it as its own: ``obj`` or a tensor inside it."""
+    found: dict[int, tuple[Storage, object]] = {}
     waiting, seen = [obj], {id(obj)}
     keep = [obj]  # so that no id in ``seen`` is used again
     while waiting:
         tensor = waiting.pop(0)
         own = storage_of(tensor)
         if own is not None:
-            found.setdefault(own.identity, own)
+            found.setdefault(own.identity, (own, tensor))
         if not is_tensor(tensor):
             continue
         for inner in _inner(tensor, own is None):
@@ -56,7 +61,7 @@ def storages_of(obj: object) -> tuple[Storage, ...]:
                 seen.add(id(inner))
                 keep.append(inner)
                 waiting.append(inner)
-    return tuple(found.values())
+    return [*found.values()]
 
 
 def _inner(tensor: object, hollow: bool) -> list[object]:

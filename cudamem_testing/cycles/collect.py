@@ -1,0 +1,196 @@
+"""Catching cycles: in every collection of a while, or in one of their own.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from cudamem_testing.cycles.allocations import recorded_allocations
+from cudamem_testing.cycles.explain import Draft, Question, explain, has_targets
+from cudamem_testing.cycles.results import Cycle, merged
+from cudamem_testing.guards import GarbageWatch, collect_garbage
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.show.expected import assert_text
+
+_log = logging.getLogger("cudamem_testing")
+
+
+class CycleWatch:
+    """Tells of the cycles that each collection finds from ``start`` to ``stop``.
+
+    ``ask`` makes the question for a collection whose garbage has a tensor in it; ``None`` skips it. ``tell`` gets the
+    cycles once the garbage is gone. Both run inside the collection: no other one starts meanwhile.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[list[Cycle]], None],
+        ask: Callable[[], Question | None] | None = None,
+        kind: type | None = None,
+    ) -> None:
+        self._tell = tell
+        self._ask = ask or (lambda: Question(Locator(os.getcwd()), allocated=recorded_allocations(), kind=kind))
+        self._kind = kind
+        self._watch = GarbageWatch(self._look)
+
+    def start(self) -> None:
+        """Watch from here on."""
+        self._watch.start()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._watch.stop()
+
+    def _look(self, garbage: Sequence[object]) -> Callable[[], None] | None:
+        if not has_targets(garbage, self._kind):
+            return None
+        question = self._ask()
+        if question is None:
+            return None
+        draft: Draft = explain(garbage, question)
+
+        def gone() -> None:
+            found = draft.settled(freed=not self._watch.users)
+            if found:
+                self._tell(found)
+
+        return gone
+
+
+class ReferenceCycles:
+    """The reference cycles that keep memory, made inside a ``with`` block.
+
+    Garbage from before the block is collected when it begins; a full collection ends it. Between them the collector
+    runs as it always does, and what it finds counts too. Afterwards ``found`` has the cycles, the largest first.
+    """
+
+    def __init__(self, question: Callable[[], Question | None] | None = None, kind: type | None = None) -> None:
+        self._found: list[Cycle] = []
+        self._watch = CycleWatch(self._found.extend, question, kind)
+
+    def __enter__(self) -> ReferenceCycles:
+        collect_garbage()
+        self._watch.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                collect_garbage()
+        finally:
+            self._watch.stop()
+
+    @property
+    def found(self) -> tuple[Cycle, ...]:
+        """What was found; cycles of one signature are one."""
+        return tuple(merged(self._found))
+
+    def assert_none(self) -> None:
+        """Fail if a cycle was found.
+
+        Raises:
+            AssertionError: with the explanation of each.
+        """
+        __tracebackhide__ = True
+        if self._found:
+            raise AssertionError("\n\n".join(("reference cycles keep memory:", *map(str, self.found))))
+
+    def assert_cycle(self, expected: str | None = None) -> None:
+        """Compare the cycles found with the text written at the call; see ``text``.
+
+        Raises:
+            TextMismatchError: an ``AssertionError`` with a diff.
+        """
+        __tracebackhide__ = True
+        assert_text(self.text, expected, depth=2)
+
+    @property
+    def text(self) -> str:
+        """The chain of each cycle and what it keeps; no lines of source, no addresses."""
+        return "\n\n".join("\n".join(cycle.lines) for cycle in self.found) or "no cycles"
+
+    def dot(self) -> str:
+        """The largest cycle for Graphviz; empty without one."""
+        return self.found[0].dot() if self._found else ""
+
+    def html(self) -> str:
+        """The largest cycle as a page that needs no network; empty without one."""
+        return self.found[0].html() if self._found else ""
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.found)) or "no cycles"
+
+
+def reference_cycles(kind: type | None = None) -> ReferenceCycles:
+    """Find the cycles that a ``with`` block makes: ``with reference_cycles() as cycles: ...``.
+
+    ``kind`` looks for cycles that keep instances of that class instead of tensors.
+    """
+    return ReferenceCycles(kind=kind)
+
+
+def find_cycles(kind: type | None = None) -> tuple[Cycle, ...]:
+    """Collect garbage now, and explain the cycles in it that kept tensors (or instances of ``kind``)."""
+    found: list[Cycle] = []
+    watch = CycleWatch(found.extend, kind=kind)
+    watch.start()
+    try:
+        collect_garbage()
+    finally:
+        watch.stop()
+    return tuple(merged(found))
+
+
+def watch_cycles(callback: Callable[[Cycle], object], kind: type | None = None) -> Callable[[], None]:
+    """Call ``callback`` with each cycle that a collection of this process finds; returns what ends the watch.
+
+    It ends by itself when the interpreter exits. An exception of the callback is reported like any of a callback of
+    the collector (``sys.unraisablehook``) and changes nothing. While CUDA's memory history is on
+    (``torch.cuda.memory._record_memory_history()``), cycles name the lines that allocated.
+
+    Args:
+        callback: gets a ``Cycle``: texts and numbers, so it may be kept.
+        kind: a class; cycles that keep instances of it are reported in the place of those that keep tensors.
+    """
+
+    def tell(cycles: list[Cycle]) -> None:
+        for cycle in cycles:
+            callback(cycle)
+
+    watch = CycleWatch(tell, kind=kind)
+
+    def remove() -> None:
+        atexit.unregister(remove)
+        watch.stop()
+
+    watch.start()
+    atexit.register(remove)
+    return remove
+
+
+def warn_cycles(folder: str | None = None) -> Callable[[], None]:
+    """Log a warning for each cycle that keeps tensors, with a link to a page that shows it; returns what ends it.
+
+    The pages are kept, in ``folder`` or where temporary files are.
+    """
+
+    def warn(cycle: Cycle) -> None:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="cycle-", suffix=".html", dir=folder, delete=False, encoding="utf-8"
+        ) as page:
+            page.write(cycle.html())
+        _log.warning("a reference cycle %s\n%s\nshown in %s", cycle.keeps, cycle, page.name)
+
+    return watch_cycles(warn)

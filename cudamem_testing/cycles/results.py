@@ -1,0 +1,144 @@
+"""What is known of a cycle after its objects are gone: texts and numbers only.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from cudamem_testing.model.blocks import count
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.show.diagrams import Diagram
+
+#: Widest line of a chain, in characters, and most lines that it may take.
+WIDTH, CHAIN_LINES = 100, 5
+#: Tensors that are named.
+NAMED = 3
+ARROW = " -> "
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTensor:
+    """A storage that a cycle kept: bytes, device and address, and the tensor that stood for it.
+
+    ``name`` says where it hangs (``layer.0.weight``); it is empty beyond the first few. ``allocated`` is the line
+    that allocated it, ``stack`` all of them, where a recorder knows.
+    """
+
+    name: str
+    shape: str
+    bytes: int
+    device: str
+    address: int
+    allocated: str | None = None
+    stack: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.shape}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One cycle, and what it kept from being freed.
+
+    ``chain`` are the pieces of the shortest cycle through or towards its largest tensor, the last as the first; empty
+    where the cycle runs through C++. ``signature`` is the same for the same fault: types and labels of edges, no
+    positions. ``project`` is whether a class or function of the project is part of it, ``harness`` whether the test
+    harness is (an ``ExceptionInfo`` in a local variable). ``closed_by`` is the line of source that closes it.
+    ``count`` is how many such cycles were found, ``tensors`` what all of them kept.
+    """
+
+    chain: tuple[str, ...]
+    tensors: tuple[KeptTensor, ...]
+    signature: str
+    project: bool = False
+    harness: bool = False
+    closed_by: str | None = None
+    hanging: int = 0
+    count: int = 1
+    diagram: Diagram = field(default=Diagram(), compare=False, repr=False)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that it kept, on all devices."""
+        return sum(tensor.bytes for tensor in self.tensors)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Devices on which it kept something."""
+        return tuple(dict.fromkeys(tensor.device for tensor in self.tensors))
+
+    def on(self, device: str) -> Cycle:
+        """The same cycle with what it kept on one device."""
+        return replace(self, tensors=tuple(tensor for tensor in self.tensors if tensor.device == device))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The chain and what it kept: the part that stays the same while lines of source move."""
+        return (*_wrapped(self.chain), self.keeps)
+
+    @property
+    def keeps(self) -> str:
+        """``keeps 48.0 MiB in 12 tensors: layer.0.weight float32[1024, 1024], ...``."""
+        if not self.tensors:
+            return "keeps no tensor"
+        named = [str(tensor) for tensor in self.tensors[:NAMED]]
+        more = ", ..." if len(self.tensors) > NAMED else ""
+        kept = f"keeps {format_size(self.bytes)} in {count(len(self.tensors), 'tensor')}"
+        return f"{kept}: {', '.join(named)}{more}"
+
+    @property
+    def text(self) -> str:
+        """At most ten lines: the chain, what it keeps, where that was allocated, what closes it."""
+        lines = [*self.lines]
+        places = list(dict.fromkeys(tensor.allocated for tensor in self.tensors if tensor.allocated))
+        lines += [f"allocated  {place}" for place in places[:2]]
+        if self.closed_by:
+            lines.append(f"closed by  {self.closed_by}")
+        if self.hanging:
+            lines.append(f"{count(self.hanging, 'further cycle')} hang{'s' if self.hanging == 1 else ''} off it")
+        if self.count > 1:
+            lines.append(f"found {self.count} times")
+        return "\n".join(lines)
+
+    def dot(self) -> str:
+        """The objects of the cycle and what leads to its tensors, for Graphviz."""
+        return self.diagram.dot()
+
+    def html(self) -> str:
+        """The same as a page that needs no network."""
+        return self.diagram.html()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _wrapped(chain: tuple[str, ...]) -> list[str]:
+    lines: list[str] = []
+    for piece in chain:
+        if lines and len(lines[-1]) + len(ARROW) + len(piece) <= WIDTH:
+            lines[-1] += ARROW + piece
+        else:
+            lines.append(f"  -> {piece}" if lines else piece)
+    if len(lines) > CHAIN_LINES:
+        gone = len(lines) - CHAIN_LINES + 1
+        lines[CHAIN_LINES - 2 : CHAIN_LINES - 2 + gone] = [f"  ... {gone} more lines ..."]
+    return lines
+
+
+def merged(cycles: list[Cycle]) -> list[Cycle]:
+    """Cycles of one signature as one, the largest first."""
+    groups: dict[str, list[Cycle]] = {}
+    for cycle in cycles:
+        groups.setdefault(cycle.signature, []).append(cycle)
+    found = []
+    for group in groups.values():
+        largest = max(group, key=lambda one: one.bytes)
+        rest = [tensor for one in group if one is not largest for tensor in one.tensors]
+        found.append(
+            replace(largest, tensors=(*largest.tensors, *rest), count=sum(one.count for one in group))
+            if len(group) > 1
+            else largest
+        )
+    return sorted(found, key=lambda one: -one.bytes)

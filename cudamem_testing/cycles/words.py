@@ -1,0 +1,154 @@
+"""A chain of objects in words: ``Encoder.__dict__['hook'] -> function <lambda> -> __closure__[0] -> cell -> Encoder``.
+
+The interpreter's inner objects (the dictionary of an instance, the tuple of a closure) are part of the label and not
+steps of their own, so the text is the same on every version of Python.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from cudamem_testing.objects import Kind, Reference, is_tensor, key_text, static, type_word
+from cudamem_testing.objects.references import edges, label
+
+#: References that one label may span: a module, its dictionary, ``_modules``, the submodule.
+_LONGEST_SPAN = 3
+# Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
+_CODES = {
+    id(types.FrameType): ("frame", "f_code"),
+    id(types.GeneratorType): ("generator", "gi_code"),
+    id(types.CoroutineType): ("coroutine", "cr_code"),
+    id(types.AsyncGeneratorType): ("async generator", "ag_code"),
+}
+#: The rank of the interpreter's inner objects.
+INNER = 4
+_RANKS = {
+    **{id(cls): 2 for cls in (types.FunctionType, types.MethodType, types.BuiltinFunctionType)},
+    **dict.fromkeys(_CODES, 2),
+    **{id(cls): 3 for cls in (list, set, frozenset)},
+    **{id(cls): INNER for cls in (types.CellType, tuple, dict)},
+}
+_NO_LABEL = (Kind.OTHER, Kind.CLASS, Kind.INTERNAL)
+_NUMBER = re.compile(r"\[\d+\]|(?<=hook )\d+|(?<=argument )\d+")
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One labelled reference between two live objects: a working part, no result."""
+
+    holder: object
+    reference: Reference
+    referent: object
+
+
+def hops(chain: Sequence[object]) -> list[Hop]:
+    """The references along a chain of objects, inner objects of the interpreter passed over."""
+    found: list[Hop] = []
+    position, last = 0, len(chain) - 1
+    while position < last:
+        holder = chain[position]
+        ahead = {id(chain[place]): place for place in range(min(position + _LONGEST_SPAN, last), position, -1)}
+        best: tuple[int, Reference] | None = None
+        for kind, detail, referent in edges(holder):
+            place = ahead.get(id(referent))
+            if place is None or (place > position + 1 and kind in _NO_LABEL):
+                continue
+            if best is None or place > best[0]:
+                best = place, label(kind, detail)
+        place, reference = best or (position + 1, Reference(Kind.OTHER, "(internal)"))
+        referent = chain[place]
+        if _is_own_mro(holder, referent) and place + 1 <= last:
+            place, reference = place + 1, Reference(Kind.CLASS, ".__mro__")
+        found.append(Hop(holder, reference, chain[place]))
+        position = place
+    return found
+
+
+def _is_own_mro(holder: object, referent: object) -> bool:
+    return static.is_a(holder, type) and static.mro(cast("type", holder)) is referent
+
+
+def word(obj: object) -> str:
+    """An object in a chain: its class, for functions, classes, frames and generators their name too."""
+    found = _CODES.get(id(type(obj)))
+    if found is None:
+        return type_word(obj)
+    code = object.__getattribute__(obj, found[1])
+    return f"{found[0]} {code.co_name}"
+
+
+def pieces(steps: Sequence[Hop]) -> tuple[str, ...]:
+    """The pieces of a chain, to be joined by arrows."""
+    if not steps:
+        return ()
+    found: list[str] = []
+    for step in steps:
+        holder, text = word(step.holder), _text(step)
+        if step.reference.kind is Kind.CLOSURE and type(step.referent) is not types.CellType:
+            found += [holder, text, "cell"]
+        elif " " in holder or text[0] not in ".[":
+            found += [holder, text.lstrip(".")]
+        else:
+            found.append(holder + text)
+    return (*found, word(steps[-1].referent))
+
+
+def _text(step: Hop) -> str:
+    text = step.reference.text
+    if step.reference.kind is Kind.CLOSURE:
+        return text.partition(" ")[0].lstrip(".")
+    if step.reference.kind is Kind.ATTRIBUTE and text[:1] == "." and not static.is_a(step.holder, type):
+        name = text[1:]
+        if name in (static.instance_dict(step.holder) or {}):
+            return f".__dict__[{key_text(name)}]"
+    return text or "(internal)"
+
+
+def name_along(steps: Sequence[Hop]) -> str:
+    """Where something hangs, seen from the start of a chain: ``layer.0.weight``."""
+    found = ""
+    for step in steps:
+        text = step.reference.text
+        if step.reference.kind is Kind.SUBMODULE:
+            text = "." + text.strip(".[]")
+        elif step.reference.kind is Kind.CLOSURE:
+            text = "." + (text.partition("'")[2].rstrip("'") or text.lstrip("."))
+        elif step.reference.kind is Kind.LOCAL and "'" in text:
+            text = "." + text.partition("'")[2].rstrip("'")
+        found += text if text[:1] in ".[" else f".{text}"
+    return found.lstrip(".")
+
+
+def signature(steps: Sequence[Hop]) -> str:
+    """Types and labels along a cycle, without positions and whatever object it starts at."""
+    parts = [f"{_qualified(step.holder)} {_NUMBER.sub('*', _ADDRESS.sub('*', step.reference.text))}" for step in steps]
+    return " | ".join(min((parts[place:] + parts[:place] for place in range(len(parts))), default=[]))
+
+
+def _qualified(obj: Any) -> str:
+    if type(obj) is types.FunctionType:
+        return f"{obj.__module__ if type(obj.__module__) is str else '?'}.{obj.__qualname__}"
+    if type(obj) is types.MethodType and type(obj.__func__) is types.FunctionType:
+        return f"method {_qualified(obj.__func__)}"
+    found = _CODES.get(id(type(obj)))
+    if found is not None:
+        code = object.__getattribute__(obj, found[1])
+        return f"{found[0]} {code.co_name}"
+    cls = obj if static.is_a(obj, type) else type(obj)
+    return f"{static.class_module(cls)}.{static.class_qualname(cls)}"
+
+
+def rank(obj: object) -> int:
+    """How good an object is as the start of a cycle's text: instances first, inner objects last."""
+    cls = type(obj)
+    found = _RANKS.get(id(cls))
+    if found is not None:
+        return found
+    return 0 if static.is_a(obj, type) or (static.is_heap_type(cls) and not is_tensor(obj)) else 1
