@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import SimpleNamespace
 
@@ -84,7 +85,42 @@ def test_a_library_that_fails_tells_nothing_and_is_closed(
     assert nvml.calls == ([] if broken == "nvmlInit" else ["init", "shutdown"])
 
 
+def process(pid: int, size: int | None) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, usedGpuMemory=size)
+
+
+MINE = process(os.getpid(), 100)
+
+
+@pytest.mark.parametrize(
+    ("processes", "others"),
+    [
+        ([MINE], 0),
+        ([process(1, 7), MINE, process(2, 30)], 37),
+        ([process(1, None), MINE], None),  # the driver does not tell
+        ([process(1, 7)], None),  # ids of another namespace: one of them may be this process
+        ([], None),
+    ],
+)
+def test_what_other_processes_hold(
+    nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, processes: list[SimpleNamespace], others: int | None
+) -> None:
+    asked: list[int] = []
+
+    def running(handle: int) -> list[SimpleNamespace]:
+        asked.append(handle)
+        return processes
+
+    nvml.nvmlDeviceGetComputeRunningProcesses = running
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    assert cards.other_processes(Device("cuda", 0)) == others
+    assert asked == [1]
+    assert cards.other_processes(Device("cpu")) is None
+    assert cards.other_processes(Device("cuda", 5)) is None
+
+
 def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert cards.visible_names() == ()
     assert cards.name(Device("cuda", 0)) is None
+    assert cards.other_processes(Device("cuda", 0)) is None

@@ -91,13 +91,13 @@ def numbers(window: Window) -> tuple[int | None, ...]:
 STEP = st.one_of(
     st.tuples(st.just("allocate"), st.integers(0, WORKERS - 1), st.integers(1, 100_000)),
     st.tuples(st.just("allocate"), st.integers(0, WORKERS - 1), st.integers(1, 100_000)),
-    st.tuples(st.just("free"), st.integers(0, WORKERS - 1), st.integers(0, 5)),
+    st.tuples(st.just("free"), st.integers(0, WORKERS - 1), st.integers(0, 2)),
     st.tuples(st.just("open"), st.just(0), st.just(0)),
     st.tuples(st.just("close"), st.just(0), st.integers(0, 3)),
 )
 
 
-@given(st.lists(STEP, max_size=40))
+@given(st.lists(STEP, min_size=15, max_size=40))
 def test_windows_agree_with_a_ledger_whichever_thread_allocates(program: list[tuple[str, int, int]]) -> None:
     pools = [ThreadPoolExecutor(1) for _ in range(WORKERS)]
     recorder = CpuRecorder()

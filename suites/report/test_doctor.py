@@ -10,6 +10,8 @@ from cudamem_testing.recorders import cards, choose
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.report.doctor import examine
 
+ONLY = "on cpu only tests with a limit or a window are measured, and in part"
+
 
 @pytest.fixture(autouse=True)
 def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,8 +35,7 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         "torch      2.13.0",
         "cpu        measured by torch's profiler: other threads and older blocks are not seen",
         "allocator  cpu",
-        "note       no C++ compiler found: install one; on cpu only tests with a limit or a window are measured, "
-        "and in part",
+        f"note       no C++ compiler found: install one; {ONLY}",
     ]
 
 

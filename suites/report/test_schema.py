@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.records import Environment, FixtureRecord, RunRecord, TestRecord
+from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.schema import (
     fixture_from_json,
@@ -55,6 +55,7 @@ RUN = RunRecord(
     (Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.WARN, "of the run"),),
     ("written",),
     {"cuda:1 is not measured here": 2},
+    (LedgerEntry("cuda:0", "test_a.py::test_b[x]", 512, 1),),
 )
 UNKNOWN = {
     "start": None,
@@ -143,7 +144,7 @@ DOCUMENT = {
                 "details": [],
             }
         ],
-        "ledger": [],
+        "ledger": [{"device": "cuda:0", "owner": "test_a.py::test_b[x]", "bytes": 512, "blocks": 1}],
         "notes": ["written"],
         "unenforced": {"cuda:1 is not measured here": 2},
     },
@@ -180,7 +181,13 @@ def test_only_the_keys_of_the_design_are_needed_and_others_are_welcome() -> None
             "kind": "report",
             "environment": {"devices": [], "torch": None, "allocator": None, "host": "h"},
             "tests": [{"nodeid": "a", "outcome": "passed", "windows": [window], "findings": [finding], "more": 1}],
-            "run": {"fixtures": [], "findings": [], "ledger": [{"device": "cpu", "owner": "a", "bytes": 4, "blocks": 1, "x": 1}], "notes": [], "extra": {}},
+            "run": {
+                "fixtures": [],
+                "findings": [],
+                "ledger": [{"device": "cpu", "owner": "a", "bytes": 4, "blocks": 1, "x": 1}],
+                "notes": [],
+                "extra": {},
+            },
             "later": [],
         }
     )
@@ -215,7 +222,7 @@ FINDINGS = st.builds(
 
 
 def few(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
-    return st.lists(strategy, max_size=2).map(tuple)
+    return st.lists(strategy, max_size=1).map(tuple)
 
 
 TESTS = st.builds(
@@ -238,6 +245,7 @@ RUNS = st.builds(
     few(FINDINGS),
     TEXTS,
     st.dictionaries(TEXT, st.integers(0, 9), max_size=2),
+    few(st.builds(LedgerEntry, DEVICES.map(str), TEXT, st.integers(0, 2**60), st.integers(0, 99))),
 )
 
 
@@ -284,6 +292,7 @@ def broken(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
         (("run",), None, "run is null, not an object"),
         (("run", "notes"), "x", "run.notes is text, not a list"),
         (("run", "unenforced"), {"a": "b"}, "run.unenforced.a is text, not a whole number"),
+        (("run", "ledger", 0, "bytes"), None, "run.ledger[0].bytes is null, not a whole number"),
         (("run", "fixtures", 0, "scope"), KeyError, "run.fixtures[0].scope is missing"),
         (("tests", 0), "x", "tests[0] is text, not an object"),
         (("tests", 0, "nodeid"), KeyError, "tests[0].nodeid is missing"),
