@@ -16,9 +16,10 @@ def examine() -> Table:
         recorders = Recorders("all")
         try:
             opened = recorders.open()
-            names = recorders.environment.devices
-            for recorder, name in zip(opened, names, strict=True):
-                rows.append((name, recorder.incomplete or "measured completely"))
+            names = {name.partition(" ")[0]: name for name in recorders.environment.devices}
+            for recorder in opened:
+                device = str(recorder.device)
+                rows.append((names.get(device, device), recorder.incomplete or "measured completely"))
             rows.append(("allocator", str(recorders.environment.allocator)))
             rows += [("note", note) for note in recorders.notes]
         finally:

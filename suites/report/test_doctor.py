@@ -9,6 +9,8 @@ from cudamem_testing.__main__ import main
 from cudamem_testing.recorders import cards, choose
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.report.doctor import examine
+from suites.recorders.allocator import Allocator
+from suites.windows.fake import FakeRecorder
 
 ONLY = "on cpu only tests with a limit or a window are measured, and in part"
 
@@ -24,6 +26,22 @@ def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_laptop() -> None:
     assert examine().rows == (("torch", "2.13.0"), ("cpu", "measured completely"), ("allocator", "cpu"))
+
+
+def test_a_card_and_its_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_api, "allocator_backend", lambda: "native")
+    monkeypatch.setattr(cards, "visible_names", lambda: ("NVIDIA H100",))
+    monkeypatch.setattr(choose.host, "measurable", lambda: True)
+    monkeypatch.setattr(choose.host, "HostRecorder", lambda: FakeRecorder("host"))
+    with Allocator().in_place():
+        rows = examine().rows
+    assert rows == (
+        ("torch", "2.13.0"),
+        ("cuda:0 (NVIDIA H100)", "measured completely"),
+        ("cpu", "measured completely"),
+        ("host", "measured completely"),
+        ("allocator", "native"),
+    )
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
