@@ -16,7 +16,6 @@ from cudamem_testing.recorders.native_records import Recording
 EVENTS = 1 << 18
 MOST_STACKS = 20_000
 TRIM_EVERY = 64
-NO_CACHE = "the CPU allocator keeps no cache: nothing is reserved"
 
 
 class CpuRecorder:
