@@ -117,7 +117,7 @@ def _run(module: str, chosen: Sequence[Case], options: Iterable[str]) -> tuple[R
         arguments = ["--cudamem", f"--cudamem-device={DEVICE}", f"--cudamem-json={report}", *options]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "cudamem", "-p", "no:cacheprovider", *arguments]
         environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=path, env=environ, capture_output=True, text=True, check=False, timeout=600)
+        done = subprocess.run(command, cwd=path, env=environ, capture_output=True, text=True, check=False, timeout=240)
         text = done.stdout + done.stderr
         return (read_json(report) if report.exists() else RunRecord()), text
 

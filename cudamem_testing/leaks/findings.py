@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from math import prod
 from typing import NamedTuple
 
 from cudamem_testing.leaks.verdicts import MEANINGS, verdict_of
@@ -23,6 +24,7 @@ from cudamem_testing.objects import Kind as PathKind
 NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, note="the search did not reach it")
 SHOWN = 3
 _WORDS = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
+_VIEW = re.compile(r".*?\[(?P<part>[\d, ]*)\] on .*, view of \[(?P<whole>[\d, ]*)\].*")
 _INDEX = re.compile(r"\[\d+\]")
 #: Kinds of references inside one whole: a module with its parameters, a tensor with its gradient and its graph.
 _INSIDE = frozenset(
@@ -153,15 +155,20 @@ def _block_lines(held: Held) -> list[str]:
     ]
     if held.holder.path is not None:
         lines.append(f"      {_WORDS.get(held.holder.reach, 'from   ')}    {held.holder.path.text}")
-    return lines + [f"      {line}" for line in view_lines(names)]
+    return lines + [f"      {line}" for line in view_lines(names, held.block.size)]
 
 
-def view_lines(names: Sequence[str]) -> list[str]:
-    """Why a small tensor keeps a large storage."""
-    views = [name for name in names if ", view of " in name]
-    if not views or len(views) < len(names):
+def view_lines(names: Sequence[str], size: int) -> list[str]:
+    """Why small tensors keep a large storage: when all that is held of it are views of a part."""
+    views = [_VIEW.fullmatch(name) for name in names]
+    if not views or not all(view is not None and _elements(view["part"]) < _elements(view["whole"]) for view in views):
         return []
-    return [f"{views[0]}: only views are held; clone() would release the rest"]
+    name, _, whole = names[0].partition(", view of ")
+    return [f"{name} is a view of a {format_size(size)} storage of shape {whole}; clone() would release it"]
+
+
+def _elements(shape: str) -> int:
+    return prod(int(length) for length in shape.split(", ") if length)
 
 
 def anchor(verdict: Verdict) -> str:

@@ -36,7 +36,7 @@ MEANINGS: dict[Verdict, Meaning] = {
         True,
         "it lives after a collection, and no chain of Python references from a root reaches it",
         "break what C++ holds: set .grad to None after backward(create_graph=True) or use torch.autograd.grad,"
-        " remove the hook's handle, keep losses with .item() or .detach()",
+        " remove the hook's handle, keep losses with .item() or .detach(), unregister callbacks of atexit",
     ),
     Verdict.RAW: Meaning(
         True,

@@ -53,6 +53,11 @@ def overrides_dispatch(cls: type) -> bool:
     return False
 
 
+def wraps_tensors(cls: type) -> bool:
+    """Whether instances of a tensor class are made of the tensors in their attributes."""
+    return any("__tensor_flatten__" in static.class_dict(base) for base in static.mro(cls))
+
+
 def field(tensor: object, name: str) -> Any:
     """A field of a tensor through the C descriptor; call inside ``quiet()``."""
     return TensorBase.__dict__[name].__get__(tensor)

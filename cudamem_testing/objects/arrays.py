@@ -43,7 +43,7 @@ def edges(index: ReferrerIndex, values: Iterable[object]) -> Iterator[tuple[obje
     if kind is None:
         return
     waiting: list[object] = [value for value in values if type(value) is kind]
-    for holder, array in index.untracked(kind):
+    for holder, array in index.untracked({id(kind)}):
         yield holder, array
         waiting.append(array)
     seen: set[int] = set()

@@ -87,6 +87,10 @@ class Graph:
         self._holders.setdefault(referent, {})[holder] = None
         self._held.setdefault(holder, {})[referent] = None
 
+    def holders_of(self, one: int) -> Iterable[int]:
+        """What is known to hold an object."""
+        return self._holders.get(one, ())
+
     def ancestors(self, ids: Iterable[int]) -> set[int]:
         """The given objects and all that reach them."""
         found = set(ids)

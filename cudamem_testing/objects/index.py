@@ -56,20 +56,37 @@ class ReferrerIndex:
         """All pairs (holder, id of what it holds) for the given ids, in the heap's order."""
         wanted = ids if isinstance(ids, (set, frozenset)) else set(ids)
         for number in self._matching(wanted):
+            missing = wanted.intersection(self._referents[number])
             for holder in self._groups[number]:
                 referents = set(map(id, gc.get_referents(holder)))
                 if not referents.isdisjoint(wanted):
+                    missing -= referents
                     for found in referents & wanted if len(referents) > 1 else referents:
                         yield holder, found
+            if missing:
+                yield from self._in_new_dictionaries(number, missing)
 
-    def untracked(self, kind: type) -> Iterator[tuple[object, object]]:
-        """All pairs (holder, referent) where the referent is of exactly this class, which the collector cannot see."""
-        wanted = id(kind)
+    def _in_new_dictionaries(self, number: int, missing: set[int]) -> Iterator[tuple[object, int]]:
+        """Pairs for attributes whose holder got its dictionary only since the heap was listed.
+
+        An object keeps its attributes in itself until somebody asks for ``__dict__``, as the reading of roots does.
+        """
+        for holder in self._groups[number]:
+            for referent in gc.get_referents(holder):
+                if type(referent) is dict:
+                    for found in missing.intersection(map(id, referent.values())):
+                        yield holder, found
+
+    def untracked(self, kinds: Collection[int]) -> Iterator[tuple[object, object]]:
+        """All pairs (holder, referent) where the referent is of exactly one of these classes, given by their ids, whose
+        instances the collector cannot see.
+        """
+        wanted = frozenset(kinds)
         for group in self._groups:
-            if wanted in set(map(id, map(type, gc.get_referents(*group)))):
+            if not wanted.isdisjoint(map(id, map(type, gc.get_referents(*group)))):
                 for holder in group:
                     for referent in gc.get_referents(holder):
-                        if type(referent) is kind:
+                        if id(type(referent)) in wanted:
                             yield holder, referent
 
     def _matching(self, wanted: set[int] | frozenset[int]) -> list[int]:

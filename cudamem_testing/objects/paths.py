@@ -73,6 +73,7 @@ class PathWriter:
         """The step of an edge; ``None`` is an edge that was gone when its label was read."""
         found = self._steps.get((id(holder), id(referent)))
         if found is None:
+            edge = edge or _part(holder, referent)
             reference = Reference(Kind.OTHER, "(internal)") if edge is None else label(edge[0], edge[1])
             found = self._steps[id(holder), id(referent)] = Step(reference, type_word(referent), id(referent))
         return found
@@ -85,6 +86,15 @@ class PathWriter:
                 if id(edge[2]) in self._objects:
                     found.setdefault(id(edge[2]), edge)
         return found
+
+
+def _part(holder: object, referent: object) -> Edge | None:
+    """The edge to a part of a sparse tensor: every reading of the part gives a new object for one storage."""
+    wanted = _torch.storage(referent)
+    if wanted is None:
+        return None
+    parts = (edge for edge in edges(holder) if edge[0] is Kind.STORAGE)
+    return next((edge for edge in parts if _torch.storage(edge[2]) == wanted), None)
 
 
 def _leap(before: object, after: object, left_out: int) -> Step:

@@ -7,6 +7,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -99,11 +100,17 @@ class Path:
         for index, step in enumerate(self.steps):
             if edge and SHOWN_STEPS // 2 <= index < len(self.steps) - SHOWN_STEPS // 2:
                 if index == SHOWN_STEPS // 2:
-                    pieces.append(f" > ... {len(self.steps) - SHOWN_STEPS} more ...")
+                    pieces.append(f" > ... {self._left_out()} more ...")
                 continue
             previous = self.steps[index - 1] if index else None
             pieces.append(_joined(previous, step.reference))
         return "".join(pieces)
+
+    def _left_out(self) -> int:
+        """Steps that the text leaves out, those too that the search had left out before."""
+        middle = self.steps[SHOWN_STEPS // 2 : len(self.steps) - SHOWN_STEPS // 2]
+        counts = (re.fullmatch(r"\.\.\. (\d+) more \.\.\.", step.reference.text) for step in middle)
+        return sum(int(count[1]) if count else 1 for count in counts)
 
     @property
     def length(self) -> int:

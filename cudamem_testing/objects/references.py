@@ -91,8 +91,10 @@ def _attributes(obj: object, handled: type | None) -> Iterator[Edge]:
         return
     if _torch.is_module(obj):
         yield from _module_tables(namespace)
+    wraps = static.is_a(obj, _torch.TensorBase) and _torch.wraps_tensors(type(obj))
     for name, value in static.items(namespace):
-        yield Kind.ATTRIBUTE, f".{name}" if type(name) is str else f".__dict__[{key_text(name)}]", value
+        kind = Kind.STORAGE if wraps and static.is_a(value, _torch.TensorBase) else Kind.ATTRIBUTE
+        yield kind, f".{name}" if type(name) is str else f".__dict__[{key_text(name)}]", value
     yield Kind.INTERNAL, ".__dict__", namespace
 
 
@@ -138,7 +140,8 @@ def _sequence(base: Any) -> Callable[[Any], Iterator[Edge]]:
 def _tuple(obj: Any) -> Iterator[Edge]:
     fields: Any = ()
     if type(obj) is not tuple:
-        found = static.class_dict(type(obj)).get("_fields")
+        namespace = static.class_dict(type(obj))
+        found = namespace.get("__match_args__" if "n_sequence_fields" in namespace else "_fields")
         fields = found if type(found) is tuple else ()
     for position, value in enumerate(tuple.__iter__(obj)):
         if position < len(fields) and type(fields[position]) is str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
-from cudamem_testing.objects import arrays
+from cudamem_testing.objects import arrays, results
 from cudamem_testing.objects.carriers import Carriers
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.objects.graph import Graph, Reached, cut
@@ -120,10 +120,11 @@ class Search:
         self._budget_seconds, self._budget_objects = budget_seconds, budget_objects
         # First of all, so that nothing which the search makes is part of it.
         self._heap = heap = gc.get_objects()
+        # Before anything reads an attribute dictionary: that may create it, and the list of the heap would lack it.
+        self._index = ReferrerIndex(heap, self._clock)
         self._skipped = ignore.ids | {id(self), id(self.__dict__)}
         self._roots = Roots(ignore)
         self.carriers = Carriers(heap, addresses, self._clock)
-        self._index = ReferrerIndex(heap, self._clock)
         self._graph = Graph()
         self._root_at: dict[int, Root] = {}
         self.object_count = len(heap)
@@ -206,7 +207,8 @@ class Search:
 
     def _beyond_the_collector(self) -> list[int]:
         """Holders that the collector cannot see; where one holds a visited object, that is walked back from again."""
-        extra = list(arrays.edges(self._index, self._roots.local_values()))
+        values = self._roots.local_values()
+        extra = [*arrays.edges(self._index, values), *results.edges(self._index, values)]
         extra += self.carriers.metadata_edges()
         for holder, referent in extra:
             self.carriers.hold(holder, referent)
@@ -228,7 +230,7 @@ class Search:
         by_harness: Reached | None = None
         results: dict[Key, HolderResult] = {}
         for key, objects in targets.items():
-            names = tuple(dict.fromkeys(name_of(obj) for obj in objects[:3]))
+            names = tuple(dict.fromkeys(name_of(obj) for obj in self._own(objects)[:3]))
             reach, path = Reach.REACHABLE, self._path(writer, reached, objects)
             if path is None:
                 by_harness = by_harness or self._forward(ignored=True)
@@ -238,6 +240,14 @@ class Search:
             note = None if self.complete else self._stopped()
             results[key] = HolderResult(reach, path, names, self.complete, note)
         return results
+
+    def _own(self, objects: list[object]) -> list[object]:
+        """The objects that Python holds itself, not only through another tensor as what a view looks at."""
+        return [obj for obj in objects if not self._only_in_another(obj)] or objects
+
+    def _only_in_another(self, obj: object) -> bool:
+        holders = set(self._graph.holders_of(id(obj)))
+        return bool(holders) and holders <= self.carriers.holders.get(id(obj), {}).keys()
 
     def _stopped(self) -> str:
         return f"the search stopped at its budget of {self._budget_seconds} s or {self._budget_objects} objects"

@@ -300,7 +300,7 @@ CASES: list[tuple[Callable[[torch.Tensor], object], str]] = [
     (_buffer, ".mask"),
     (_module_hook, " > Linear hook 0 > function <lambda>.__closure__[0] 'tensor'"),
     (_optimizer, " > SGD.state (defaultdict)[<Parameter>] > dict['momentum_buffer']"),
-    (_deep, " > list[0]" * 3 + " > ... 91 more ..." + " > list[0]" * 5),
+    (_deep, " > list[0]" * 5 + " > ... 87 more ..." + " > list[0]" * 7),
 ]
 
 

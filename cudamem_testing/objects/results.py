@@ -1,0 +1,36 @@
+"""Results of torch's functions with several outputs (``torch.return_types.max``): the collector does not track them.
+
+They are made by C code that leaves them out of the collector's lists, so that nothing seems to hold their tensors.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from cudamem_testing.objects import static
+
+if TYPE_CHECKING:
+    from cudamem_testing.objects.index import ReferrerIndex
+
+
+def result_classes() -> frozenset[type]:
+    """The classes of ``torch.return_types``."""
+    namespace = static.instance_dict(torch.return_types) or {}
+    return frozenset(cls for cls in namespace.values() if isinstance(cls, type) and issubclass(cls, tuple))
+
+
+def edges(index: ReferrerIndex, values: Iterable[object]) -> Iterator[tuple[object, object]]:
+    """Pairs (holder, referent) that have a result on one side; ``values`` are objects held outside of the heap."""
+    kinds = {id(cls) for cls in result_classes()}
+    found = [value for value in values if id(type(value)) in kinds]
+    for holder, result in index.untracked(kinds):
+        yield holder, result
+        found.append(result)
+    for result in found:
+        for element in gc.get_referents(result):
+            yield result, element
