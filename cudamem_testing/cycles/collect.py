@@ -134,7 +134,7 @@ class ReferenceCycles:
 
 
 def reference_cycles(kind: type | None = None) -> ReferenceCycles:
-    """Find the cycles that a ``with`` block makes: ``with reference_cycles() as cycles: ...``.
+    """Find the cycles that are made in a block: ``with reference_cycles() as cycles``.
 
     ``kind`` looks for cycles that keep instances of that class instead of tensors.
     """

@@ -11,8 +11,8 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import types
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cudamem_testing.cycles import graph
@@ -23,7 +23,7 @@ from cudamem_testing.cycles.source import Sources, is_harness
 from cudamem_testing.cycles.words import INNER, Hop, hops, name_along, pieces, rank, signature
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.objects import _torch as torch_objects
-from cudamem_testing.objects import carried_by, is_tensor, static
+from cudamem_testing.objects import carried_by, is_tensor
 from cudamem_testing.objects.references import node_edges, tensor_edges
 from cudamem_testing.show.diagrams import Diagram
 
@@ -91,36 +91,34 @@ class _Explanation:
         self._sources = Sources(question.locator)
         self._garbage = len(garbage)
         self._objects = [*garbage]
-        self._targets = self._find_targets()
-        beyond = self._follow_cpp() if self._targets else []
-        self._edges = graph.referents(self._objects, beyond) if self._targets else []
+        self._places = dict(zip(map(id, self._objects), range(len(self._objects)), strict=True))
+        self._targets = self._instances(question.kind or torch_objects.TensorBase)
+        beyond = [*self._follow_cpp()] if self._targets else []
+        self._edges = graph.referents(self._objects, self._places, beyond) if self._targets else []
         self._memory: dict[int, list[tuple[KeptTensor, StoredMemory]]] = {}
 
-    def _find_targets(self) -> list[int]:
-        wanted = self._question.kind
-        if wanted is not None:
-            return [place for place, obj in enumerate(self._objects) if static.is_a(obj, wanted)]
-        return [place for place, obj in enumerate(self._objects) if is_tensor(obj)]
+    def _instances(self, *wanted: type) -> list[int]:
+        """Places of instances of some classes; each class among the objects is judged once, by its id."""
+        types_ = list(map(type, self._objects))
+        ids = list(map(id, types_))
+        classes = dict(zip(ids, types_, strict=True))
+        chosen = {
+            number
+            for number, cls in classes.items()
+            if any(type.__subclasscheck__(base, cls) for base in wanted)
+            or (len(wanted) > 1 and torch_objects.is_node_type(cls))
+        }
+        return [place for place, number in enumerate(ids) if number in chosen]
 
-    def _follow_cpp(self) -> list[tuple[int, int]]:
+    def _follow_cpp(self) -> Iterator[tuple[int, int]]:
         """What tensors and autograd nodes hold through C++; objects beyond the garbage are added to the objects."""
-        places = dict(zip(map(id, self._objects), range(len(self._objects)), strict=True))
-        node_types: dict[int, bool] = {}
-        pairs = []
-        place = -1
+        places = self._places
         limit = len(self._objects) + MOST_BEYOND
-        while place + 1 < len(self._objects):
-            place += 1
+        waiting = deque(self._instances(torch_objects.TensorBase, _Node))
+        while waiting:
+            place = waiting.popleft()
             obj = self._objects[place]
-            if is_tensor(obj):
-                found = tensor_edges(obj)
-            else:
-                cls = type(obj)
-                if id(cls) not in node_types:
-                    node_types[id(cls)] = torch_objects.is_node_type(cls)
-                if not node_types[id(cls)]:
-                    continue
-                found = node_edges(obj, metadata=False)
+            found = tensor_edges(obj) if is_tensor(obj) else node_edges(obj, metadata=False)
             for _, _, referent in found:
                 if referent is None:
                     continue
@@ -131,10 +129,10 @@ class _Explanation:
                         continue
                     target = places[id(referent)] = len(self._objects)
                     self._objects.append(referent)
+                    waiting.append(target)
                     if is_tensor(referent) and self._question.kind is None:
                         self._targets.append(target)
-                pairs.append((place, target))
-        return pairs
+                yield place, target
 
     def cycles(self) -> Iterator[tuple[Cycle, list[StoredMemory]]]:
         """Every source component that keeps something, put into words."""
@@ -165,9 +163,7 @@ class _Explanation:
         """The storages of all tensors, each once: the first tensor stands for it."""
         seen: set[int] = set()
         question = self._question
-        for place in range(len(self._objects)) if question.kind is not None else self._targets:
-            if not is_tensor(self._objects[place]):
-                continue
+        for place in self._targets if question.kind is None else self._instances(torch_objects.TensorBase):
             for storage, carrier in carried_by(self._objects[place]):
                 if storage.identity in seen or not question.device(storage.device):
                     continue
@@ -194,9 +190,10 @@ class _Explanation:
         written: dict[tuple[object, ...], Cycle],
     ) -> tuple[Cycle, list[StoredMemory]]:
         within = set(component)
-        outer = {one for one in component if rank(self._objects[one]) < INNER}
-        start = graph.nearest(members[0], holders, inside, outer or within)
-        chain = self._turned(graph.shortest_cycle(component[0] if start is None else start, self._edges, within))
+        start = graph.nearest(members[0], holders, inside, _Outer(self._objects, within))
+        if start is None:  # nothing but dictionaries and tuples
+            start = component[0]
+        chain = self._turned(graph.shortest_cycle(start, self._edges, within))
         key = tuple(map(_raw_key, (self._objects[one] for one in chain)))
         first = written.get(key) if len(written) >= MOST_CYCLES else None
         if first is not None:
@@ -265,7 +262,11 @@ class _Explanation:
         tensors: Sequence[KeptTensor],
     ) -> Diagram:
         numbers = {id(self._objects[one]): one for path in paths.values() for one in path}
-        known = _Places(self._objects, inside)
+
+        def is_known(obj: object) -> bool:
+            number = self._places.get(id(obj))
+            return number is not None and number in inside
+
         memory = {id(self._objects[one]): pairs for one, pairs in self._memory.items()}
 
         def context(obj: object) -> str | None:
@@ -277,7 +278,21 @@ class _Explanation:
         important = [self._objects[number] for number in numbers.values()]
         shown = cycle[:ENDS]
         title = f"Reference cycle: {Cycle((), tuple(tensors), '').keeps}"
-        return cycle_diagram(shown, important, known, context, size, title)
+        return cycle_diagram(shown, important, is_known, context, size, title)
+
+
+class _Node:
+    """Stands for the classes of autograd nodes, which have no base of their own."""
+
+
+class _Outer:
+    """Objects of a component that are more than the interpreter's inner ones."""
+
+    def __init__(self, objects: Sequence[object], component: Container[int]) -> None:
+        self._objects, self._component = objects, component
+
+    def __contains__(self, one: object) -> bool:
+        return one in self._component and rank(self._objects[one]) < INNER  # type: ignore[call-overload]
 
 
 class _Region:
@@ -288,20 +303,6 @@ class _Region:
 
     def __contains__(self, one: object) -> bool:
         return self._keeper.get(one) == self._place  # type: ignore[call-overload, no-any-return]
-
-
-class _Places:
-    """Whether an object is one of a region; the table is made when it is first asked."""
-
-    def __init__(self, objects: Sequence[object], region: _Region) -> None:
-        self._objects, self._region = objects, region
-        self._numbers: dict[int, int] | None = None
-
-    def __call__(self, obj: object) -> bool:
-        if self._numbers is None:
-            self._numbers = dict(zip(map(id, self._objects), range(len(self._objects)), strict=True))
-        number = self._numbers.get(id(obj))
-        return number is not None and number in self._region
 
 
 def _shortened(chain: list[int]) -> list[int]:

@@ -15,11 +15,15 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 Edges = Sequence[Sequence[int]]
 
 
-def referents(objects: Sequence[object], extra: Iterable[tuple[int, int]] = ()) -> list[list[int]]:
-    """What each object refers to among the others: what the collector sees, and pairs that it cannot."""
-    number = dict(zip(map(id, objects), range(len(objects)), strict=True))
-    known, get = number.keys(), gc.get_referents
-    found = [[number[one] for one in map(id, get(obj)) if one in known] for obj in objects]
+def referents(
+    objects: Sequence[object], places: Mapping[int, int], extra: Iterable[tuple[int, int]] = ()
+) -> list[list[int]]:
+    """What each object refers to among the others: what the collector sees, and pairs that it cannot.
+
+    ``places`` maps the ``id()`` of each object to its number.
+    """
+    number, get = places.get, gc.get_referents
+    found = [[one for one in map(number, map(id, get(obj))) if one is not None] for obj in objects]
     for holder, held in extra:
         found[holder].append(held)
     return found
@@ -55,49 +59,51 @@ def components(nodes: Iterable[int], edges: Edges) -> list[list[int]]:
     recursion.
     """
     nodes = [*nodes]
-    size = max(nodes, default=-1) + 1
+    size = len(edges)
     done = size + 1
-    order = [done] * size  # not on the list of nodes: as if its component were complete
+    order = [done] * size  # not among the nodes: as if its component were complete
     for one in nodes:
         order[one] = 0
     low = [0] * size
     found: list[list[int]] = []
     path: list[int] = []
+    work: list[tuple[int, Iterator[int]]] = []
     count = 0
     for root in nodes:
         if order[root]:
             continue
-        count += 1
-        order[root] = low[root] = count
-        path.append(root)
-        work: list[tuple[int, Iterator[int]]] = [(root, iter(edges[root]))]
-        while work:
-            one, rest = work[-1]
+        one, rest, least = root, iter(edges[root]), count + 1
+        count = order[one] = least
+        path.append(one)
+        while True:
             for held in rest:
-                if held >= size:
-                    continue
                 seen = order[held]
-                if not seen:
+                if seen:
+                    if seen < least:
+                        least = seen
+                else:
+                    low[one] = least
+                    work.append((one, rest))
                     count += 1
-                    order[held] = low[held] = count
+                    order[held] = least = count
                     path.append(held)
-                    work.append((held, iter(edges[held])))
+                    one, rest = held, iter(edges[held])
                     break
-                if seen < low[one]:
-                    low[one] = seen
             else:
-                work.pop()
-                if work and low[one] < low[work[-1][0]]:
-                    low[work[-1][0]] = low[one]
-                if low[one] == order[one]:
-                    component = []
-                    while True:
-                        member = path.pop()
+                if least == order[one]:
+                    place = len(path) - 1
+                    while path[place] != one:
+                        place -= 1
+                    component = path[place:]
+                    del path[place:]
+                    for member in component:
                         order[member] = done
-                        component.append(member)
-                        if member == one:
-                            break
                     found.append(component)
+                if not work:
+                    break
+                inner = least
+                one, rest = work.pop()
+                least = low[one] if low[one] < inner else inner
     return found
 
 

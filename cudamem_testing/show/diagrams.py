@@ -66,7 +66,7 @@ class Diagram:
 
 
 def _quoted(text: str) -> str:
-    """A string of DOT: only the quote and the backslash are special, and a line break is written ``\\n``."""
+    """A string of DOT: only the quote and the backslash are special; a line break is written as one escape."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\r", "").replace("\n", "\\n") + '"'
 
 

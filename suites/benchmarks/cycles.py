@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import io
+import itertools
 import sys
 import time
 from contextlib import redirect_stderr
@@ -30,7 +31,7 @@ class Node:
 def garbage(count: int, tensors: int = 200) -> list[object]:
     """Objects (nodes, their dictionaries and lists) in a large cycle, with tensors hanging off some nodes."""
     nodes = [Node(number) for number in range(count // 3)]
-    for one, other in zip(nodes, nodes[1:], strict=False):
+    for one, other in itertools.pairwise(nodes):
         one.after.append(other)
         other.before = one
     found: list[object] = []
