@@ -26,7 +26,8 @@ class CycleWatch:
     """Tells of the cycles that each collection finds from ``start`` to ``stop``.
 
     ``ask`` makes the question for a collection whose garbage has a tensor in it; ``None`` skips it. ``tell`` gets the
-    cycles once the garbage is gone. Both run inside the collection: no other one starts meanwhile.
+    cycles once the garbage is gone; ``failed`` what went wrong with an explanation, which else is raised. They all
+    run inside the collection: no other one starts meanwhile.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class CycleWatch:
         tell: Callable[[list[Cycle]], None],
         ask: Callable[[], Question | None] | None = None,
         kind: type | None = None,
+        failed: Callable[[Exception], None] | None = None,
     ) -> None:
         self._tell = tell
+        self._failed = failed
         self._ask = ask or (lambda: Question(Locator(os.getcwd()), allocated=recorded_allocations(), kind=kind))
         self._kind = kind
         self._watch = GarbageWatch(self._look)
@@ -51,10 +54,16 @@ class CycleWatch:
     def _look(self, garbage: Sequence[object]) -> Callable[[], None] | None:
         if not has_targets(garbage, self._kind):
             return None
-        question = self._ask()
-        if question is None:
+        try:
+            question = self._ask()
+            if question is None:
+                return None
+            draft: Draft = explain(garbage, question)
+        except Exception as error:
+            if self._failed is None:
+                raise
+            self._failed(error.with_traceback(None))  # its frames hold the garbage
             return None
-        draft: Draft = explain(garbage, question)
 
         def gone() -> None:
             found = draft.settled(freed=not self._watch.users)
@@ -134,7 +143,7 @@ class ReferenceCycles:
 
 
 def reference_cycles(kind: type | None = None) -> ReferenceCycles:
-    """Find the cycles that are made in a block: ``with reference_cycles() as cycles``.
+    """Find the cycles that are made in a ``with`` block.
 
     ``kind`` looks for cycles that keep instances of that class instead of tensors.
     """

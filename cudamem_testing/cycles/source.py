@@ -47,7 +47,8 @@ class Sources:
         An assignment to an attribute of the cycle in the source of its class, else the definition of a function in
         the cycle, else such an assignment in one of the files ``near``.
         """
-        attributes = [step for step in reversed(steps) if step.reference.kind is Kind.ATTRIBUTE]
+        named = (Kind.ATTRIBUTE, Kind.SUBMODULE)
+        attributes = [step for step in reversed(steps) if step.reference.kind in named]
         for step in attributes:
             cls: type = step.holder if static.is_a(step.holder, type) else type(step.holder)  # type: ignore[assignment]
             if static.is_heap_type(cls) and self.is_project(cls):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.plugin import keys, markers
-from cudamem_testing.plugin.fixtures import cuda_memory, memory_snapshot
+from cudamem_testing.plugin.fixtures import cuda_memory, memory_snapshot, reference_cycles
 from cudamem_testing.plugin.settings import Settings, add_options
 
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C"}
 
-__all__ = ["cuda_memory", "memory_snapshot"]
+__all__ = ["cuda_memory", "memory_snapshot", "reference_cycles"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from cudamem_testing.cycles import ReferenceCycles
     from cudamem_testing.snapshots.moments import Snapshots
     from cudamem_testing.windows.memory import Memory
 
@@ -41,3 +42,16 @@ def memory_snapshot(request: pytest.FixtureRequest) -> Snapshots:
         pytest.fail("memory_snapshot was asked for too late: name it among the test's arguments", pytrace=False)
     session.prepare()
     return Snapshots(session.tracker, request.config.rootpath, session.owners.names)
+
+
+@pytest.fixture
+def reference_cycles(request: pytest.FixtureRequest) -> Callable[[], ReferenceCycles]:
+    """Find the cycles that are made in a block, which ``assert_none`` and ``assert_cycle`` judge."""
+    from cudamem_testing.cycles import ReferenceCycles
+    from cudamem_testing.plugin import keys
+
+    session = request.config.stash.get(keys.SESSION, None)
+    if session is None or session.running is None:
+        return ReferenceCycles
+    session.prepare()
+    return ReferenceCycles if session.cycles is None else session.cycles.region

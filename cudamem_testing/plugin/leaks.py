@@ -78,6 +78,20 @@ class LeakCheck:
                     left[window.device] = Owned(window.retained or 0, window.blocks or 0)
         return left
 
+    @property
+    def devices(self) -> list[Device]:
+        """The devices that are measured."""
+        return [recorder.device for recorder in self._tracker.recorders]
+
+    def live(self, device: Device, subject: Subject | None) -> Sequence[Block] | None:
+        """The live blocks of a test, or all without one; ``None`` where blocks cannot be told apart."""
+        if not self._recorder(device).tells_blocks:
+            return None
+        if subject is not None:
+            return self._blocks(device, subject)
+        replayed = self._evidence.replay(device)
+        return None if replayed is None else [*replayed.live_at()]
+
     def judge(self, subject: Subject, severity: Severity) -> list[Finding]:
         """Settle, and a finding for each cause of what is left."""
         if not any(abs(owned.bytes) >= self._ignore_below(device) for device, owned in self.left(subject).items()):

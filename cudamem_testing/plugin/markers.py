@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
 
 BUDGET = "memory_budget"
-FIXTURES = frozenset({"cuda_memory", "memory_snapshot"})
+FIXTURES = frozenset({"cuda_memory", "memory_snapshot", "reference_cycles"})
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
 OVERRIDE = "cudamem"
 LINES = (

@@ -12,6 +12,7 @@ from cudamem_testing.plugin.markers import OVERRIDE
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.plugin.settings import Settings
 
 SEVERITIES = ("fail", "warn", "off")
 
@@ -67,6 +68,11 @@ def override(item: pytest.Item) -> Override:
     if problems:
         raise ValueError("\n".join(problems))
     return Override(_text(given.get("leaks")), _text(given.get("cycles")), device, _text(given.get("reason")))
+
+
+def cycles_of(item: pytest.Item, settings: Settings) -> str | None:
+    """What a cycle does to the test; ``None`` is the default of each device."""
+    return (item.stash.get(keys.OVERRIDE, NOTHING).cycles or settings.cycles) if settings.on else "off"
 
 
 def problems_of(item: pytest.Item) -> list[str]:

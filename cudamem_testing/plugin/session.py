@@ -21,11 +21,13 @@ import pytest
 from cudamem_testing import torch_api
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
+from cudamem_testing.model.stacks import Locator
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import let_go
-from cudamem_testing.plugin.override import NOTHING
+from cudamem_testing.plugin.items import add_properties, id_without_group
+from cudamem_testing.plugin.override import NOTHING, cycles_of
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.report.schema import record_to_json
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import Window
-    from cudamem_testing.plugin.leaks import LeakCheck
+    from cudamem_testing.plugin.cycles import CycleCheck
+    from cudamem_testing.plugin.leaks import LeakCheck, Subject
 
 Wrapper = Generator[None, object, object]
 OVER_BUDGET = "OVER BUDGET"
@@ -75,7 +78,7 @@ class Running:
     def record(self, whole: tuple[Window, ...]) -> TestRecord:
         """What the reports know of it; the outcome is known to the collector of reports alone."""
         return TestRecord(
-            _id_without_group(self.item),
+            id_without_group(self.item),
             attempt=self.attempt,
             windows=tuple(self.windows),
             whole=whole,
@@ -98,6 +101,7 @@ class Session:
         self.books = Books(self.tracker, self.owners, self.evidence)
         self.judge = Judge(self.evidence.explainer)
         self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
+        self.cycles: CycleCheck | None = None
         self.findings: list[Finding] = []
         self.fixtures: list[FixtureRecord] = []
         self.running: Running | None = None
@@ -117,26 +121,40 @@ class Session:
     def _retained(self, running: Running) -> list[Finding]:
         """What the leak check finds at the end of a test; a test that failed already is warned, not failed again."""
         own = running.item.stash.get(keys.OVERRIDE, NOTHING)
-        severity = own.leaks or self.settings.leaks
+        leaks, cycles = own.leaks or self.settings.leaks, cycles_of(running.item, self.settings)
         error = running.failure
         release = None if error is None or self.config.getoption("usepdb", False) else lambda: let_go(error)
-        if self.leaks is None or not self.settings.on or severity == "off":
+        if self.leaks is None or self.cycles is None or not self.settings.on or leaks == cycles == "off":
             if release is not None:
                 release()
+            if self.cycles is not None:
+                self.cycles.drop()
             return []
+        from cudamem_testing.plugin.cycles import without_notes
+
+        subject = self._subject(running, release)
+        if cycles != "off":
+            self.cycles.begun(subject)
+        found = self.leaks.judge(subject, Severity.WARN if leaks == "warn" or error else Severity.FAIL)
+        collected = self.cycles.judge(cycles, failed=error is not None)
+        return [*collected, *without_notes(found if leaks != "off" else (), collected)]
+
+    def _subject(self, running: Running, release: Callable[[], None] | None = None) -> Subject:
         from cudamem_testing.plugin.leaks import Subject
 
-        subject = Subject(running.whole, running.owner, running.foreign, release, own.covers)
-        return self.leaks.judge(subject, Severity.WARN if severity == "warn" or error else Severity.FAIL)
+        covers = running.item.stash.get(keys.OVERRIDE, NOTHING).covers
+        return Subject(running.whole, running.owner, running.foreign, release, covers)
 
     def prepare(self) -> None:
         """Put the recorders to work once torch is there; until then there is nothing to measure."""
         if not self.recorders.opened and torch_api.imported():
+            from cudamem_testing.plugin.cycles import CycleCheck
             from cudamem_testing.plugin.leaks import LeakCheck
 
             self.tracker.attach(self.recorders.open(self._say))
             rules = self.settings.ignore
             self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self.books, self._ignore_below, rules)
+            self.cycles = CycleCheck(self.leaks, self._ignore_below, Locator(str(self.config.rootpath)))
 
     def _say(self, line: str) -> None:
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
@@ -174,6 +192,8 @@ class Session:
             self.running.owner = self.owners.new(item.nodeid)
             self.running.disown = self.owners.enter(self.running.owner)
             self.evidence.running = self.running.owner.label
+            if self.cycles is not None and cycles_of(item, self.settings) != "off":
+                self.cycles.begin(self._subject(self.running))
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -199,7 +219,7 @@ class Session:
                 running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
             running.findings += found
             self._unsaid = [*running.findings]
-            _add_properties(item, calls)
+            add_properties(item, calls)
         if not failed:
             _fail(found)
         return result
@@ -219,7 +239,7 @@ class Session:
             self._drop_arguments(item)
             running.windows += self.tracker.close(running.phase)
             leaked = self._retained(running)
-            whole = self.tracker.close(running.whole)
+            whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
             found = [] if running.failure is not None else self.judge.whole(running.budgets, whole)
             found = [*found, *leaked]
             running.findings += found
@@ -390,21 +410,3 @@ def _fail(findings: Sequence[Finding]) -> None:
         failure = pytest.fail.Exception("\n".join(map(str, failing)), pytrace=False)
         failure.cudamem = STATUS.get(failing[0].kind, OVER_BUDGET)  # type: ignore[attr-defined]
         raise failure
-
-
-def _add_properties(item: pytest.Item, calls: Sequence[Window]) -> None:
-    earlier = [one for one in item.user_properties if not one[0].startswith("cudamem.")]  # of an attempt before this
-    item.user_properties[:] = earlier
-    for window in calls:
-        for name, value in (("peak", window.peak_growth), ("reserved", window.reserved_growth)):
-            if value is not None:
-                item.user_properties.append((f"cudamem.{window.device}.{name}", value))
-
-
-def _id_without_group(item: pytest.Item) -> str:
-    """The id without the ``@group`` that a worker of pytest-xdist puts behind it with ``--dist=loadgroup``."""
-    if not item.config.getoption("loadgroup", False):
-        return item.nodeid
-    marks = item.iter_markers("xdist_group")
-    names = {str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in marks}
-    return item.nodeid.removesuffix(f"@{'_'.join(sorted(names))}")

@@ -42,6 +42,11 @@ OPTIONS = (
     ),
     Option("--cudamem-leaks", "what a leak does: fail (default), warn, off", "fail|warn|off"),
     Option(
+        "--cudamem-cycles",
+        "what a cycle does: fail (default on CUDA), warn (on CPU), off, strict",
+        "fail|warn|off|strict",
+    ),
+    Option(
         "--cudamem-ignore-below", "smaller retained totals are not judged (default 0 on CUDA, 64KiB on CPU)", "SIZE"
     ),
     Option("--cudamem-budget", "budget of every test without its own, such as peak=2GiB,retained=0", "LIMITS"),
@@ -60,6 +65,7 @@ class Settings:
     enforce: bool
     device: str | Device
     leaks: str
+    cycles: str | None
     ignore_below: int | None
     ignore: tuple[Rule, ...]
     budget: Budget | None
@@ -83,6 +89,7 @@ class Settings:
             enforce=enforce,
             device=read.parsed("cudamem_device", _device, "auto"),
             leaks=read.parsed("cudamem_leaks", _severity, "fail"),
+            cycles=read.parsed("cudamem_cycles", _cycles, None),
             ignore_below=read.parsed("cudamem_ignore_below", _size, None),
             ignore=read.rules("cudamem_ignore"),
             budget=read.parsed("cudamem_budget", _budget, None),
@@ -181,6 +188,12 @@ def _stacks(text: str) -> bool:
 def _severity(text: str) -> str:
     if text not in ("fail", "warn", "off"):
         raise ValueError(f"{text!r} is not known: write fail, warn or off")
+    return text
+
+
+def _cycles(text: str) -> str:
+    if text not in ("fail", "warn", "off", "strict"):
+        raise ValueError(f"{text!r} is not known: write fail, warn, off or strict")
     return text
 
 
