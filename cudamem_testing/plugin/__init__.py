@@ -28,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in markers.LINES:
         config.addinivalue_line("markers", line)
     settings = config.stash[keys.SETTINGS] = Settings.from_config(config)
+    if "expected" in settings.update:
+        _expect(config, accept=True)
     if settings.on:
         _start(config, settings)
     elif _distributes(config) or (settings.json is not None and not hasattr(config, "workerinput")):
@@ -93,10 +95,19 @@ def _start(config: pytest.Config, settings: Settings) -> None:
 
     session = config.stash[keys.SESSION] = Session(config, settings)
     config.pluginmanager.register(session, "cudamem-session")
+    _expect(config, accept=False)
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Worker(config, session), "cudamem-worker")
     elif not config.pluginmanager.hasplugin("cudamem-collector"):
         _collect(config, settings)
+
+
+def _expect(config: pytest.Config, *, accept: bool) -> None:
+    from cudamem_testing.plugin.expected import ExpectedText
+
+    if not config.pluginmanager.hasplugin("cudamem-expected"):
+        distributed = hasattr(config, "workerinput") or _distributes(config)
+        config.pluginmanager.register(ExpectedText(accept=accept, distributed=distributed), "cudamem-expected")
 
 
 def _collect(config: pytest.Config, settings: Settings) -> None:

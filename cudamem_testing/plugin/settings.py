@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
 
 UNSET = None
+RECORDED = ("baselines", "known", "expected")
 GROUP = "cudamem", "memory of PyTorch tests"
 
 
@@ -53,6 +55,9 @@ OPTIONS = (
     Option("--cudamem-stacks", "auto (stacks and events for evidence) or off", "auto|off"),
     Option("--cudamem-top", "rows of the summary table (default 10); 0 hides it", "N"),
     Option("--cudamem-dump", "folder for allocator snapshots of failed tests", "DIR"),
+    Option(
+        "--cudamem-update", "rewrite what is recorded: all, or a list of baselines, known, expected", "LIST", ini=False
+    ),
     Option("--cudamem-json", "write the report as JSON", "FILE"),
 )
 
@@ -73,6 +78,7 @@ class Settings:
     top: int
     dump: Path | None
     json: Path | None
+    update: frozenset[str]
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Settings:
@@ -97,6 +103,7 @@ class Settings:
             top=read.parsed("cudamem_top", _count, 10),
             dump=read.parsed("cudamem_dump", lambda text: _folder(_base(config, "cudamem_dump"), text), None),
             json=read.parsed("cudamem_json", lambda text: _file(_base(config, "cudamem_json"), text), None),
+            update=read.parsed("cudamem_update", _update, frozenset()) | _asked_by_expecttest(),
         )
         if problems:
             raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
@@ -116,7 +123,8 @@ def add_options(parser: pytest.Parser) -> None:
         if option.metavar is None:
             group.addoption(option.flag, action="store_true", default=UNSET, help=option.help)
         else:
-            group.addoption(option.flag, default=UNSET, metavar=option.metavar, help=option.help)
+            several: dict[str, Any] = {"nargs": "?", "const": "all"} if option.flag == "--cudamem-update" else {}
+            group.addoption(option.flag, default=UNSET, metavar=option.metavar, help=option.help, **several)
         if option.ini:
             kind: Literal["bool", "string"] = "bool" if option.metavar is None else "string"
             parser.addini(option.name, option.help, type=kind, default=UNSET)
@@ -149,7 +157,7 @@ class _Reader:
 
     def parsed(self, name: str, parse: Any, default: Any) -> Any:
         given, source = self._config.getoption(name), "--" + name.replace("_", "-")
-        if given is None:
+        if given is None and any(option.name == name and option.ini for option in OPTIONS):
             given, source = self._ini(name), f"ini {name}"
         if given is None or not given.strip():
             return default
@@ -195,6 +203,19 @@ def _cycles(text: str) -> str:
     if text not in ("fail", "warn", "off", "strict"):
         raise ValueError(f"{text!r} is not known: write fail, warn, off or strict")
     return text
+
+
+def _update(text: str) -> frozenset[str]:
+    names = [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in (*RECORDED, "all")]
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)} is not known: write {', '.join(RECORDED)}, or nothing for all")
+    return frozenset(RECORDED) if "all" in names else frozenset(names)
+
+
+def _asked_by_expecttest() -> frozenset[str]:
+    """What the environment variable of expecttest asks for."""
+    return frozenset({"expected"}) if os.environ.get("EXPECTTEST_ACCEPT") else frozenset()
 
 
 def _size(text: str) -> int:
