@@ -24,6 +24,7 @@ from cudamem_testing.objects import Kind as PathKind
 NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, note="the search did not reach it")
 SHOWN = 3
 _WORDS = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
+_COMPILED = re.compile(r"\b__compiled_fn_\d+\w*")
 _VIEW = re.compile(r".*?\[(?P<part>[\d, ]*)\] on .*, view of \[(?P<whole>[\d, ]*)\].*")
 _INDEX = re.compile(r"\[\d+\]")
 #: Kinds of references inside one whole: a module with its parameters, a tensor with its gradient and its graph.
@@ -67,7 +68,12 @@ def holder_of(holder: HolderResult) -> str:
     if holder.path is None or holder.reach not in _WORDS:
         return ""
     steps = tuple(takewhile(lambda step: not _inside(step), holder.path.steps))
-    return _INDEX.sub("[*]", replace(holder.path, steps=steps).text)
+    return _stable(replace(holder.path, steps=steps).text)
+
+
+def _stable(text: str) -> str:
+    """Without positions, and without the numbers that the compiler gives to its functions."""
+    return _COMPILED.sub("__compiled_fn", _INDEX.sub("[*]", text))
 
 
 def _inside(step: Step) -> bool:
@@ -117,7 +123,7 @@ def _finding(group: Sequence[Held], severity: Severity) -> Finding:
     details: list[str] = []
     shown: dict[tuple[str, str], Held] = {}
     for held in group:
-        key = (_where(held.block), "" if held.holder.path is None else _INDEX.sub("[*]", held.holder.path.text))
+        key = (_where(held.block), "" if held.holder.path is None else _stable(held.holder.path.text))
         if len(shown) < SHOWN:
             shown.setdefault(key, held)
     for held in shown.values():

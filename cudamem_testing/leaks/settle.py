@@ -5,8 +5,8 @@ They run only when something is retained, in this order, and stop as soon as not
 1. the frames of a test that failed let go of their locals;
 2. each device finishes its work, so that blocks that wait for a stream are free;
 3. a full collection of garbage, unless a stream is capturing;
-4. for blocks that no Python object holds, libraries are asked to give their workspaces back, once for each size of
-   workspace, and CUDA memory that other processes have dropped is collected.
+4. for blocks that no Python object holds and that have no known workspace's size, libraries are asked to give their
+   workspaces back, once for each size, and CUDA memory that other processes have dropped is collected.
 
 What a step freed is kept: it is the evidence for the verdicts ``traceback`` and ``cycle``. The fourth needs to know who
 holds what, and stands where that is found out (``library workspace``).

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.findings import Severity, Verdict
-from cudamem_testing.objects import HolderResult, Path, Reach
+from cudamem_testing.objects import HolderResult, Path, Reach, RootKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,8 @@ MEANINGS: dict[Verdict, Meaning] = {
     ),
 }
 
+#: Where the compiler keeps its products: its own modules, and globals of the module whose code it compiled.
+_COMPILED_GLOBALS = ("__compiled_fn_", "__resume_at_")
 _COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx.experimental", "torch._guards")
 
 
@@ -99,6 +101,12 @@ def verdict_of(block: Block, holder: HolderResult) -> Verdict:
 def _is_compiler(path: Path | None) -> bool:
     if path is None:
         return False
+    if (
+        path.steps
+        and path.root_kind == RootKind.MODULE.value
+        and path.steps[0].reference.text.startswith(_COMPILED_GLOBALS)
+    ):
+        return True
     root = path.root.removeprefix("module ").removeprefix("class ").removeprefix("lru_cache of ")
     return any(root == name or root.startswith(f"{name}.") for name in _COMPILER)
 

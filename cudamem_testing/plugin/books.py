@@ -84,7 +84,7 @@ class Books:
     def _hidden(self, device: Device, place: str, addresses: set[int]) -> Finding:
         replayed = self._evidence.replay(device)
         live = replayed.live_at() if replayed is not None else LiveSet(device)
-        blocks = tuple(block for block in live if block.address in addresses)
+        blocks = tuple(replace(block, preexisting=False) for block in live if block.address in addresses)
         self._evidence.ledger.enter(device, f"{place} (which test is not known)", blocks)
         section = live_section(replace(live, blocks=blocks, rounding=0), title="still live")
         size = sum(block.size for block in blocks)

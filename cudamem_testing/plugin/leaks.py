@@ -17,6 +17,7 @@ from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Severity, Verdict
+from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.objects import HolderResult, Reach, find_holders
 from cudamem_testing.plugin.books import Books
@@ -66,13 +67,13 @@ class LeakCheck:
         self.ignored = Ignored(rules)
         self._workspaces: dict[Device, set[int]] = {}
 
-    def left(self, subject: Subject) -> Left:
-        """What the test retains on each device where it is not nothing."""
+    def left(self, subject: Subject, *, fresh: bool = True) -> Left:
+        """What the test retains on each device where it is not nothing, now or at the tracker's last read."""
         exact = self._owners.owned(subject.owner)
         left = {device: owned for device, owned in exact.items() if owned.blocks and subject.judged(device)}
         counted = {one.device for one in self._tracker.recorders if one.tells_blocks and one.device not in exact}
         if counted:
-            for window in self._tracker.peek(subject.whole):
+            for window in self._tracker.peek(subject.whole, fresh=fresh):
                 retained = window.retained or window.blocks
                 if retained and window.device in counted and subject.judged(window.device):
                     left[window.device] = Owned(window.retained or 0, window.blocks or 0)
@@ -93,9 +94,15 @@ class LeakCheck:
         return None if replayed is None else [*replayed.live_at()]
 
     def judge(self, subject: Subject, severity: Severity) -> list[Finding]:
-        """Settle, and a finding for each cause of what is left."""
-        if not any(abs(owned.bytes) >= self._ignore_below(device) for device, owned in self.left(subject).items()):
+        """Settle, and a finding for each cause of what is left.
+
+        The tracker's last read must be of this moment. Workspaces of libraries are taken out of the test's window.
+        """
+        left = self.left(subject, fresh=False)
+        if not any(abs(owned.bytes) >= self._ignore_below(device) for device, owned in left.items()):
             return []
+        if not any(self._blocks(device, subject) for device in left):
+            return []  # the test gave back what was there before
         found = self._known_workspaces(subject)
         if found:
             return found
@@ -120,41 +127,53 @@ class LeakCheck:
         return found
 
     def _known_workspaces(self, subject: Subject) -> list[Finding]:
-        """Workspaces of sizes that were seen before, and nothing else: no settling is owed to them.
-
-        A library takes one for each stream, and takes it again after it was released: without this, each test would
-        release what the next one has to take.
-        """
-        left = self.left(subject)
-        if not all(self._workspaces.get(device) for device in left):
-            return []
+        """Workspaces of known sizes, and nothing else: no settling is owed to them."""
         found: list[Finding] = []
-        for device in left:
-            blocks = self._blocks(device, subject)
-            if not blocks or any(block.size not in self._workspaces[device] for block in blocks):
+        every: list[tuple[Device, list[Block]]] = []
+        for device in self.left(subject):
+            blocks, known = self._blocks(device, subject), self._sizes(device)
+            if not blocks or any(block.size not in known for block in blocks):
                 return []
             holders = _holders(blocks)
             if any(_held(block, holders) for block in blocks):
                 return []
+            every.append((device, blocks))
             found += workspace_findings(blocks)
+        for device, blocks in every:
+            self._exclude(device, blocks, subject)
         return found
 
     def _find_workspaces(
         self, device: Device, blocks: Sequence[Block], holders: Holders, subject: Subject
     ) -> list[Block]:
-        """The blocks that no Python object holds and that a library gives back when it is asked.
+        """The blocks that no Python object holds and that are a library's: of a known size, or given back when asked.
 
-        It is asked once for each size; from then on a block of that size that nothing holds is taken for one.
+        Asking costs the next test the workspace that it takes again, so it is done once for each size.
         """
+        known = self._sizes(device)
         unheld = [block for block in blocks if not _held(block, holders)]
-        known = self._workspaces.setdefault(device, set())
-        if any(block.size not in known for block in unheld):
+        found = [block for block in unheld if block.size in known]
+        if len(found) < len(unheld):
             self._recorder(device).release()
+            self.left(subject)  # read anew: the window ends with the last read
             still = {block.order for block in self._blocks(device, subject)}
             gone = [block for block in unheld if block.order not in still]
             known.update(block.size for block in gone)
-            return gone
-        return unheld
+            self._exclude(device, [block for block in found if block.order in still], subject)
+            return [*gone, *(block for block in found if block.order in still)]
+        self._exclude(device, found, subject)
+        return found
+
+    def _sizes(self, device: Device) -> set[int]:
+        if device not in self._workspaces:
+            self._workspaces[device] = set(self._recorder(device).workspace_sizes())
+        return self._workspaces[device]
+
+    def _exclude(self, device: Device, blocks: Sequence[Block], subject: Subject) -> None:
+        if blocks and device not in subject.owner.numbers:
+            size = sum(block.size for block in blocks)
+            note = f"a library keeps {format_size(size)} of workspace on {device}, not counted here"
+            self._tracker.exclude(subject.whole, device, size, len(blocks), note)
 
     def _steps(self, subject: Subject) -> list[Step]:
         recorders = self._tracker.recorders

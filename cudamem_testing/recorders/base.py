@@ -54,6 +54,10 @@ class Recorder(Protocol):
         """Wait until the device has done its work, so that blocks that wait for a stream are free."""
         ...
 
+    def workspace_sizes(self) -> frozenset[int]:
+        """Bytes of the workspaces that libraries are known to keep on the device."""
+        ...
+
     def release(self) -> None:
         """Have libraries give back the workspaces that they keep on the device."""
         ...

@@ -85,6 +85,10 @@ class CpuRecorder:
     def finish(self) -> None:
         """The CPU has done its work when the call returns."""
 
+    def workspace_sizes(self) -> frozenset[int]:
+        """None."""
+        return frozenset()
+
     def release(self) -> None:
         """Libraries keep no workspace in torch's CPU allocator."""
 

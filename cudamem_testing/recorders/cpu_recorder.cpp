@@ -121,9 +121,11 @@ class Promise {
       allocated = shared.ledger.refusal.allocated;
       limit = shared.ledger.refusal.limit;
     }
-    TORCH_CHECK_WITH(OutOfMemoryError, false,
-        "cudamem: CPU memory limit: tried to allocate ", size, " bytes with ", allocated,
-        " bytes allocated, over the limit of ", limit, " bytes");
+    // Without a C++ backtrace: it is of no use here, and torch 2.11's unwinder crashes on frames of this library.
+    throw c10::OutOfMemoryError(
+        c10::str("cudamem: CPU memory limit: tried to allocate ", size, " bytes with ", allocated,
+                 " bytes allocated, over the limit of ", limit, " bytes"),
+        nullptr);
   }
   ~Promise() {
     if (C10_LIKELY(size_ == 0)) return;

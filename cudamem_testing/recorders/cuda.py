@@ -28,6 +28,7 @@ READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 PEAK_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 COUNT_RESETS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
 NATIVE_ONLY = ("requested_bytes", "active_bytes", "allocation", "segment", "num_alloc_retries")
+PEAKED = ("allocated_bytes", "requested_bytes", "reserved_bytes", "active_bytes")
 _FOLD_AFTER = 64
 
 
@@ -47,6 +48,8 @@ class CudaStatistics:
         """The statistics, those lost to resets since the last read, and the counts lost; starts new peaks."""
         views = self._at_work()
         stats = views.read(index)
+        if _at_rest(stats) and not self._lost.get(index):
+            return stats, [], views.counted.get(index, (0, 0, 0))
         keep_peaks(views.hidden.setdefault(index, []), stats)
         lost = self._lost.pop(index, [])
         for other in views.readers:
@@ -182,6 +185,10 @@ class CudaRecorder:
         if torch_api.cuda_initialized():
             torch_api.synchronize(self._index)
 
+    def workspace_sizes(self) -> frozenset[int]:
+        """Those of cuBLAS and cuBLASLt; none before CUDA is initialised."""
+        return torch_api.workspace_sizes(self._index) if torch_api.cuda_initialized() else frozenset()
+
     def release(self) -> None:
         """Clear cuBLAS workspaces, and CUDA memory that other processes have dropped."""
         if torch_api.cuda_initialized():
@@ -250,6 +257,15 @@ class CudaRecorder:
 
     def close(self) -> None:
         """Nothing of its own: the statistics are shared by all cards and closed with them."""
+
+
+def _at_rest(stats: Stats) -> bool:
+    """Whether the peaks that windows fold are what is there now: then there is nothing to start anew."""
+    for name in PEAKED:
+        values = stats.get(name, {}).get("all")
+        if values is not None and values["peak"] != values["current"]:
+            return False
+    return True
 
 
 def counts(stats: Stats) -> tuple[int, int, int]:

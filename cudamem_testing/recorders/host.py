@@ -57,8 +57,9 @@ class HostRecorder:
         stats = self._read()
         peaks = [stats, *self._lost]
         self._lost.clear()
-        keep_peaks(self._hidden, stats)
-        self._reset()
+        if any(stats[name]["peak"] != stats[name]["current"] for name in ("active_bytes", "allocated_bytes")):
+            keep_peaks(self._hidden, stats)
+            self._reset()
         held, kept, requests = stats["active_bytes"], stats["allocated_bytes"], stats["active_requests"]
         return Counters(
             allocated=held["current"],
@@ -83,6 +84,10 @@ class HostRecorder:
 
     def finish(self) -> None:
         """Pinned blocks are free when the cards have finished."""
+
+    def workspace_sizes(self) -> frozenset[int]:
+        """None."""
+        return frozenset()
 
     def release(self) -> None:
         """Nobody keeps workspaces here."""

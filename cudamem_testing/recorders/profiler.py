@@ -77,6 +77,10 @@ class ProfilerRecorder:
     def finish(self) -> None:
         """The CPU has done its work when the call returns."""
 
+    def workspace_sizes(self) -> frozenset[int]:
+        """None."""
+        return frozenset()
+
     def release(self) -> None:
         """Libraries keep no workspace in torch's CPU allocator."""
 

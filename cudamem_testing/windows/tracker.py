@@ -41,6 +41,7 @@ class Tracker:
     def __init__(self, recorders: Sequence[Recorder] = ()) -> None:
         self._recorders: list[Recorder] = list(recorders)
         self._open: list[Span] = []
+        self._last: list[Read] = []
 
     @property
     def recorders(self) -> tuple[Recorder, ...]:
@@ -60,18 +61,26 @@ class Tracker:
         reads = self._boundary()
         return self._start(outer, False, reads), self._start(inner, False, reads)
 
-    def close(self, span: Span) -> tuple[Window, ...]:
-        """End a span: one window for each device."""
-        return self._end(span, self._boundary())
+    def close(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
+        """End a span: one window for each device. Not ``fresh``: with the numbers of the last read, if it was just now."""
+        return self._end(span, self._boundary() if fresh else self._last)
 
     def switch(self, closing: Span, name: str) -> tuple[tuple[Window, ...], Span]:
         """End one span and start the next with a single read."""
         reads = self._boundary()
         return self._end(closing, reads), self._start(name, False, reads)
 
-    def peek(self, span: Span) -> tuple[Window, ...]:
-        """The window up to now; the span stays open."""
-        return _windows(span, self._boundary())
+    def peek(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
+        """The window up to now, or up to the last read; the span stays open."""
+        return _windows(span, self._boundary() if fresh else self._last)
+
+    def exclude(self, span: Span, device: Device, taken: int, blocks: int, note: str) -> None:
+        """Do not count bytes and blocks that were taken inside a span on nobody's account, and are still there."""
+        level = span.levels.get(device)
+        if level is not None:
+            start = level.start
+            level.start = start._replace(allocated=_sum(start.allocated, taken), blocks=_sum(start.blocks, blocks))
+            span.notes.append(note)
 
     def read(self, recorder: Recorder) -> Counters:
         """The counters of one recorder; the open spans lose no peak by it.
@@ -92,6 +101,7 @@ class Tracker:
                     level = span.levels.get(recorder.device)
                     if level is not None:
                         level.fold(counters)
+        self._last = reads
         return reads
 
     def _start(self, name: str, exclusive: bool, reads: list[Read]) -> Span:

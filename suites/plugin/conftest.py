@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from suites.plugin.inner import Inner
 from suites.plugin.inner import run_inner as in_process
 from suites.plugin.inner import run_outer as in_subprocess
+
+
+@pytest.fixture
+def leaves_nothing() -> Iterator[None]:
+    """For tests whose inner run leaks on purpose: what its modules keep must not be there when the next run starts."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

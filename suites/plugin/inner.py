@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from cudamem_testing import torch_api
 from cudamem_testing.model.records import FixtureRecord, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 from cudamem_testing.plugin import keys
@@ -131,6 +132,7 @@ def run_inner(pytester: pytest.Pytester, files: Files, *args: str, plugins: Sequ
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         patch.setenv("COLUMNS", "80")
         patch.setenv("CUDAMEM_CACHE", CACHE)
+        patch.setattr(torch_api, "cuda_device_count", lambda: 0)  # what is expected here was written for a CPU
         result = pytester.runpytest_inprocess(*loaded, *args, plugins=[catch], no_reraise_ctrlc=True)
     return Inner(int(result.ret), result.stdout.str(), result.stderr.str(), pytester.path, catch.record, catch.settings)
 
@@ -149,8 +151,14 @@ def run_outer(
     loaded = [piece for name in ("cudamem", *plugins) for piece in ("-p", name)]
     command = [sys.executable, *python, "-m", "pytest", *loaded, *args]
     command += [f"--cudamem-json={path}"] if report else []
-    root = str(Path(__file__).parents[2])
-    environ = {"COLUMNS": "80", "CUDAMEM_CACHE": CACHE, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": root}
+    path_list = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    environ = {
+        "COLUMNS": "80",
+        "CUDAMEM_CACHE": CACHE,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONPATH": path_list,
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     done = subprocess.run(
         command,
         cwd=pytester.path,

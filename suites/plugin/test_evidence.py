@@ -11,6 +11,7 @@ from torch.cuda import _memory_viz
 from suites.plugin.inner import MIB, Inner
 
 Run = Callable[..., Inner]
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 PEAK = """
     import pytest, torch
