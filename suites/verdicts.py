@@ -58,18 +58,18 @@ def run_module(name: str) -> list[Outcome]:
 
 def outcome(case: Case, run: RunRecord, text: str = "") -> Outcome:
     """Compare what a run found with what the case expects."""
-    tests = [test for test in run.tests if test.nodeid.split("::")[1] == _names(case)[0]]
+    tests = [test for test in run.tests if _name_of(test) == _names(case)[0]]
     if not tests:
         return Outcome(case, (), (f"{case.key}: did not run\n{text}",))
     findings = [finding for test in tests for finding in test.findings]
     problems = [*_compare(case, findings)]
     for name in _names(case)[1:]:
-        for test in (test for test in run.tests if test.nodeid.split("::")[1] == name):
+        for test in (test for test in run.tests if _name_of(test) == name):
             wrong = [finding for finding in test.findings if finding.severity is not Severity.NOTE]
             problems += [f"{case.key}: control {name}: {finding}" for finding in wrong]
             if test.outcome == "error":
                 problems.append(f"{case.key}: control {name}: {test.outcome}")
-        if not any(test.nodeid.split("::")[1] == name for test in run.tests):
+        if not any(_name_of(test) == name for test in run.tests):
             problems.append(f"{case.key}: control {name} did not run")
     return Outcome(case, tuple(findings), tuple(problems))
 
@@ -90,6 +90,7 @@ def _compare(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
 def _shortfall(case: Case, expect: Expect, finding: Finding) -> str | None:
     """How a finding differs from what is expected."""
     text = str(finding)
+    mentions = [piece.format(line=case.allocated[0] if case.allocated else "") for piece in expect.mentions]
     line = (finding.allocated or "").partition(" in ")[0]
     checks = (
         ("kind", expect.kind, finding.kind.value, expect.kind == finding.kind.value),
@@ -98,7 +99,7 @@ def _shortfall(case: Case, expect: Expect, finding: Finding) -> str | None:
         ("bytes", expect.bytes, finding.bytes, expect.bytes in (None, finding.bytes)),
         ("holder", expect.holder, finding.holder, (expect.holder or "") in (finding.holder or "")),
         ("line", case.allocated, line, not expect.line or not case.allocated or line in case.allocated),
-        ("text", expect.mentions, text, all(piece in text for piece in expect.mentions)),
+        ("text", mentions, text, all(piece in text for piece in mentions)),
     )
     return next((f"{name} is {found!r}, not {wanted!r}" for name, wanted, found, right in checks if not right), None)
 
@@ -120,6 +121,11 @@ def _run(module: str, chosen: Sequence[Case], options: Iterable[str]) -> tuple[R
         done = subprocess.run(command, cwd=path, env=environ, capture_output=True, text=True, check=False, timeout=240)
         text = done.stdout + done.stderr
         return (read_json(report) if report.exists() else RunRecord()), text
+
+
+def _name_of(test: TestRecord) -> str:
+    """The name in the module that a record is of: a class or a function, without parameters."""
+    return test.nodeid.split("::")[1].partition("[")[0]
 
 
 def _names(case: Case) -> list[str]:

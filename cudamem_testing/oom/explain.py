@@ -7,6 +7,7 @@ for the request, and otherwise says that the test needs more than there is. PYTE
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -88,7 +89,11 @@ class OutOfMemory:
             )
         if cause == "earlier tests":
             owner, size = self.left[0]
-            return f"earlier tests left enough to make room: {owner} left {format_size(size)}. Fix that leak first."
+            line = self._line_of(owner)
+            where = f", allocated by {line}" if line else ""
+            return (
+                f"earlier tests left enough to make room: {owner} left {format_size(size)}{where}. Fix that leak first."
+            )
         if cause == "private pools":
             return (
                 f"CUDA graphs or memory pools hold {format_size(self.private_unused)} that they do not use and nobody "
@@ -101,6 +106,14 @@ class OutOfMemory:
         table = live_table(self.live)
         largest = f" The largest line is {table.lines[0].line}." if table.lines else ""
         return f"the test needs more than there is: {format_size(self.live.total)} are live, and {asked} more.{largest}"
+
+    def _line_of(self, owner: str) -> str:
+        """The line that allocated most of what an owner left; empty where it is not known."""
+        sizes: Counter[str] = Counter()
+        for block in self.live.blocks:
+            if block.preexisting and block.owner == owner and block.stack.frames:
+                sizes[block.stack.line] += block.size
+        return max(sizes, key=sizes.__getitem__, default="")
 
     def text(self, most: int = ROWS, width: int | None = None) -> str:
         """Header, figures, hint, and what was live by line; bounded."""
