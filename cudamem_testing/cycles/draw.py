@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -114,9 +115,9 @@ def cycle_diagram(
         for place, obj in enumerate(shown)
     )
     left = total - len(shown)
-    notes = (f"the {len(shown)} objects nearest to the cycle are shown; up to {left} more hang on it",) * (
-        len(shown) >= MOST_BOXES and left > 0
-    )
+    notes = ("Shown is what leads to tensors, without the interpreter's inner objects.",)
+    if len(shown) >= MOST_BOXES and left > 0:
+        notes = (f"Shown are the {len(shown)} objects nearest to the cycle; {left} more are left out.", *notes)
     lines = tuple(
         Arrow(source, target, text, source < on_cycle and target < on_cycle)
         for (source, target), text in arrows.items()
@@ -129,7 +130,7 @@ def _plain_references(obj: object) -> Iterator[tuple[str, object]]:
     for reference, referent in references(obj):
         if reference.kind in (Kind.INTERNAL, Kind.CLASS, Kind.KEY):
             continue
-        if reference.text in _TABLES or (reference.kind is Kind.CLOSURE and type(referent).__name__ == "cell"):
+        if reference.text in _TABLES or (reference.kind is Kind.CLOSURE and type(referent) is types.CellType):
             continue
         yield reference.text, referent
 

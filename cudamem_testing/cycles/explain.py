@@ -222,7 +222,7 @@ class _Explanation:
             any(map(is_harness, objects[:ENDS])),
             self._sources.closed_by(steps, self._files(tensors)),
             hanging,
-            diagram=self._diagram(objects, paths, inside, size, tensors),
+            diagram=self._diagram(steps, paths, inside, size, tensors),
         )
         written[key] = cycle
         return cycle, [memory for _, memory in kept]
@@ -255,30 +255,29 @@ class _Explanation:
 
     def _diagram(
         self,
-        cycle: list[object],
+        steps: Sequence[Hop],
         paths: Mapping[int, list[int]],
         inside: _Region,
         size: int,
         tensors: Sequence[KeptTensor],
     ) -> Diagram:
-        numbers = {id(self._objects[one]): one for path in paths.values() for one in path}
-
         def is_known(obj: object) -> bool:
             number = self._places.get(id(obj))
             return number is not None and number in inside
 
-        memory = {id(self._objects[one]): pairs for one, pairs in self._memory.items()}
-
         def context(obj: object) -> str | None:
-            pairs = memory.get(id(obj))
+            pairs = self._memory.get(self._places.get(id(obj), -1))
             if not pairs:
                 return None
             return "\n".join("\n".join((f"{kept.bytes} bytes on {kept.device}", *kept.stack)) for kept, _ in pairs)
 
-        important = [self._objects[number] for number in numbers.values()]
-        shown = cycle[:ENDS]
+        important: list[object] = []
+        for path in paths.values():
+            on_path = hops([self._objects[one] for one in _shortened(path)])
+            important += [step.holder for step in on_path]
+            important += [step.referent for step in on_path[-1:]]
         title = f"Reference cycle: {Cycle((), tuple(tensors), '').keeps}"
-        return cycle_diagram(shown, important, is_known, context, size, title)
+        return cycle_diagram([step.holder for step in steps], important, is_known, context, size, title)
 
 
 class _Node:

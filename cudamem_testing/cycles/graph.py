@@ -119,9 +119,10 @@ def keepers(found: Sequence[Sequence[int]], edges: Edges) -> dict[int, int]:
     several reach an object, it is the first one's. ``found`` is in the order that ``components`` gives.
     """
     keeper: dict[int, int] = {}
+    reached: dict[int, int] = {}
     for place in range(len(found) - 1, -1, -1):
         component = found[place]
-        owner = next((keeper[one] for one in component if one in keeper), None)
+        owner = next((reached[one] for one in component if one in reached), None)
         if owner is None and is_cyclic(component, edges):
             owner = place
         if owner is None:
@@ -129,7 +130,7 @@ def keepers(found: Sequence[Sequence[int]], edges: Edges) -> dict[int, int]:
         for one in component:
             keeper[one] = owner
             for held in edges[one]:
-                keeper.setdefault(held, owner)
+                reached.setdefault(held, owner)
     return keeper
 
 
