@@ -203,7 +203,7 @@ def replay(steps: Iterable[Step]) -> tuple[list[Node], list[Diagnostic]]:
             versions[storage] = after
             if flags & FREED:
                 freed.add(storage)
-                versions[storage] = before or 0
+                versions[storage] = version or 0
                 uses.append(Use(storage, before, None))
             else:
                 uses.append(Use(storage, before, after))

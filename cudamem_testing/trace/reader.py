@@ -102,20 +102,22 @@ class _Reader:
                 parents.append(parent)
                 continue
             if kind is operator:
-                arguments, signature = self._call(fields)
+                start = event.start_time_ns
+                arguments, signature = self._call(fields, start)
                 if signature.role != "FUNCTION":
                     if signature.backward:
                         scope = Scope(ScopeKind.BACKWARD, signature.name, scope, index, True)
                     elif signature.region:
                         self._annotations.append(index)
-                start, end, sequence = event.start_time_ns, event.end_time_ns, fields.sequence_number
+                end, sequence = event.end_time_ns, fields.sequence_number
                 events.append(record(Operator, (start, end, thread, scope, signature, arguments, sequence)))
             elif kind is python or kind is builtin:
-                owner = None if kind is builtin else self._owner(fields)
+                start = event.start_time_ns
+                owner = None if kind is builtin else self._owner(fields, start)
                 if owner is not None and not owner.is_optimizer:
                     scope = Scope(ScopeKind.MODULE, owner.name, scope, index, scope.backward)
                 name, line = self._text(_python_name(event, fields, owner)), fields.caller.line_number
-                start, end = event.start_time_ns, event.end_time_ns
+                end = event.end_time_ns
                 events.append(record(PythonCall, (start, end, thread, scope, name, line, kind is builtin, owner)))
             elif kind is types.out_of_memory:
                 events.append(OutOfMemory(event.start_time_ns, thread, scope))
@@ -135,10 +137,11 @@ class _Reader:
             parent = self._parents[index]
             if parent >= 0 and stops[parent] < stops[index]:
                 stops[parent] = stops[index]
-        notes = tuple(
-            [f"an allocator ran out of memory {count} times" for count in [self._refusals()] if count]
-            + self._storages.notes
-        )
+        notes = list(self._storages.notes)
+        if refusals := sum(type(event) is OutOfMemory for event in self._events):
+            notes.append(f"an allocator ran out of memory {refusals} times")
+        if unseen := self._storages.unseen_frees:
+            notes.append(f"{unseen} frees were not recorded: of other threads, or of what was there before")
         return Trace(
             tuple(self._events),
             self._parents,
@@ -147,7 +150,7 @@ class _Reader:
             self._regions(),
             tuple(self._thread_numbers),
             missing,
-            notes,
+            tuple(notes),
         )
 
     def _regions(self) -> tuple[Region, ...]:
@@ -164,10 +167,7 @@ class _Reader:
             regions.append(Region(event.name, event.start, event.end, event.thread, parent, index))
         return tuple(regions)
 
-    def _refusals(self) -> int:
-        return sum(type(event) is OutOfMemory for event in self._events)
-
-    def _call(self, fields: Any) -> tuple[tuple[Argument, ...], Signature]:
+    def _call(self, fields: Any, start: int) -> tuple[tuple[Argument, ...], Signature]:
         """The storages an operator was called with, and its signature."""
         inputs = fields.inputs
         types = tuple(map(type, inputs))
@@ -183,11 +183,11 @@ class _Reader:
         for place in signature.places:
             value = inputs[place]
             if types[place] is tensor:
-                storage = settled.get(value.allocation_id) or storage_of(value)
+                storage = settled.get(value.allocation_id) or storage_of(value, start)
                 numbered = numbered and storage is not None
                 arguments.append(storage)
             else:
-                found = [settled.get(item.allocation_id) or storage_of(item) for item in value]
+                found = [settled.get(item.allocation_id) or storage_of(item, start) for item in value]
                 numbered = numbered and None not in found
                 arguments.append(tuple([storage for storage in found if storage is not None]))
         if not numbered:
@@ -225,7 +225,7 @@ class _Reader:
                 self._storages.look_again = True
         return known
 
-    def _owner(self, fields: Any) -> Owner | None:
+    def _owner(self, fields: Any, start: int) -> Owner | None:
         """The module or optimizer of a Python call.
 
         The profiler gives storages only to the first record of an object; which one that is can be known only when a
@@ -236,7 +236,7 @@ class _Reader:
             known = self._owners.get(identity)
             if known is None or not _resolved(known):
                 parameters = tuple(
-                    Parameter(self._text(name), self._known(tensor), self._known(gradient))
+                    Parameter(self._text(name), self._known(tensor, start), self._known(gradient, start))
                     for name, tensor, gradient in module.parameters
                 )
                 known = Owner(False, identity, self._text(module.cls_name), parameters)
@@ -249,12 +249,12 @@ class _Reader:
                 parameters = tuple(
                     Parameter(
                         str(place),
-                        self._known(tensor),
-                        self._known(gradient),
+                        self._known(tensor, start),
+                        self._known(gradient, start),
                         tuple(
                             (self._text(name), storage)
                             for name, value in state
-                            if (storage := self._known(value)) is not None
+                            if (storage := self._known(value, start)) is not None
                         ),
                     )
                     for place, (tensor, gradient, state) in enumerate(optimizer.parameters)
@@ -264,8 +264,8 @@ class _Reader:
             return known
         return None
 
-    def _known(self, tensor: Any) -> Storage | None:
-        return None if tensor is None else self._storages.of(tensor)
+    def _known(self, tensor: Any, start: int) -> Storage | None:
+        return None if tensor is None else self._storages.of(tensor, start)
 
     def _thread_number(self, tid: int) -> int:
         return self._thread_numbers.setdefault(tid, len(self._thread_numbers))
@@ -289,6 +289,10 @@ class _Storages:
     ends only tensors tell, so those are measured: each tensor object once (``impl_ptr``), as it is mostly parameters
     that come by again and again. Another object at the same address can only be a view, which is not larger than the
     tensor it was cut from; operators that enlarge a tensor in place end this economy (``look_again``).
+
+    The profiler misses frees: those of other threads, and on the CPU those of what was allocated before the recording.
+    The next tensor at the address then gets the same number. Memory that is given out at a later time than the number
+    was first seen is therefore another storage, from there on.
     """
 
     def __init__(self) -> None:
@@ -297,18 +301,20 @@ class _Storages:
         self.settled: dict[int | None, Storage] = {}
         """By allocation number, those whose size is final."""
         self.look_again = False
+        self.unseen_frees = 0
         self._by_allocation: dict[int, Storage] = {}
+        self._since: list[int] = []
         self._measured: set[tuple[int, int]] = set()
 
-    def of(self, tensor: Any) -> Storage | None:
-        """The storage of a tensor; ``None`` when the profiler could not number it."""
+    def of(self, tensor: Any, start: int) -> Storage | None:
+        """The storage of a tensor met at a time; ``None`` when the profiler could not number it."""
         allocation = tensor.allocation_id
         storage = self._by_allocation.get(allocation)
         if storage is None:
             pointer = tensor.storage_data_ptr
             if allocation is None or not pointer or tensor.id is None:
                 return None
-            storage = self._add(tensor.id, allocation, pointer, str(tensor.device))
+            storage = self._add(tensor.id, allocation, pointer, str(tensor.device), start)
         if storage.measured:
             return storage
         seen = (allocation, tensor.impl_ptr)
@@ -321,10 +327,13 @@ class _Storages:
         """The record of an allocator's event; what it says about a storage's size is final."""
         nbytes, pointer, allocation = fields.alloc_size, fields.ptr, fields.allocation_id
         storage = self._by_allocation.get(allocation)
+        if storage is not None and nbytes > 0 and start > self._since[storage.index]:
+            self.unseen_frees += 1
+            storage = None
         if storage is None:
             device = str(fields.device)
             if allocation is not None and fields.id is not None:
-                storage = self._add(fields.id, allocation, pointer, device)
+                storage = self._add(fields.id, allocation, pointer, device, start)
         else:
             device = storage.device
         if storage is not None:
@@ -339,9 +348,10 @@ class _Storages:
             start, thread, scope, storage, pointer, device, nbytes, fields.total_allocated, fields.total_reserved
         )
 
-    def _add(self, number: int, allocation: int, pointer: int, device: str) -> Storage:
+    def _add(self, number: int, allocation: int, pointer: int, device: str, start: int) -> Storage:
         storage = Storage(len(self.found), number, allocation, pointer, device)
         self.found.append(storage)
+        self._since.append(start)
         self._by_allocation[allocation] = storage
         return storage
 

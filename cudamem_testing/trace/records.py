@@ -37,7 +37,7 @@ class Storage:
     number: int
     """The profiler's tensor number, as its own texts print it."""
     allocation: int
-    """The profiler's number of the allocation, unique in a trace."""
+    """The profiler's number of the allocation. Shared by storages only where the profiler missed a free."""
     pointer: int
     device: str
     nbytes: int = 0

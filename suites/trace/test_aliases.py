@@ -163,6 +163,22 @@ def test_wrapped_numbers_between_the_writes_of_a_run_disappear_with_it():
     assert text == "aten::mul_                T0(v0), T1(v0)   ->  T0(v1), T1(v1)"
 
 
+def test_state_that_an_optimizer_makes_and_keeps_is_shown_and_its_temporaries_are_not():
+    weight, state, scratch = tensor(7), tensor(8), tensor(9)
+    text = folded(
+        op("Optimizer.step#Adam.step", role="USER_SCOPE", start=0, end=90),
+        op("aten::zeros_like", weight, None, None, None, None, None, start=1, children=[alloc(state, 16, start=2)]),
+        op("aten::sqrt", weight, start=3, children=[alloc(scratch, 16, start=4)]),
+        op("aten::add_", weight, scratch, 1, start=5),
+        alloc(scratch, -16, start=6),
+        op("aten::sin", weight, start=95),
+    )
+    assert text.splitlines() == [
+        "Adam.step                 T0(v0)           ->  T0(v1), T1(v0)",
+        "aten::sin                 T0(v1)           ->",
+    ]
+
+
 def test_without_the_option_nothing_is_folded():
     flow = data_flow(read(*cuda_dropout()))
     assert flow.text().splitlines()[0] == "aten::dropout             T0(v0)           ->  T1(v0), T2(v0)"

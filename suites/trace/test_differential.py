@@ -1,6 +1,9 @@
 """Random programs: nodes, versions and frees equal those of torch's own ``_memory_profiler``.
 
-With ``HYPOTHESIS_PROFILE=full`` 2,000 programs. Where torch's analysis gives up, ours must finish and say why.
+With ``HYPOTHESIS_PROFILE=full`` 2,000 programs and 500 training runs. About one program in a hundred makes torch's
+validation give up, always for one fault: the profiler missed a free (of another thread, or of a tensor from before the
+recording), the next tensor at the address got the same number, and torch takes both for one that is created twice. Our
+reader tells them apart, so that there is nothing to contradict, and notes the missed free; pinned below.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import os
 import warnings
 
 import pytest
+import torch
 from torch.profiler import ProfilerActivity, profile
 
 from cudamem_testing.trace import from_profile
@@ -19,6 +23,8 @@ from suites.trace.oracle import differences, graph_of, rows
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
 PARTS = 20 if FULL else 2
 PROGRAMS_PER_PART = 100 if FULL else 4
+SO_LARGE = 10_000_000
+"""Elements of a tensor that is mapped by itself, and so lies where the one before it was unmapped."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,6 +47,11 @@ def recorded(seed, kind):
     return prof
 
 
+def missed_frees(flow):
+    """Whether the trace notes frees that the profiler did not record."""
+    return any("frees were not recorded" in note for note in flow.notes)
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("kind", ["any", "training"])
 def test_graph_versions_and_frees_equal_the_oracle(kind, part):
@@ -51,11 +62,36 @@ def test_graph_versions_and_frees_equal_the_oracle(kind, part):
         try:
             graph = graph_of(prof)
         except AssertionError:
-            assert flow.diagnostics, programs.make(seed, kind).source
+            assert missed_frees(flow), programs.make(seed, kind).source
+            assert flow.diagnostics == ()
             continue
         assert differences(flow, graph) == [], programs.make(seed, kind).source
         assert flow.text(ids="profiler") == rows(graph), programs.make(seed, kind).source
         assert flow.diagnostics == ()
+
+
+def test_a_missed_free_makes_the_oracle_give_up_and_not_us():
+    def run():
+        for _ in range(3):
+            box = [torch.ones(SO_LARGE)]
+            box[0].sin_()
+            programs.in_thread(box.clear)
+
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True, with_stack=True) as prof:
+        run()
+    flow = from_profile(prof).data_flow()
+    with pytest.raises(AssertionError, match="version mismatch"):
+        graph_of(prof)
+    assert flow.diagnostics == ()
+    assert flow.notes == ("2 frees were not recorded: of other threads, or of what was there before",)
+    assert flow.text(include=("aten::ones", "aten::sin_")).splitlines() == [
+        "aten::ones                                 ->  T0(v0)",
+        "aten::sin_                T0(v0)           ->  T0(v1)",
+        "aten::ones                                 ->  T1(v0)",
+        "aten::sin_                T1(v0)           ->  T1(v1)",
+        "aten::ones                                 ->  T2(v0)",
+        "aten::sin_                T2(v0)           ->  T2(v1)",
+    ]
 
 
 def test_the_generator_is_reproducible_and_covers_what_it_names():

@@ -121,7 +121,11 @@ def test_nodes_are_in_order_of_time_whatever_their_thread():
             ],
         ),
         (
-            lambda: (op("aten::neg_", X), op("aten::sin", Y, children=[alloc(X, 8)]), op("aten::cos", X)),
+            lambda: (
+                op("aten::neg_", X, start=1, children=[op("aten::fill_", X, 0, start=20)]),
+                op("aten::sin", Y, start=10, tid=2, children=[alloc(X, 8, start=0, tid=2)]),
+                op("aten::cos", X, start=30),
+            ),
             ["node 1: storage 0 was created after its first use"],
             [
                 ("aten::neg_", [(1, 0, 1)]),

@@ -28,9 +28,9 @@ def names(trace):
 
 
 def test_events_are_in_depth_first_order_and_subtrees_are_slices():
-    x = tensor(1)
+    x, y = tensor(1), tensor(2)
     trace = read(
-        call("a.py(1): f", op("aten::mul", x, x, children=[op("aten::to", x), alloc(x, 16)]), op("aten::add", x, x)),
+        call("a.py(1): f", op("aten::mul", x, x, children=[op("aten::to", x), alloc(y, 16)]), op("aten::add", x, y)),
         op("aten::sin", x),
     )
     assert names(trace) == ["a.py(1): f", "aten::mul", "aten::to", "Allocation", "aten::add", "aten::sin"]
@@ -38,7 +38,7 @@ def test_events_are_in_depth_first_order_and_subtrees_are_slices():
     assert list(trace.stops) == [5, 4, 3, 4, 5, 6]
     assert [event.name for event in trace.subtree(1)[:2]] == ["aten::mul", "aten::to"]
     assert list(trace.ancestors(3)) == [1, 0]
-    assert str(trace) == "trace of 6 events, 1 storages, 1 threads"
+    assert str(trace) == "trace of 6 events, 2 storages, 1 threads"
 
 
 def test_events_that_say_nothing_about_memory_are_left_out_and_their_children_kept():
@@ -121,6 +121,24 @@ def test_a_tensor_object_is_measured_again_once_something_enlarged_tensors_in_pl
     assert read(op("aten::sin", before), op("aten::sin", after)).storages[0].nbytes == 8
     trace = read(op("aten::sin", before), op("aten::resize_", before, None, None), op("aten::sin", after))
     assert trace.storages[0].nbytes == 32
+
+
+def test_memory_given_out_again_without_a_free_is_another_storage():
+    old, new = tensor(1, sizes=[2]), tensor(1)
+    trace = read(op("aten::sin", old), alloc(new, 16), op("aten::cos", new), alloc(new, 16), alloc(new, -16))
+    sin, first, cos, second, free = trace.events
+    assert sin.arguments[0] is trace.storages[0]
+    assert cos.arguments[0] is first.storage is trace.storages[1]
+    assert second.storage is free.storage is trace.storages[2]
+    assert [(s.allocation, s.nbytes) for s in trace.storages] == [(1, 8), (1, 16), (1, 16)]
+    assert trace.notes == ("2 frees were not recorded: of other threads, or of what was there before",)
+
+
+def test_memory_given_out_by_a_thread_that_is_read_later_is_the_same_storage():
+    x = tensor(1)
+    trace = read(op("aten::sin", x, start=20), alloc(x, 16, start=10, tid=2))
+    assert trace.events[1].storage is trace.events[0].arguments[0]
+    assert trace.notes == ()
 
 
 def test_an_allocator_that_contradicts_itself_is_a_note():
@@ -215,6 +233,7 @@ def test_regions_are_found_by_time_because_the_tree_does_not_nest_them():
         60: (),
     }
     assert [r.name for r in trace.regions_at(20, 1)] == ["elsewhere"]
+    assert [(r.name, r.parent) for r in trace.regions] == [("outer", -1), ("inner", 0), ("next", -1), ("elsewhere", -1)]
     assert [r.name for r in trace.regions_at(20, 2)] == ["outer", "inner"]
 
 
