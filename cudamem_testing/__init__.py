@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cudamem_testing.cycles.collect import ReferenceCycles, find_cycles, reference_cycles, warn_cycles, watch_cycles
+    from cudamem_testing.cycles.draw import annotated_references, object_graph
+    from cudamem_testing.cycles.results import Cycle
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.growth import Grew, Growth
     from cudamem_testing.model.limits import LimitError
@@ -18,18 +21,44 @@ if TYPE_CHECKING:
     from cudamem_testing.windows.memory import Memory, OverBudget
 
 __version__ = "0.1.0"
-__all__ = ["Device", "Grew", "Growth", "LimitError", "Memory", "OverBudget", "Window", "format_size", "parse_size"]
+__all__ = [
+    "Cycle",
+    "Device",
+    "Grew",
+    "Growth",
+    "LimitError",
+    "Memory",
+    "OverBudget",
+    "ReferenceCycles",
+    "Window",
+    "annotated_references",
+    "find_cycles",
+    "format_size",
+    "object_graph",
+    "parse_size",
+    "reference_cycles",
+    "warn_cycles",
+    "watch_cycles",
+]
 
 _HOMES = {
+    "Cycle": "cycles.results",
     "Device": "model.devices",
     "Grew": "model.growth",
     "Growth": "model.growth",
     "LimitError": "model.limits",
     "Memory": "windows.memory",
     "OverBudget": "windows.memory",
+    "ReferenceCycles": "cycles.collect",
     "Window": "model.windows",
+    "annotated_references": "cycles.draw",
+    "find_cycles": "cycles.collect",
     "format_size": "model.sizes",
+    "object_graph": "cycles.draw",
     "parse_size": "model.sizes",
+    "reference_cycles": "cycles.collect",
+    "warn_cycles": "cycles.collect",
+    "watch_cycles": "cycles.collect",
 }
 
 

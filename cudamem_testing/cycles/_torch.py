@@ -21,7 +21,7 @@ class StoredMemory:
         """``carrier`` is a storage, or a tensor that has one."""
         with torch._C.DisableTorchFunction():
             storage = torch._C.TensorBase.untyped_storage(carrier) if is_tensor(carrier) else carrier
-            self._weak: int = torch.UntypedStorage._weak_ref(storage)
+            self._weak: Any = torch.UntypedStorage._weak_ref(storage)
 
     @property
     def gone(self) -> bool:
@@ -29,7 +29,7 @@ class StoredMemory:
         return bool(torch.UntypedStorage._expired(self._weak))
 
     def __del__(self) -> None:
-        torch.UntypedStorage._free_weak_ref(self._weak)
+        torch.UntypedStorage._free_weak_ref(self._weak)  # type: ignore[no-untyped-call]
 
 
 def shape_of(tensor: object) -> str:

@@ -115,7 +115,7 @@ def cycle_diagram(
         for place, obj in enumerate(shown)
     )
     left = total - len(shown)
-    notes = ("Shown is what leads to tensors, without the interpreter's inner objects.",)
+    notes: tuple[str, ...] = ("Shown is what leads to tensors, without the interpreter's inner objects.",)
     if len(shown) >= MOST_BOXES and left > 0:
         notes = (f"Shown are the {len(shown)} objects nearest to the cycle; {left} more are left out.", *notes)
     lines = tuple(

@@ -33,6 +33,7 @@ MOST_BEYOND = 20_000
 ENDS = 24
 #: Cycles of one collection that are put into words; what others keep is counted with those of the same classes.
 MOST_CYCLES = 100
+NOBODY = -1
 UNSEEN = "(through C++, where it cannot be followed)"
 
 Allocated = Callable[[str, int], "Stack | None"]
@@ -144,17 +145,17 @@ class _Explanation:
         relevant = graph.ancestors(holders, targets)
         found = graph.components(relevant, self._edges)
         keeper = graph.keepers(found, self._edges)
-        groups: dict[int | None, list[int]] = {}
+        groups: dict[int, list[int]] = {}
         for target in targets:
-            groups.setdefault(keeper.get(target), []).append(target)
-        cyclic = Counter(keeper.get(one[0]) for one in found if graph.is_cyclic(one, self._edges))
+            groups.setdefault(keeper.get(target, NOBODY), []).append(target)
+        cyclic = Counter(keeper[one[0]] for one in found if graph.is_cyclic(one, self._edges))
         sizes = Counter(keeper.values())
         written: dict[tuple[object, ...], Cycle] = {}
-        unseen = groups.pop(None, None)
+        unseen = groups.pop(NOBODY, None)
         for place, members in sorted(groups.items(), key=lambda pair: -self._bytes(pair[1])):
             members.sort(key=lambda one: -self._bytes([one]))
             inside = _Region(keeper, place)
-            yield self._cycle(found[place or 0], members, inside, holders, cyclic[place] - 1, sizes[place], written)
+            yield self._cycle(found[place], members, inside, holders, cyclic[place] - 1, sizes[place], written)
         if unseen is not None:
             kept = [pair for one in unseen for pair in self._memory.get(one, ())]
             yield Cycle((UNSEEN,), tuple(tensor for tensor, _ in kept), UNSEEN), [memory for _, memory in kept]
@@ -297,7 +298,7 @@ class _Outer:
 class _Region:
     """The objects that one source component keeps."""
 
-    def __init__(self, keeper: dict[int, int], place: int | None) -> None:
+    def __init__(self, keeper: dict[int, int], place: int) -> None:
         self._keeper, self._place = keeper, place
 
     def __contains__(self, one: object) -> bool:

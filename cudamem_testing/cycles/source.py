@@ -11,7 +11,7 @@ import linecache
 import sys
 import types
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from cudamem_testing.cycles.words import Hop
 from cudamem_testing.model.stacks import Locator
@@ -51,6 +51,7 @@ class Sources:
         attributes = [step for step in reversed(steps) if step.reference.kind in named]
         for step in attributes:
             cls: type = step.holder if static.is_a(step.holder, type) else type(step.holder)  # type: ignore[assignment]
+            cls = _written(cls)
             if static.is_heap_type(cls) and self.is_project(cls):
                 name = static.class_qualname(cls).rpartition(".")[2]
                 line = self._assignment(_class_file(cls), step.reference.text[1:], name)
@@ -113,7 +114,13 @@ def _definitions(obj: Any) -> Iterator[types.CodeType | type]:
     yield from _codes(obj)
     cls: type = obj if static.is_a(obj, type) else type(obj)
     if static.is_heap_type(cls):
-        yield cls
+        yield _written(cls)
+
+
+def _written(cls: type) -> type:
+    """The class that somebody wrote: for the context of a custom autograd function, that function."""
+    found: Any = static.class_dict(cls).get("_forward_cls")
+    return cls if found is None or not static.is_a(found, type) else cast("type", found)
 
 
 def _codes(obj: Any) -> Iterator[types.CodeType]:

@@ -7,7 +7,9 @@ and garbage without a tensor is passed over at once. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 
 from cudamem_testing.cycles import Cycle, CycleWatch, ReferenceCycles
@@ -20,11 +22,13 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.plugin.leaks import LeakCheck, Subject
+from cudamem_testing.windows.judge import cycles_fail
 
 #: Processor time that explanations may take in one test; collections after that are not looked at.
 MOST_SECONDS = 2.0
 HARNESS = "the test harness is part of it (an ExceptionInfo in a local variable): no fault of the test"
 LIBRARY = "only library objects are part of it: it fails when the same appears again"
+UNREAD = "its finalizers (of a suspended generator or coroutine) broke it before it could be read"
 HEADING = "kept by a reference cycle"
 
 
@@ -72,10 +76,13 @@ class CycleCheck:
             return []
         findings = [_unexplained(problem) for problem in self._problems]
         cycles = merged([cycle for together in found for cycle in together])
+        totals: Counter[str] = Counter()
+        for cycle in cycles:
+            totals.update({name: cycle.on(name).bytes for name in cycle.devices})
         for cycle in cycles:
             for name in cycle.devices:
                 device, part = Device.parse(name), cycle.on(name)
-                if subject.judged(device) and part.bytes >= self._ignore_below(device):
+                if subject.judged(device) and totals[name] >= self._ignore_below(device):
                     at_once = max(_bytes(together, cycle.signature, name) for together in found)
                     findings.append(self._finding(part, device, at_once, asked, failed))
         self._seen.update(cycle.signature for cycle in cycles)
@@ -146,7 +153,7 @@ class CycleCheck:
     def _severity(self, cycle: Cycle, device: Device, asked: str | None, failed: bool) -> tuple[Severity, str]:
         if cycle.harness and asked != "strict":
             return Severity.NOTE, HARNESS
-        wanted = asked or ("fail" if device.type == "cuda" else "warn")
+        wanted = asked or ("fail" if cycles_fail(device) else "warn")
         severity = Severity.WARN if wanted == "warn" or failed else Severity.FAIL
         if asked != "strict" and not cycle.project and cycle.signature not in self._seen:
             return Severity.WARN, LIBRARY
@@ -184,9 +191,15 @@ def _bytes(together: Sequence[Cycle], signature: str, device: str) -> int:
     return sum(one.on(device).bytes for one in together if one.signature == signature)
 
 
-def without_notes(findings: Sequence[Finding], cycles: Sequence[Finding]) -> Iterator[Finding]:
-    """Findings of leaks without the remark that a collection freed something, where cycles explain it."""
+def completed(findings: Sequence[Finding], cycles: Sequence[Finding], asked: str | None) -> Iterator[Finding]:
+    """Findings of leaks, in which the remark that a collection freed something gives way to cycles that explain it.
+
+    Where none does, finalizers have broken the cycle before it could be read: that is a warning.
+    """
     explained = {finding.device for finding in cycles}
     for finding in findings:
-        if finding.kind is not Kind.CYCLE or finding.device not in explained:
+        if finding.kind is not Kind.CYCLE:
             yield finding
+        elif finding.device not in explained and asked != "off":
+            severity = Severity.FAIL if asked == "strict" else Severity.WARN
+            yield replace(finding, severity=severity, details=(*finding.details, f"   {UNREAD}"))

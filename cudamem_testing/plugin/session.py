@@ -130,14 +130,16 @@ class Session:
             if self.cycles is not None:
                 self.cycles.drop()
             return []
-        from cudamem_testing.plugin.cycles import without_notes
+        from cudamem_testing.plugin.cycles import completed
 
         subject = self._subject(running, release)
         if cycles != "off":
             self.cycles.begun(subject)
-        found = self.leaks.judge(subject, Severity.WARN if leaks == "warn" or error else Severity.FAIL)
+        failed = error is not None and not isinstance(error, pytest.skip.Exception)
+        found = self.leaks.judge(subject, Severity.WARN if leaks == "warn" or failed else Severity.FAIL)
         collected = self.cycles.judge(cycles, failed=error is not None)
-        return [*collected, *without_notes(found if leaks != "off" else (), collected)]
+        rest = completed(found, collected, cycles)
+        return [*collected, *(one for one in rest if leaks != "off" or one.kind is Kind.CYCLE)]
 
     def _subject(self, running: Running, release: Callable[[], None] | None = None) -> Subject:
         from cudamem_testing.plugin.leaks import Subject
