@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 TOUR := $(PYTEST) suites/tour --cudamem -p no:randomly
 
-.PHONY: tour test lint test-gpu test-full bench clean
+.PHONY: verdicts tour test lint test-gpu test-full bench clean
 
 tour: $(READY)
 	$(TOUR)
@@ -26,6 +26,9 @@ test-gpu: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m suites.benchmarks
+
+verdicts: $(READY)
+	$(BIN)/python -m suites.verdicts
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -11,16 +11,28 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from cudamem_testing.model.findings import Finding, Severity
+from cudamem_testing.leaks.verdicts import MEANINGS
+from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.report.files import read_json
+from cudamem_testing.show.tables import Column, Table
 from fixtures.zoo import DEVICE, MODULES, Case, Expect, cases
 
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "verdicts.md"
+#: What the verdicts mean that are not about who holds a block.
+OTHERS = {
+    Verdict.OVER: "A number is above its limit: a budget's, or a baseline's with its tolerance. Fails the test.",
+    Verdict.UNDER: "A number is below the lower bound that `at_least=` sets. Fails the test.",
+    Verdict.OUT_OF_MEMORY: "An allocation was refused. The finding says what was live, by line, what earlier tests and "
+    "fixtures had left, and what would have made room. Fails the test, which failed already.",
+    Verdict.NOT_REPEATABLE: "The body of a test with `warmup=` did not pass when it was repeated. A note.",
+}
 CONFTEST = """\
 import pytest
 from fixtures import zoo
@@ -138,21 +150,80 @@ def _names(case: Case) -> list[str]:
     ]
 
 
+def document(every: Sequence[Case]) -> str:
+    """The text of docs/verdicts.md: a section for each verdict with its meaning and its cases."""
+    lines = [
+        "# Verdicts",
+        "",
+        "Why a finding is what it is. Written by `make verdicts` from the zoo (`fixtures/zoo`): each case below is a",
+        "small program with that fault, run under `--cudamem` beside a clean twin that must give nothing.",
+    ]
+    for verdict in Verdict:
+        meaning = MEANINGS.get(verdict)
+        lines += ["", f"## {verdict.value}", ""]
+        if meaning is None:
+            lines.append(OTHERS[verdict])
+        else:
+            fails = "Fails the test" if meaning.leak else "A note, never a failure"
+            lines += [f"{_sentence(meaning.text)} {fails}.", "", f"What to do: {meaning.hint}."]
+        lines += _table([case for case in every if verdict.value in {expect.verdict for expect in case.expected}])
+    lines += ["", "## Nothing", "", "Cases that look like faults and are none; they give no finding at all."]
+    lines += _table([case for case in every if not case.expected])
+    return "\n".join(lines) + "\n"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _table(some: Sequence[Case]) -> list[str]:
+    if not some:
+        return []
+    rows = ["", "| case | from | mechanism | who holds it |", "| --- | --- | --- | --- |"]
+    for case in some:
+        holders = " and ".join(f"`{expect.holder}`" for expect in case.expected if expect.holder)
+        cells = (case.key, case.origin, case.title, holders)
+        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |".replace("|  |", "| |"))
+    return rows
+
+
+def table(outcomes: Iterable[Outcome]) -> Table:
+    """One row a finding: what was expected and what was found."""
+    rows = []
+    for one in outcomes:
+        wanted = ", ".join(expect.verdict for expect in one.case.expected) or "nothing"
+        mark = "WRONG" if one.problems else "right"
+        for finding in one.findings or (None,):
+            found = ("nothing", "", "") if finding is None else _told(finding)
+            rows.append((one.case.key, mark, wanted, *found))
+    names = ("case", "", "expected", "found", "line", "holder")
+    return Table(tuple(Column(name, elastic=name == "holder") for name in names), tuple(rows))
+
+
+def _told(finding: Finding) -> tuple[str, str, str]:
+    return finding.verdict.value, (finding.allocated or "").partition(" in ")[0], finding.holder or ""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write."""
     parser = argparse.ArgumentParser(prog="python -m suites.verdicts", description=__doc__)
-    parser.add_argument("modules", nargs="*", help=f"of {', '.join(MODULES)}; all")
-    options = parser.parse_args(arguments)
-    outcomes = [one for name in options.modules or MODULES for one in run_module(name)]
-    for one in outcomes:
-        for finding in one.findings or (None,):
-            where = "-" if finding is None else finding.allocated
-            print(
-                f"{one.case.key:4} {'' if finding is None else finding.verdict.value:18} {where}\n        {finding and finding.holder}"
-            )
+    parser.add_argument("modules", nargs="*", help=f"of {', '.join(MODULES)} (all, and write the page)")
+    chosen = parser.parse_args(arguments).modules
+    every = cases()
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        outcomes = [one for some in pool.map(run_module, chosen or MODULES) for one in some]
+    print("\n".join(table(outcomes).lines(160)))
     problems = [problem for one in outcomes for problem in one.problems]
-    print("\n".join(problems))
-    print(f"{len(outcomes)} cases, {len(problems)} problems")
+    print(*problems, sep="\n")
+    controls = sum(len(one.case.controls) for one in outcomes)
+    right = sum(1 for one in outcomes if not one.problems)
+    print(f"{right} of {len(outcomes)} cases right on {DEVICE}, beside {controls} controls")
+    skipped = [case.key for case in every if not runs_here(case)]
+    if skipped and not chosen:
+        print(f"not run on {DEVICE}: {', '.join(skipped)}")
+    if not chosen:
+        PAGE.write_text(document(every), encoding="utf-8")
+        print(f"written: {PAGE.relative_to(ROOT)}")
     return 1 if problems else 0
 
 

@@ -70,8 +70,8 @@ MEANINGS: dict[Verdict, Meaning] = {
     ),
     Verdict.FIXTURE: Meaning(
         False,
-        "a fixture that outlives the test holds it",
-        "nothing, unless every use of the fixture makes it grow",
+        "a fixture or a parameter that outlives the test holds it",
+        "nothing, unless every use makes it grow",
     ),
     Verdict.UNATTRIBUTED: Meaning(
         False,
@@ -83,6 +83,22 @@ MEANINGS: dict[Verdict, Meaning] = {
 #: Where the compiler keeps its products: its own modules, and globals of the module whose code it compiled.
 _COMPILED_GLOBALS = ("__compiled_fn_", "__resume_at_")
 _COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx.experimental", "torch._guards")
+
+
+#: Classes and attributes of pytest that keep what a test made, the surest first.
+_KEEPERS: tuple[tuple[Verdict, frozenset[str]], ...] = (
+    (
+        Verdict.FIXTURE,
+        frozenset(
+            {"FixtureDef", "CallSpec", "CallSpec2", ".cached_result", ".funcargs", "._arg2fixturedefs", ".callspec"}
+        ),
+    ),
+    (Verdict.TEST_INSTANCE, frozenset({"._instance", ".instance", "._obj", ".obj", ".__self__"})),
+    (
+        Verdict.TRACEBACK,
+        frozenset({"traceback", "ExceptionInfo", ".__traceback__", ".tb_frame", "._excinfo", ".excinfo"}),
+    ),
+)
 
 
 def verdict_of(block: Block, holder: HolderResult) -> Verdict:
@@ -112,13 +128,8 @@ def _is_compiler(path: Path | None) -> bool:
 
 
 def _kept_by_harness(path: Path | None) -> Verdict:
-    """What pytest itself keeps, by the names of its own attributes on the way."""
-    words = {step.reference.text for step in path.steps} if path is not None else set()
-    types = {step.type_name for step in path.steps} if path is not None else set()
-    if words & {".cached_result", ".funcargs", "._arg2fixturedefs", ".callspec"} or "FixtureDef" in types:
-        return Verdict.FIXTURE
-    if words & {"._instance", ".instance", "._obj", ".obj", ".__self__"}:
-        return Verdict.TEST_INSTANCE
-    if types & {"traceback", "ExceptionInfo"} or words & {".__traceback__", ".tb_frame", "._excinfo", ".excinfo"}:
-        return Verdict.TRACEBACK
-    return Verdict.UNATTRIBUTED
+    """What pytest itself keeps, by its own classes and attributes on the way."""
+    if path is None:
+        return Verdict.UNATTRIBUTED
+    met = {path.root, *(word for step in path.steps for word in (step.reference.text, step.type_name))}
+    return next((verdict for verdict, words in _KEEPERS if met & words), Verdict.UNATTRIBUTED)
