@@ -174,6 +174,7 @@ class LeakCheck:
             size = sum(block.size for block in blocks)
             note = f"a library keeps {format_size(size)} of workspace on {device}, not counted here"
             self._tracker.exclude(subject.whole, device, size, len(blocks), note)
+            self._evidence.ledger.enter(device, "library workspaces", blocks)
 
     def _steps(self, subject: Subject) -> list[Step]:
         recorders = self._tracker.recorders

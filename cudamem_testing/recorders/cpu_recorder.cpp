@@ -17,6 +17,7 @@
 
 #include <cstring>
 #include <mutex>
+#include <string>
 #include <typeinfo>
 
 #include "cpu_ledger.h"
@@ -121,10 +122,11 @@ class Promise {
       allocated = shared.ledger.refusal.allocated;
       limit = shared.ledger.refusal.limit;
     }
-    // Without a C++ backtrace: it is of no use here, and torch 2.11's unwinder crashes on frames of this library.
+    // Neither streams nor a C++ backtrace: where the compiler links its own standard library into this one, numbers
+    // written to a stream would look for torch's copy of the locale and crash.
     throw c10::OutOfMemoryError(
-        c10::str("cudamem: CPU memory limit: tried to allocate ", size, " bytes with ", allocated,
-                 " bytes allocated, over the limit of ", limit, " bytes"),
+        "cudamem: CPU memory limit: tried to allocate " + std::to_string(size) + " bytes with " +
+            std::to_string(allocated) + " bytes allocated, over the limit of " + std::to_string(limit) + " bytes",
         nullptr);
   }
   ~Promise() {
