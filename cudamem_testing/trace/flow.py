@@ -174,8 +174,12 @@ def steps_of(trace: Trace, effects: Effects) -> Iterator[Step]:
     events, stops = trace.events, trace.stops
     for index in find_leaves(trace, effects):
         event = events[index]
-        name = event.name if isinstance(event, Operator) else MEMORY
-        touches = find_touches(events[index : stops[index]], effects)
+        touches: Touches = {}
+        name = MEMORY
+        if isinstance(event, Operator):
+            name, touches = event.name, find_touches(events[index : stops[index]], effects)
+        elif isinstance(event, Allocation) and event.storage is not None:
+            touches = {event.storage: CREATED if event.nbytes > 0 else FREED}
         yield Step(index, name, event.start, event.thread, event.scope, touches)
 
 

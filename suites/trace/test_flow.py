@@ -133,6 +133,25 @@ def test_nodes_are_in_order_of_time_whatever_their_thread():
                 ("aten::cos", [(1, 2, 2)]),
             ],
         ),
+        (
+            lambda: (
+                op("aten::neg_", X, start=1, children=[op("aten::fill_", X, 0, start=20)]),
+                op(
+                    "aten::sin",
+                    Y,
+                    start=10,
+                    tid=2,
+                    children=[alloc(X, 8, start=0, tid=2), alloc(X, -8, start=12, tid=2)],
+                ),
+                op("aten::neg_", X, start=30),
+            ),
+            ["node 1: storage 0 was created after its first use", "node 2: storage 0 was used after it was freed"],
+            [
+                ("aten::neg_", [(1, 0, 1)]),
+                ("aten::sin", [(2, 0, 0), (1, None, None)]),
+                ("aten::neg_", [(1, 1, 2)]),
+            ],
+        ),
     ],
 )
 def test_contradictions_are_diagnostics(roots, diagnostics, expected):
