@@ -185,16 +185,17 @@ def history_enabled() -> bool:
     return enabled is not None and cuda_initialized() and bool(enabled())
 
 
-def record_history(max_entries: int) -> None:
-    """Start the allocator's history anew: Python stacks of allocations, at most ``max_entries`` events a card."""
+def history_starter(max_entries: int) -> Callable[[], None]:
+    """What starts the allocator's history anew: Python stacks of allocations, at most ``max_entries`` events a card."""
     import inspect
+    from functools import partial
 
     import torch
 
     record = torch.cuda.memory._record_memory_history
     wanted = {"context": "alloc", "stacks": "python", "max_entries": max_entries, "clear_history": True}
     known = inspect.signature(record).parameters
-    record("all", **{name: value for name, value in wanted.items() if name in known})
+    return partial(record, "all", **{name: value for name, value in wanted.items() if name in known})
 
 
 def stop_history() -> None:

@@ -24,6 +24,7 @@ class CudaHistory:
 
     def __init__(self, record: bool = True) -> None:
         self._record = record
+        self._starter = torch_api.history_starter(MAX_ENTRIES)
         self._patches = Patches()
         self._ours = False
         self._users = torch_api.history_enabled()
@@ -92,7 +93,7 @@ class CudaHistory:
 
     def _restart(self) -> None:
         if not self._users:
-            self._switch(lambda: torch_api.record_history(MAX_ENTRIES))
+            self._switch(self._starter)
             self._ours = True
         if not self._observed:
             self._observed = True
