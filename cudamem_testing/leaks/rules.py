@@ -1,7 +1,7 @@
 """Rules: what the project has decided to ignore, each with its reason.
 
-A rule is one line of the ini option ``cudamem_ignore``: a field (``holder``, ``file`` or ``function``), a pattern with
-``*`` and ``?``, and after ``#`` the reason::
+A rule is one line of the ini option ``cudamem_ignore``: a field (``holder``, ``file`` or ``function``), a pattern (all
+of the text; ``*`` is anything, ``?`` any one sign), and after ``#`` the reason::
 
     cudamem_ignore =
         holder: module legacy.cache > *      # global by design, goes with the rewrite
@@ -17,7 +17,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from cudamem_testing.model.findings import Finding
 
@@ -36,17 +35,23 @@ class Rule:
     def matches(self, finding: Finding) -> bool:
         """Whether the finding is what the rule speaks of."""
         if self.field == "holder":
-            return finding.holder is not None and fnmatchcase(finding.holder, self.pattern)
+            return finding.holder is not None and _matches(finding.holder, self.pattern)
         place = _PLACE.fullmatch(finding.allocated or "")
         if place is None:
             return False
         if self.field == "file":
-            return fnmatchcase(place["file"], self.pattern)
+            return _matches(place["file"], self.pattern)
         function = place["function"] or ""
-        return fnmatchcase(function, self.pattern) or fnmatchcase(function.rpartition(".")[2], self.pattern)
+        return _matches(function, self.pattern) or _matches(function.rpartition(".")[2], self.pattern)
 
     def __str__(self) -> str:
         return f"{self.field}: {self.pattern}"
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """Whether a text fits a pattern, in which only ``*`` and ``?`` are special: holders are full of brackets."""
+    pieces = (".*" if sign == "*" else "." if sign == "?" else re.escape(sign) for sign in pattern)
+    return re.fullmatch("".join(pieces), text, re.DOTALL) is not None
 
 
 def parse_rules(lines: Iterable[str]) -> tuple[Rule, ...]:

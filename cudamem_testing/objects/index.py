@@ -56,7 +56,7 @@ class ReferrerIndex:
         """All pairs (holder, id of what it holds) for the given ids, in the heap's order."""
         wanted = ids if isinstance(ids, (set, frozenset)) else set(ids)
         for number in self._matching(wanted):
-            missing = wanted.intersection(self._referents[number])
+            missing = set(wanted.intersection(self._referents[number]))
             for holder in self._groups[number]:
                 referents = set(map(id, gc.get_referents(holder)))
                 if not referents.isdisjoint(wanted):

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from cudamem_testing.model.blocks import count
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.session import Session
 from cudamem_testing.plugin.settings import Settings, runs_tests
+from cudamem_testing.plugin.whole import is_whole
 from cudamem_testing.report.files import write_json
 from cudamem_testing.report.schema import (
     finding_from_json,
@@ -49,6 +51,12 @@ class Collector:
         self._findings: list[Finding] = []
         self._ledger: list[LedgerEntry] = []
         self._ignored: Counter[str] = Counter()
+        self._about_rules: list[str] = []
+        self._deselected = False
+
+    def pytest_deselected(self) -> None:
+        """Some tests were left out."""
+        self._deselected = True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record comes with teardown."""
@@ -82,6 +90,7 @@ class Collector:
         measuring = self._config.stash.get(keys.SESSION, None)
         if measuring is not None:
             self._add(totals(measuring))
+        self._about_rules = self._rules(session)
         run = self._config.stash[RUN] = self.run()
         if self._settings.json is not None and runs_tests(self._config):
             try:
@@ -99,7 +108,7 @@ class Collector:
         if not (run.tests or run.notes) or not runs_tests(self._config):
             return
         top = 0 if self._quiet else self._settings.top
-        if not self._quiet or run.notes or any(test.findings for test in run.tests):
+        if not self._quiet or self._notes or any(test.findings for test in run.tests):
             terminalreporter.write_sep("=", "cudamem summary")
             width = min(terminalreporter._tw.fullwidth, 120)
             for line in summary_lines(run, top=top, width=width):
@@ -115,10 +124,24 @@ class Collector:
             tuple(self._tests),
             tuple(self._fixtures),
             tuple(self._findings),
-            tuple(dict.fromkeys(self._notes)),
+            tuple(dict.fromkeys((*self._notes, *self._about_rules))),
             dict(sorted(self._unenforced.items())),
             tuple(self._ledger),
         )
+
+    def _rules(self, session: pytest.Session) -> list[str]:
+        """What each rule of the ini file ignored; that it ignored nothing is worth a word after a whole run."""
+        asked = self._settings.on and self._settings.leaks != "off" and runs_tests(self._config)
+        measured = asked and bool(self._environments and self._environments[0].devices) and bool(self._tests)
+        whole = measured and not self._deselected and is_whole(session)
+        notes = []
+        for rule in self._settings.ignore:
+            number = self._ignored[str(rule)]
+            if number:
+                notes.append(f"ignored {count(number, 'finding')} by rule '{rule}' ({rule.reason})")
+            elif whole:
+                notes.append(f"rule '{rule}' ({rule.reason}) ignored nothing: it can go from cudamem_ignore")
+        return notes
 
     def _add(self, data: Mapping[str, Any]) -> None:
         environment = data["environment"]

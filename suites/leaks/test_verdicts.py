@@ -1,0 +1,115 @@
+"""Verdicts from holders and stacks."""
+
+from __future__ import annotations
+
+import pytest
+
+from cudamem_testing.leaks.findings import anchor
+from cudamem_testing.leaks.verdicts import MEANINGS, verdict_of
+from cudamem_testing.model.blocks import Block
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.model.stacks import Frame, Stack
+from cudamem_testing.objects import HolderResult, Kind, Path, Reach, Reference, Step
+from suites.verdicts import OTHERS
+
+CPU = Device("cpu")
+BLOCK = Block(64, 64, CPU, address=1)
+
+
+def path(root: str, *steps: tuple[Kind, str, str], kind: str = "module") -> Path:
+    return Path(root, kind, tuple(Step(Reference(step, text), word) for step, text, word in steps))
+
+
+def held(reach: Reach, where: Path | None = None) -> HolderResult:
+    return HolderResult(reach, where)
+
+
+@pytest.mark.parametrize(
+    ("holder", "verdict"),
+    [
+        (held(Reach.REACHABLE, path("module project.cache", (Kind.GLOBAL, "_CACHE", "dict"))), Verdict.REACHABLE),
+        (held(Reach.UNREACHABLE, path("Tensor", (Kind.GRAD, ".grad", "Tensor"), kind="unheld")), Verdict.HELD_BY_CPP),
+        (held(Reach.NOT_HELD), Verdict.HELD_BY_CPP),
+        (held(Reach.UNKNOWN), Verdict.UNATTRIBUTED),
+        (held(Reach.HARNESS), Verdict.UNATTRIBUTED),
+        (held(Reach.HARNESS, path("Session", (Kind.ATTRIBUTE, ".x", "Tensor"))), Verdict.UNATTRIBUTED),
+    ],
+)
+def test_reach(holder: HolderResult, verdict: Verdict) -> None:
+    assert verdict_of(BLOCK, holder) is verdict
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        path("module torch._dynamo.utils", (Kind.GLOBAL, "cache", "dict")),
+        path("module torch._dynamo", (Kind.GLOBAL, "cache", "dict")),
+        path("class torch._inductor.codecache.FxGraphCache", (Kind.ATTRIBUTE, ".x", "dict"), kind="class"),
+        path("lru_cache of torch._inductor.utils.f", (Kind.CACHED, "cached result", "Tensor"), kind="lru_cache"),
+        path("module project.model", (Kind.GLOBAL, "__compiled_fn_7_08e39e21_dd1e", "function run")),
+        path("module project.model", (Kind.GLOBAL, "__resume_at_12_3", "function f")),
+    ],
+)
+def test_compiler_caches(where: Path) -> None:
+    assert verdict_of(BLOCK, held(Reach.REACHABLE, where)) is Verdict.COMPILER_CACHE
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        path("module torch._dynamo_of_mine", (Kind.GLOBAL, "cache", "dict")),
+        path("module project", (Kind.GLOBAL, "_compiled_fn_7", "function run")),
+        path("module project", (Kind.GLOBAL, "TABLE", "dict"), (Kind.ITEM, "['__compiled_fn_7']", "Tensor")),
+        path("frame f (x.py:1)", (Kind.LOCAL, "__compiled_fn_7", "function run"), kind="frame"),
+    ],
+)
+def test_not_compiler_caches(where: Path) -> None:
+    assert verdict_of(BLOCK, held(Reach.REACHABLE, where)) is Verdict.REACHABLE
+
+
+@pytest.mark.parametrize(
+    ("where", "verdict"),
+    [
+        (path("FixtureDef", (Kind.ATTRIBUTE, ".cached_result", "tuple")), Verdict.FIXTURE),
+        (path("Function", (Kind.ATTRIBUTE, ".funcargs", "dict")), Verdict.FIXTURE),
+        (path("CallSpec2", (Kind.ATTRIBUTE, ".params", "dict"), (Kind.ITEM, "['x']", "Tensor")), Verdict.FIXTURE),
+        (path("CallSpec", (Kind.ATTRIBUTE, ".params", "dict"), (Kind.ITEM, "['x']", "Tensor")), Verdict.FIXTURE),
+        (path("Function", (Kind.ATTRIBUTE, "._instance", "TestX"), (Kind.ATTRIBUTE, ".x", "Tensor")), Verdict.TEST_INSTANCE),
+        (path("CallInfo", (Kind.ATTRIBUTE, ".excinfo", "ExceptionInfo")), Verdict.TRACEBACK),
+        (path("frame f", (Kind.LOCAL, "local 'e'", "E"), (Kind.ATTRIBUTE, ".__traceback__", "traceback")), Verdict.TRACEBACK),
+    ],
+)  # fmt: skip
+def test_kept_by_pytest(where: Path, verdict: Verdict) -> None:
+    assert verdict_of(BLOCK, held(Reach.HARNESS, where)) is verdict
+
+
+def raw(place: int) -> Block:
+    frames = [Frame("x.py", 1, "f")] * 4
+    frames[place] = Frame("torch/cuda/memory.py", 98, "caching_allocator_alloc", "library")
+    return Block(512, 512, CPU, address=1, stack=Stack(tuple(frames)))
+
+
+def test_raw_allocations_are_known_by_their_innermost_calls() -> None:
+    assert verdict_of(raw(0), held(Reach.NOT_HELD)) is Verdict.RAW
+    assert verdict_of(raw(2), held(Reach.NOT_HELD)) is Verdict.RAW
+    assert verdict_of(raw(3), held(Reach.NOT_HELD)) is Verdict.HELD_BY_CPP
+    assert verdict_of(raw(0), held(Reach.UNKNOWN)) is Verdict.UNATTRIBUTED
+
+
+def test_every_verdict_is_explained() -> None:
+    assert {*MEANINGS} | {*OTHERS} == {*Verdict}
+    assert not {*MEANINGS} & {*OTHERS}
+
+
+def test_what_fails() -> None:
+    failing = {verdict for verdict, meaning in MEANINGS.items() if meaning.severity is Severity.FAIL}
+    assert failing == {Verdict.REACHABLE, Verdict.HELD_BY_CPP, Verdict.RAW, Verdict.CYCLE}
+    assert all(meaning.hint and not meaning.hint.endswith(".") for meaning in MEANINGS.values())
+
+
+def test_anchors_differ() -> None:
+    anchors = [anchor(verdict) for verdict in Verdict]
+    assert len({*anchors}) == len(anchors)
+    assert anchor(Verdict.HELD_BY_CPP) == "held-by-c"
+    assert anchor(Verdict.TEST_INSTANCE) == "test-instance"
