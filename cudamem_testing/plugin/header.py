@@ -6,17 +6,29 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from cudamem_testing import torch_api
+from cudamem_testing.model.blocks import count
+from cudamem_testing.model.sizes import format_size
 from cudamem_testing.plugin.settings import Settings
 from cudamem_testing.recorders.cards import visible_names
 
 
 def header(settings: Settings) -> str:
-    """``cudamem: device auto, budget peak=2GiB, torch 2.13.0, NVIDIA H100``."""
+    """The device, what was asked for beside it, and where it runs: ``cudamem: device auto, torch 2.13.0, NVIDIA H100``."""
     parts = [f"device {settings.device}"]
     if settings.budget is not None:
         parts.append(f"budget {settings.budget}")
+    if settings.leaks != "fail":
+        parts.append(f"leaks {settings.leaks}")
+    if settings.cycles is not None:
+        parts.append(f"cycles {settings.cycles}")
+    if settings.ignore_below is not None:
+        parts.append(f"ignore below {format_size(settings.ignore_below)}")
+    if settings.ignore:
+        parts.append(f"ignore {count(len(settings.ignore), 'rule')}")
     if not settings.stacks:
         parts.append("stacks off")
+    if settings.dump is not None:
+        parts.append(f"dump {settings.dump.name}")
     version = torch_api.version()
     parts.append("torch is not installed" if version is None else f"torch {version}")
     parts += dict.fromkeys(visible_names())

@@ -62,7 +62,7 @@ class Tracker:
         return self._start(outer, False, reads), self._start(inner, False, reads)
 
     def close(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
-        """End a span: one window for each device. Not ``fresh``: with the numbers of the last read, if it was just now."""
+        """End a span: one window for each device. Not ``fresh``: with the numbers of the last read, made just now."""
         return self._end(span, self._boundary() if fresh else self._last)
 
     def switch(self, closing: Span, name: str) -> tuple[tuple[Window, ...], Span]:

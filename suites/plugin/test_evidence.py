@@ -6,6 +6,7 @@ import pickle
 import re
 from collections.abc import Callable
 
+import pytest
 from torch.cuda import _memory_viz
 
 from suites.plugin.inner import MIB, Inner

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cudamem_testing.leaks.rules import Rule
 from cudamem_testing.model.limits import budget
 from cudamem_testing.plugin.settings import OPTIONS, Settings
 
@@ -20,17 +21,20 @@ DEFAULTS = {
     "device": "auto",
     "budget": None,
     "leaks": "fail",
+    "cycles": None,
     "ignore_below": None,
     "ignore": (),
     "stacks": True,
     "dump": None,
     "top": 10,
     "json": None,
+    "update": frozenset(),
 }
 TEXTS = {
     "device": "cuda:1",
     "budget": "peak=2GiB, retained=0",
     "leaks": "warn",
+    "cycles": "strict",
     "ignore_below": "3KiB",
     "stacks": "off",
     "dump": "dumps",
@@ -47,12 +51,14 @@ def parsed(folder: Path) -> dict[str, object]:
         "device": "cuda:1",
         "budget": budget(peak="2GiB", retained=0, source="--cudamem-budget"),
         "leaks": "warn",
+        "cycles": "strict",
         "ignore_below": 3072,
         "ignore": (),
         "stacks": False,
         "dump": folder / "dumps",
         "top": 4,
         "json": folder / "reports/memory.json",
+        "update": frozenset(),
     }
 
 
@@ -99,6 +105,28 @@ def test_ini_files(run_inner, pytester, monkeypatch, kind):
     assert values(found) == expected | {"json": below / "mine.json", "top": 5}
 
 
+def test_rules_of_the_ini_file(run_inner):
+    ini = "[pytest]\ncudamem_ignore =\n holder: module legacy.cache > *  # goes in May\n function: warm*  # theirs\n"
+    assert run_inner({"test_it.py": PASSES, "pytest.ini": ini}).settings.ignore == (
+        Rule("holder", "module legacy.cache > *", "goes in May"),
+        Rule("function", "warm*", "theirs"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expecttest", "update"),
+    [
+        (["--cudamem-update"], "", {"baselines", "known", "expected"}),
+        (["--cudamem-update=known, expected"], "", {"known", "expected"}),
+        ([], "1", {"expected"}),
+        (["--cudamem-update=known"], "1", {"known", "expected"}),
+    ],
+)
+def test_what_is_to_be_rewritten(run_inner, monkeypatch, arguments, expecttest, update):
+    monkeypatch.setenv("EXPECTTEST_ACCEPT", expecttest)
+    assert run_inner(PASSES, *arguments).settings.update == update
+
+
 @pytest.mark.parametrize(
     ("arguments", "problems"),
     [
@@ -141,9 +169,29 @@ def test_ini_files(run_inner, pytester, monkeypatch, kind):
         (["--cudamem-top=-1"], ["--cudamem-top: '-1' is not a number of rows"]),
         (["--cudamem-top=many"], ["--cudamem-top: 'many' is not a number of rows"]),
         (["--cudamem-stacks=on"], ["--cudamem-stacks: 'on' is not known: write auto or off"]),
+        (["--cudamem-leaks=yes"], ["--cudamem-leaks: 'yes' is not known: write fail, warn or off"]),
+        (["--cudamem-cycles=yes"], ["--cudamem-cycles: 'yes' is not known: write fail, warn, off or strict"]),
+        (
+            ["--cudamem-ignore-below=-1"],
+            [
+                (
+                    "--cudamem-ignore-below: size '-1' is not understood: write bytes as an int, or a number with a "
+                    "unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
+                )
+            ],
+        ),
         (["--cudamem-json={path}"], ["--cudamem-json: {path} is a folder"]),
+        (["--cudamem-dump=test_it.py"], ["--cudamem-dump: {path}/test_it.py is a file"]),
+        (
+            ["--cudamem-update=known,all,else,more"],
+            ["--cudamem-update: else, more is not known: write baselines, known, expected, or nothing for all"],
+        ),
         (["-o", "cudamem=perhaps"], ["ini cudamem: invalid truth value 'perhaps'"]),
         (["-o", "cudamem_top=x"], ["ini cudamem_top: 'x' is not a number of rows"]),
+        (
+            ["-o", "cudamem_ignore=holder: x"],
+            ["ini cudamem_ignore: 'holder: x' is not FIELD: PATTERN  # REASON with a field of holder, file, function"],
+        ),
     ],
 )
 def test_usage_errors(run_inner, pytester, arguments, problems):
@@ -189,6 +237,20 @@ def test_a_number_in_native_toml_is_a_usage_error(run_inner, pytester):
         (
             ["--cudamem-device=all", "--cudamem-budget=peak=2GiB,retained=0", "--cudamem-stacks=off"],
             f"cudamem: device all, budget peak at most 2.0 GiB, retained at most 0 B, stacks off, torch {TORCH}",
+        ),
+        (
+            [
+                "--cudamem-leaks=warn",
+                "--cudamem-cycles=off",
+                "--cudamem-ignore-below=3KiB",
+                "--cudamem-dump=dumps",
+                "-o",
+                "cudamem_ignore=file: vendor/*  # not ours",
+            ],
+            (
+                "cudamem: device auto, leaks warn, cycles off, ignore below 3.0 KiB, ignore 1 rule, dump dumps, "
+                f"torch {TORCH}"
+            ),
         ),
     ],
 )
