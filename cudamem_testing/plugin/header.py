@@ -13,7 +13,7 @@ from cudamem_testing.recorders.cards import visible_names
 
 
 def header(settings: Settings) -> str:
-    """The device, what was asked for beside it, and where it runs: ``cudamem: device auto, torch 2.13.0, NVIDIA H100``."""
+    """``cudamem: device auto, torch 2.13.0, NVIDIA H100``: the device, what else was asked for, and where it runs."""
     parts = [f"device {settings.device}"]
     if settings.budget is not None:
         parts.append(f"budget {settings.budget}")
