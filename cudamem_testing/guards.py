@@ -69,8 +69,9 @@ def thawed() -> Iterator[None]:
 
 #: Numbers of slots of a class in CPython's stable interface (``typeslots.h``).
 _CLEAR, _OLD_FINALIZER = 51, 53
-_slot_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_int)(("PyType_GetSlot", ctypes.pythonapi))
-_CLEARER = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object)
+# Objects are passed by address: ctypes would ask an object itself for an attribute ``_as_parameter_``.
+_slot_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(("PyType_GetSlot", ctypes.pythonapi))
+_CLEARER = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class GarbageWatch:
@@ -143,9 +144,9 @@ def _let_go(garbage: list[object]) -> None:
     clearers: dict[int, Any] = {}
     uncollectable: set[int] = set()
     for cls in dict(zip(map(id, map(type, garbage)), map(type, garbage), strict=True)).values():
-        slot = _slot_of(cls, _CLEAR)
+        slot = _slot_of(id(cls), _CLEAR)
         clearers[id(cls)] = _CLEARER(slot) if slot else None
-        if _slot_of(cls, _OLD_FINALIZER):
+        if _slot_of(id(cls), _OLD_FINALIZER):
             uncollectable.add(id(cls))
     if uncollectable:
         gc.garbage.extend(obj for obj in garbage if id(type(obj)) in uncollectable)
@@ -155,7 +156,7 @@ def _let_go(garbage: list[object]) -> None:
         obj = garbage.pop()
         clear = clearers[id(type(obj))]
         if clear is not None:
-            clear(obj)
+            clear(id(obj))
         del obj
 
 

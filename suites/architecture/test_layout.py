@@ -15,6 +15,7 @@ SOURCES = sorted([*MODULES, *PACKAGE.rglob("*.cpp"), *PACKAGE.rglob("*.h")])
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 PRIVATE_TORCH = {
     "torch_api.py": "private calls for recorders, windows and the plugin",
+    "cycles/_torch.py": "whether a storage still lives",
     "objects/_torch.py": "storages and nodes of any object, read without running its code",
     "trace/_torch.py": "the profiler's event tree",
 }

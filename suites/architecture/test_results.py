@@ -23,6 +23,8 @@ CONTAINERS = (tuple, list, dict, set, frozenset, array, Mapping, Sequence)
 
 # Working parts: they live while something is looked for and never in a record, a report or a finding.
 WORKING = {
+    "cycles.explain.Question": "what is looked for, with the functions that tell",
+    "cycles.words.Hop": "a reference between two live objects, while it is put into words",
     "leaks.settle.Step": "one thing to try, with the function that does it",
     "objects.graph.Reached": "the front of a search",
     "objects.roots.Root": "holds the root object while holders are looked for",
