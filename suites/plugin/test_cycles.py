@@ -1,0 +1,241 @@
+"""Cycles under the plugin: severities, first sight and second, whose they are, and the fixture."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from cudamem_testing.leaks.verdicts import MEANINGS
+from cudamem_testing.model.findings import Kind, Severity, Verdict
+from suites.plugin.inner import KIB
+
+MEANING = MEANINGS[Verdict.CYCLE]
+HEAD = """
+    import gc, weakref
+    import pytest, torch
+
+    class Node:
+        pass
+
+    def ring():
+        one = Node()
+        one.me, one.big = one, torch.zeros(65536)
+
+    def library(name):
+        linear = torch.nn.Linear(65536, 1, bias=False)
+        setattr(linear, name, linear)
+"""
+
+
+def found(inner, name):
+    return [(finding.kind, finding.severity, finding.bytes) for finding in inner.test(name).findings]
+
+
+def test_severities_and_sight(run_inner):
+    inner = run_inner(
+        HEAD
+        + """
+    def test_own():
+        ring()
+
+    def test_library_first():
+        library("a")
+
+    def test_library_second():
+        library("a")
+
+    def test_library_other():
+        library("b")
+
+    @pytest.mark.cudamem(cycles="warn", reason="known")
+    def test_warned():
+        ring()
+
+    @pytest.mark.cudamem(cycles="off", reason="known")
+    def test_off():
+        ring()
+
+    @pytest.mark.cudamem(cycles="strict", reason="must not")
+    def test_strict():
+        library("c")
+
+    @pytest.mark.xfail
+    def test_expected():
+        ring()
+
+    def test_failed_already():
+        ring()
+        assert 0
+
+    def test_clean():
+        one = Node()
+        one.big = torch.zeros(65536)
+        one.me = weakref.ref(one)
+    """,
+        "--cudamem",
+        "--cudamem-cycles=fail",
+    )
+    size = 256 * KIB
+    fail, warn = [(Kind.CYCLE, Severity.FAIL, size)], [(Kind.CYCLE, Severity.WARN, size)]
+    assert found(inner, "test_own") == fail
+    assert found(inner, "test_library_first") == warn
+    assert found(inner, "test_library_second") == fail
+    assert found(inner, "test_library_other") == warn
+    assert found(inner, "test_warned") == warn
+    assert found(inner, "test_off") == []
+    assert found(inner, "test_strict") == fail
+    assert found(inner, "test_expected") == fail
+    assert found(inner, "test_failed_already") == warn
+    assert found(inner, "test_clean") == []
+    assert inner.outcomes["test_expected"] == "xfailed"
+    assert {name for name, outcome in inner.outcomes.items() if outcome == "error"} == {
+        "test_own",
+        "test_library_second",
+        "test_strict",
+    }
+    assert "\n".join(inner.section("ERROR at teardown of test_own")).splitlines() == [
+        "cudamem: 256.0 KiB kept by a reference cycle (1 tensor, cpu)",
+        "   Node.__dict__['me'] -> Node",
+        "   keeps 256.0 KiB in 1 tensor: big float32[65536]",
+        "   allocated  test_it.py:9 in ring",
+        "   closed by  test_it.py:9: one.me, one.big = one, torch.zeros(65536)",
+        f"   cycle: {MEANING.text}; {MEANING.hint}",
+    ]
+    assert gc.callbacks == []
+
+
+def test_a_cpu_is_warned_by_default(run_inner):
+    inner = run_inner(HEAD + "\n    def test_own():\n        ring()\n", "--cudamem")
+    assert found(inner, "test_own") == [(Kind.CYCLE, Severity.WARN, 256 * KIB)]
+    assert inner.status == 0
+
+
+def test_in_the_middle_of_a_test(run_inner):
+    inner = run_inner(
+        HEAD
+        + """
+    @pytest.fixture(scope="module")
+    def wide():
+        return [torch.zeros(65536)]
+
+    def test_loop(wide):
+        for _ in range(3):
+            ring()
+            gc.collect()
+        one = Node()
+        one.me, one.shared = one, wide[0]
+        del one
+        gc.collect()
+        assert (gc.get_debug(), gc.garbage) == (0, [])
+
+    def test_small():
+        one = Node()
+        one.me, one.big = one, torch.zeros(4)
+        del one
+        gc.collect()
+
+    def test_wide_one_in_a_cycle(wide):
+        one = Node()
+        one.me, one.big = one, wide.pop()
+        del one
+        gc.collect()
+    """,
+        "--cudamem",
+        "--cudamem-cycles=fail",
+    )
+    (finding,) = inner.test("test_loop").findings
+    assert finding.message == (
+        "cudamem: 768.0 KiB kept by a reference cycle (3 tensors, cpu); up to 256.0 KiB at once, "
+        "by which the peak may be too high"
+    )
+    assert (finding.verdict, finding.holder) == (Verdict.CYCLE, "Node.__dict__['me'] -> Node")
+    assert finding.cause == "cycle | cycle | test_it.Node .me"
+    assert inner.test("test_small").findings == ()
+    assert inner.test("test_wide_one_in_a_cycle").findings == (), "what a fixture made is not the test's"
+
+
+def test_leaks_off_and_cycles_on(run_inner):
+    body = (
+        HEAD
+        + """
+    KEPT = []
+
+    def test_both():
+        ring()
+        KEPT.append(torch.zeros(65536))
+    """
+    )
+    inner = run_inner(body, "--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=fail")
+    assert [kind for kind, _, _ in found(inner, "test_both")] == [Kind.CYCLE]
+    inner = run_inner(body, "--cudamem", "--cudamem-cycles=off")
+    assert [kind for kind, _, _ in found(inner, "test_both")] == [Kind.LEAK]
+    inner = run_inner(body, "--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=off")
+    assert found(inner, "test_both") == []
+
+
+def test_what_belongs_to_the_harness_or_to_finalizers(run_inner):
+    inner = run_inner(
+        HEAD
+        + """
+    def test_raises():
+        big = torch.zeros(65536)
+        with pytest.raises(ValueError) as info:
+            raise ValueError(big.sum())
+
+    def test_generator():
+        one = Node()
+        one.big = torch.zeros(65536)
+        def steps(held):
+            yield held
+        one.steps = steps(one)
+        next(one.steps)
+    """,
+        "--cudamem",
+        "--cudamem-cycles=fail",
+    )
+    (finding,) = inner.test("test_raises").findings
+    assert (finding.severity, finding.details[-2]) == (
+        Severity.NOTE,
+        "   the test harness is part of it (an ExceptionInfo in a local variable): no fault of the test",
+    )
+    (finding,) = inner.test("test_generator").findings
+    assert (finding.severity, finding.bytes) == (Severity.WARN, 256 * KIB)
+    assert "its finalizers" in finding.details[-1]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--cudamem", "--cudamem-cycles=fail")])
+def test_the_fixture(run_inner, arguments):
+    inner = run_inner(
+        HEAD
+        + """
+    def test_region(reference_cycles):
+        with reference_cycles() as cycles:
+            ring()
+        cycles.assert_cycle('''
+            Node.__dict__['me'] -> Node
+            keeps 256.0 KiB in 1 tensor: big float32[65536]
+            ''')
+        assert cycles.found[0].tensors[0].allocated == "test_it.py:9 in ring"
+        assert "cytoscape" in cycles.html() and cycles.dot().startswith("digraph {")
+
+    def test_none(reference_cycles):
+        with reference_cycles() as cycles:
+            torch.zeros(65536)
+        cycles.assert_none()
+
+    def test_fails(reference_cycles):
+        with reference_cycles() as cycles:
+            ring()
+        cycles.assert_none()
+    """,
+        *arguments,
+    )
+    assert inner.outcomes == {"test_region": "passed", "test_none": "passed", "test_fails": "failed"}
+    assert "E       AssertionError: reference cycles keep memory:" in inner.lines
+
+
+def test_wrong_severities(run_inner):
+    inner = run_inner("def test_a(): pass", "--cudamem-cycles=loud")
+    assert inner.status == 4
+    assert "cudamem: --cudamem-cycles: 'loud' is not known: write fail, warn, off or strict" in inner.err

@@ -1,0 +1,73 @@
+"""Expected text in a run: accepted on request, written once, refused under xdist."""
+
+from __future__ import annotations
+
+import pytest
+
+BODY = """
+    import pytest, torch
+
+    class Node:
+        pass
+
+    def ring(name):
+        one = Node()
+        setattr(one, name, one)
+        one.big = torch.zeros(16)
+
+    def test_one(reference_cycles):
+        with reference_cycles() as cycles:
+            ring("me")
+        cycles.assert_cycle("")
+
+    @pytest.mark.parametrize("expected", ["", "Node.__dict__['you'] -> Node"])
+    def test_no_literal(reference_cycles, expected):
+        with reference_cycles() as cycles:
+            ring("you")
+        cycles.assert_cycle(expected)
+"""
+ACCEPTED = '''\
+    cycles.assert_cycle("""
+        Node.__dict__['me'] -> Node
+        keeps 64 B in 1 tensor: big float32[16]
+        """)'''
+
+
+@pytest.mark.parametrize("how", ["--cudamem-update=expected", "--cudamem-update"])
+def test_accepted_and_then_compared(run_inner, pytester, how):
+    inner = run_inner(BODY, how)
+    assert inner.last == "3 passed"
+    assert inner.section("expected text")[0] == "3 expected texts written"
+    assert ACCEPTED in (pytester.path / "test_it.py").read_text(encoding="utf-8")
+    kept = sorted(path.name for path in (pytester.path / "__cudamem__").rglob("*.txt"))
+    assert len(kept) == 2
+    assert run_inner({}).last == "3 passed"
+
+
+def test_the_variable_of_expecttest(run_inner, monkeypatch):
+    monkeypatch.setenv("EXPECTTEST_ACCEPT", "1")
+    inner = run_inner(BODY)
+    assert inner.last == "3 passed"
+
+
+def test_not_accepted_without_being_asked(run_inner, pytester):
+    inner = run_inner(BODY)
+    assert inner.last == "3 failed"
+    assert "E       to accept the actual text: pytest --cudamem-update=expected, or EXPECTTEST_ACCEPT=1" in inner.lines
+    assert not (pytester.path / "__cudamem__").exists()
+
+
+def test_lists(run_inner):
+    assert run_inner("def test_a(): pass", "--cudamem-update=known,baselines").settings.update == {"known", "baselines"}
+    inner = run_inner("def test_a(): pass", "--cudamem-update=expected,new")
+    assert inner.status == 4
+    assert (
+        "cudamem: --cudamem-update: new is not known: write baselines, known, expected, or nothing for all" in inner.err
+    )
+
+
+@pytest.mark.subprocess
+def test_refused_under_xdist(run_outer):
+    inner = run_outer(BODY, "--cudamem-update=expected", "-n1", plugins=["xdist.plugin"])
+    assert "E       not accepted: texts are not accepted under pytest-xdist: run without -n" in inner.lines
+    assert inner.status == 1
