@@ -1,4 +1,4 @@
-"""What every recorder can do. PYTEST_DONT_REWRITE"""
+"""What every recorder can do, and parts for those that cannot do all of it. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -84,3 +84,44 @@ class Recorder(Protocol):
     def close(self) -> None:
         """Leave the process as it was found."""
         ...
+
+
+class WithoutOwners:
+    """Blocks carry no owner; the methods are never called."""
+
+    tells_owners = False
+
+    def new_owner(self) -> int:
+        """No number."""
+        return 0
+
+    def own(self, owner: int) -> int:
+        """Nothing changes."""
+        return owner
+
+    def owned(self, owner: int) -> Owned:
+        """Nothing is known."""
+        return Owned(0, 0)
+
+
+class WithoutEvidence:
+    """Blocks cannot be told apart."""
+
+    tells_blocks = False
+
+    def capture(self) -> None:
+        """Nothing is kept."""
+
+    def refusal(self) -> None:
+        """None is noted."""
+
+
+class WithoutWorkspaces:
+    """Libraries keep no workspaces in this allocator."""
+
+    def workspace_sizes(self) -> frozenset[int]:
+        """None."""
+        return frozenset()
+
+    def release(self) -> None:
+        """Nothing to give back."""

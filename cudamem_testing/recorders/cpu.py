@@ -8,7 +8,7 @@ from types import CodeType
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import RawFrame
-from cudamem_testing.recorders.base import Owned
+from cudamem_testing.recorders.base import Owned, WithoutWorkspaces
 from cudamem_testing.recorders.capture import OFF, CpuCapture, Refusal
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_records import Recording
@@ -18,7 +18,7 @@ MOST_STACKS = 20_000
 TRIM_EVERY = 64
 
 
-class CpuRecorder:
+class CpuRecorder(WithoutWorkspaces):
     """Memory that CPU tensors take from torch's allocator, to the byte.
 
     With ``record`` it notes the Python stack of every block, up to the frames that run one of the ``harness`` code
@@ -84,13 +84,6 @@ class CpuRecorder:
 
     def finish(self) -> None:
         """The CPU has done its work when the call returns."""
-
-    def workspace_sizes(self) -> frozenset[int]:
-        """None."""
-        return frozenset()
-
-    def release(self) -> None:
-        """Libraries keep no workspace in torch's CPU allocator."""
 
     def capture(self) -> CpuCapture:
         """Live blocks, and the events since the test began where a record was asked for."""

@@ -18,7 +18,7 @@ from cudamem_testing import torch_api
 from cudamem_testing.guards import Function, Patches, stand_in
 from cudamem_testing.model.counters import ZERO, Counters
 from cudamem_testing.model.devices import Device
-from cudamem_testing.recorders.base import Owned
+from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.capture import CudaCapture, Refusal
 from cudamem_testing.recorders.history import CudaHistory
 
@@ -136,11 +136,10 @@ class _Views:
         return stats
 
 
-class CudaRecorder:
+class CudaRecorder(WithoutOwners):
     """One card."""
 
     incomplete: str | None = None
-    tells_owners = False
     tells_blocks = True
 
     def __init__(
@@ -167,18 +166,6 @@ class CudaRecorder:
         """Stop the history."""
         if self._history is not None:
             self._history.stop()
-
-    def new_owner(self) -> int:
-        """Never called: there are no owners."""
-        return 0
-
-    def own(self, owner: int) -> int:
-        """Never called: there are no owners."""
-        return owner
-
-    def owned(self, owner: int) -> Owned:
-        """Never called: there are no owners."""
-        return Owned(0, 0)
 
     def finish(self) -> None:
         """Synchronise the card; nothing before CUDA is initialised."""

@@ -13,7 +13,7 @@ from cudamem_testing import torch_api
 from cudamem_testing.guards import Function, Patches
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
-from cudamem_testing.recorders.base import Owned
+from cudamem_testing.recorders.base import WithoutEvidence, WithoutOwners, WithoutWorkspaces
 from cudamem_testing.recorders.cuda import Stats, keep_peaks, raise_peaks
 
 READER = "_cuda_hostMemoryStats"
@@ -26,12 +26,10 @@ def measurable() -> bool:
     return torch_api.cuda_function(READER) is not None and torch_api.cuda_function(PEAK_RESET) is not None
 
 
-class HostRecorder:
+class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
     """Pinned memory of this process."""
 
     incomplete: str | None = None
-    tells_owners = False
-    tells_blocks = False
 
     def __init__(self) -> None:
         self.device = Device("host")
@@ -70,33 +68,8 @@ class HostRecorder:
             blocks=requests["current"],
         )
 
-    def new_owner(self) -> int:
-        """Never called: there are no owners."""
-        return 0
-
-    def own(self, owner: int) -> int:
-        """Never called: there are no owners."""
-        return owner
-
-    def owned(self, owner: int) -> Owned:
-        """Never called: there are no owners."""
-        return Owned(0, 0)
-
     def finish(self) -> None:
         """Pinned blocks are free when the cards have finished."""
-
-    def workspace_sizes(self) -> frozenset[int]:
-        """None."""
-        return frozenset()
-
-    def release(self) -> None:
-        """Nobody keeps workspaces here."""
-
-    def capture(self) -> None:
-        """The host allocator does not tell its blocks apart."""
-
-    def refusal(self) -> None:
-        """The host allocator tells of none."""
 
     def set_limit(self, size: int | None) -> None:
         """Not possible.

@@ -13,17 +13,14 @@ from cudamem_testing import torch_api
 from cudamem_testing.guards import Function, Patches
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
-from cudamem_testing.recorders.base import Owned
+from cudamem_testing.recorders.base import WithoutEvidence, WithoutOwners, WithoutWorkspaces
 
 PARTLY = "measured by torch's profiler: other threads and older blocks are not seen"
 TAKEN = "measured up to the test's own profiler only"
 
 
-class ProfilerRecorder:
+class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
     """Allocations of CPU memory since the recorder woke up, in bytes; earlier ones count as zero."""
-
-    tells_owners = False
-    tells_blocks = False
 
     def __init__(self) -> None:
         self.device = Device("cpu")
@@ -62,33 +59,8 @@ class ProfilerRecorder:
         self._read()
         self._awake = False
 
-    def new_owner(self) -> int:
-        """Never called: there are no owners."""
-        return 0
-
-    def own(self, owner: int) -> int:
-        """Never called: there are no owners."""
-        return owner
-
-    def owned(self, owner: int) -> Owned:
-        """Never called: there are no owners."""
-        return Owned(0, 0)
-
     def finish(self) -> None:
         """The CPU has done its work when the call returns."""
-
-    def workspace_sizes(self) -> frozenset[int]:
-        """None."""
-        return frozenset()
-
-    def release(self) -> None:
-        """Libraries keep no workspace in torch's CPU allocator."""
-
-    def capture(self) -> None:
-        """The profiler in this form keeps no evidence."""
-
-    def refusal(self) -> None:
-        """Limits need the CPU recorder."""
 
     def boundary(self) -> Counters | None:
         """Stop, read and go on; ``None`` while asleep."""
