@@ -332,9 +332,12 @@ STATE = """
     import gc, os, random, signal, sys, threading, warnings
     import pytest, torch
 
+    def theirs():  # the watch for reference cycles stands in this list too
+        return [repr(one) for one in gc.callbacks if getattr(one, "__module__", None) != "cudamem_testing.guards"]
+
     def state():
         return {
-            "gc": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.get_debug(), len(gc.callbacks)),
+            "gc": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.get_debug(), theirs()),
             "warnings": [repr(one) for one in warnings.filters],
             "showwarning": repr(warnings.showwarning).partition(" at ")[0],
             "trace": (sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()),
@@ -392,7 +395,9 @@ STATE = """
 
 
 def test_what_a_test_observes_is_unchanged(run_inner):
+    callbacks = [*gc.callbacks]
     plain, measured = (run_inner(STATE, "-s", *options) for options in ((), ("--cudamem",)))
+    assert gc.callbacks == callbacks
     assert plain.record is None
     assert measured.last == plain.last == "3 passed"
     states = [[line for line in inner.lines if line.startswith("STATE")] for inner in (plain, measured)]
