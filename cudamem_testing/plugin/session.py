@@ -9,13 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from types import CodeType
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import _pytest.doctest
-import _pytest.fixtures
-import _pytest.python
-import _pytest.unittest
 import pytest
 
 from cudamem_testing import torch_api
@@ -26,7 +22,7 @@ from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import let_go
-from cudamem_testing.plugin.items import add_properties, id_without_group
+from cudamem_testing.plugin.items import add_properties, harness_codes, id_without_group
 from cudamem_testing.plugin.override import NOTHING, cycles_of
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.recorders.choose import Recorders
@@ -177,6 +173,7 @@ class Session:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Wrapper:
+        __tracebackhide__ = _is_foreign
         self.running = None
         special = markers.speaks_of_memory(item)
         if special or self.settings.on:
@@ -200,6 +197,7 @@ class Session:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Wrapper:
+        __tracebackhide__ = _is_foreign
         running = self.running
         if running is None:
             return (yield)
@@ -228,6 +226,7 @@ class Session:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Wrapper:
+        __tracebackhide__ = _is_foreign
         running = self.running
         if running is None:
             return (yield)
@@ -267,8 +266,8 @@ class Session:
             found = self.evidence.out_of_memory()
             self.running.findings += found
             self._unsaid = [*self._unsaid, *found]
-        if self.running is not None and report.failed and self.settings.dump is not None:
-            self.running.notes += self.evidence.dump(self.settings.dump, item.nodeid)
+        if report.failed and self.settings.dump is not None:
+            self._dump(item, report, self.settings.dump)
         if call.excinfo is not None and hasattr(call.excinfo.value, "cudamem"):
             report.cudamem_status = call.excinfo.value.cudamem  # type: ignore[attr-defined]
         elif report.failed and self._unsaid:
@@ -279,12 +278,28 @@ class Session:
         self._unsaid = []
         if call.excinfo is not None and self.running is not None and not hasattr(call.excinfo.value, "cudamem"):
             self.running.failure = call.excinfo.value
+        if call.when == "teardown" and call.excinfo is not None and not self.config.getoption("usepdb", False):
+            let_go(call.excinfo.value)  # a failure of teardown itself: it could not be let go before its report
         if call.when == "teardown" and RECORD in item.stash:
             records = self._undelivered.setdefault(item.nodeid, [])
             records.append(item.stash[RECORD])
             report.cudamem = [*records]  # type: ignore[attr-defined]
             del item.stash[RECORD]
         return report
+
+    def _dump(self, item: pytest.Item, report: pytest.TestReport, folder: Path) -> None:
+        """Write snapshots of a measured test at its first failure: a later one has less to show."""
+        attempt = self._attempts.get(item.nodeid)
+        if attempt is None or item.stash.get(DUMPED, None) == attempt:
+            return
+        item.stash[DUMPED] = attempt
+        said = self.evidence.dump(folder, item.nodeid)
+        report.sections.append(("cudamem snapshot", "\n".join(said)))
+        if self.running is not None:
+            self.running.notes += said
+        elif RECORD in item.stash:
+            record = item.stash[RECORD]
+            item.stash[RECORD] = record.but(notes=(*record.notes, *said))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_to_serializable(
@@ -303,6 +318,7 @@ class Session:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Wrapper:
+        __tracebackhide__ = _is_foreign
         running = self.running
         if running is None or fixturedef.scope == "function":
             return (yield)
@@ -388,6 +404,7 @@ class Session:
 
 
 RECORD = pytest.StashKey[TestRecord]()
+DUMPED = pytest.StashKey[int]()
 
 
 def _not_repeatable(what: str) -> Finding:
@@ -395,15 +412,9 @@ def _not_repeatable(what: str) -> Finding:
     return Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, message)
 
 
-def harness_codes() -> tuple[CodeType, ...]:
-    """The code of pytest that calls a test or a fixture: stacks end there."""
-    functions = (
-        _pytest.python.pytest_pyfunc_call,
-        _pytest.unittest.TestCaseFunction.runtest,
-        _pytest.doctest.DoctestItem.runtest,
-        _pytest.fixtures.call_fixture_func,
-    )
-    return tuple(function.__code__ for function in functions)
+def _is_foreign(excinfo: pytest.ExceptionInfo[BaseException] | None) -> bool:
+    """Whether an error only passes through: then the tracebacks that pytest prints leave our frames out."""
+    return excinfo is not None and not hasattr(excinfo.value, "cudamem")
 
 
 def _fail(findings: Sequence[Finding]) -> None:

@@ -1,0 +1,198 @@
+"""Findings of leaks: grouping, texts to the letter, causes that stay the same."""
+
+from __future__ import annotations
+
+from cudamem_testing.leaks.findings import freed_finding, leak_findings, view_lines
+from cudamem_testing.model.blocks import Block
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.model.stacks import Frame, Stack
+from cudamem_testing.objects import HolderResult, Kind, Path, Reach, Reference, Step
+
+CPU = Device("cpu")
+KIB = 1024
+TEST = Frame("test_it.py", 9, "test_it")
+
+
+def stack(line: int = 5, function: str = "helper") -> Stack:
+    return Stack((Frame("torch/functional.py", 1, "einsum", "library"), Frame("cache.py", line, function), TEST))
+
+
+def block(address: int | None, size: int = 64 * KIB, **more: object) -> Block:
+    return Block(size, size, CPU, address=address, **{"stack": stack(), **more})  # type: ignore[arg-type]
+
+
+def path(*steps: tuple[Kind, str, str], root: str = "module project.cache") -> Path:
+    return Path(root, "module", tuple(Step(Reference(kind, text), word) for kind, text, word in steps))
+
+
+def reachable(*steps: tuple[Kind, str, str], names: tuple[str, ...] = ("float32[16384] on cpu",)) -> HolderResult:
+    return HolderResult(Reach.REACHABLE, path(*steps), names)
+
+
+CACHE = (Kind.GLOBAL, "_CACHE", "list")
+
+
+def item(place: int) -> tuple[Kind, str, str]:
+    return Kind.ITEM, f"[{place}]", "Tensor"
+
+
+def test_the_text() -> None:
+    (found,) = leak_findings([block(1)], {1: reachable(CACHE, item(0))})
+    assert str(found) == (
+        "cudamem: 64.0 KiB leaked (1 block, cpu)\n"
+        "   64.0 KiB  float32[16384] on cpu  reachable\n"
+        "      allocated  cache.py:5 in helper (torch/functional.py einsum) <- test_it.py:9 in test_it\n"
+        "      held by    module project.cache > _CACHE (list)[0]\n"
+        "   hint: drop the reference at the end of the test, or move what must live into a wider fixture\n"
+        "   see docs/verdicts.md#reachable"
+    )
+    assert (found.bytes, found.device, found.severity) == (64 * KIB, CPU, Severity.FAIL)
+    assert found.allocated == "cache.py:5 in helper"
+    assert found.holder == "module project.cache > _CACHE (list)[0]"
+    assert found.cause == "leak | reachable | cache.py::helper | module project.cache > _CACHE (list)[*]"
+
+
+def test_severity_is_of_leaks_only() -> None:
+    holders = {1: reachable(CACHE, item(0)), 2: HolderResult(Reach.UNKNOWN, None)}
+    found = {one.verdict: one.severity for one in leak_findings([block(1), block(2)], holders, Severity.WARN)}
+    assert found == {Verdict.REACHABLE: Severity.WARN, Verdict.UNATTRIBUTED: Severity.NOTE}
+
+
+def test_items_of_one_list_are_one_finding() -> None:
+    blocks = [block(place, 1000 + place) for place in range(1, 6)]
+    (found,) = leak_findings(blocks, {one: reachable(CACHE, item(one)) for one in range(1, 6)})
+    assert found.bytes == sum(range(1001, 1006))
+    assert found.details[2] == "      held by    module project.cache > _CACHE (list)[5]"  # of the largest
+    assert found.details[3] == "   ... 4 more blocks: 3.9 KiB"
+
+
+def test_different_lines_of_one_holder_are_shown_up_to_three() -> None:
+    blocks = [block(one, 1000 * one, stack=stack(one)) for one in range(1, 6)]
+    (found,) = leak_findings(blocks, {one: reachable(CACHE, item(one)) for one in range(1, 6)})
+    lines = [line for line in found.details if "allocated" in line]
+    assert [line.split()[1] for line in lines] == ["cache.py:5", "cache.py:4", "cache.py:3"]
+    assert "   ... 2 more blocks: 2.9 KiB" in found.details
+
+
+def test_a_module_with_its_parameters_is_one_finding() -> None:
+    model = (Kind.GLOBAL, "MODEL", "Model")
+    weight, bias = (Kind.SUBMODULE, ".layer.weight", "Parameter"), (Kind.SUBMODULE, ".layer.bias", "Parameter")
+    (found,) = leak_findings([block(1), block(2, 8)], {1: reachable(model, weight), 2: reachable(model, bias)})
+    assert found.cause is not None
+    assert found.cause.endswith("| module project.cache > MODEL")
+
+
+def test_an_optimizer_with_its_state_is_one_finding() -> None:
+    optimizer = (Kind.GLOBAL, "OPT", "Adam")
+    state, groups = (Kind.ATTRIBUTE, ".state", "defaultdict"), (Kind.ATTRIBUTE, ".param_groups", "list")
+    holders = {
+        1: reachable(optimizer, state, (Kind.ITEM, "[<Parameter>]", "dict"), (Kind.ITEM, "['exp_avg']", "Tensor")),
+        2: reachable(optimizer, groups, (Kind.ITEM, "[0]", "dict"), (Kind.ITEM, "['params']", "list"), item(0)),
+    }
+    assert len(leak_findings([block(1), block(2)], holders)) == 1
+
+
+def test_an_attribute_named_state_is_no_optimizer() -> None:
+    trainer = (Kind.GLOBAL, "TRAINER", "Trainer")
+    holders = {
+        1: reachable(trainer, (Kind.ATTRIBUTE, ".state", "Tensor")),
+        2: reachable(trainer, (Kind.ATTRIBUTE, ".other", "Tensor")),
+    }
+    assert len(leak_findings([block(1), block(2)], holders)) == 2
+
+
+def test_a_tensor_with_its_graph_is_one_finding() -> None:
+    loss = (Kind.GLOBAL, "LOSS", "Tensor")
+    graph = (Kind.GRAD_FN, ".grad_fn[MulBackward0]", "MulBackward0"), (Kind.SAVED, ".saved self", "Tensor")
+    holders = {1: reachable(loss), 2: reachable(loss, *graph), 3: reachable(loss, (Kind.GRAD, ".grad", "Tensor"))}
+    (found,) = leak_findings([block(1, 4), block(2, 4000), block(3, 40)], holders)
+    assert found.bytes == 4044
+    assert found.holder == "module project.cache > LOSS.grad_fn[MulBackward0].saved self"
+
+
+def test_numbers_of_the_compiler_do_not_change_the_cause() -> None:
+    causes = set()
+    for name in ("__compiled_fn_7_08e39e21_dd1e", "__compiled_fn_12_aa"):
+        (found,) = leak_findings([block(1)], {1: reachable((Kind.GLOBAL, name, "function run"), item(0))})
+        assert (found.verdict, found.severity) == (Verdict.COMPILER_CACHE, Severity.NOTE)
+        causes.add(found.cause)
+    assert len(causes) == 1
+
+
+def test_the_largest_finding_is_first() -> None:
+    other = (Kind.GLOBAL, "_OTHER", "list")
+    found = leak_findings([block(1, 10), block(2, 20)], {1: reachable(CACHE), 2: reachable(other)})
+    assert [one.bytes for one in found] == [20, 10]
+
+
+def test_blocks_that_the_search_did_not_reach() -> None:
+    found = leak_findings([block(1), block(None)], {})
+    assert [(one.verdict, one.bytes) for one in found] == [(Verdict.UNATTRIBUTED, 128 * KIB)]
+    assert found[0].details[-1] == "   note: the search did not reach it"
+    assert "   64.0 KiB  memory without a Python tensor  unattributed" in found[0].details
+
+
+def test_held_by_cpp_is_explained() -> None:
+    holder = HolderResult(
+        Reach.UNREACHABLE, path((Kind.GRAD, ".grad", "Tensor"), root="Tensor"), ("float32[4] on cpu",)
+    )
+    (found,) = leak_findings([block(1)], {1: holder})
+    assert found.holder == "Tensor.grad"
+    assert found.details[2] == "      from       Tensor.grad"
+    assert found.details[3].startswith("   held by C++: it lives after a collection, and no chain")
+    assert "set .grad to None after backward(create_graph=True) or use torch.autograd.grad" in found.details[4]
+    assert found.details[5] == "   see docs/verdicts.md#held-by-c"
+    assert found.cause == "leak | held by C++ | cache.py::helper"
+
+
+def test_what_pytest_keeps_is_a_note() -> None:
+    kept = HolderResult(
+        Reach.HARNESS,
+        path((Kind.ATTRIBUTE, "._instance", "TestX"), (Kind.ATTRIBUTE, ".x", "Tensor"), root="Function"),
+        ("float32[4] on cpu",),
+    )
+    (found,) = leak_findings([block(1)], {1: kept})
+    assert (found.verdict, found.severity) == (Verdict.TEST_INSTANCE, Severity.NOTE)
+    assert found.message == "cudamem: 64.0 KiB retained (1 block, cpu)"
+    assert found.details[2] == "      kept by    Function._instance (TestX).x"
+    assert not any("hint" in line for line in found.details)
+
+
+def test_views() -> None:
+    names = ("float32[16] on cpu, view of [64, 64]",)
+    assert view_lines(names, 4 * KIB) == [
+        "float32[16] on cpu is a view of a 4.0 KiB storage of shape [64, 64]; clone() would release it"
+    ]
+    (found,) = leak_findings([block(1, 4 * KIB)], {1: reachable(CACHE, item(0), names=names)})
+    assert found.details[3] == "      " + view_lines(names, 4 * KIB)[0]
+
+
+def test_views_of_all_of_a_storage_are_not_to_blame() -> None:
+    assert view_lines(("float32[2, 32] on cpu, view of [64]",), 256) == []
+    assert view_lines(("float32[10, 64] on cpu, view of [64]",), 256) == []
+    assert view_lines(("float32[] on cpu, view of []",), 4) == []
+
+
+def test_views_beside_their_whole_are_not_to_blame() -> None:
+    assert view_lines(("float32[16] on cpu, view of [64]", "float32[64] on cpu"), 256) == []
+    assert view_lines((), 256) == []
+
+
+def test_a_scalar_view() -> None:
+    (line,) = view_lines(("float32[] on cuda:0, view of [64]",), 512)
+    assert line == "float32[] on cuda:0 is a view of a 512 B storage of shape [64]; clone() would release it"
+
+
+def test_what_a_step_freed() -> None:
+    gone = [block(1, 100), block(2, 200, stack=stack(7)), block(3, 50)]
+    found = freed_finding(Verdict.TRACEBACK, CPU, 350, 3, "frames of the failed test", gone)
+    assert found.severity is Severity.NOTE
+    assert found.message == "cudamem: 350 B retained, then freed by: frames of the failed test (3 blocks, cpu)"
+    assert [line.split()[3] for line in found.details if "allocated" in line] == ["cache.py:7", "cache.py:5"]
+
+
+def test_what_a_step_freed_where_blocks_are_not_known() -> None:
+    found = freed_finding(Verdict.CYCLE, CPU, 350, 3, "garbage collection", [])
+    assert found.message == "cudamem: 350 B kept by a reference cycle (3 blocks, cpu)"
+    assert (found.allocated, found.cause) == (None, "cycle | cycle | (no Python stack)")

@@ -1,0 +1,433 @@
+"""The leak check in a run: what fails and how, what is only said, what is ignored, and who left what."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from cudamem_testing.model.findings import Severity, Verdict
+from suites.plugin.inner import KIB, Inner, run_inner, run_outer
+
+LEAKS = """
+    import pytest, torch
+
+    KEPT = []
+
+    def remember(size):
+        KEPT.append(torch.zeros(size // 4))
+
+    def test_clean():
+        torch.zeros(1 << 20)
+
+    def test_leaks():
+        remember(128 << 10)
+
+    def test_below_the_threshold():
+        remember(32 << 10)
+
+    def test_below_in_parts():
+        for _ in range(3):
+            remember(32 << 10)
+
+    @pytest.mark.xfail
+    def test_expected_failure():
+        remember(128 << 10)
+        assert False
+
+    @pytest.mark.xfail
+    def test_expected_leak():
+        remember(128 << 10)
+
+    def test_fails():
+        remember(128 << 10)
+        assert False
+
+    def test_skips():
+        remember(128 << 10)
+        pytest.skip("in the middle")
+
+    @pytest.mark.cudamem(leaks="warn", reason="by design")
+    def test_warns():
+        remember(128 << 10)
+
+    @pytest.mark.cudamem(leaks="off", reason="by design")
+    def test_off():
+        remember(128 << 10)
+
+    @pytest.mark.cudamem(device="cuda:0", reason="only the card counts")
+    def test_other_device():
+        remember(128 << 10)
+
+    @pytest.mark.cudamem(leaks="warn", reason="all of the class")
+    class TestOverride:
+        def test_inherits(self):
+            remember(128 << 10)
+
+        @pytest.mark.cudamem(leaks="fail", reason="not this one")
+        def test_nearest_wins(self):
+            remember(128 << 10)
+
+    def test_starts_with_what_others_left(cuda_memory):
+        assert cuda_memory.statistics().allocated >= 128 << 10
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Inner:
+    """One run of all of them; its own process, for what leaks stays."""
+    place = cast("pytest.Pytester", SimpleNamespace(path=tmp_path_factory.mktemp("leaks")))
+    return run_outer(place, LEAKS, "--cudamem", "--cudamem-device=cpu")
+
+
+def severities(ran: Inner, name: str) -> list[tuple[str, str]]:
+    return [(one.verdict.value, one.severity.value) for one in ran.test(name).findings]
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    ("name", "outcome", "findings"),
+    [
+        ("test_clean", "passed", []),
+        ("test_leaks", "error", [("reachable", "fail")]),
+        ("test_below_the_threshold", "passed", []),
+        ("test_below_in_parts", "error", [("reachable", "fail")]),
+        ("test_expected_failure", "xfailed", [("reachable", "warn")]),
+        ("test_expected_leak", "xfailed", [("reachable", "fail")]),
+        ("test_fails", "failed", [("reachable", "warn")]),
+        ("test_skips", "error", [("reachable", "fail")]),
+        ("test_warns", "passed", [("reachable", "warn")]),
+        ("test_off", "passed", []),
+        ("test_other_device", "passed", []),
+        ("test_inherits", "passed", [("reachable", "warn")]),
+        ("test_nearest_wins", "error", [("reachable", "fail")]),
+        ("test_starts_with_what_others_left", "passed", []),
+    ],
+)
+def test_outcomes(ran: Inner, name: str, outcome: str, findings: list[tuple[str, str]]) -> None:
+    assert severities(ran, name) == findings
+    assert ran.test(name).outcome == outcome
+
+
+@pytest.mark.subprocess
+def test_the_words_of_the_run(ran: Inner) -> None:
+    assert "LEAKED test_it.py::test_leaks - Failed: cudamem: 128.0 KiB leaked (1 block, cpu)" in ran.out
+    assert ran.section("ERROR at teardown of test_leaks") == [
+        "cudamem: 128.0 KiB leaked (1 block, cpu)",
+        "   128.0 KiB  float32[32768] on cpu  reachable",
+        "      allocated  test_it.py:6 in remember <- test_it.py:12 in test_leaks",
+        "      held by    module test_it > KEPT (list)[0]",
+        "   hint: drop the reference at the end of the test, or move what must live into a wider fixture",
+        "   see docs/verdicts.md#reachable",
+    ]
+    assert "leak: 5 findings (reachable) in 5 tests" in ran.summary
+    assert "leak: 4 findings (reachable, warning) in 4 tests" in ran.summary
+
+
+@pytest.mark.subprocess
+def test_the_report_names_who_left_what(ran: Inner) -> None:
+    report = json.loads((ran.folder / "report.json").read_text())
+    left = {entry["owner"].partition("::")[2]: (entry["bytes"], entry["blocks"]) for entry in report["run"]["ledger"]}
+    assert left["test_leaks"] == (128 * KIB, 1)
+    assert left["test_below_in_parts"] == (96 * KIB, 3)
+    assert left["test_off"] == (128 * KIB, 1)
+    assert "test_clean" not in left
+    (finding,) = next(one for one in report["tests"] if one["nodeid"].endswith("test_leaks"))["findings"]
+    assert finding["holder"] == "module test_it > KEPT (list)[0]"
+    assert finding["cause"] == "leak | reachable | test_it.py::remember | module test_it > KEPT (list)[*]"
+
+
+ONE = """
+    import torch
+    KEPT = []
+
+    def test_leaks():
+        KEPT.append(torch.zeros(32 << 10))
+"""
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+class TestSettings:
+    """The flag and the threshold."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "outcome", "severity"),
+        [
+            ((), "error", Severity.FAIL),
+            (("--cudamem-leaks=fail",), "error", Severity.FAIL),
+            (("--cudamem-leaks=warn",), "passed", Severity.WARN),
+            (("--cudamem-leaks=off",), "passed", None),
+            (("--cudamem-ignore-below=129KiB",), "passed", None),
+            (("--cudamem-ignore-below=128KiB",), "error", Severity.FAIL),
+        ],
+    )
+    def test_flags(
+        self, pytester: pytest.Pytester, arguments: tuple[str, ...], outcome: str, severity: Severity | None
+    ) -> None:
+        inner = run_inner(pytester, ONE, "--cudamem", "--cudamem-device=cpu", *arguments)
+        test = inner.test("test_leaks")
+        assert (test.outcome, [one.severity for one in test.findings]) == (outcome, [severity] if severity else [])
+
+    def test_a_warning_passes_and_is_told(self, pytester: pytest.Pytester) -> None:
+        inner = run_inner(pytester, ONE, "--cudamem", "--cudamem-leaks=warn")
+        assert inner.status == 0
+        assert "leak: 1 finding (reachable, warning) in 1 test" in inner.summary
+
+    def test_without_the_flag_nothing_is_judged(self, pytester: pytest.Pytester) -> None:
+        inner = run_inner(pytester, ONE)
+        assert inner.status == 0
+        assert "cudamem" not in inner.out.partition("collected")[2]
+
+
+def ini(*rules: str) -> str:
+    return "[pytest]\ncudamem_ignore =\n" + "".join(f"    {rule}\n" for rule in rules)
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+class TestRules:
+    """``cudamem_ignore``."""
+
+    @pytest.mark.parametrize(
+        "rule",
+        ["holder: module test_it > KEPT (list)[*]", "file: test_*.py", "function: test_leaks"],
+    )
+    def test_what_is_ignored_is_counted(self, pytester: pytest.Pytester, rule: str) -> None:
+        inner = run_inner(pytester, {"test_it.py": ONE, "pytest.ini": ini(f"{rule}  # by design")}, "--cudamem")
+        assert inner.status == 0
+        assert inner.test("test_leaks").findings == ()
+        assert f"ignored 1 finding by rule '{rule}' (by design)" in inner.run.notes
+
+    def test_a_rule_that_matched_nothing_is_named(self, pytester: pytest.Pytester) -> None:
+        files = {"test_it.py": ONE, "pytest.ini": ini("file: vendor/*  # not ours", "file: test_it.py  # by design")}
+        inner = run_inner(pytester, files, "--cudamem")
+        assert inner.run.notes == (
+            "rule 'file: vendor/*' (not ours) ignored nothing: it can go from cudamem_ignore",
+            "ignored 1 finding by rule 'file: test_it.py' (by design)",
+        )
+        assert "note: rule 'file: vendor/*' (not ours) ignored nothing: it can go from" in inner.summary
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("-k", "test"),
+            ("-m", "not slow"),
+            ("--deselect=test_it.py::test_other",),
+            ("test_it.py",),
+            ("test_it.py::test_leaks",),
+            ("-x",),
+            ("--maxfail=1",),
+            ("--ignore=other",),
+            ("--collect-only",),
+            ("--cudamem-leaks=off",),
+        ],
+    )
+    def test_nothing_is_said_of_it_when_the_run_was_not_whole(
+        self, pytester: pytest.Pytester, arguments: tuple[str, ...]
+    ) -> None:
+        test = ONE + "\n    def test_other(): pass\n"
+        files = {"test_it.py": test, "pytest.ini": ini("file: vendor/*  # not ours")}
+        inner = run_inner(pytester, files, "--cudamem", *arguments)
+        assert "ignored nothing" not in inner.out
+        assert inner.record is None or inner.record.notes == ()
+
+    def test_a_folder_is_whole(self, pytester: pytest.Pytester) -> None:
+        files = {"tests/test_it.py": ONE, "pytest.ini": ini("file: vendor/*  # not ours")}
+        inner = run_inner(pytester, files, "--cudamem", "tests")
+        assert any("ignored nothing" in note for note in inner.run.notes)
+
+    def test_quiet(self, pytester: pytest.Pytester) -> None:
+        files = {"test_it.py": ONE, "pytest.ini": ini("file: test_it.py  # by design", "file: x  # never")}
+        inner = run_inner(pytester, files, "--cudamem", "-q")
+        assert not inner.has_section("cudamem summary")
+        assert len(inner.run.notes) == 2
+
+    def test_malformed_rules_stop_the_run(self, pytester: pytest.Pytester) -> None:
+        inner = run_inner(pytester, {"test_it.py": ONE, "pytest.ini": ini("file: x", "where: y  # z")}, "--cudamem")
+        assert inner.status == 4
+        assert inner.err.splitlines()[:2] == [
+            "ERROR: cudamem: ini cudamem_ignore: 'file: x' is not FIELD: PATTERN  # REASON with a field of holder, "
+            "file, function",
+            "cudamem: ini cudamem_ignore: 'where: y  # z' is not FIELD: PATTERN  # REASON with a field of holder, "
+            "file, function",
+        ]
+
+
+FIXTURES = """
+    import pytest, torch
+
+    @pytest.fixture(scope="module")
+    def model():
+        return {"weight": torch.zeros(32 << 10)}
+
+    @pytest.fixture(scope="session", autouse=True)
+    def table():
+        yield torch.zeros(32 << 10)
+
+    @pytest.fixture
+    def narrow():
+        return torch.zeros(32 << 10)
+
+    def test_first_use(model, narrow): pass
+    def test_second_use(model): pass
+
+    def test_grows_it(model):
+        model["cache"] = torch.zeros(32 << 10)
+
+    def test_lazily(request):
+        request.getfixturevalue("narrow")
+        request.getfixturevalue("model")
+
+    class TestInstance:
+        def test_sets(self):
+            self.x = torch.zeros(32 << 10)
+
+        def test_after(self):
+            assert not hasattr(self, "x")
+"""
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_fixtures_and_instances_are_not_charged_to_tests(pytester: pytest.Pytester) -> None:
+    inner = run_inner(pytester, FIXTURES, "--cudamem", "--cudamem-ignore-below=0")
+    assert inner.status == 0
+    found = {name: [one.verdict for one in inner.test(name).findings] for name in inner.outcomes}
+    assert found == {
+        "test_first_use": [],
+        "test_second_use": [],
+        "test_grows_it": [Verdict.FIXTURE],
+        "test_lazily": [],
+        "test_sets": [Verdict.TEST_INSTANCE],
+        "test_after": [],
+    }
+    (grown,) = inner.test("test_grows_it").findings
+    assert (grown.severity, grown.bytes) == (Severity.NOTE, 128 * KIB)
+    assert grown.holder == "FixtureDef.cached_result (tuple)[0] > dict['cache']"
+
+
+TRACEBACKS = """
+    import sys
+    import pytest, torch, weakref
+    ALIVE = {}
+
+    def fail(name):
+        x = torch.zeros(32 << 10)
+        ALIVE[name] = weakref.ref(x)
+        raise ValueError(name)
+
+    @pytest.fixture
+    def nothing_lives():
+        assert {name: ref() is not None for name, ref in ALIVE.items() if ref() is not None} == {}
+
+    def test_fails(): fail("test")
+
+    def test_after_failure(nothing_lives): pass
+
+    @pytest.mark.xfail
+    def test_xfails(): fail("xfail")
+
+    def test_after_xfail(nothing_lives): pass
+
+    @pytest.fixture
+    def broken(): fail("setup")
+
+    def test_fails_in_setup(broken): pass
+
+    def test_after_setup(nothing_lives): pass
+
+    @pytest.fixture
+    def breaks():
+        yield
+        fail("teardown")
+
+    def test_fails_in_teardown(breaks): pass
+
+    def test_after_teardown(nothing_lives): pass
+
+    def test_chained():
+        try:
+            fail("inner")
+        except ValueError as error:
+            raise KeyError("outer") from error
+
+    def test_after_chained(nothing_lives): pass
+
+    def test_skips():
+        x = torch.zeros(32 << 10)
+        ALIVE["skip"] = weakref.ref(x)
+        pytest.skip("in the middle")
+
+    def test_after_skip(nothing_lives): pass
+"""
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_tracebacks_are_let_go_before_the_next_test(pytester: pytest.Pytester) -> None:
+    inner = run_inner(pytester, TRACEBACKS, "--cudamem")
+    after = {name: outcome for name, outcome in inner.outcomes.items() if name.startswith("test_after")}
+    assert {*after.values()} == {"passed"}, inner.out
+    for name in ("test_fails", "test_xfails", "test_fails_in_setup", "test_chained"):
+        (finding,) = inner.test(name).findings
+        assert (finding.verdict, finding.severity, finding.bytes) == (Verdict.TRACEBACK, Severity.NOTE, 128 * KIB), name
+    assert "E       ValueError: test" in inner.out  # pytest's report is whole
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_a_leak_is_reported_once_by_the_test_that_made_it(pytester: pytest.Pytester) -> None:
+    files = {f"test_{name}.py": ONE for name in "abc"} | {"test_d.py": "def test_nothing(): pass"}
+    inner = run_inner(pytester, files, "--cudamem")
+    assert [len(test.findings) for test in inner.run.tests] == [1, 1, 1, 0]
+    assert inner.run.findings == ()
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_the_first_failure_stops_the_run(pytester: pytest.Pytester) -> None:
+    inner = run_inner(pytester, ONE + "\n    def test_other(): pass\n", "--cudamem", "-x")
+    assert [*inner.outcomes] == ["test_leaks"]
+    assert inner.status == 1
+
+
+COLLECTOR = """
+    import gc
+    import pytest, torch
+    KEPT = []
+
+    class Node: pass
+
+    def test_leaks_with_the_collector_off():
+        gc.disable()
+        node = Node()
+        node.me = node
+        KEPT.append(torch.zeros(32 << 10))
+
+    def test_it_is_still_off():
+        assert not gc.isenabled()
+        gc.enable()
+
+    def test_leaks_with_flags():
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        KEPT.append(torch.zeros(32 << 10))
+
+    def test_flags_are_still_on():
+        assert gc.get_debug() == gc.DEBUG_SAVEALL
+        gc.set_debug(0)
+        gc.garbage.clear()
+
+    def test_leaks_frozen():
+        KEPT.append(torch.zeros(32 << 10))
+        gc.freeze()
+
+    def test_it_is_still_frozen():
+        assert gc.get_freeze_count()
+        gc.unfreeze()
+"""
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_the_collector_is_left_as_it_was(pytester: pytest.Pytester) -> None:
+    inner = run_inner(pytester, COLLECTOR, "--cudamem")
+    for name, outcome in inner.outcomes.items():
+        assert outcome == ("error" if name.startswith("test_leaks") else "passed"), inner.out
+    for name in ("test_leaks_with_the_collector_off", "test_leaks_with_flags", "test_leaks_frozen"):
+        assert [one.holder for one in inner.test(name).failing] == [inner.test(name).failing[0].holder]
