@@ -1,10 +1,15 @@
-"""What is written on a test item, and read from it. PYTEST_DONT_REWRITE"""
+"""What is written on a test item and read from it, and the code of pytest that calls it. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import CodeType
 from typing import TYPE_CHECKING
 
+import _pytest.doctest
+import _pytest.fixtures
+import _pytest.python
+import _pytest.unittest
 import pytest
 
 if TYPE_CHECKING:
@@ -28,3 +33,14 @@ def id_without_group(item: pytest.Item) -> str:
     marks = item.iter_markers("xdist_group")
     names = {str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in marks}
     return item.nodeid.removesuffix(f"@{'_'.join(sorted(names))}")
+
+
+def harness_codes() -> tuple[CodeType, ...]:
+    """The code of pytest that calls a test or a fixture: stacks end there."""
+    functions = (
+        _pytest.python.pytest_pyfunc_call,
+        _pytest.unittest.TestCaseFunction.runtest,
+        _pytest.doctest.DoctestItem.runtest,
+        _pytest.fixtures.call_fixture_func,
+    )
+    return tuple(function.__code__ for function in functions)
