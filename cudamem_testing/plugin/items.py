@@ -44,3 +44,8 @@ def harness_codes() -> tuple[CodeType, ...]:
         _pytest.fixtures.call_fixture_func,
     )
     return tuple(function.__code__ for function in functions)
+
+
+def is_foreign(excinfo: pytest.ExceptionInfo[BaseException] | None) -> bool:
+    """Whether an error only passes through: then the tracebacks that pytest prints leave our frames out."""
+    return excinfo is not None and not hasattr(excinfo.value, "cudamem")

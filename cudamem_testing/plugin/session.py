@@ -22,7 +22,7 @@ from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import let_go
-from cudamem_testing.plugin.items import add_properties, harness_codes, id_without_group
+from cudamem_testing.plugin.items import add_properties, harness_codes, id_without_group, is_foreign
 from cudamem_testing.plugin.override import NOTHING, cycles_of
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.recorders.choose import Recorders
@@ -173,7 +173,7 @@ class Session:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Wrapper:
-        __tracebackhide__ = _is_foreign
+        __tracebackhide__ = is_foreign
         self.running = None
         special = markers.speaks_of_memory(item)
         if special or self.settings.on:
@@ -197,7 +197,7 @@ class Session:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Wrapper:
-        __tracebackhide__ = _is_foreign
+        __tracebackhide__ = is_foreign
         running = self.running
         if running is None:
             return (yield)
@@ -226,7 +226,7 @@ class Session:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Wrapper:
-        __tracebackhide__ = _is_foreign
+        __tracebackhide__ = is_foreign
         running = self.running
         if running is None:
             return (yield)
@@ -318,7 +318,7 @@ class Session:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Wrapper:
-        __tracebackhide__ = _is_foreign
+        __tracebackhide__ = is_foreign
         running = self.running
         if running is None or fixturedef.scope == "function":
             return (yield)
@@ -410,11 +410,6 @@ DUMPED = pytest.StashKey[int]()
 def _not_repeatable(what: str) -> Finding:
     message = f"cudamem: {what} failed: {Verdict.NOT_REPEATABLE.value}"
     return Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, message)
-
-
-def _is_foreign(excinfo: pytest.ExceptionInfo[BaseException] | None) -> bool:
-    """Whether an error only passes through: then the tracebacks that pytest prints leave our frames out."""
-    return excinfo is not None and not hasattr(excinfo.value, "cudamem")
 
 
 def _fail(findings: Sequence[Finding]) -> None:
