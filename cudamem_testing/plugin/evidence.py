@@ -91,8 +91,8 @@ class Evidence:
         )
 
     def dump(self, folder: Path, nodeid: str) -> list[str]:
-        """Write a snapshot of each device for a failed test; what could not be written, for people."""
-        problems = []
+        """Write a snapshot of each device for a failed test; what was written or not, for people."""
+        said = []
         for recorder in self._tracker.recorders:
             path = folder / f"{file_stem(nodeid)}.{str(recorder.device).replace(':', '')}.pickle"
             try:
@@ -100,9 +100,10 @@ class Evidence:
                 if capture is not None:
                     folder.mkdir(parents=True, exist_ok=True)
                     export.write(path, self.recording(capture))
+                    said.append(str(path))
             except Exception as error:
-                problems.append(f"{path} was not written: {type(error).__name__}: {error}")
-        return problems
+                said.append(f"{path} was not written: {type(error).__name__}: {error}")
+        return said or ["no snapshot: blocks cannot be told apart here"]
 
 
 class Explainer:

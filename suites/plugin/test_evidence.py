@@ -152,7 +152,10 @@ def test_out_of_memory_names_who_left_what(run_inner: Run) -> None:
         "   allowed                          7.0 MiB",
         "   allocated                        7.0 MiB",
         "   left by test_it.py::test_leaves  4.0 MiB",
-        "hint: earlier tests left enough to make room: test_it.py::test_leaves left 4.0 MiB. Fix that leak first.",
+        (
+            "hint: earlier tests left enough to make room: test_it.py::test_leaves left 4.0 MiB, allocated by "
+            "test_it.py:6 in test_leaves. Fix that leak first."
+        ),
         "live when it ran out: 7.0 MiB in 4 blocks",
         "   3.0 MiB   3 blocks  test_it.py:9 in grow     <- test_it.py:14 in test_runs_out and 1 more",
         "   4.0 MiB   1 block   (left by test_it.py::test_leaves)",
@@ -174,6 +177,72 @@ def test_a_snapshot_of_each_failed_test(run_inner: Run) -> None:
     assert "Active Memory Timeline" in _memory_viz.trace_plot(snapshot)  # torch's own viewer takes it
     frames = [frame["filename"] for trace in snapshot["device_traces"] for event in trace for frame in event["frames"]]
     assert {name for name in frames if "test_it" in name} == {"test_it.py"}
+
+
+FAILURES = """
+    import pytest, torch
+
+    KEPT = []
+
+    def test_leaks():
+        KEPT.append(torch.ones(2**18))
+
+    @pytest.mark.memory_budget(retained=0)
+    def test_retains():
+        KEPT.append(torch.ones(2**18))
+
+    @pytest.fixture
+    def broken():
+        yield torch.ones(2**18)
+        raise OSError("teardown")
+
+    def test_twice(broken):
+        raise OSError("call")
+
+    @pytest.fixture
+    def unmade():
+        raise OSError("setup")
+
+    def test_never(unmade):
+        pass
+
+    @pytest.mark.xfail
+    def test_expected():
+        raise OSError("call")
+
+    def test_passes():
+        torch.ones(2**18)
+"""
+
+
+@pytest.mark.parametrize("options", [("--cudamem",), ()])
+def test_every_measured_test_that_fails_has_one_snapshot(run_inner: Run, options: tuple[str, ...]) -> None:
+    inner = run_inner(FAILURES, *options, "--cudamem-dump=dumps")
+    names = ["leaks", "never", "retains", "twice"] if options else ["retains"]
+    found = sorted((inner.folder / "dumps").iterdir())
+    assert [path.name for path in found] == [f"test_it%2epy.test_{name}.cpu.pickle" for name in names]
+    for name, path in zip(names, found, strict=True):
+        assert inner.test(f"test_{name}").notes == (str(path),)
+        assert inner.out.count(f"{path.name}\n") == 1
+    sizes = [
+        block["size"] for segment in pickle.loads(found[-1].read_bytes())["segments"] for block in segment["blocks"]
+    ]
+    assert 2**20 in sizes  # what lived when the call failed, not after the teardown
+
+
+def test_a_snapshot_that_cannot_be_written_is_told_and_changes_nothing(
+    run_inner: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: object, recording: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("cudamem_testing.snapshots.export.write", full)
+    inner = run_inner(FAILURES, "--cudamem-dump=dumps")
+    path = inner.folder / "dumps" / "test_it%2epy.test_retains.cpu.pickle"
+    line = f"{path} was not written: OSError: [Errno 28] No space left on device"
+    assert inner.test("test_retains").notes == (line,)
+    assert [one.strip() for one in inner.lines if "No space" in one] == [line]
+    assert inner.last == "1 failed, 3 passed, 1 xfailed, 3 errors"
 
 
 def test_a_dump_that_cannot_be_written_is_told(run_inner: Run) -> None:
