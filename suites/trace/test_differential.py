@@ -77,13 +77,17 @@ def test_a_missed_free_makes_the_oracle_give_up_and_not_us():
             box[0].sin_()
             programs.in_thread(box.clear)
 
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True, with_stack=True) as prof:
-        run()
-    flow = from_profile(prof).data_flow()
+    for _ in range(20):  # whether an address is used again is the operating system's choice
+        flags = {"record_shapes": True, "profile_memory": True, "with_stack": True}
+        with profile(activities=[ProfilerActivity.CPU], **flags) as prof:
+            run()
+        flow = from_profile(prof).data_flow()
+        if missed_frees(flow):
+            break
     with pytest.raises(AssertionError, match="version mismatch"):
         graph_of(prof)
     assert flow.diagnostics == ()
-    assert flow.notes == ("2 frees were not recorded: of other threads, or of what was there before",)
+    assert flow.notes[0].endswith(" frees were not recorded: of other threads, or of what was there before")
     assert flow.text(include=("aten::ones", "aten::sin_")).splitlines() == [
         "aten::ones                                 ->  T0(v0)",
         "aten::sin_                T0(v0)           ->  T0(v1)",
