@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.limits import LimitError
     from cudamem_testing.model.sizes import format_size, parse_size
     from cudamem_testing.model.windows import Window
+    from cudamem_testing.snapshots.record import SnapshotError
     from cudamem_testing.windows.memory import Memory, OverBudget
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __all__ = [
     "Memory",
     "OverBudget",
     "ReferenceCycles",
+    "SnapshotError",
     "Window",
     "annotated_references",
     "find_cycles",
@@ -50,6 +52,7 @@ _HOMES = {
     "Memory": "windows.memory",
     "OverBudget": "windows.memory",
     "ReferenceCycles": "cycles.collect",
+    "SnapshotError": "snapshots.record",
     "Window": "model.windows",
     "annotated_references": "cycles.draw",
     "find_cycles": "cycles.collect",

@@ -33,7 +33,7 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
 
 @pytest.fixture
 def memory_snapshot(request: pytest.FixtureRequest) -> Snapshots:
-    """Allocator snapshots: ``take()``, ``live()``, ``peak()``, ``compare(before, after)``, ``write(path)``."""
+    """Allocator snapshots: ``take()``, ``live()``, ``peak()``, ``compare(before, after)``, ``write`` and ``read``."""
     from cudamem_testing.plugin import keys
     from cudamem_testing.snapshots.moments import Snapshots
 

@@ -19,6 +19,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots import diff, export
 from cudamem_testing.snapshots.capture import recording_of
+from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.record import Recording, SnapshotError
 from cudamem_testing.snapshots.replay import Peak, replay
 from cudamem_testing.windows.tracker import Tracker
@@ -59,6 +60,14 @@ class Snapshots:
     def compare(self, before: Recording, after: Recording) -> diff.Difference:
         """What is new, gone and grown by line between two snapshots of one device."""
         return diff.compare(before, after)
+
+    def read(self, path: str | Path, device: object = None) -> Recording:
+        """One device's recording from a file that this package or torch wrote; nothing in it is executed.
+
+        Raises:
+            SnapshotError: when the file cannot be read or holds no snapshot of the device.
+        """
+        return read_file(path, None if device is None else Device.parse(device), self._locator)
 
     def write(self, path: str | Path, device: object = None) -> None:
         """Write a snapshot that pytorch.org/memory_viz loads."""

@@ -32,6 +32,9 @@ class Peak:
     total: int
     live: LiveSet
 
+    def __str__(self) -> str:
+        return f"at the peak, event {self.moment}: {self.live}"
+
 
 @dataclass(frozen=True, slots=True)
 class Replay:

@@ -254,7 +254,7 @@ def test_a_dump_that_cannot_be_written_is_told(run_inner: Run) -> None:
 def test_the_snapshot_fixture(run_inner: Run) -> None:
     inner = run_inner(
         """
-        import pickle, pytest, torch
+        import pytest, torch
 
         def make(parts):
             return [torch.ones(2**18) for _ in range(parts)]
@@ -275,13 +275,18 @@ def test_the_snapshot_fixture(run_inner: Run) -> None:
            1.0 MiB   1 block  test_it.py:4 in make     <- test_it.py:8 in test_moments'''
             assert memory_snapshot.live().total - start == 3 * 2**20
             assert memory_snapshot.peak().total - start == 4 * 2**20
+            assert str(memory_snapshot.peak()).splitlines()[1] == "  4.0 MiB  4 blocks  test_it.py:4 in make"
             memory_snapshot.write(tmp_path / "now.pickle")
-            assert pickle.loads((tmp_path / "now.pickle").read_bytes())["segments"]
+            again = memory_snapshot.read(tmp_path / "now.pickle")
+            assert sorted(block.size for block in again.blocks) == sorted(one.size for one in memory_snapshot.live())
+            assert {again.stacks[block.stack].line for block in again.blocks} >= {"test_it.py:4 in make"}
 
         def test_device(memory_snapshot):
-            from cudamem_testing.snapshots.record import SnapshotError
+            from cudamem_testing import SnapshotError
             with pytest.raises(SnapshotError, match=r"cuda:5 is not measured \\(measured: cpu\\)"):
                 memory_snapshot.take("cuda:5")
+            with pytest.raises(SnapshotError, match="none.pickle cannot be read: No such file or directory"):
+                memory_snapshot.read("none.pickle")
         """
     )
     assert inner.last == "2 passed", inner.out
