@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -67,6 +68,19 @@ def thawed() -> Iterator[None]:
         gc.set_debug(flags)
 
 
+#: Where a failure is left for debuggers.
+LAST_FAILURE = ("last_exc", "last_value", "last_type", "last_traceback")
+
+
+def take_last_failure() -> BaseException | None:
+    """The failure that the interpreter keeps for debuggers, which it keeps no longer."""
+    error: object = getattr(sys, "last_value", None)
+    for name in LAST_FAILURE:
+        if hasattr(sys, name):
+            delattr(sys, name)
+    return error if isinstance(error, BaseException) else None
+
+
 #: Numbers of slots of a class in CPython's stable interface (``typeslots.h``).
 _CLEAR, _OLD_FINALIZER = 51, 53
 # Objects are passed by address: ctypes would ask an object itself for an attribute ``_as_parameter_``.
@@ -92,6 +106,7 @@ class GarbageWatch:
         #: Whether the last garbage was left where the user's own flag had it collected.
         self.users = False
         self._before: int | None = None
+        self._clearers: dict[int | None, Function | None] = {None: None}
 
     def start(self) -> None:
         """Watch from here on; nothing changes where that is so already."""
@@ -129,23 +144,26 @@ class GarbageWatch:
             gone = self._look(found)
         finally:
             if not self.users:
-                _let_go(found)
+                _let_go(found, self._clearers)
             found.clear()
             if gone is not None:
                 gone()
 
 
-def _let_go(garbage: list[object]) -> None:
+def _let_go(garbage: list[object], known: dict[int | None, Function | None]) -> None:
     """Break every reference between objects that only each other hold, the first first.
 
     Where a C class with a finalizer of the old kind is among them, the collector frees nothing that hangs on it and
-    keeps that object in ``gc.garbage``: here too, and the rest is left to its next run.
+    keeps that object in ``gc.garbage``: here too, and the rest is left to its next run. ``known`` are the functions of
+    classes that were met before, by their address.
     """
-    clearers: dict[int, Any] = {}
+    clearers: dict[int, Function | None] = {}
     uncollectable: set[int] = set()
     for cls in dict(zip(map(id, map(type, garbage)), map(type, garbage), strict=True)).values():
         slot = _slot_of(id(cls), _CLEAR)
-        clearers[id(cls)] = _CLEARER(slot) if slot else None
+        if slot not in known:
+            known[slot] = _CLEARER(slot)
+        clearers[id(cls)] = known[slot]
         if _slot_of(id(cls), _OLD_FINALIZER):
             uncollectable.add(id(cls))
     if uncollectable:
