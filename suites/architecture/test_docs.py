@@ -1,0 +1,51 @@
+"""The pages for users: they name every flag, marker and fixture, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from cudamem_testing.plugin import __all__ as fixtures
+from cudamem_testing.plugin.override import Override
+from cudamem_testing.plugin.settings import OPTIONS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = PAGES[0].read_text(encoding="utf-8")
+ROWS = [line for line in README.splitlines() if line.startswith("| `")]
+
+
+@pytest.mark.parametrize("flag", [option.flag for option in OPTIONS])
+def test_every_flag_has_one_row(flag: str) -> None:
+    assert len([row for row in ROWS if re.match(rf"\| `{flag}[=`]", row)]) == 1
+
+
+def test_every_ini_setting_and_fixture_has_a_row() -> None:
+    assert [row for row in ROWS if row.startswith("| `cudamem_ignore` (ini only)")]
+    for name in fixtures:
+        assert [row for row in ROWS if re.search(rf"\b{name}\b", row.split("|")[1])], name
+
+
+def test_every_argument_of_the_marker_is_there() -> None:
+    (row,) = [row for row in ROWS if "@pytest.mark.cudamem(" in row]
+    assert re.findall(r"(\w+)=", row) == [field.name for field in fields(Override)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        file, _, heading = target.partition("#")
+        if "://" in target:
+            continue
+        there = (page.parent / file) if file else page
+        assert there.exists(), target
+        headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.M) if heading else []
+        assert not heading or heading in [re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings]
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_every_page_is_linked_from_the_readme(page: Path) -> None:
+    assert f"(docs/{page.name})" in README
