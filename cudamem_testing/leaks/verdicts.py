@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cudamem_testing.guards import LAST_FAILURE
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.findings import Severity, Verdict
 from cudamem_testing.objects import HolderResult, Path, Reach, RootKind
@@ -104,6 +105,8 @@ _KEEPERS: tuple[tuple[Verdict, frozenset[str]], ...] = (
 def verdict_of(block: Block, holder: HolderResult) -> Verdict:
     """Why one block lives."""
     if holder.reach is Reach.REACHABLE:
+        if _is_last_failure(holder.path):
+            return Verdict.TRACEBACK
         return Verdict.COMPILER_CACHE if _is_compiler(holder.path) else Verdict.REACHABLE
     if holder.reach is Reach.HARNESS:
         return _kept_by_harness(holder.path)
@@ -112,6 +115,16 @@ def verdict_of(block: Block, holder: HolderResult) -> Verdict:
     if any(frame.function == "caching_allocator_alloc" for frame in block.stack.frames[:3]):
         return Verdict.RAW
     return Verdict.HELD_BY_CPP
+
+
+def _is_last_failure(path: Path | None) -> bool:
+    """Whether the last failure's place for debuggers holds it: by what the error refers to, its frames are cleared."""
+    return (
+        path is not None
+        and path.root == "module sys"
+        and bool(path.steps)
+        and path.steps[0].reference.text in LAST_FAILURE
+    )
 
 
 def _is_compiler(path: Path | None) -> bool:

@@ -8,14 +8,22 @@ nobody needs them. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import builtins
+import inspect
 from types import FrameType
 from typing import Any
 
+from cudamem_testing.guards import take_last_failure
+
 _GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # 3.11
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def let_go(error: BaseException) -> None:
-    """Clear the finished frames in the tracebacks of an error, of its causes and contexts, and of a group's parts."""
+    """Clear the finished frames of an error, of its causes and contexts, and of a group's parts.
+
+    Those are the frames in its traceback, and those that called the first of them: pytest's, one of which has the error
+    itself in a local variable.
+    """
     todo, seen = [error], set()
     while todo:
         one = todo.pop()
@@ -23,6 +31,9 @@ def let_go(error: BaseException) -> None:
             continue
         seen.add(id(one))
         traceback = one.__traceback__
+        if traceback is not None:
+            _clear_callers(traceback.tb_frame)
+            traceback = traceback.tb_next
         while traceback is not None:
             _clear(traceback.tb_frame)
             traceback = traceback.tb_next
@@ -30,9 +41,27 @@ def let_go(error: BaseException) -> None:
         todo += [other for other in (one.__cause__, one.__context__, *parts) if other is not None]
 
 
-def _clear(frame: FrameType) -> None:
+def forget_last() -> None:
+    """Let go of the last failure, that of a teardown too, and of what the error itself refers to."""
+    error = take_last_failure()
+    if error is not None:
+        let_go(error)
+
+
+def _clear_callers(frame: FrameType | None) -> None:
+    """Clear the frame that caught an error, and its callers, up to one that may not be over.
+
+    A suspended generator is such a one: clearing its frame would close it, and it may be a wider fixture.
+    """
+    while frame is not None and not frame.f_code.co_flags & _SUSPENDABLE and _clear(frame):
+        frame = frame.f_back
+
+
+def _clear(frame: FrameType) -> bool:
+    """Whether the frame was over, and is cleared."""
     try:
         frame.clear()
     except RuntimeError:  # still running: pytest's own loop
-        return
+        return False
     frame.f_locals  # noqa: B018 - before Python 3.13 a copy of the locals stays until it is refreshed
+    return True

@@ -1,0 +1,132 @@
+"""What a failed test shows and keeps: tracebacks without our frames, and memory that goes with the failure."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from cudamem_testing.model.findings import Severity, Verdict
+
+FAILING = """
+    import pytest, torch
+
+    @pytest.fixture
+    def broken():
+        raise LookupError("in setup")
+
+    @pytest.fixture(scope="module")
+    def broken_module():
+        raise LookupError("in a wider setup")
+
+    @pytest.fixture
+    def broken_end():
+        yield
+        raise LookupError("in teardown")
+
+    def test_setup(broken): pass
+    def test_wider(broken_module): pass
+    def test_teardown(broken_end): pass
+    def test_call(): raise LookupError("in the call")
+"""
+
+
+@pytest.mark.parametrize("style", ["long", "short"])
+@pytest.mark.parametrize("flags", [("--cudamem",), ()], ids=["on", "off"])
+def test_tracebacks_are_the_users(run_inner, style, flags):
+    inner = run_inner(FAILING, *flags, f"--tb={style}")
+    assert inner.last == "1 failed, 1 passed, 3 errors"
+    assert "plugin" not in inner.out.replace("plugins:", "")  # the folder of our files
+
+
+def test_full_trace_shows_every_frame(run_inner):
+    inner = run_inner(FAILING, "--cudamem", "--full-trace", "-k", "test_setup")
+    assert "session.py" in inner.out
+
+
+ARGUMENTS = """
+    import gc, torch
+
+    gc.disable()
+
+    def test_chained():
+        try:
+            raise ValueError(torch.ones(1024 * 256))
+        except ValueError as error:
+            raise RuntimeError(torch.ones(1024 * 512)) from error
+
+    def test_next():
+        pass
+"""
+
+
+def test_arguments_of_a_failure_go_with_it(run_outer):
+    """Clearing frames does not reach what the error itself refers to: that goes before the next test.
+
+    In a process of its own: pytester's recorder of hook calls keeps every failure.
+    """
+    inner = run_outer(ARGUMENTS, "--cudamem")
+    assert inner.last == "1 failed, 1 passed"
+    found = inner.test("test_chained").findings
+    assert [(finding.verdict, finding.severity) for finding in found] == [(Verdict.TRACEBACK, Severity.NOTE)] * 2
+    assert sorted(finding.bytes for finding in found) == [2**20, 2**21]
+    assert all("last_value" in finding.holder for finding in found)
+    assert inner.test("test_next").findings == ()
+    before, after = inner.test("test_chained").whole[0], inner.test("test_next").whole[0]
+    assert (after.start, after.retained) == (before.start, 0)
+
+
+TEARDOWN = """
+    import pytest, torch
+
+    @pytest.fixture
+    def given():
+        yield torch.ones(1024 * 256)
+        also = torch.ones(1024 * 256)
+        raise LookupError
+
+    def test_end(given):
+        pass
+
+    def test_next():
+        pass
+"""
+
+
+def test_locals_of_a_failed_teardown_go_before_the_next_test(run_inner):
+    gc.collect()
+    gc.disable()
+    try:
+        inner = run_inner(TEARDOWN, "--cudamem")
+    finally:
+        gc.enable()
+    assert inner.last == "2 passed, 1 error"
+    before, after = inner.test("test_end").whole[0], inner.test("test_next").whole[0]
+    assert (before.retained, after.start, after.retained) == (2**20, before.start, 0)
+
+
+SUSPENDED = """
+    import pytest, torch
+
+    @pytest.fixture(scope="module")
+    def server():
+        try:
+            raise ConnectionError
+        except ConnectionError as error:
+            first = error
+        closed = []
+        try:
+            yield first, closed
+        finally:
+            closed.append(True)
+
+    def test_fails(server):
+        raise RuntimeError("no connection") from server[0]
+
+    def test_still_open(server):
+        assert server[1] == []
+"""
+
+
+def test_a_wider_fixture_that_caught_the_cause_stays_open(run_inner):
+    assert run_inner(SUSPENDED, "--cudamem").last == "1 failed, 1 passed"
