@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from pathlib import Path
 
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.report.schema import run_from_json, run_to_json
+from cudamem_testing.show.files import replace_file
 
 
 def write_json(run: RunRecord, path: Path) -> None:
@@ -17,17 +16,7 @@ def write_json(run: RunRecord, path: Path) -> None:
     Raises:
         OSError: when it cannot be written; what stood at ``path`` is then untouched.
     """
-    text = json.dumps(run_to_json(run), indent=1) + "\n"
-    path = Path(os.path.realpath(path))  # a link stays a link
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}")
-    try:
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    replace_file(path, (json.dumps(run_to_json(run), indent=1) + "\n").encode())
 
 
 def read_json(path: Path) -> RunRecord:

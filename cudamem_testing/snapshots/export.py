@@ -7,12 +7,12 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cudamem_testing.show.files import replace_file
 from cudamem_testing.snapshots.record import NO_STACK, Events, Extra, Kind, LiveBlock, Recording, Segment
 
 PROTOCOL = 4
@@ -22,14 +22,7 @@ _UNLIMITED = -1
 def write(path: str | Path, snapshot: Recording | dict[str, Any]) -> None:
     """Write a recording, or a snapshot's dict as it is, to a file that appears whole or not at all."""
     document = to_snapshot(snapshot) if isinstance(snapshot, Recording) else snapshot
-    target = Path(path)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as stream:
-            pickle.dump(document, stream, PROTOCOL)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    replace_file(Path(path), pickle.dumps(document, PROTOCOL))
 
 
 def to_snapshot(recording: Recording) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from cudamem_testing.show.expected import (
     accepting,
     assert_text,
 )
-from cudamem_testing.show.expected.files import replace_file
 from cudamem_testing.show.expected.side import file_stem, side_file
+from cudamem_testing.show.files import replace_file
 
 
 def module(tmp_path, code, name="test_written.py"):

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from cudamem_testing.show.files import shown
+
 from .callsite import CallSite
 from .difference import difference, visible
 from .edits import Place, SideFile, Wish
 from .errors import ConflictError, NotAcceptedError, NotLocatedError, TextMismatchError
-from .files import shown
 from .session import Session
 from .text import canonical
 

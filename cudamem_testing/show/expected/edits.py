@@ -10,8 +10,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cudamem_testing.show.files import replace_file, shown
+
 from .errors import NotLocatedError, NotWrittenError
-from .files import replace_file, shown
 from .rewrite import rewrite
 from .side import read_side_file, side_content
 from .source import CHANGED, Entry, Literal, Source, digest
