@@ -12,7 +12,7 @@ from cudamem_testing.model.sizes import format_size
 from cudamem_testing.show.diagrams import Diagram
 
 #: Widest line of a chain, in characters, and most lines that it may take.
-WIDTH, CHAIN_LINES = 100, 5
+WIDTH, CHAIN_LINES = 100, 4
 #: Tensors that are named.
 NAMED = 3
 ARROW = " -> "

@@ -26,6 +26,7 @@ from cudamem_testing.windows.judge import cycles_fail
 
 #: Processor time that explanations may take in one test; collections after that are not looked at.
 MOST_SECONDS = 2.0
+TOO_MANY = f"the test's collections took more than {MOST_SECONDS:g} s to look at; later ones are not counted"
 HARNESS = "the test harness is part of it (an ExceptionInfo in a local variable): no fault of the test"
 LIBRARY = "only library objects are part of it: it fails when the same appears again"
 UNREAD = "its finalizers (of a suspended generator or coroutine) broke it before it could be read"
@@ -48,7 +49,7 @@ class CycleCheck:
         self._subject: Subject | None = None
         self._found: list[list[Cycle]] = []
         self._seen: set[str] = set()
-        self._spent = 0.0
+        self._spent = self._asked = 0.0
 
     def begin(self, subject: Subject) -> None:
         """A test begins."""
@@ -94,18 +95,18 @@ class CycleCheck:
 
     def _tell(self, cycles: list[Cycle]) -> None:
         self._found.append(cycles)
+        self._spent += time.thread_time() - self._asked
 
     def _note(self, error: Exception) -> None:
         self._problems.append(f"{type(error).__name__}: {error}")
 
     def _question(self) -> Question | None:
         if self._spent > MOST_SECONDS:
+            if TOO_MANY not in self._problems:
+                self._problems.append(TOO_MANY)
             return None
-        start = time.thread_time()
-        try:
-            return self._ask(own=True)
-        finally:
-            self._spent += time.thread_time() - start
+        self._asked = time.thread_time()
+        return self._ask(own=True)
 
     def _ask(self, *, own: bool) -> Question:
         stacks: dict[tuple[str, int], Stack] = {}

@@ -6,8 +6,10 @@ import gc
 
 import pytest
 
+from cudamem_testing.cycles import collect
 from cudamem_testing.leaks.verdicts import MEANINGS
 from cudamem_testing.model.findings import Kind, Severity, Verdict
+from cudamem_testing.plugin import cycles
 from suites.plugin.inner import KIB
 
 MEANING = MEANINGS[Verdict.CYCLE]
@@ -233,6 +235,35 @@ def test_the_fixture(run_inner, arguments):
     )
     assert inner.outcomes == {"test_region": "passed", "test_none": "passed", "test_fails": "failed"}
     assert "E       AssertionError: reference cycles keep memory:" in inner.lines
+
+
+def test_a_bound_on_the_time_that_looking_takes(run_inner, monkeypatch):
+    monkeypatch.setattr(cycles, "MOST_SECONDS", 0.0)
+    inner = run_inner(
+        HEAD
+        + """
+    def test_loop():
+        for _ in range(3):
+            ring()
+            gc.collect()
+    """,
+        "--cudamem",
+    )
+    note, cycle = inner.test("test_loop").findings
+    assert (note.severity, cycle.bytes) == (Severity.NOTE, 256 * KIB)
+    assert note.message == f"cudamem: garbage with tensors in it was not explained: {cycles.TOO_MANY}"
+
+
+def test_what_goes_wrong_with_an_explanation_is_a_note(run_inner, monkeypatch):
+    def explain(garbage, question):
+        raise ValueError("broken")
+
+    monkeypatch.setattr(collect, "explain", explain)
+    inner = run_inner(HEAD + "\n    def test_own():\n        ring()\n", "--cudamem", "--cudamem-cycles=fail")
+    first, second = inner.test("test_own").findings
+    assert first.message.endswith("not explained: ValueError: broken")
+    assert (first.severity, second.severity, second.bytes) == (Severity.NOTE, Severity.WARN, 256 * KIB)
+    assert gc.garbage == []
 
 
 def test_wrong_severities(run_inner):
