@@ -22,14 +22,15 @@ from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import forget_last, let_go
-from cudamem_testing.plugin.items import add_properties, harness_codes, id_without_group, is_foreign
+from cudamem_testing.plugin.items import add_properties, harness_codes, is_foreign
 from cudamem_testing.plugin.override import NOTHING, cycles_of
+from cudamem_testing.plugin.running import Running
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.report.schema import record_to_json
 from cudamem_testing.windows.judge import Judge, ignored_below
 from cudamem_testing.windows.memory import OverBudget
-from cudamem_testing.windows.owners import Owner, Owners
+from cudamem_testing.windows.owners import Owners
 from cudamem_testing.windows.tracker import Span, Tracker
 
 if TYPE_CHECKING:
@@ -42,46 +43,6 @@ if TYPE_CHECKING:
 Wrapper = Generator[None, object, object]
 OVER_BUDGET = "OVER BUDGET"
 STATUS = {Kind.BUDGET: OVER_BUDGET, Kind.LEAK: "LEAKED", Kind.CYCLE: "CYCLE"}
-
-
-class Running:
-    """The test that runs now: its open spans and what was found so far."""
-
-    def __init__(self, item: pytest.Item, attempt: int, whole: Span, phase: Span, budgets: Sequence[Budget]) -> None:
-        self.item = item
-        self.attempt = attempt
-        self.whole = whole
-        self.phase = phase
-        self.budgets = tuple(budgets)
-        self.windows: list[Window] = []
-        self.findings: list[Finding] = []
-        self.used: float | None = None
-        self.notes: list[str] = []
-        self.warmed_up = 0
-        self.warming_up = False
-        self.failure: BaseException | None = None
-        self.owner = Owner(item.nodeid)
-        self.foreign: list[Window] = []
-        self.disown: Callable[[], None] = lambda: None
-
-    def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> bool:
-        """A region inside the test has ended; whether its budget is enforced. Warm-up runs do not count."""
-        if not self.warming_up:
-            self.windows += windows
-            self.findings += findings
-        return not self.warming_up
-
-    def record(self, whole: tuple[Window, ...]) -> TestRecord:
-        """What the reports know of it; the outcome is known to the collector of reports alone."""
-        return TestRecord(
-            id_without_group(self.item),
-            attempt=self.attempt,
-            windows=tuple(self.windows),
-            whole=whole,
-            findings=tuple(self.findings),
-            budget_used=self.used,
-            notes=tuple(self.notes),
-        )
 
 
 class Session:

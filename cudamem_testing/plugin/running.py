@@ -1,0 +1,58 @@
+"""The test that runs now. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cudamem_testing.model.findings import Finding
+from cudamem_testing.model.records import TestRecord
+from cudamem_testing.plugin.items import id_without_group
+from cudamem_testing.windows.owners import Owner
+from cudamem_testing.windows.tracker import Span
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.limits import Budget
+    from cudamem_testing.model.windows import Window
+
+
+class Running:
+    """Its open spans and what was found so far."""
+
+    def __init__(self, item: pytest.Item, attempt: int, whole: Span, phase: Span, budgets: Sequence[Budget]) -> None:
+        self.item = item
+        self.attempt = attempt
+        self.whole = whole
+        self.phase = phase
+        self.budgets = tuple(budgets)
+        self.windows: list[Window] = []
+        self.findings: list[Finding] = []
+        self.used: float | None = None
+        self.notes: list[str] = []
+        self.warmed_up = 0
+        self.warming_up = False
+        self.failure: BaseException | None = None
+        self.owner = Owner(item.nodeid)
+        self.foreign: list[Window] = []
+        self.disown: Callable[[], None] = lambda: None
+
+    def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> bool:
+        """A region inside the test has ended; whether its budget is enforced. Warm-up runs do not count."""
+        if not self.warming_up:
+            self.windows += windows
+            self.findings += findings
+        return not self.warming_up
+
+    def record(self, whole: tuple[Window, ...]) -> TestRecord:
+        """What the reports know of it; the outcome is known to the collector of reports alone."""
+        return TestRecord(
+            id_without_group(self.item),
+            attempt=self.attempt,
+            windows=tuple(self.windows),
+            whole=whole,
+            findings=tuple(self.findings),
+            budget_used=self.used,
+            notes=tuple(self.notes),
+        )
