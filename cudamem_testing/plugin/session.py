@@ -207,6 +207,8 @@ class Session:
             found = [*found, *leaked]
             running.findings += found
             self._unsaid = found
+            if self.recorders.opened and not running.windows:
+                running.notes.append(UNMEASURED)
             item.stash[RECORD] = running.record(whole if self.tracker.recorders else ())
             self.running = None
             running.disown()
@@ -365,6 +367,7 @@ class Session:
         running.warmed_up = runs
 
 
+UNMEASURED = "not measured: see the notes of the run"
 RECORD = pytest.StashKey[TestRecord]()
 DUMPED = pytest.StashKey[int]()
 

@@ -53,6 +53,7 @@ def compiled(progress: Callable[[str], None] | None = None) -> Path:
         return target
     with _alone(folder / f"{name}.lock"):
         if not target.exists():  # another process may have been first
+            find_compiler(os.environ)  # nothing is announced that cannot begin
             if progress is not None:
                 progress(f"compiling the CPU recorder for torch {torch.__version__} (once, a few seconds)")
             compile_library(source / _SOURCES[0], target)

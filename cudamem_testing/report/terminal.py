@@ -80,10 +80,12 @@ def all_findings(run: RunRecord) -> list[tuple[str, Finding]]:
 
 
 def total_line(run: RunRecord, measured: Sequence[TestRecord]) -> str:
-    """How many tests were measured on what, and how many never used torch."""
+    """How many tests were measured on what, how many could not be, and how many never used torch."""
     devices = ", ".join(_together(run.environment.devices)) or "nothing"
-    unused = len(run.tests) - len(measured)
+    unmeasured = sum(1 for test in run.tests if not test.windows and test.notes)
+    unused = len(run.tests) - len(measured) - unmeasured
     rest = f"; {count(unused, 'test')} without torch" if unused else ""
+    rest += f"; {count(unmeasured, 'test')} not measured" if unmeasured else ""
     incomplete = sum(1 for test in measured if any(not window.complete for window in test.windows))
     partly = f"; {incomplete} measured in part" if incomplete else ""
     return f"measured {count(len(measured), 'test')} on {devices}{rest}{partly}"

@@ -233,6 +233,13 @@ def test_on_without_torch_at_all(run_outer):
     assert [test.windows for test in inner.run.tests] == [(), ()]
 
 
+def test_what_cannot_be_measured_is_not_said_to_be_without_torch(run_inner):
+    inner = run_inner("import torch\n\ndef test_torch():\n    torch.empty(8)", "--cudamem", "--cudamem-device=cuda:7")
+    assert inner.last == "1 passed"
+    assert inner.summary[0] == "measured 0 tests on nothing; 1 test not measured"
+    assert inner.test("test_torch").notes == ("not measured: see the notes of the run",)
+
+
 @pytest.mark.subprocess
 def test_a_marker_brings_torch_before_its_test(run_outer):
     """Off, and no file imports torch when it is collected: the limit is enforced from the start all the same."""

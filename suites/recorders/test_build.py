@@ -124,6 +124,14 @@ def test_no_compiler_says_what_to_install(tmp_path: Path) -> None:
         find_compiler({"PATH": str(tmp_path), "CXX": "icpx -v"})
 
 
+def test_no_compiler_announces_no_compilation(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "missing"))
+    said: list[str] = []
+    with pytest.raises(RecorderUnavailable, match="no C"):
+        compiled(said.append)
+    assert said == []
+
+
 def test_compiler_is_the_chosen_one_or_the_first_there_is(tmp_path: Path) -> None:
     for name in ("g++", "clang++"):
         (tmp_path / name).write_text("#!/bin/sh\n")
