@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from suites.plugin.inner import Inner
+from suites.plugin.inner import Files, Inner
 from suites.plugin.inner import run_inner as in_process
 from suites.plugin.inner import run_outer as in_subprocess
 
@@ -20,9 +20,25 @@ def leaves_nothing() -> Iterator[None]:
 
 
 @pytest.fixture
-def run_inner(pytester: pytest.Pytester) -> Callable[..., Inner]:
+def retaining() -> Iterator[list[Inner]]:
+    """Runs that kept memory. It goes with pytester, after which this ends: nobody after us shall find it."""
+    runs: list[Inner] = []
+    yield runs
+    if runs:
+        gc.collect()
+
+
+@pytest.fixture
+def run_inner(retaining: list[Inner], pytester: pytest.Pytester) -> Callable[..., Inner]:
     """Run pytest in this process over some files: ``run_inner(files, *args) -> Inner``."""
-    return lambda files, *args, **options: in_process(pytester, files, *args, **options)
+
+    def run(files: Files, *args: str, **options: Sequence[str]) -> Inner:
+        inner = in_process(pytester, files, *args, **options)
+        if inner.retains:
+            retaining.append(inner)
+        return inner
+
+    return run
 
 
 @pytest.fixture

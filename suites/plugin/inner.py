@@ -86,6 +86,12 @@ class Inner:
             found.append(line)
         return found
 
+    @property
+    def retains(self) -> bool:
+        """Whether a test of it kept memory."""
+        tests = () if self.record is None else self.record.tests
+        return any(window.retained for test in tests for window in test.whole)
+
     def has_section(self, title: str) -> bool:
         """Whether there is a ruler with that title."""
         return re.search(rf"^[=_]+ {re.escape(title)} [=_]+$", self.out, re.M) is not None
