@@ -26,6 +26,7 @@ test-gpu: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m suites.benchmarks
+	$(BIN)/python -m suites.benchmarks.replay
 
 verdicts: $(READY)
 	$(BIN)/python -m suites.verdicts
