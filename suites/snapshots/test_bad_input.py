@@ -3,6 +3,7 @@
 import pickle
 import random
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from cudamem_testing.oom.explain import explain
 from cudamem_testing.snapshots.diff import compare
 from cudamem_testing.snapshots.export import to_snapshot
-from cudamem_testing.snapshots.files import loads
+from cudamem_testing.snapshots.files import load, loads
 from cudamem_testing.snapshots.fragmentation import fragmentation
 from cudamem_testing.snapshots.read import devices, read
 from cudamem_testing.snapshots.record import SnapshotError
@@ -29,8 +30,8 @@ def sample():
     return snapshot
 
 
-SAMPLE = sample()
-PICKLES = {protocol: pickle.dumps(SAMPLE, protocol) for protocol in (2, 3, 4, 5)}
+RECORDINGS = Path(__file__).parents[2] / "fixtures" / "recordings"
+SAMPLES = [sample(), *(load(path) for path in sorted(RECORDINGS.glob("*.pickle.gz")))]  # the others are of a card
 
 
 def everything(snapshot):
@@ -51,19 +52,19 @@ def everything(snapshot):
         read(to_snapshot(recording), device)
 
 
-@given(st.integers(0, 10**9), st.sampled_from(sorted(PICKLES)))
-def test_damaged_pickles(seed, protocol):
+@given(st.integers(0, 10**9), st.sampled_from((2, 3, 4, 5)), st.sampled_from(SAMPLES))
+def test_damaged_pickles(seed, protocol, snapshot):
     try:
-        snapshot = loads(damaged_bytes(PICKLES[protocol], seed))
+        snapshot = loads(damaged_bytes(pickle.dumps(snapshot, protocol), seed))
         everything(snapshot)
     except SnapshotError as error:
         assert 10 < len(str(error)) < 400  # noqa: PT017
 
 
-@given(st.integers(0, 10**9))
-def test_damaged_values(seed):
+@given(st.integers(0, 10**9), st.sampled_from(SAMPLES))
+def test_damaged_values(seed, snapshot):
     try:
-        everything(damaged_values(SAMPLE, seed))
+        everything(damaged_values(snapshot, seed))
     except SnapshotError as error:
         assert 10 < len(str(error)) < 400  # noqa: PT017
 
