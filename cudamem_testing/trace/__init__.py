@@ -18,11 +18,20 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from .flow import Diagnostic, Node, Use
-from .graph import DataFlow, Edge, Lifetime, Name, data_flow
-from .profile import MemoryProfile, from_profile
-from .reader import read_events
-from .records import Allocation, Operator, OutOfMemory, PythonCall, Scope, ScopeKind, Storage, Trace
+from cudamem_testing.trace.flow import Diagnostic, Node, Use
+from cudamem_testing.trace.graph import DataFlow, Edge, Lifetime, Name, data_flow
+from cudamem_testing.trace.profile import MemoryProfile, from_profile
+from cudamem_testing.trace.reader import read_events
+from cudamem_testing.trace.records import (
+    Allocation,
+    Operator,
+    OutOfMemory,
+    PythonCall,
+    Scope,
+    ScopeKind,
+    Storage,
+    Trace,
+)
 
 __all__ = [
     "Allocation",

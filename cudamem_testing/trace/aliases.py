@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
 
-from ._torch import operator_schemas
-from .flow import CREATED, FREED, MEMORY, Node, Step, Touches, Use, replay
-from .graph import DataFlow
-from .records import Operator, PythonCall, Region, Storage, Trace
-from .schemas import READ, WRITTEN
+from cudamem_testing.trace._torch import operator_schemas
+from cudamem_testing.trace.flow import CREATED, FREED, MEMORY, Node, Step, Touches, Use, replay
+from cudamem_testing.trace.graph import DataFlow
+from cudamem_testing.trace.records import Operator, PythonCall, Region, Storage, Trace
+from cudamem_testing.trace.schemas import READ, WRITTEN
 
 _FORWARD = {
     "aten::dropout": "dropout",

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from .records import Allocation, Event, Operator, Scope, Storage, Trace
-from .schemas import READ, UNKNOWN, WRITTEN, Effects
+from cudamem_testing.trace.records import Allocation, Event, Operator, Scope, Storage, Trace
+from cudamem_testing.trace.schemas import READ, UNKNOWN, WRITTEN, Effects
 
 CREATED, FREED, FREED_TWICE = 8, 16, 32
 """Flags of a touch beside those of :mod:`.schemas`."""

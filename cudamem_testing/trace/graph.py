@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from ._collector import collector_paused
-from .flow import MEMORY, Diagnostic, Node, replay, steps_of
-from .records import ScopeKind, Storage, Trace
-from .schemas import Effects
+from cudamem_testing.guards import collector_paused
+from cudamem_testing.trace.flow import MEMORY, Diagnostic, Node, replay, steps_of
+from cudamem_testing.trace.records import ScopeKind, Storage, Trace
+from cudamem_testing.trace.schemas import Effects
 
 Ids: TypeAlias = Literal["first-use", "profiler"]
 """``first-use``: storages numbered as the text meets them, the same on every device. ``profiler``: torch's numbers."""

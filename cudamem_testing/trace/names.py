@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
-from ._torch import address_of, gradient_of, is_module, is_tensor
-from .graph import Name
-from .records import Storage, Trace
+from cudamem_testing.trace._torch import address_of, gradient_of, is_module, is_tensor
+from cudamem_testing.trace.graph import Name
+from cudamem_testing.trace.records import Storage, Trace
 
 
 class Address(NamedTuple):

@@ -25,11 +25,18 @@ from contextlib import AbstractContextManager
 from types import FunctionType, TracebackType
 from typing import Any
 
-from ._torch import disable_profiler, event_tree, finished_results, new_profiler, profiler_is_running
-from .graph import DataFlow, data_flow
-from .names import Address, addresses, named_tensors, resolve, with_gradients
-from .reader import read_events
-from .records import Trace
+from cudamem_testing.guards import restore_python_profiler
+from cudamem_testing.trace._torch import (
+    disable_profiler,
+    event_tree,
+    finished_results,
+    new_profiler,
+    profiler_is_running,
+)
+from cudamem_testing.trace.graph import DataFlow, data_flow
+from cudamem_testing.trace.names import Address, addresses, named_tensors, resolve, with_gradients
+from cudamem_testing.trace.reader import read_events
+from cudamem_testing.trace.records import Trace
 
 _FLAGS = ("record_shapes", "profile_memory", "with_stack")
 _ESSENTIAL = _FLAGS[:2]
@@ -185,14 +192,8 @@ class MemoryProfile:
         self._tensors += [weakref.ref(tensor) for _, tensor in named_tensors(name, value)]
 
     def _restore_python_profiler(self) -> None:
-        """Give ``sys.setprofile`` back what the profiler's Python tracer took away."""
         previous, self._python_profiler = self._python_profiler, None
-        if previous is None or sys.getprofile() is previous:
-            return
-        if callable(previous):
-            sys.setprofile(previous)
-        else:  # cProfile up to Python 3.11 is no function, and switches itself on
-            previous.enable()
+        restore_python_profiler(previous)
 
 
 def from_profile(prof: Any) -> MemoryProfile:

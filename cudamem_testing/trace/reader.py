@@ -22,9 +22,9 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from ._collector import collector_paused
-from ._torch import EventTypes, event_types, strided_bytes
-from .records import (
+from cudamem_testing.guards import collector_paused
+from cudamem_testing.trace._torch import EventTypes, event_types, strided_bytes
+from cudamem_testing.trace.records import (
     Allocation,
     Argument,
     Event,

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ._torch import operator_schemas
-from .records import Signature, Storage
+from cudamem_testing.trace._torch import operator_schemas
+from cudamem_testing.trace.records import Signature, Storage
 
 _NOTHING = type(None)
 

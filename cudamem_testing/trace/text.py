@@ -27,11 +27,12 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from cudamem_testing.trace.aliases import fold_device_families
+from cudamem_testing.trace.flow import MEMORY, Node, Use
+from cudamem_testing.trace.graph import DataFlow, Ids, Name, check_ids, number_storages, short_name
+from cudamem_testing.trace.records import Storage
+
 from ..model.sizes import parse_size
-from .aliases import fold_device_families
-from .flow import MEMORY, Node, Use
-from .graph import DataFlow, Ids, Name, check_ids, number_storages, short_name
-from .records import Storage
 
 NAME_COLUMN, INPUT_COLUMN, LABEL_COLUMN = 25, 15, 8
 """Least widths, of operators, of inputs and of the names above."""
