@@ -35,6 +35,7 @@ def found(inner, name):
 
 
 def test_severities_and_sight(run_inner):
+    callbacks = [*gc.callbacks]  # hypothesis has one of its own
     inner = run_inner(
         HEAD
         + """
@@ -104,7 +105,7 @@ def test_severities_and_sight(run_inner):
         "   closed by  test_it.py:9: one.me, one.big = one, torch.zeros(65536)",
         f"   cycle: {MEANING.text}; {MEANING.hint}",
     ]
-    assert gc.callbacks == []
+    assert gc.callbacks == callbacks
 
 
 def test_a_cpu_is_warned_by_default(run_inner):
