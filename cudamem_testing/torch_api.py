@@ -69,13 +69,6 @@ def cuda_initialized() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
-def current_cuda_device() -> int:
-    """The index of the current CUDA device; 0 before CUDA is initialised."""
-    import torch
-
-    return torch.cuda.current_device() if cuda_initialized() else 0
-
-
 def allocator_backend() -> str:
     """``native`` or ``cudaMallocAsync``, ``pluggable`` for somebody's own; ``cpu`` in a build without CUDA."""
     import torch

@@ -24,14 +24,14 @@ EVENTS = 1_000_000
 REPLAY_LIMIT = 3.0  # seconds for a million events
 SECTION_LIMIT = 0.5  # seconds for a live set of 10,000 blocks
 ROUNDS = 3
-PLACES = Locator("/work/project")
+PLACES = Locator("/home/me/project")
 SLOT = 2 * 2**20
 
 
 def cuda_snapshot(events: int, live: int = 5_000, stacks: int = 2_000) -> dict[str, Any]:
     """A snapshot of a card: half the blocks large ones that keep unsplit rests, a segment each."""
     generator = random.Random(0)
-    frames = [{"filename": f"/work/project/m{n % 50}.py", "line": n, "name": f"f{n % 97}"} for n in range(3_000)]
+    frames = [{"filename": f"/home/me/project/m{n % 50}.py", "line": n, "name": f"f{n % 97}"} for n in range(3_000)]
     lists = [generator.choices(frames, k=12) for _ in range(stacks)]
     trace: list[dict[str, Any]] = []
     held: list[tuple[int, int, list[Any]]] = []
@@ -85,8 +85,8 @@ def cpu_rows(events: int, live: int) -> tuple[list[tuple[int, ...]], list[tuple[
 
 def cpu_recording(held: list[tuple[int, ...]], rows: list[tuple[int, ...]]) -> Recording:
     """The recording of those rows, with twelve frames a stack."""
-    stack = [("/work/project/a.py", line, f"f{line}") for line in range(12)]
-    return read_cpu(held, rows, lambda n: PLACES.stack([("/work/project/m.py", n, "f"), *stack]))  # type: ignore[arg-type]
+    stack = [("/home/me/project/a.py", line, f"f{line}") for line in range(12)]
+    return read_cpu(held, rows, lambda n: PLACES.stack([("/home/me/project/m.py", n, "f"), *stack]))  # type: ignore[arg-type]
 
 
 def to_the_peak(recording: Recording) -> None:

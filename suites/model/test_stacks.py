@@ -8,15 +8,15 @@ import pytest
 from cudamem_testing.model.stacks import Frame, Locator, Stack
 
 STANDARD = sysconfig.get_path("stdlib")
-PLACES = Locator("/work/project")
+PLACES = Locator("/home/me/project")
 
 
 @pytest.mark.parametrize(
     ("file", "short", "origin"),
     [
-        ("/work/project/model/layers.py", "model/layers.py", "project"),
+        ("/home/me/project/model/layers.py", "model/layers.py", "project"),
         (
-            "/work/project/.venv/lib/python3.11/site-packages/torch/nn/functional.py",
+            "/home/me/project/.venv/lib/python3.11/site-packages/torch/nn/functional.py",
             "torch/nn/functional.py",
             "library",
         ),
@@ -58,9 +58,9 @@ def test_the_projects_line_is_found_behind_library_frames():
     stack = PLACES.stack(
         [
             ("/v/lib/python3.12/site-packages/torch/nn/functional.py", 2140, "softmax"),
-            ("/work/project/attention.py", 88, "Attention.forward"),
+            ("/home/me/project/attention.py", 88, "Attention.forward"),
             ("/v/lib/python3.12/site-packages/torch/nn/modules/module.py", 1500, "_call_impl"),
-            ("/work/project/test_attention.py", 12, "test_forward"),
+            ("/home/me/project/test_attention.py", 12, "test_forward"),
         ]
     )
     assert stack.line == "attention.py:88 in Attention.forward"
@@ -70,7 +70,7 @@ def test_the_projects_line_is_found_behind_library_frames():
 
 
 def test_a_line_that_allocates_itself_has_no_library_call_and_a_library_alone_is_its_own_line():
-    own = PLACES.stack([("/work/project/a.py", 1, "f")])
+    own = PLACES.stack([("/home/me/project/a.py", 1, "f")])
     assert (own.line, own.library, own.caller) == ("a.py:1 in f", "", None)
     alone = PLACES.stack([("/v/lib/python3.12/site-packages/torch/x.py", 5, "g")])
     assert (alone.line, alone.library) == ("torch/x.py:5 in g", "")
@@ -79,7 +79,7 @@ def test_a_line_that_allocates_itself_has_no_library_call_and_a_library_alone_is
 
 def test_an_anonymous_function_is_passed_over_where_a_named_one_called_it():
     library = "/v/lib/python3.12/site-packages/torch/nn/modules/module.py"
-    here = ("/work/project/a.py", 1, "f")
+    here = ("/home/me/project/a.py", 1, "f")
     assert PLACES.stack([(library, 5, "Module.cuda.<locals>.<lambda>"), (library, 4, "_apply"), here]).library == (
         "torch/nn/modules/module.py _apply"
     )
@@ -88,7 +88,7 @@ def test_an_anonymous_function_is_passed_over_where_a_named_one_called_it():
 
 def test_who_called_a_helper_is_the_next_frame_of_the_project():
     library = ("/v/lib/python3.12/site-packages/torch/x.py", 5, "g")
-    project = [("/work/project/a.py", line, f"f{line}") for line in (1, 2, 3)]
+    project = [("/home/me/project/a.py", line, f"f{line}") for line in (1, 2, 3)]
     stack = PLACES.stack([library, project[0], library, project[1], project[2]])
     assert (str(stack.called_from), str(stack.caller)) == ("a.py:2 in f2", "a.py:3 in f3")
     assert PLACES.stack(project[:1]).called_from is None
@@ -96,19 +96,19 @@ def test_who_called_a_helper_is_the_next_frame_of_the_project():
 
 
 def test_comprehensions_belong_to_the_function_around_them():
-    bare = PLACES.stack([("/work/project/a.py", 4, "<listcomp>"), ("/work/project/a.py", 3, "build")])
+    bare = PLACES.stack([("/home/me/project/a.py", 4, "<listcomp>"), ("/home/me/project/a.py", 3, "build")])
     assert bare.line == "a.py:4 in build"
     nested = PLACES.stack(
         [
-            ("/work/project/a.py", 5, "<genexpr>"),
-            ("/work/project/a.py", 4, "<listcomp>"),
-            ("/work/project/a.py", 3, "f"),
+            ("/home/me/project/a.py", 5, "<genexpr>"),
+            ("/home/me/project/a.py", 4, "<listcomp>"),
+            ("/home/me/project/a.py", 3, "f"),
         ]
     )
     assert list(map(str, nested.frames)) == ["a.py:5 in f"]  # and is no caller of it
-    assert PLACES.frame(("/work/project/a.py", 4, "Net.build.<locals>.<listcomp>")).function == "Net.build"
-    assert PLACES.frame(("/work/project/a.py", 4, "test.<locals>.<lambda>")).function == "test.<lambda>"
-    other = PLACES.stack([("/work/project/a.py", 4, "<listcomp>"), ("/work/project/b.py", 3, "build")])
+    assert PLACES.frame(("/home/me/project/a.py", 4, "Net.build.<locals>.<listcomp>")).function == "Net.build"
+    assert PLACES.frame(("/home/me/project/a.py", 4, "test.<locals>.<lambda>")).function == "test.<lambda>"
+    other = PLACES.stack([("/home/me/project/a.py", 4, "<listcomp>"), ("/home/me/project/b.py", 3, "build")])
     assert other.line == "a.py:4 in <listcomp>"
 
 

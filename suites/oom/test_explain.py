@@ -8,7 +8,7 @@ from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
 from suites.snapshots.allocator import FRAMES, MIB, Allocator
 
-PLACES = Locator("/work/project")
+PLACES = Locator("/home/me/project")
 
 
 def failed(allocator, requested, free=0):
@@ -107,7 +107,7 @@ def test_a_limit_on_the_cpu():
     recording = read_cpu(
         [(0x10, 3 * MIB, 1, 1, 1, 1), (0x20, 9, 2, 3, 1, 1)],
         rows,
-        lambda number: PLACES.stack([("/work/project/a.py", number, "f")]),
+        lambda number: PLACES.stack([("/home/me/project/a.py", number, "f")]),
     )
     error = explain(recording, allowed=8 * MIB)
     assert str(error) == (
@@ -136,6 +136,6 @@ def test_the_text_is_bounded():
     owners = {block.address: f"test_{n % 50}" for n, block in enumerate(blocks)}
     allocator.restart()
     for n in range(60):
-        frame = {"filename": f"/work/project/f{n}.py", "line": n, "name": "g"}
+        frame = {"filename": f"/home/me/project/f{n}.py", "line": n, "name": "g"}
         allocator.malloc(2 * MIB, frames=[frame])
     assert len(str(explain(failed(allocator, MIB), owners=owners)).splitlines()) <= 30

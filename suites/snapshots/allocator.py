@@ -13,7 +13,7 @@ KIB, MIB = 2**10, 2**20
 FRAMES = [
     [
         {"filename": "/usr/lib/python3.12/site-packages/torch/nn/functional.py", "line": 10 + n, "name": "linear"},
-        {"filename": f"/work/project/layer{n}.py", "line": n, "name": "forward"},
+        {"filename": f"/home/me/project/layer{n}.py", "line": n, "name": "forward"},
     ]
     for n in range(1, 8)
 ]

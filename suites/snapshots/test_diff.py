@@ -7,7 +7,7 @@ from cudamem_testing.snapshots.read_cpu import read_cpu
 from cudamem_testing.snapshots.replay import replay
 from suites.snapshots.allocator import FRAMES, KIB, Allocator
 
-PLACES = Locator("/work/project")
+PLACES = Locator("/home/me/project")
 
 
 def test_moments_of_one_recording_even_when_an_address_is_used_again():

@@ -45,7 +45,7 @@ def test_an_exported_recording_reads_back_as_it_was(seed, expandable):
 def test_torch_reads_an_exported_recording(tmp_path, capsys):
     allocator = Allocator()
     run(allocator, 60, random.Random(3), deferred=True)
-    recording = read(allocator.snapshot(), locator=Locator("/work/project"))
+    recording = read(allocator.snapshot(), locator=Locator("/home/me/project"))
     write(tmp_path / "a.pickle", recording)
     loaded = pickle.loads((tmp_path / "a.pickle").read_bytes())
     assert (tmp_path / "a.pickle").read_bytes()[:2] == b"\x80\x04"

@@ -10,7 +10,7 @@ from cudamem_testing.snapshots.read import devices, read
 from cudamem_testing.snapshots.record import NO_STACK, Kind, LiveBlock, SnapshotError
 from suites.snapshots.allocator import FRAMES, MIB, Allocator
 
-PLACES = Locator("/work/project")
+PLACES = Locator("/home/me/project")
 
 
 def small():

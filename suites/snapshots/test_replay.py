@@ -129,7 +129,7 @@ def test_blocks_know_line_stream_pool_order_and_whether_they_were_there():
     allocator.malloc(2000, stream=5, frames=FRAMES[1])
     allocator.malloc(3000, pool=(0, 9), frames=FRAMES[2])
     allocator.free(old)
-    recording = read(allocator.snapshot(), locator=Locator("/work/project"))
+    recording = read(allocator.snapshot(), locator=Locator("/home/me/project"))
     replayed = replay(recording)
     everything = replayed.live_at(len(allocator.trace) - 2)
     seen = [(b.requested, b.stream, b.pool, b.order, b.preexisting, b.stack.line) for b in everything.blocks]

@@ -10,14 +10,14 @@ from cudamem_testing.snapshots.text import live_section, live_table
 
 GPU = Device("cuda", 0)
 MIB = 2**20
-PLACES = Locator("/work/project")
+PLACES = Locator("/home/me/project")
 SOFTMAX = ("/v/lib/python3.12/site-packages/torch/nn/functional.py", 2140, "softmax")
 EINSUM = ("/v/lib/python3.12/site-packages/torch/functional.py", 422, "einsum")
 RUNNER = ("/v/lib/python3.12/site-packages/torch/utils/runner.py", 7, "run")
 
 
 def line(number, *library):
-    return PLACES.stack([*library, ("/work/project/attention.py", number, "forward")])
+    return PLACES.stack([*library, ("/home/me/project/attention.py", number, "forward")])
 
 
 def blocks(size, number, stack, **more):
@@ -81,9 +81,9 @@ def test_one_line_with_several_library_calls_names_the_largest():
 
 
 def test_a_helper_that_allocates_shows_who_called_it():
-    helper = ("/work/project/tools.py", 4, "zeros")
+    helper = ("/home/me/project/tools.py", 4, "zeros")
     stack = PLACES.stack(
-        [helper, RUNNER, ("/work/project/test_a.py", 9, "test_a"), ("/work/project/run.py", 1, "main")]
+        [helper, RUNNER, ("/home/me/project/test_a.py", 9, "test_a"), ("/home/me/project/run.py", 1, "main")]
     )
     assert live_section(LiveSet(GPU, blocks(MIB, 2, stack))) == (
         "live at the peak: 2.0 MiB in 2 blocks\n   2.0 MiB   2 blocks  tools.py:4 in zeros     <- test_a.py:9 in test_a"
