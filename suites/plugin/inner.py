@@ -30,6 +30,7 @@ from cudamem_testing.report.files import read_json
 KIB, MIB = 2**10, 2**20
 Files = str | Mapping[str, str]
 CACHE = str(cache_folder(os.environ))  # pytester moves the home folder, and compiling takes seconds
+HEEDED = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "FORCE_COLOR", "PY_COLORS")  # pytest prints otherwise under these
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,8 @@ def run_inner(pytester: pytest.Pytester, files: Files, *args: str, plugins: Sequ
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         patch.setenv("COLUMNS", "80")
         patch.setenv("CUDAMEM_CACHE", CACHE)
+        for name in HEEDED:
+            patch.delenv(name, raising=False)
         patch.setattr(torch_api, "cuda_device_count", lambda: 0)  # what is expected here was written for a CPU
         result = pytester.runpytest_inprocess(*loaded, *args, plugins=[catch], no_reraise_ctrlc=True)
     return Inner(int(result.ret), result.stdout.str(), result.stderr.str(), pytester.path, catch.record, catch.settings)
@@ -168,7 +171,7 @@ def run_outer(
     done = subprocess.run(
         command,
         cwd=pytester.path,
-        env={**os.environ, **environ},
+        env={**{name: value for name, value in os.environ.items() if name not in HEEDED}, **environ},
         capture_output=True,
         text=True,
         check=False,
