@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 UNSET = None
 RECORDED = ("baselines", "known", "expected")
+RECORD_FOLDER = "__cudamem__"
 GROUP = "cudamem", "memory of PyTorch tests"
 
 
@@ -55,16 +56,28 @@ OPTIONS = (
     Option("--cudamem-stacks", "auto (stacks and events for evidence) or off", "auto|off"),
     Option("--cudamem-top", "rows of the summary table (default 10); 0 hides it", "N"),
     Option("--cudamem-dump", "folder for allocator snapshots of failed tests", "DIR"),
+    Option("--cudamem-audit", "nothing fails; the run ends with the largest causes and how to record them"),
+    Option("--cudamem-known", "file of known findings (default __cudamem__/known.jsonl at rootdir)", "FILE"),
+    Option(
+        "--cudamem-baseline",
+        "compare with what is recorded (default), require (fail without an entry), off",
+        "compare|require|off",
+    ),
     Option(
         "--cudamem-update", "rewrite what is recorded: all, or a list of baselines, known, expected", "LIST", ini=False
     ),
+    Option("--cudamem-prune", "drop recorded entries that a whole run did not see", ini=False),
+    Option("--cudamem-repeat", "run each test with a baseline N times to learn its spread", "N", ini=False),
     Option("--cudamem-json", "write the report as JSON", "FILE"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the run was asked for. ``on`` is the accounting of every test; ``enforce`` is false with --no-cudamem."""
+    """What the run was asked for. ``on`` is the accounting of every test; ``enforce`` is false with --no-cudamem.
+
+    ``update`` names what is to be rewritten (of ``RECORDED``); ``repeat`` is the number of runs of a test, 1 or more.
+    """
 
     on: bool
     enforce: bool
@@ -78,7 +91,12 @@ class Settings:
     top: int
     dump: Path | None
     json: Path | None
+    audit: bool
+    known: Path
+    baseline: str
     update: frozenset[str]
+    prune: bool
+    repeat: int
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Settings:
@@ -103,7 +121,13 @@ class Settings:
             top=read.parsed("cudamem_top", _count, 10),
             dump=read.parsed("cudamem_dump", lambda text: _folder(_base(config, "cudamem_dump"), text), None),
             json=read.parsed("cudamem_json", lambda text: _file(_base(config, "cudamem_json"), text), None),
+            audit=read.flag("cudamem_audit"),
+            known=read.parsed("cudamem_known", lambda text: _file(_base(config, "cudamem_known"), text), None)
+            or config.rootpath / RECORD_FOLDER / "known.jsonl",
+            baseline=read.parsed("cudamem_baseline", _baseline, "compare"),
             update=read.parsed("cudamem_update", _update, frozenset()) | _asked_by_expecttest(),
+            prune=read.flag("cudamem_prune"),
+            repeat=read.parsed("cudamem_repeat", _runs, 1),
         )
         if problems:
             raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
@@ -141,7 +165,7 @@ class _Reader:
     def flag(self, name: str) -> bool:
         if self._config.getoption(name):
             return True
-        return bool(self._ini(name))
+        return _has_ini(name) and bool(self._ini(name))
 
     def rules(self, name: str) -> tuple[Rule, ...]:
         lines = self._config.getini(name)
@@ -157,7 +181,7 @@ class _Reader:
 
     def parsed(self, name: str, parse: Any, default: Any) -> Any:
         given, source = self._config.getoption(name), "--" + name.replace("_", "-")
-        if given is None and any(option.name == name and option.ini for option in OPTIONS):
+        if given is None and _has_ini(name):
             given, source = self._ini(name), f"ini {name}"
         if given is None or not given.strip():
             return default
@@ -173,6 +197,10 @@ class _Reader:
         except (ValueError, TypeError, pytest.UsageError) as error:  # which one depends on pytest and the kind of file
             self._problems.append(f"ini {name}: {error}")
             return None
+
+
+def _has_ini(name: str) -> bool:
+    return any(option.name == name and option.ini for option in OPTIONS)
 
 
 def _device(text: str) -> str | Device:
@@ -205,6 +233,12 @@ def _cycles(text: str) -> str:
     return text
 
 
+def _baseline(text: str) -> str:
+    if text not in ("compare", "require", "off"):
+        raise ValueError(f"{text!r} is not known: write compare, require or off")
+    return text
+
+
 def _update(text: str) -> frozenset[str]:
     names = [name.strip() for name in text.split(",")]
     unknown = [name for name in names if name not in (*RECORDED, "all")]
@@ -227,6 +261,12 @@ def _size(text: str) -> int:
 def _count(text: str) -> int:
     if not text.isdecimal():
         raise ValueError(f"{text!r} is not a number of rows")
+    return int(text)
+
+
+def _runs(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ValueError(f"{text!r} is not a number of runs")
     return int(text)
 
 

@@ -28,7 +28,11 @@ DEFAULTS = {
     "dump": None,
     "top": 10,
     "json": None,
+    "audit": False,
+    "baseline": "compare",
     "update": frozenset(),
+    "prune": False,
+    "repeat": 1,
 }
 TEXTS = {
     "device": "cuda:1",
@@ -40,6 +44,8 @@ TEXTS = {
     "dump": "dumps",
     "top": "4",
     "json": "reports/memory.json",
+    "known": "faults.jsonl",
+    "baseline": "require",
 }
 
 
@@ -58,7 +64,12 @@ def parsed(folder: Path) -> dict[str, object]:
         "dump": folder / "dumps",
         "top": 4,
         "json": folder / "reports/memory.json",
+        "audit": True,
+        "known": folder / "faults.jsonl",
+        "baseline": "require",
         "update": frozenset(),
+        "prune": False,
+        "repeat": 1,
     }
 
 
@@ -67,13 +78,20 @@ def values(settings: Settings) -> dict[str, object]:
     return {one.name: getattr(settings, one.name) for one in fields(settings)} | {"device": str(settings.device)}
 
 
-def test_defaults(run_inner):
-    assert values(run_inner(PASSES).settings) == {"on": False, "enforce": True} | DEFAULTS
+def test_defaults(run_inner, pytester):
+    known = pytester.path / "__cudamem__" / "known.jsonl"
+    assert values(run_inner(PASSES).settings) == {"on": False, "enforce": True, "known": known} | DEFAULTS
+
+
+def test_what_only_the_command_line_asks_for(run_inner):
+    found = run_inner(PASSES, "--cudamem-prune", "--cudamem-repeat=5").settings
+    assert (found.prune, found.repeat) == (True, 5)
 
 
 def test_flags(run_inner, pytester):
     flags = [f"--cudamem-{name.replace('_', '-')}= {text} " for name, text in TEXTS.items()]
-    assert values(run_inner(PASSES, "--collect-only", "--cudamem", *flags).settings) == parsed(pytester.path)
+    found = run_inner(PASSES, "--collect-only", "--cudamem", "--cudamem-audit", *flags).settings
+    assert values(found) == parsed(pytester.path)
 
 
 def test_the_flag_to_enforce_nothing_wins(run_inner):
@@ -81,8 +99,9 @@ def test_the_flag_to_enforce_nothing_wins(run_inner):
     assert (found.on, found.enforce) == (False, False)
 
 
-INI = "\n".join(["cudamem = true", *(f"cudamem_{name} = {text}" for name, text in TEXTS.items())])
-NATIVE = "\n".join(["cudamem = true", *(f'cudamem_{name} = "{text}"' for name, text in TEXTS.items())])
+ON = ("cudamem = true", "cudamem_audit = true")
+INI = "\n".join([*ON, *(f"cudamem_{name} = {text}" for name, text in TEXTS.items())])
+NATIVE = "\n".join([*ON, *(f'cudamem_{name} = "{text}"' for name, text in TEXTS.items())])
 KINDS = {
     "pytest.ini": f"[pytest]\n{INI}",
     "tox.ini": f"[pytest]\n{INI}",
@@ -180,6 +199,9 @@ def test_what_is_to_be_rewritten(run_inner, monkeypatch, arguments, expecttest, 
                 )
             ],
         ),
+        (["--cudamem-baseline=on"], ["--cudamem-baseline: 'on' is not known: write compare, require or off"]),
+        (["--cudamem-repeat=0"], ["--cudamem-repeat: '0' is not a number of runs"]),
+        (["--cudamem-known={path}"], ["--cudamem-known: {path} is a folder"]),
         (["--cudamem-json={path}"], ["--cudamem-json: {path} is a folder"]),
         (["--cudamem-dump=test_it.py"], ["--cudamem-dump: {path}/test_it.py is a file"]),
         (
