@@ -32,10 +32,11 @@ _COLUMNS = (Column("what"), Column("size", "right"), Column("detail"))
 class OutOfMemory:
     """One failed allocation, in bytes.
 
-    ``allowed`` is the limit in force, ``free`` what the driver still had, ``others`` what other processes hold on the
-    device; each is ``None`` where it is not known (``notes`` say why). ``left`` maps earlier owners to what they left;
-    ``before`` is what was live before the test and has no known owner. ``pools`` tells how segments are used, ``None``
-    where the device has none (the CPU).
+    ``allowed`` is the limit in force. ``base`` is what was taken when ``cuda_memory.limit`` set it, and did not count
+    towards it; ``None`` for other limits. ``free`` is what the driver had, ``others`` what other processes hold on
+    the device; each is ``None`` where it is not known (``notes`` say why). ``left`` maps earlier owners to what they
+    left; ``before`` is what was live before the test and has no known owner. ``pools`` tells how segments are used,
+    ``None`` where the device has none (the CPU).
     """
 
     device: Device
@@ -43,6 +44,7 @@ class OutOfMemory:
     live: LiveSet
     where: Stack = Stack()
     allowed: int | None = None
+    base: int | None = None
     free: int | None = None
     others: int | None = None
     left: tuple[tuple[str, int], ...] = ()
@@ -58,19 +60,24 @@ class OutOfMemory:
     @property
     def shortage(self) -> int | None:
         """Bytes by which the request exceeded what could still be taken; ``None`` where neither bound is known."""
-        held = self.live.total if self.pools is None else self.pools.reserved
-        bounds = [] if self.allowed is None else [self.allowed - held]
+        bounds = [] if self.allowed is None else [self.allowed - self._held]
         bounds += [] if self.free is None else [self.free]
         return max(0, self.requested - max(0, min(bounds))) if bounds else None
+
+    @property
+    def _held(self) -> int:
+        """Bytes that count towards ``allowed``."""
+        return self.live.total if self.pools is None else self.pools.reserved
 
     @property
     def cause(self) -> Cause:
         """What alone would have made room, the largest first; ``need`` when nothing would."""
         shortage = self.requested if self.shortage is None else self.shortage
         gaps = self.pools.main.free if self.pools is not None else 0
+        left = sum(size for _, size in self.left) if self.base is None else 0
         candidates: list[tuple[int, Cause]] = [
             (gaps, "fragmentation"),
-            (sum(size for _, size in self.left), "earlier tests"),
+            (left, "earlier tests"),
             (self.private_unused, "private pools"),
             (self.others or 0, "other processes"),
         ]
@@ -103,8 +110,13 @@ class OutOfMemory:
             return (
                 f"other processes hold {format_size(self.others or 0)} on {self.device}. End them, or use another card."
             )
-        table = live_table(self.live)
+        table = live_table(self.live if self.base is None else self.live.fresh())
         largest = f" The largest line is {table.lines[0].line}." if table.lines else ""
+        if self.base is not None and self.allowed is not None:
+            room, used = format_size(self.allowed - self.base), format_size(max(0, self._held - self.base))
+            return (
+                f"the code needs more than its limit of {room}: {used} were taken under it, and {asked} more.{largest}"
+            )
         return f"the test needs more than there is: {format_size(self.live.total)} are live, and {asked} more.{largest}"
 
     def _line_of(self, owner: str) -> str:
@@ -129,7 +141,12 @@ class OutOfMemory:
         return self.text()
 
     def _figures(self) -> list[tuple[str, str, str]]:
-        rows = [("allowed", _known(self.allowed), ""), ("allocated", format_size(self.live.total), "")]
+        limit = ""
+        if self.base is not None and self.allowed is not None:
+            limit = (
+                f"{format_size(self.allowed - self.base)} above the {format_size(self.base)} at the start of the limit"
+            )
+        rows = [("allowed", _known(self.allowed), limit), ("allocated", format_size(self.live.total), "")]
         if self.pools is not None:
             main = self.pools.main
             detail = f"largest range {format_size(main.largest_free)}" if main.free else ""
@@ -154,6 +171,7 @@ def explain(
     requested: int | None = None,
     *,
     allowed: int | None = None,
+    base: int | None = None,
     free: int | None = None,
     others: int | None = None,
     owners: Mapping[int, str] | None = None,
@@ -188,6 +206,7 @@ def explain(
         live=live,
         where=recording.stacks[events.stacks[failed]] if failed >= 0 else Stack(),
         allowed=allowed,
+        base=base,
         free=free,
         others=others,
         left=tuple(sorted(left.items(), key=lambda one: -one[1])),

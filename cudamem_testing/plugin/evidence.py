@@ -76,7 +76,14 @@ class Evidence:
             return
         recording = self.recording(refusal.capture)
         others = cards.other_processes(recorder.device)
-        told = explain(recording, refusal.requested, allowed=refusal.allowed, free=refusal.free, others=others)
+        told = explain(
+            recording,
+            refusal.requested,
+            allowed=refusal.allowed,
+            base=refusal.base,
+            free=refusal.free,
+            others=others,
+        )
         first, *details = told.text(width=WIDTH).splitlines()
         yield Finding(
             Kind.OOM,

@@ -43,10 +43,14 @@ Capture = CudaCapture | CpuCapture
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An allocation that failed: bytes requested, allowed and free (``None`` where unknown), and the state it met."""
+    """An allocation that failed: bytes requested, allowed and free (``None`` where unknown), and the state it met.
+
+    ``base`` is what was taken when a limit relative to it was set; ``None`` where the limit in force is no such one.
+    """
 
     device: Device
     requested: int
     allowed: int | None
     free: int | None
     capture: Capture
+    base: int | None = None

@@ -42,6 +42,7 @@ class CpuRecorder(WithoutWorkspaces):
         self._native.install()
         self._slot = self._native.slot()
         self._limits: list[int | None] = []
+        self._bases: dict[int, int] = {}
         self._record = record
         self._first = self._refusals = self._wakes = 0
         self._harness: Sequence[CodeType] | None = None
@@ -61,6 +62,7 @@ class CpuRecorder(WithoutWorkspaces):
         if self._wakes % TRIM_EVERY == 0 and self._native.stack_counts().kept > MOST_STACKS:
             self._native.trim_stacks()
         self._native.set_recording(stacks=True, events=True)
+        self._bases.clear()
         reading = self._slot.peek()
         self._first, self._refusals = reading.events, reading.refusals
 
@@ -106,7 +108,7 @@ class CpuRecorder(WithoutWorkspaces):
         capture = self.capture()
         if refused is None or refused.number <= self._refusals or not self._record:
             return None
-        return Refusal(self.device, refused.size, refused.limit, None, capture)
+        return Refusal(self.device, refused.size, refused.limit, None, capture, self._bases.get(refused.limit))
 
     def _frames(self, stack: int) -> list[RawFrame]:
         return [(frame.filename, frame.line or 0, frame.qualname) for frame in self._native.frames(stack)]
@@ -129,7 +131,9 @@ class CpuRecorder(WithoutWorkspaces):
         if size is None:
             self._native.set_limit(self._limits.pop())
         else:
-            wanted = self._slot.peek().allocated + size
+            taken = self._slot.peek().allocated
+            wanted = taken + size
+            self._bases[wanted] = taken
             earlier = self._native.set_limit(wanted)
             if earlier is not None and earlier < wanted:
                 self._native.set_limit(earlier)  # an inner limit never loosens the outer one

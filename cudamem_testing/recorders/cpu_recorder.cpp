@@ -125,8 +125,8 @@ class Promise {
     // Neither streams nor a C++ backtrace: where the compiler links its own standard library into this one, numbers
     // written to a stream would look for torch's copy of the locale and crash.
     throw c10::OutOfMemoryError(
-        "cudamem: CPU memory limit: tried to allocate " + std::to_string(size) + " bytes with " +
-            std::to_string(allocated) + " bytes allocated, over the limit of " + std::to_string(limit) + " bytes",
+        "CPU out of memory. Tried to allocate " + std::to_string(size) + " bytes with " + std::to_string(allocated) +
+            " bytes allocated, over cudamem's limit of " + std::to_string(limit) + " bytes",
         nullptr);
   }
   ~Promise() {

@@ -154,8 +154,9 @@ class CudaRecorder(WithoutOwners):
         self._statistics = statistics
         self._native = backend == "native"
         self._notes = () if self._native else (f"allocator {backend} counts allocated and reserved bytes only",)
-        self._fractions: list[float] = []
+        self._limits: list[tuple[float, int | None]] = []
         self._history = history
+        self._bases: dict[int, int | None] = {} if history is None else history.bases
 
     def wake(self, *, limited: bool) -> None:
         """Give the test a history of its own."""
@@ -232,15 +233,20 @@ class CudaRecorder(WithoutOwners):
         so it binds to the next segment, not to the byte.
         """
         if size is None:
-            torch_api.set_memory_fraction(self._index, self._fractions.pop())
+            fraction, base = self._limits.pop()
+            torch_api.set_memory_fraction(self._index, fraction)
+            self._bases[self._index] = base
             return
         total = torch_api.total_memory(self._index)
         before = torch_api.memory_fraction(self._index)
         torch_api.empty_cache()
         taken = self._statistics.peek(self._index)["reserved_bytes"]["all"]["current"]
         # Half a byte more, for the allocator drops the fraction of a byte when it computes the limit from this number.
-        torch_api.set_memory_fraction(self._index, min(before, (taken + size + 0.5) / total))
-        self._fractions.append(before)
+        wanted = (taken + size + 0.5) / total
+        torch_api.set_memory_fraction(self._index, min(before, wanted))
+        self._limits.append((before, self._bases.get(self._index)))
+        if wanted < before:
+            self._bases[self._index] = taken
 
     def close(self) -> None:
         """Nothing of its own: the statistics are shared by all cards and closed with them."""

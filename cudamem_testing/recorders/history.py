@@ -32,6 +32,7 @@ class CudaHistory:
         self._wanted = self._observed = False
         self._waiting = False
         self._refusals: dict[int, Refusal] = {}
+        self.bases: dict[int, int | None] = {}  # what each card had taken when the limit in force was set
         self._patches.replace(torch_api.bindings(), "_cuda_record_memory_history", self._noticing)
 
     @property
@@ -87,7 +88,8 @@ class CudaHistory:
             alive = history()
             if alive is not None and alive._wanted:
                 device = Device("cuda", index)
-                alive._refusals[index] = Refusal(device, requested, allowed, free, alive.capture(device))
+                base = alive.bases.get(index)
+                alive._refusals[index] = Refusal(device, requested, allowed, free, alive.capture(device), base)
 
         torch_api.observe_out_of_memory(observer)
 

@@ -73,6 +73,21 @@ def test_an_earlier_test_left_it():
     assert "   40.0 MiB   1 block  (left by test_a.py::test_big)\n" in text
 
 
+def test_what_was_there_before_a_relative_limit_is_not_to_blame():
+    allocator = Allocator()
+    left = allocator.malloc(40 * MIB)
+    allocator.restart()
+    allocator.malloc(11 * MIB, frames=FRAMES[3])
+    owners = {left.address: "test_a.py::test_big"}
+    error = explain(failed(allocator, 30 * MIB), allowed=56 * MIB, base=40 * MIB, others=0, owners=owners)
+    assert error.cause == "need"
+    assert error.hint == (
+        "the code needs more than its limit of 16.0 MiB: 12.0 MiB were taken under it, and 30.0 MiB more. "
+        "The largest line is layer4.py:4 in forward."
+    )
+    assert error.text().splitlines()[1].split("  ")[-1] == "16.0 MiB above the 40.0 MiB at the start of the limit"
+
+
 def test_private_pools_hold_it():
     allocator = Allocator()
     allocator.free(allocator.malloc(40 * MIB, pool=(0, 1)))

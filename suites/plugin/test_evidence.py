@@ -149,12 +149,12 @@ def test_out_of_memory_names_who_left_what(run_inner: Run) -> None:
     assert inner.outcomes == {"test_leaves": "passed", "test_runs_out": "failed", "test_handles_it": "passed"}
     assert told(inner, "test_runs_out") == [
         "cudamem: out of memory on cpu: 1.0 MiB requested by test_it.py:9 in grow",
-        "   allowed                          7.0 MiB",
+        "   allowed                          7.0 MiB  2.0 MiB above the 5.0 MiB at the start of the limit",
         "   allocated                        7.0 MiB",
         "   left by test_it.py::test_leaves  4.0 MiB",
         (
-            "hint: earlier tests left enough to make room: test_it.py::test_leaves left 4.0 MiB, allocated by "
-            "test_it.py:6 in test_leaves. Fix that leak first."
+            "hint: the code needs more than its limit of 2.0 MiB: 2.0 MiB were taken under it, and 1.0 MiB more. "
+            "The largest line is test_it.py:9 in grow."
         ),
         "live when it ran out: 7.0 MiB in 4 blocks",
         "   3.0 MiB   3 blocks  test_it.py:9 in grow     <- test_it.py:14 in test_runs_out and 1 more",

@@ -148,8 +148,8 @@ def test_limit_refuses_at_the_allocating_line_and_changes_nothing(native: Native
         with pytest.raises(torch.OutOfMemoryError) as raised:
             block(1)
         assert str(raised.value) == (
-            f"cudamem: CPU memory limit: tried to allocate 1 bytes with {start.allocated + 1000} bytes allocated, "
-            f"over the limit of {start.allocated + 1000} bytes"
+            f"CPU out of memory. Tried to allocate 1 bytes with {start.allocated + 1000} bytes allocated, "
+            f"over cudamem's limit of {start.allocated + 1000} bytes"
         )
         assert block(0).numel() == 0
         refusal = native.refusal()
@@ -170,7 +170,7 @@ def test_limit_refuses_at_the_allocating_line_and_changes_nothing(native: Native
 def test_limit_below_what_is_live_refuses_everything(native: NativeRecorder) -> None:
     kept = block(5000)
     native.set_limit(10)
-    with pytest.raises(torch.OutOfMemoryError, match="tried to allocate 4 bytes"):
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 4 bytes"):
         block(4)
     with pytest.raises(torch.OutOfMemoryError):
         kept.resize_(6000)
