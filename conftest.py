@@ -1,6 +1,7 @@
 """Shared by all suites: torch and every module of the package are imported before an inner pytest runs.
 
-An in-process inner run drops modules that it was first to import; torch and the package must not be among them.
+An in-process inner run drops modules that it was first to import; torch, its compiler (which checkpointing and the
+profiler import, and which cannot be imported twice) and the package must not be among them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pkgutil
 import hypothesis
 import pytest
 import torch
+import torch._inductor
 
 import cudamem_testing
 
