@@ -9,7 +9,8 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from cudamem_testing.objects import Kind, is_tensor, name_of, references, static
+from cudamem_testing import static
+from cudamem_testing.objects import Kind, is_tensor, name_of, references
 from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 
 #: Objects that one diagram shows.

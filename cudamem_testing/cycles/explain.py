@@ -16,16 +16,16 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cudamem_testing.cycles import graph
-from cudamem_testing.cycles._torch import StoredMemory, shape_of
 from cudamem_testing.cycles.draw import cycle_diagram
 from cudamem_testing.cycles.results import NAMED, Cycle, KeptTensor, merged
 from cudamem_testing.cycles.source import Sources, is_harness
-from cudamem_testing.cycles.words import INNER, Hop, hops, name_along, pieces, rank, signature
+from cudamem_testing.cycles.words import INNER, Hop, hops, name_along, pieces, rank, shape_of, signature
 from cudamem_testing.model.stacks import Locator, Stack
-from cudamem_testing.objects import _torch as torch_objects
 from cudamem_testing.objects import carried_by, is_tensor
 from cudamem_testing.objects.references import node_edges, tensor_edges
 from cudamem_testing.show.diagrams import Diagram
+from cudamem_testing.torch_api.nodes import is_node_type
+from cudamem_testing.torch_api.tensors import StoredMemory, TensorBase
 
 #: Objects outside the garbage, held by it through C++, that are looked at.
 MOST_BEYOND = 20_000
@@ -74,7 +74,7 @@ class Draft:
 
 def has_targets(garbage: Sequence[object], kind: type | None = None) -> bool:
     """Whether garbage has a tensor in it (or an instance of ``kind``). Fast: each class is judged once."""
-    wanted = torch_objects.TensorBase if kind is None else kind
+    wanted = TensorBase if kind is None else kind
     classes = dict(zip(map(id, map(type, garbage)), map(type, garbage), strict=True))
     return any(type.__subclasscheck__(wanted, cls) for cls in classes.values())
 
@@ -93,7 +93,7 @@ class _Explanation:
         self._garbage = len(garbage)
         self._objects = [*garbage]
         self._places = dict(zip(map(id, self._objects), range(len(self._objects)), strict=True))
-        self._targets = self._instances(question.kind or torch_objects.TensorBase)
+        self._targets = self._instances(question.kind or TensorBase)
         beyond = [*self._follow_cpp()] if self._targets else []
         self._edges = graph.referents(self._objects, self._places, beyond) if self._targets else []
         self._memory: dict[int, list[tuple[KeptTensor, StoredMemory]]] = {}
@@ -106,8 +106,7 @@ class _Explanation:
         chosen = {
             number
             for number, cls in classes.items()
-            if any(type.__subclasscheck__(base, cls) for base in wanted)
-            or (len(wanted) > 1 and torch_objects.is_node_type(cls))
+            if any(type.__subclasscheck__(base, cls) for base in wanted) or (len(wanted) > 1 and is_node_type(cls))
         }
         return [place for place, number in enumerate(ids) if number in chosen]
 
@@ -115,7 +114,7 @@ class _Explanation:
         """What tensors and autograd nodes hold through C++; objects beyond the garbage are added to the objects."""
         places = self._places
         limit = len(self._objects) + MOST_BEYOND
-        waiting = deque(self._instances(torch_objects.TensorBase, _Node))
+        waiting = deque(self._instances(TensorBase, _Node))
         while waiting:
             place = waiting.popleft()
             obj = self._objects[place]
@@ -125,7 +124,7 @@ class _Explanation:
                     continue
                 target = places.get(id(referent))
                 if target is None:
-                    is_followed = is_tensor(referent) or torch_objects.is_node_type(type(referent))
+                    is_followed = is_tensor(referent) or is_node_type(type(referent))
                     if not is_followed or len(self._objects) >= limit:
                         continue
                     target = places[id(referent)] = len(self._objects)
@@ -164,7 +163,7 @@ class _Explanation:
         """The storages of all tensors, each once: the first tensor stands for it."""
         seen: set[int] = set()
         question = self._question
-        for place in self._targets if question.kind is None else self._instances(torch_objects.TensorBase):
+        for place in self._targets if question.kind is None else self._instances(TensorBase):
             for storage, carrier in carried_by(self._objects[place]):
                 if storage.identity in seen or not question.device(storage.device):
                     continue

@@ -13,9 +13,10 @@ import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
+from cudamem_testing import static
 from cudamem_testing.cycles.words import Hop
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.objects import Kind, static
+from cudamem_testing.objects import Kind
 
 #: The class of pytest that keeps a traceback, and with it the frame in whose local variable it stands.
 _HARNESS = ("_pytest.", "pluggy.", "unittest.")

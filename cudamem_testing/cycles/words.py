@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from cudamem_testing.objects import Kind, Reference, is_tensor, key_text, static, type_word
+from cudamem_testing import static
+from cudamem_testing.objects import Kind, Reference, is_tensor, key_text, name_of, type_word
 from cudamem_testing.objects.references import edges, label
 
 #: References that one label may span: a module, its dictionary, ``_modules``, the submodule.
@@ -152,3 +153,10 @@ def rank(obj: object) -> int:
     if found is not None:
         return found
     return 0 if static.is_a(obj, type) or (static.is_heap_type(cls) and not is_tensor(obj)) else 1
+
+
+def shape_of(tensor: object) -> str:
+    """``float32[1024, 1024]``: a tensor in words, without its device and without the class of parameters."""
+    head, _, tail = name_of(tensor).partition(" on ")
+    view = f", {tail.partition(', ')[2]}" if ", view of" in tail else ""
+    return head.removeprefix("Parameter ") + view

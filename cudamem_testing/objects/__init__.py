@@ -12,7 +12,15 @@ from cudamem_testing.objects.reference import Kind, Path, Reference, Step
 from cudamem_testing.objects.references import references
 from cudamem_testing.objects.roots import HARNESS_PACKAGES, Ignore, RootKind
 from cudamem_testing.objects.search import HolderResult, Reach, find_holders, find_object_holders
-from cudamem_testing.objects.tensors import Storage, carried_by, holds_memory, is_tensor, storage_of, storages_of
+from cudamem_testing.objects.tensors import (
+    Storage,
+    carried_by,
+    holds_memory,
+    is_module,
+    is_tensor,
+    storage_of,
+    storages_of,
+)
 
 __all__ = [
     "HARNESS_PACKAGES",
@@ -29,6 +37,7 @@ __all__ = [
     "find_holders",
     "find_object_holders",
     "holds_memory",
+    "is_module",
     "is_tensor",
     "key_text",
     "name_of",

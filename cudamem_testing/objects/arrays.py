@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from cudamem_testing.objects import static
+from cudamem_testing import static
 from cudamem_testing.objects.reference import Edge, Kind
 
 if TYPE_CHECKING:

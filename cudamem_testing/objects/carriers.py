@@ -14,9 +14,10 @@ from collections.abc import Collection
 
 import torch
 
-from cudamem_testing.objects import _torch, static
+from cudamem_testing import static
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.objects.references import node_edges, tensor_edges
+from cudamem_testing.torch_api import nodes, tensors
 
 
 class Carriers:
@@ -39,9 +40,9 @@ class Carriers:
         self._waiting: list[object] = []
         self._saved_names: dict[int, tuple[str, ...]] = {}
         # Tensors come off the stack before storage objects, so that they are a target's first objects.
-        for obj in sorted(_of_interest(objects), key=lambda obj: static.is_a(obj, _torch.TensorBase)):
+        for obj in sorted(_of_interest(objects), key=lambda obj: static.is_a(obj, tensors.TensorBase)):
             self._meet(obj)
-        with _torch.quiet():
+        with tensors.quiet():
             while self._waiting:
                 self._visit(self._waiting.pop())
                 if clock.expired():
@@ -61,7 +62,7 @@ class Carriers:
                 self.fresh.add(id(obj))
 
     def _visit(self, obj: object) -> None:
-        if static.is_a(obj, _torch.TensorBase):
+        if static.is_a(obj, tensors.TensorBase):
             self.tensor_count += 1
             self._carry(obj)
             found = tensor_edges(obj)
@@ -73,11 +74,11 @@ class Carriers:
             cls = type(obj)
             names = self._saved_names.get(id(cls))
             if names is None:
-                names = self._saved_names[id(cls)] = _torch.saved_names(cls)
+                names = self._saved_names[id(cls)] = nodes.saved_names(cls)
             found = node_edges(obj, names, metadata=False)
         for _, _, referent in found:
             self.hold(obj, referent)
-            if static.is_a(referent, _torch.TensorBase) or _torch.is_node_type(type(referent)):
+            if static.is_a(referent, tensors.TensorBase) or nodes.is_node_type(type(referent)):
                 self._meet(referent, fresh=True)
 
     def release(self) -> None:
@@ -87,17 +88,17 @@ class Carriers:
 
     def metadata_edges(self) -> list[tuple[object, object]]:
         """Pairs (node, value of its metadata). Asked last, because the question makes each node an empty dictionary."""
-        with _torch.quiet():
+        with tensors.quiet():
             return [
                 (node, value)
                 for node in self._keep
-                if _torch.is_node_type(type(node))
+                if nodes.is_node_type(type(node))
                 for _, detail, value in node_edges(node)
                 if type(detail) is str and detail.startswith(".metadata[")
             ]
 
     def _carry(self, obj: object) -> None:
-        found = _torch.storage(obj)
+        found = tensors.storage(obj)
         if found is not None and found[1] in self._addresses:
             self.of.setdefault(found[1], []).append(obj)
 
@@ -116,7 +117,7 @@ def _of_interest(objects: list[object]) -> list[object]:
 
 def _is_of_interest(cls: type) -> bool:
     return (
-        type.__subclasscheck__(_torch.TensorBase, cls)
+        type.__subclasscheck__(tensors.TensorBase, cls)
         or type.__subclasscheck__(torch.UntypedStorage, cls)
-        or _torch.is_node_type(cls)
+        or nodes.is_node_type(cls)
     )

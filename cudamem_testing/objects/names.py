@@ -18,7 +18,10 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any, cast
 
-from cudamem_testing.objects import _torch, static
+import torch
+
+from cudamem_testing import static
+from cudamem_testing.torch_api import nodes, tensors
 
 #: Longest name, in characters.
 LONGEST_NAME = 100
@@ -46,9 +49,9 @@ def name_of(obj: object) -> str:
         namer = _NAMERS.get(id(base))
         if namer is not None:
             return clean(namer(obj))
-    if static.is_a(obj, _torch.TensorBase):
-        return clean(_torch.describe(obj))
-    if _torch.is_node_type(cls):
+    if static.is_a(obj, tensors.TensorBase):
+        return clean(_describe(obj))
+    if nodes.is_node_type(cls):
         return clean(f"autograd {static.class_name(cls)}")
     return clean(static.class_name(cls))
 
@@ -93,9 +96,31 @@ def key_text(key: object) -> str:
     member = (static.instance_dict(key) or {}).get("_name_")
     if type(member) is str and "_member_map_" in static.class_dict(cls):
         return clean(f"{static.class_name(cls)}.{member}", _LONGEST_KEY)
-    if _torch.is_plain_literal(key):
+    if any(cls is kind for kind in (torch.dtype, torch.device, torch.layout)):  # written by torch's own C++
         return str(key)
     return clean(f"<{static.class_name(cls)}>", _LONGEST_KEY)
+
+
+def _describe(tensor: object) -> str:
+    """``float32[1024, 1024] on cuda:0`` with what is special: subclass, view, sparse, fake, meta."""
+    cls = type(tensor)
+    with tensors.quiet():
+        try:
+            dtype = str(tensors.field(tensor, "dtype")).removeprefix("torch.")
+            if tensors.overrides_dispatch(cls):
+                return f"{static.class_name(cls)} {dtype}"
+            layout = tensors.field(tensor, "layout")
+            nested = tensors.field(tensor, "is_nested")
+            shape = "[nested]" if nested else f"[{', '.join(map(str, tensors.field(tensor, 'shape')))}]"
+            text = f"{dtype}{shape} on {tensors.field(tensor, 'device')}"
+            if layout is not torch.strided:
+                text = f"{str(layout).removeprefix('torch.').removeprefix('_')} {text}"
+            whole = tensors.base(tensor)
+            if whole is not None and not nested:
+                text += f", view of [{', '.join(map(str, tensors.field(whole, 'shape')))}]"
+        except RuntimeError:
+            return static.class_name(cls)
+    return text if cls is torch.Tensor else f"{static.class_name(cls)} {text}"
 
 
 def _int_text(number: int) -> str:

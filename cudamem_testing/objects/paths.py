@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cudamem_testing.objects import _torch
 from cudamem_testing.objects.graph import Chain
 from cudamem_testing.objects.names import type_word
 from cudamem_testing.objects.reference import Edge, Kind, Path, Reference, Step
 from cudamem_testing.objects.references import edges, label
+from cudamem_testing.torch_api import nodes, tensors
 
 #: Objects that one label in the words of the source code may span: ``model``, its dictionary, ``_modules``, ``layer``.
 _LONGEST_SPAN = 3
@@ -90,16 +90,16 @@ class PathWriter:
 
 def _part(holder: object, referent: object) -> Edge | None:
     """The edge to a part of a sparse tensor: every reading of the part gives a new object for one storage."""
-    wanted = _torch.storage(referent)
+    wanted = tensors.storage(referent)
     if wanted is None:
         return None
     parts = (edge for edge in edges(holder) if edge[0] is Kind.STORAGE)
-    return next((edge for edge in parts if _torch.storage(edge[2]) == wanted), None)
+    return next((edge for edge in parts if tensors.storage(edge[2]) == wanted), None)
 
 
 def _leap(before: object, after: object, left_out: int) -> Step:
     """The step over the middle of a long chain. A walk inside the autograd graph needs no middle: see ``_append``."""
-    if _torch.is_node_type(type(before)) and _torch.is_node_type(type(after)):
+    if nodes.is_node_type(type(before)) and nodes.is_node_type(type(after)):
         return Step(Reference(Kind.NEXT, ""), type_word(after), id(after))
     return Step(Reference(Kind.OTHER, f"... {left_out} more ..."), type_word(after), id(after))
 

@@ -21,10 +21,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cudamem_testing.objects import _torch, arrays, static
+from cudamem_testing import static
+from cudamem_testing.objects import arrays
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.objects.names import clean, key_text
 from cudamem_testing.objects.reference import Edge, Kind, Reference
+from cudamem_testing.objects.tensors import is_module
+from cudamem_testing.torch_api import nodes, tensors
 
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
@@ -69,9 +72,9 @@ def _named_edges(obj: object, cls: type) -> Iterator[Edge]:
             yield from handler(obj)
             break
     else:
-        if static.is_a(obj, _torch.TensorBase):
+        if static.is_a(obj, tensors.TensorBase):
             yield from tensor_edges(obj)
-        elif _torch.is_node_type(cls):
+        elif nodes.is_node_type(cls):
             yield from node_edges(obj)
         elif arrays.is_array(obj):
             yield from arrays.array_edges(obj)
@@ -89,11 +92,11 @@ def _attributes(obj: object, handled: type | None) -> Iterator[Edge]:
     namespace = static.instance_dict(obj)
     if namespace is None:
         return
-    if _torch.is_module(obj):
+    if is_module(obj):
         yield from _module_tables(namespace)
-    wraps = static.is_a(obj, _torch.TensorBase) and _torch.wraps_tensors(type(obj))
+    wraps = static.is_a(obj, tensors.TensorBase) and tensors.wraps_tensors(type(obj))
     for name, value in static.items(namespace):
-        kind = Kind.STORAGE if wraps and static.is_a(value, _torch.TensorBase) else Kind.ATTRIBUTE
+        kind = Kind.STORAGE if wraps and static.is_a(value, tensors.TensorBase) else Kind.ATTRIBUTE
         yield kind, f".{name}" if type(name) is str else f".__dict__[{key_text(name)}]", value
     yield Kind.INTERNAL, ".__dict__", namespace
 
@@ -332,17 +335,17 @@ def _contained(*names: str) -> Callable[[Any], Iterator[Edge]]:
 
 def tensor_edges(obj: Any) -> Iterator[Edge]:
     """What a tensor holds through C++: gradient, graph, viewed tensor, hooks, inner tensors."""
-    with _torch.quiet():
-        node = _torch.grad_fn(obj)
+    with tensors.quiet():
+        node = tensors.grad_fn(obj)
         found: list[Edge] = [
-            (Kind.GRAD, ".grad", _torch.grad(obj)),
+            (Kind.GRAD, ".grad", tensors.grad(obj)),
             (Kind.GRAD_FN, f".grad_fn[{static.class_name(type(node))}]", node),
         ]
-        found.append((Kind.STORAGE, "._base", _torch.base(obj)))
-        for table in _torch.hooks(obj):
+        found.append((Kind.STORAGE, "._base", tensors.base(obj)))
+        for table in tensors.hooks(obj):
             found += [(Kind.HOOK, number, hook) for number, hook in static.items(table)]
             found.append((Kind.INTERNAL, "._backward_hooks", table))
-        found += [(Kind.STORAGE, f".{name}", part) for name, part in _torch.parts(obj)]
+        found += [(Kind.STORAGE, f".{name}", part) for name, part in tensors.parts(obj)]
     yield from found
 
 
@@ -351,12 +354,12 @@ def node_edges(obj: Any, saved: tuple[str, ...] | None = None, *, metadata: bool
 
     ``saved`` are the names of its class's saved fields, for callers that visit many nodes of one class.
     """
-    with _torch.quiet():
-        found: list[Edge] = [(Kind.SAVED, f".saved {name}", value) for name, value in _torch.saved(obj, saved)]
-        found.append((Kind.SAVED, ".variable", _torch.node_variable(obj)))
-        found += [(Kind.NEXT, f".next[{static.class_name(type(node))}]", node) for node in _torch.next_nodes(obj)]
+    with tensors.quiet():
+        found: list[Edge] = [(Kind.SAVED, f".saved {name}", value) for name, value in nodes.saved(obj, saved)]
+        found.append((Kind.SAVED, ".variable", nodes.node_variable(obj)))
+        found += [(Kind.NEXT, f".next[{static.class_name(type(node))}]", node) for node in nodes.next_nodes(obj)]
         if metadata:
-            table = _torch.node_metadata(obj)
+            table = nodes.node_metadata(obj)
             if type(table) is dict:
                 found += [(Kind.ATTRIBUTE, f".metadata[{key_text(key)}]", value) for key, value in table.items()]
                 found.append((Kind.INTERNAL, ".metadata", table))

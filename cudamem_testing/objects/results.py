@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cudamem_testing.objects import static
+from cudamem_testing import static
 
 if TYPE_CHECKING:
     from cudamem_testing.objects.index import ReferrerIndex

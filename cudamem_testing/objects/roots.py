@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
-from cudamem_testing.objects import static
+from cudamem_testing import static
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.objects.names import clean, code_place, lru_name, type_word
 from cudamem_testing.objects.reference import Kind, Reference

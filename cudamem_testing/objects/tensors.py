@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cudamem_testing.objects import _torch, static
+import torch
+
+from cudamem_testing import static
+from cudamem_testing.torch_api import tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +32,18 @@ class Storage:
 
 def is_tensor(obj: object) -> bool:
     """Whether an object is truly a tensor (a class that lies about ``__class__`` is not)."""
-    return static.is_a(obj, _torch.TensorBase)
+    return static.is_a(obj, tensors.TensorBase)
+
+
+def is_module(obj: object) -> bool:
+    """Whether an object is truly an ``nn.Module``."""
+    return static.is_a(obj, torch.nn.Module)
 
 
 def storage_of(obj: object) -> Storage | None:
     """The tensor's (or storage object's) own storage; ``None`` where it has none that holds real bytes."""
-    with _torch.quiet():
-        found = _torch.storage(obj)
+    with tensors.quiet():
+        found = tensors.storage(obj)
     return None if found is None or found[1] == 0 else Storage(*found)
 
 
@@ -66,8 +74,8 @@ def carried_by(obj: object) -> list[tuple[Storage, object]]:
 
 def _inner(tensor: object, hollow: bool) -> list[object]:
     """Tensors inside a tensor; attributes count only where the tensor itself is hollow (a wrapper)."""
-    with _torch.quiet():
-        inner = [part for _, part in _torch.parts(tensor)]
+    with tensors.quiet():
+        inner = [part for _, part in tensors.parts(tensor)]
     if hollow and not inner:
         inner = [value for value in (static.instance_dict(tensor) or {}).values() if is_tensor(value)]
     return inner

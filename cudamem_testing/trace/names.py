@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
-from cudamem_testing.trace._torch import address_of, gradient_of, is_module, is_tensor
+from cudamem_testing.objects import is_module, is_tensor, storage_of
+from cudamem_testing.torch_api.tensors import grad, quiet
 from cudamem_testing.trace.graph import Name
 from cudamem_testing.trace.records import Storage, Trace
 
@@ -60,16 +61,17 @@ def named_tensors(name: str, value: object) -> Iterator[tuple[str, Any]]:
 
 def addresses(name: str, value: object, *, given: bool = False) -> list[Address]:
     """The addresses of every tensor in a value."""
-    return [Address(text, address_of(tensor), given) for text, tensor in named_tensors(name, value)]
+    return [Address(text, _place(tensor), given) for text, tensor in named_tensors(name, value)]
 
 
 def with_gradients(addressed: Iterable[Address], tensors: Iterable[Any]) -> Iterator[Address]:
     """The addresses, each followed by that of its tensor's gradient as it is now, if there is one."""
     for address, tensor in zip(addressed, tensors, strict=True):
         yield address
-        gradient = None if tensor is None else gradient_of(tensor)
+        with quiet():
+            gradient = None if tensor is None else grad(tensor)
         if gradient is not None:
-            yield Address(f"{address.text}.grad", address_of(gradient), False)
+            yield Address(f"{address.text}.grad", _place(gradient), False)
 
 
 def resolve(addressed: Iterable[Address], trace: Trace) -> tuple[Name, ...]:
@@ -83,6 +85,11 @@ def resolve(addressed: Iterable[Address], trace: Trace) -> tuple[Name, ...]:
         storage = None if not found else found[0] if address.given else found[-1]
         names.append(Name(address.text, storage, address.given))
     return tuple(names)
+
+
+def _place(tensor: object) -> tuple[str, int] | None:
+    storage = storage_of(tensor)
+    return None if storage is None else (storage.device, storage.address)
 
 
 def _numbered(name: str, parts: Iterable[object]) -> Iterator[tuple[str, object]]:

@@ -26,7 +26,7 @@ from types import FunctionType, TracebackType
 from typing import Any
 
 from cudamem_testing.guards import restore_python_profiler
-from cudamem_testing.trace._torch import (
+from cudamem_testing.torch_api import (
     disable_profiler,
     event_tree,
     finished_results,

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from cudamem_testing.guards import collector_paused
-from cudamem_testing.trace._torch import EventTypes, event_types, strided_bytes
+from cudamem_testing.torch_api import EventTypes, event_types, strided_bytes
 from cudamem_testing.trace.records import (
     Allocation,
     Argument,

@@ -67,12 +67,17 @@ class Allocator:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The package takes this allocator for torch's."""
+        ours = {
+            "bindings": lambda: self.bindings,
+            "cuda_initialized": lambda: self.initialized,
+            "cuda_device_count": lambda: len(self.cards),
+            "total_memory": lambda index: self.total,
+            "empty_cache": self.empty_cache,
+        }
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch_api, "bindings", lambda: self.bindings)
-            patch.setattr(torch_api, "cuda_initialized", lambda: self.initialized)
-            patch.setattr(torch_api, "cuda_device_count", lambda: len(self.cards))
-            patch.setattr(torch_api, "total_memory", lambda index: self.total)
-            patch.setattr(torch_api, "empty_cache", self.empty_cache)
+            for home in (torch_api, torch_api.cuda, torch_api.history):  # functions call those of their own module
+                for name in ours.keys() & vars(home).keys():
+                    patch.setattr(home, name, ours[name])
             yield
 
 

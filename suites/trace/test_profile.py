@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.profiler import profile
 
+from cudamem_testing.torch_api import profiler_is_running
 from cudamem_testing.trace import MemoryProfile, PythonCall, from_profile
-from cudamem_testing.trace._torch import profiler_is_running
 
 FLAGS = {"record_shapes": True, "profile_memory": True, "with_stack": True}
 

@@ -1,33 +1,13 @@
-"""Private calls of torch: there in this version, and missed with an answer where a version has none."""
+"""Calls for CUDA: there in this version, and missed with an answer where a build has none."""
 
 from __future__ import annotations
 
-import sys
-from importlib import metadata
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from cudamem_testing import torch_api
-
-
-def test_whether_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert torch_api.imported()
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(_C=None))  # halfway through its import
-    assert not torch_api.imported()
-    monkeypatch.delitem(sys.modules, "torch")
-    assert not torch_api.imported()
-
-
-def test_the_version_comes_from_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert torch_api.version() == metadata.version("torch")
-
-    def missing(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", missing)
-    assert torch_api.version() is None
 
 
 def test_before_cuda_is_initialised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +45,7 @@ def test_the_allocators_backend(
 
 def test_the_fraction_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
     bindings = SimpleNamespace()
-    monkeypatch.setattr(torch_api, "bindings", lambda: bindings)
+    monkeypatch.setattr(torch_api.cuda, "bindings", lambda: bindings)
     assert torch_api.memory_fraction(0) == 1.0
     bindings._cuda_getMemoryFraction = lambda index: 0.25 * (index + 1)
     assert torch_api.memory_fraction(1) == 0.5
@@ -73,15 +53,6 @@ def test_the_fraction_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
     bindings._cuda_setMemoryFraction = lambda fraction, index: asked.append((fraction, index))
     torch_api.set_memory_fraction(3, 0.125)
     assert asked == [(0.125, 3)]
-
-
-def test_the_profiler_of_this_torch_can_be_used() -> None:
-    assert torch_api.profiler_modules() == (torch.autograd.profiler, sys.modules["torch.autograd.profiler_legacy"])
-
-
-def test_a_torch_without_the_older_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("torch.autograd.profiler_legacy._enable_profiler_legacy")
-    assert torch_api.profiler_modules() is None
 
 
 @pytest.mark.gpu

@@ -1,15 +1,16 @@
-"""The private and low-level torch calls of this package.
+"""Tensors and storages, read without running code of their classes.
 
 All reads use the descriptors of ``torch._C.TensorBase`` with torch functions disabled: a tensor subclass's
 ``__torch_function__``, ``__torch_dispatch__`` or properties never run. Shape and device of a class that overrides
 ``__torch_dispatch__`` may be computed by that class, so they are not asked.
+
+Importing this module imports torch.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -17,11 +18,10 @@ from typing import Any
 import torch
 from torch._C import TensorBase
 
-from cudamem_testing.objects import static
+from cudamem_testing import static
 
 __all__ = ["TensorBase"]
 
-_SAVED_PREFIX = "_raw_saved_"
 _DEFAULT_DISPATCH = torch.Tensor.__torch_dispatch__
 _DISPATCH_HOOK = "__torch_dispatch__"
 _COMPRESSED = {
@@ -37,11 +37,6 @@ def quiet() -> AbstractContextManager[None]:
     """A context in which no ``__torch_function__`` of a class or mode runs (this thread only)."""
     context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
     return context
-
-
-def is_plain_literal(obj: object) -> bool:
-    """Whether ``str(obj)`` runs only torch's own C++: dtypes, devices, layouts."""
-    return any(type(obj) is kind for kind in (torch.dtype, torch.device, torch.layout))
 
 
 def overrides_dispatch(cls: type) -> bool:
@@ -150,90 +145,21 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
         return None
 
 
-def describe(tensor: object) -> str:
-    """``float32[1024, 1024] on cuda:0`` with what is special: subclass, view, sparse, fake, meta."""
-    cls = type(tensor)
-    with quiet():
-        try:
-            dtype = str(field(tensor, "dtype")).removeprefix("torch.")
-            if overrides_dispatch(cls):
-                return f"{static.class_name(cls)} {dtype}"
-            layout = field(tensor, "layout")
-            nested = field(tensor, "is_nested")
-            shape = "[nested]" if nested else f"[{', '.join(map(str, field(tensor, 'shape')))}]"
-            text = f"{dtype}{shape} on {field(tensor, 'device')}"
-            if layout is not torch.strided:
-                text = f"{str(layout).removeprefix('torch.').removeprefix('_')} {text}"
-            whole = base(tensor)
-            if whole is not None and not nested:
-                text += f", view of [{', '.join(map(str, field(whole, 'shape')))}]"
-        except RuntimeError:
-            return static.class_name(cls)
-    return text if cls is torch.Tensor else f"{static.class_name(cls)} {text}"
+class StoredMemory:
+    """Tells whether a storage still lives, without keeping its bytes; a Python weak reference would not see C++."""
 
+    __slots__ = ("_weak",)
 
-def is_node_type(cls: type) -> bool:
-    """Whether a class is an autograd node: a C++ one (``MulBackward0``) or a custom function's."""
-    if not static.is_heap_type(cls):
-        return type(static.class_dict(cls).get("next_functions")) is types.GetSetDescriptorType
-    return any(base is torch._C._FunctionBase for base in static.mro(cls))
+    def __init__(self, carrier: Any) -> None:
+        """``carrier`` is a storage, or a tensor that has one."""
+        with torch._C.DisableTorchFunction():
+            storage = torch._C.TensorBase.untyped_storage(carrier) if static.is_a(carrier, TensorBase) else carrier
+            self._weak: Any = torch.UntypedStorage._weak_ref(storage)
 
+    @property
+    def gone(self) -> bool:
+        """Whether it was freed."""
+        return bool(torch.UntypedStorage._expired(self._weak))
 
-def is_module(obj: object) -> bool:
-    """Whether an object is an ``nn.Module``."""
-    return static.is_a(obj, torch.nn.Module)
-
-
-def _node_field(node: object, name: str) -> object:
-    for cls in static.mro(type(node)):
-        descriptor = static.class_dict(cls).get(name)
-        if type(descriptor) is types.GetSetDescriptorType:
-            try:
-                return types.GetSetDescriptorType.__get__(descriptor, node)
-            except (RuntimeError, AttributeError):  # its saved tensors were freed by backward
-                return None
-    return None
-
-
-def next_nodes(node: object) -> Iterator[object]:
-    """The nodes that a node's gradients flow to."""
-    found = _node_field(node, "next_functions")
-    if type(found) is tuple:
-        yield from (pair[0] for pair in found if pair[0] is not None)
-
-
-def node_metadata(node: object) -> object:
-    """The metadata dictionary of a node; reading it creates an empty one."""
-    return _node_field(node, "metadata")
-
-
-def node_variable(node: object) -> object:
-    """The parameter that an ``AccumulateGrad`` node adds to, else ``None``."""
-    return _node_field(node, "variable")
-
-
-def saved_names(cls: type) -> tuple[str, ...]:
-    """Names of the fields that hold a node's saved tensors, for ``saved``."""
-    return tuple(
-        name
-        for base in static.mro(cls)
-        for name, descriptor in static.class_dict(base).items()
-        if name.startswith(_SAVED_PREFIX) and type(descriptor) is types.GetSetDescriptorType
-    )
-
-
-def saved(node: object, names: tuple[str, ...] | None = None) -> Iterator[tuple[str, object]]:
-    """What a node saved for backward: tensors, or what a pack hook made of them. No unpack hook runs."""
-    for name in saved_names(type(node)) if names is None else names:
-        found = _node_field(node, name)
-        if found is None:
-            continue
-        label = name.removeprefix(_SAVED_PREFIX)
-        several = type(found) is tuple
-        for index, variable in enumerate(found if several else (found,)):  # type: ignore[arg-type, var-annotated]
-            try:
-                value = variable.data
-            except (RuntimeError, AttributeError):
-                continue
-            if value is not None:
-                yield (f"{label}[{index}]" if several else label), value
+    def __del__(self) -> None:
+        torch.UntypedStorage._free_weak_ref(self._weak)  # type: ignore[no-untyped-call]

@@ -1,0 +1,103 @@
+"""Every private torch call of the package, found by feature and never by version.
+
+torch is imported only inside functions, so that a run without torch stays without it; the two modules that read live
+objects, :mod:`.tensors` and :mod:`.nodes`, import it and are for code that runs only where it is there. Where a
+function is gone, the caller gets ``None`` (or an empty answer) and says in a note what is then unknown.
+
+| call | first seen | when it is gone |
+| --- | --- | --- |
+| ``torch._C._cuda_memoryStats`` | 1.4 | no CUDA counters |
+| ``torch._C._cuda_resetPeakMemoryStats`` | 1.4 | no CUDA peaks |
+| ``torch._C._cuda_resetAccumulatedMemoryStats`` | 1.4 | counts restart when a test resets them |
+| ``torch._C._accelerator_getDeviceStats`` and resets | 2.9 | nothing: tests cannot call them either |
+| ``torch._C._cuda_setMemoryFraction`` / ``_cuda_getMemoryFraction`` | 1.8 / 2.8 | hard limits end with no limit |
+| ``torch.cuda.memory._record_memory_history``, ``_snapshot`` | 2.1 | no stacks, no live at the peak |
+| ``torch._C._cuda_isHistoryEnabled`` | 2.1 | a history of the user's is not noticed before the session |
+| ``torch._C._cuda_attach_out_of_memory_observer`` | 2.0 | out of memory is told after unwinding, without stacks |
+| ``torch._C._cuda_hostMemoryStats`` | 2.6 | pinned host memory is not measured |
+| ``torch._C._cuda_clearCublasWorkspaces`` | 1.13 | a library's workspace shows as memory held by C++ |
+| ``torch.cuda._lazy_call`` | 1.0 | the history begins with the test after the first use of CUDA |
+| ``torch.autograd.profiler_legacy._enable_profiler_legacy`` and its kin | 1.8 | no CPU fallback without a compiler |
+| ``experimental_event_tree()`` of a profile, classes of ``torch._C._profiler`` | 1.13 | no data flow |
+| ``torch._C._jit_get_schemas_for_operator`` | 1.0 | no data flow |
+| ``torch._C.TensorBase``, ``DisableTorchFunction``, ``StorageBase`` | 1.9 | no holders, no cycles |
+| ``_raw_saved_*`` of autograd's nodes | 1.9 | what they saved is held by C++ |
+
+PYTEST_DONT_REWRITE
+"""
+
+from cudamem_testing.torch_api.cuda import (
+    allocator_backend,
+    capturing,
+    clear_workspaces,
+    cuda_device_count,
+    cuda_function,
+    cuda_initialized,
+    empty_cache,
+    memory_fraction,
+    ran_out_of_memory,
+    set_memory_fraction,
+    synchronize,
+    total_memory,
+    when_cuda_starts,
+    workspace_sizes,
+)
+from cudamem_testing.torch_api.history import (
+    Stats,
+    history_enabled,
+    history_starter,
+    observe_out_of_memory,
+    snapshot,
+    stop_history,
+)
+from cudamem_testing.torch_api.operators import operator_schemas
+from cudamem_testing.torch_api.process import bindings, imported, version
+from cudamem_testing.torch_api.profiler import (
+    EventTypes,
+    disable_profiler,
+    event_tree,
+    event_types,
+    finished_results,
+    memory_profiler_config,
+    new_profiler,
+    profiler_is_running,
+    profiler_modules,
+    strided_bytes,
+)
+
+__all__ = [
+    "EventTypes",
+    "Stats",
+    "allocator_backend",
+    "bindings",
+    "capturing",
+    "clear_workspaces",
+    "cuda_device_count",
+    "cuda_function",
+    "cuda_initialized",
+    "disable_profiler",
+    "empty_cache",
+    "event_tree",
+    "event_types",
+    "finished_results",
+    "history_enabled",
+    "history_starter",
+    "imported",
+    "memory_fraction",
+    "memory_profiler_config",
+    "new_profiler",
+    "observe_out_of_memory",
+    "operator_schemas",
+    "profiler_is_running",
+    "profiler_modules",
+    "ran_out_of_memory",
+    "set_memory_fraction",
+    "snapshot",
+    "stop_history",
+    "strided_bytes",
+    "synchronize",
+    "total_memory",
+    "version",
+    "when_cuda_starts",
+    "workspace_sizes",
+]

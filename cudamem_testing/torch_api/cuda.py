@@ -1,0 +1,142 @@
+"""CUDA's caching allocator: cards, limits, workspaces. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cudamem_testing.torch_api.process import bindings
+
+
+def cuda_device_count() -> int:
+    """Visible CUDA devices; asks NVML first and initialises nothing."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def cuda_initialized() -> bool:
+    """Whether something has initialised CUDA in this process."""
+    import torch
+
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def allocator_backend() -> str:
+    """``native`` or ``cudaMallocAsync``, ``pluggable`` for somebody's own; ``cpu`` in a build without CUDA."""
+    import torch
+
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        return "cpu"
+    try:
+        return str(torch.cuda.get_allocator_backend())
+    except (AttributeError, RuntimeError):
+        return "pluggable"
+
+
+def cuda_function(name: str) -> Callable[..., Any] | None:
+    """The function ``name`` of ``torch._C``, or ``None`` where this build has none."""
+    return getattr(bindings(), name, None)
+
+
+def total_memory(index: int) -> int:
+    """Bytes of memory on the card; initialises CUDA."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(index).total_memory)
+
+
+def empty_cache() -> None:
+    """Give cached segments back to the driver; nothing before CUDA is initialised."""
+    import torch
+
+    torch.cuda.empty_cache()
+
+
+def memory_fraction(index: int) -> float:
+    """The fraction of the card that the process may take; all of it, torch's default, where torch cannot tell."""
+    get = cuda_function("_cuda_getMemoryFraction")
+    try:
+        fraction = 1.0 if get is None else float(get(index))
+    except RuntimeError:  # cudaMallocAsync does not keep it
+        return 1.0
+    return fraction if 0.0 <= fraction <= 1.0 else 1.0  # or answers with whatever lies there
+
+
+def set_memory_fraction(index: int, fraction: float) -> None:
+    """Limit what the process may reserve on the card."""
+    set_ = cuda_function("_cuda_setMemoryFraction")
+    if set_ is None:
+        raise RuntimeError("this build of torch cannot limit CUDA memory (torch._C._cuda_setMemoryFraction is missing)")
+    set_(fraction, index)
+
+
+def synchronize(index: int) -> None:
+    """Wait for a card, unless a stream of this thread is capturing: then waiting would break the capture."""
+    import torch
+
+    if not capturing():
+        torch.cuda.synchronize(index)
+
+
+def capturing() -> bool:
+    """Whether the current stream is capturing a CUDA graph."""
+    import torch
+
+    return cuda_initialized() and bool(torch.cuda.is_current_stream_capturing())
+
+
+def clear_workspaces() -> None:
+    """Free cuBLAS workspaces and collect CUDA memory that was shared with other processes."""
+    import torch
+
+    clear = cuda_function("_cuda_clearCublasWorkspaces")
+    if clear is not None:
+        clear()
+    torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+
+
+def workspace_sizes(index: int) -> frozenset[int]:
+    """Bytes of the workspaces that cuBLAS and cuBLASLt take from the allocator, for each thread and stream.
+
+    From the environment variables that set them, else torch's defaults by the card's compute capability.
+    """
+    import os
+
+    import torch
+
+    written = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+    parts = [part for part in written.split(":") if part]
+    if len(parts) >= 2 and len(parts) % 2 == 0 and all(part.isdecimal() for part in parts):
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        blas = sum(int(size) * int(number) for size, number in pairs) * 1024
+    else:
+        hopper_or_later = torch.cuda.get_device_capability(index)[0] >= 9
+        blas = 4096 * 8 * 1024 if hopper_or_later else (4096 * 2 + 16 * 8) * 1024
+    light = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
+    sizes = {blas, int(light) * 1024} if light.isdecimal() else {blas, 1024 * 1024, 32 * 1024 * 1024}
+    return frozenset(sizes - {0})
+
+
+def when_cuda_starts(action: Callable[[], None]) -> None:
+    """Run ``action`` once CUDA is initialised, or now if it is."""
+    import torch
+
+    torch.cuda._lazy_call(action)  # type: ignore[no-untyped-call]
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception, or one that it was raised from, is torch's out-of-memory error."""
+    import torch
+
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        one = chain.pop()
+        if one is None or id(one) in seen:
+            continue
+        if isinstance(one, torch.OutOfMemoryError):
+            return True
+        seen.add(id(one))
+        chain += [one.__cause__, one.__context__]
+    return False

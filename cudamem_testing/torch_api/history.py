@@ -1,0 +1,55 @@
+"""The allocator's history: which line allocated, and what happened before an error. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cudamem_testing.torch_api.cuda import cuda_function, cuda_initialized
+
+Stats = dict[str, Any]
+
+
+def history_enabled() -> bool:
+    """Whether somebody keeps the allocator's history."""
+    enabled = cuda_function("_cuda_isHistoryEnabled")
+    return enabled is not None and cuda_initialized() and bool(enabled())
+
+
+def history_starter(max_entries: int) -> Callable[[], None]:
+    """What starts the allocator's history anew: Python stacks of allocations, at most ``max_entries`` events a card."""
+    import inspect
+    from functools import partial
+
+    import torch
+
+    record = torch.cuda.memory._record_memory_history
+    wanted = {"context": "alloc", "stacks": "python", "max_entries": max_entries, "clear_history": True}
+    known = inspect.signature(record).parameters
+    return partial(record, "all", **{name: value for name, value in wanted.items() if name in known})
+
+
+def stop_history() -> None:
+    """Stop the allocator's history."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def snapshot() -> Stats:
+    """The allocator's segments, blocks and events on all cards."""
+    import torch
+
+    return dict(torch.cuda.memory._snapshot())
+
+
+def observe_out_of_memory(observer: Callable[[int, int, int, int], None]) -> bool:
+    """Have ``observer(device, requested, allowed, free)`` called before an out-of-memory error unwinds (bytes).
+
+    It stays for the life of the process: torch offers no way to take it out.
+    """
+    attach = cuda_function("_cuda_attach_out_of_memory_observer")
+    if attach is None:
+        return False
+    attach(observer)
+    return True

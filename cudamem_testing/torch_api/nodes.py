@@ -1,0 +1,81 @@
+"""Nodes of autograd graphs: what they lead to, and what they saved.
+
+Saved tensors are read through ``_raw_saved_*`` only: the plain names run unpack hooks.
+
+Importing this module imports torch.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+
+import torch
+
+from cudamem_testing import static
+
+_SAVED_PREFIX = "_raw_saved_"
+
+
+def is_node_type(cls: type) -> bool:
+    """Whether a class is an autograd node: a C++ one (``MulBackward0``) or a custom function's."""
+    if not static.is_heap_type(cls):
+        return type(static.class_dict(cls).get("next_functions")) is types.GetSetDescriptorType
+    return any(base is torch._C._FunctionBase for base in static.mro(cls))
+
+
+def next_nodes(node: object) -> Iterator[object]:
+    """The nodes that a node's gradients flow to."""
+    found = _node_field(node, "next_functions")
+    if type(found) is tuple:
+        yield from (pair[0] for pair in found if pair[0] is not None)
+
+
+def node_metadata(node: object) -> object:
+    """The metadata dictionary of a node; reading it creates an empty one."""
+    return _node_field(node, "metadata")
+
+
+def node_variable(node: object) -> object:
+    """The parameter that an ``AccumulateGrad`` node adds to, else ``None``."""
+    return _node_field(node, "variable")
+
+
+def saved_names(cls: type) -> tuple[str, ...]:
+    """Names of the fields that hold a node's saved tensors, for ``saved``."""
+    return tuple(
+        name
+        for base in static.mro(cls)
+        for name, descriptor in static.class_dict(base).items()
+        if name.startswith(_SAVED_PREFIX) and type(descriptor) is types.GetSetDescriptorType
+    )
+
+
+def saved(node: object, names: tuple[str, ...] | None = None) -> Iterator[tuple[str, object]]:
+    """What a node saved for backward: tensors, or what a pack hook made of them. No unpack hook runs."""
+    for name in saved_names(type(node)) if names is None else names:
+        found = _node_field(node, name)
+        if found is None:
+            continue
+        label = name.removeprefix(_SAVED_PREFIX)
+        several = type(found) is tuple
+        for index, variable in enumerate(found if several else (found,)):  # type: ignore[arg-type, var-annotated]
+            try:
+                value = variable.data
+            except (RuntimeError, AttributeError):
+                continue
+            if value is not None:
+                yield (f"{label}[{index}]" if several else label), value
+
+
+def _node_field(node: object, name: str) -> object:
+    for cls in static.mro(type(node)):
+        descriptor = static.class_dict(cls).get(name)
+        if type(descriptor) is types.GetSetDescriptorType:
+            try:
+                return types.GetSetDescriptorType.__get__(descriptor, node)
+            except (RuntimeError, AttributeError):  # its saved tensors were freed by backward
+                return None
+    return None

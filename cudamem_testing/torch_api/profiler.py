@@ -1,0 +1,120 @@
+"""The profiler: recording, and the events that it hands out. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def profiler_modules() -> tuple[ModuleType, ModuleType] | None:
+    """The profiler of torch and its older sibling, if they have the functions that start and stop a recording."""
+    from torch.autograd import profiler, profiler_legacy
+
+    newer, older = ("_prepare_profiler", "_enable_profiler"), ("_enable_profiler_legacy", "_disable_profiler_legacy")
+    found = all(hasattr(profiler, name) for name in newer) and all(hasattr(profiler_legacy, name) for name in older)
+    return (profiler, profiler_legacy) if found else None
+
+
+def memory_profiler_config() -> Any:
+    """What the older profiler is started with to record memory."""
+    from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+
+    return ProfilerConfig(
+        ProfilerState.CPU,
+        False,  # shapes
+        True,  # memory
+        False,  # stacks
+        False,  # flops
+        False,  # modules
+        _ExperimentalConfig(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EventTypes:
+    """The classes by which the reader tells the profiler's events apart (``type(event.extra_fields)``).
+
+    Asking an event for its ``tag`` builds an enum member and costs as much as the fields themselves; their class says
+    the same for nothing. Tests of the reader pass classes of their own.
+    """
+
+    operator: type
+    allocation: type
+    out_of_memory: type
+    python_call: type
+    builtin_call: type
+    tensor: type
+
+
+@lru_cache(maxsize=1)
+def event_types() -> EventTypes:
+    """The classes of the installed torch."""
+    from torch._C import _profiler as profiler
+
+    return EventTypes(
+        operator=profiler._ExtraFields_TorchOp,
+        allocation=profiler._ExtraFields_Allocation,
+        out_of_memory=profiler._ExtraFields_OutOfMemory,
+        python_call=profiler._ExtraFields_PyCall,
+        builtin_call=profiler._ExtraFields_PyCCall,
+        tensor=profiler._TensorMetadata,
+    )
+
+
+def new_profiler() -> Any:
+    """A ``torch.profiler.profile`` with every flag that the analysis needs, recording what the CPU issues.
+
+    Allocators of all devices report to it; recording kernels as well would only cost time.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    return profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True, with_stack=True)
+
+
+def profiler_is_running() -> bool:
+    """Whether any profiler records in this process: on this thread, or started by another one."""
+    import torch
+    from torch.autograd import profiler
+
+    return bool(torch._C._autograd._profiler_enabled()) or bool(getattr(profiler, "_is_profiler_enabled", False))
+
+
+def disable_profiler() -> None:
+    """Stop whatever profiler records on this thread and drop what it has; nothing when none does."""
+    import torch
+
+    if torch._C._autograd._profiler_enabled():
+        torch._C._autograd._disable_profiler()
+
+
+def finished_results(profile: Any) -> Any:
+    """What a stopped profiler recorded, or ``None`` while it runs or before it ran.
+
+    Takes a ``torch.profiler.profile`` or the ``torch.autograd.profiler.profile`` inside it.
+    """
+    inner = getattr(profile, "profiler", profile)
+    return getattr(inner, "kineto_results", None)
+
+
+def event_tree(results: Any) -> Sequence[Any]:
+    """The roots of the event tree, one or more a thread, each with its children in order of time."""
+    roots: Sequence[Any] = results.experimental_event_tree()
+    return roots
+
+
+def strided_bytes(tensor: Any) -> int:
+    """Bytes from a tensor's first to its last element, as the profiler saw sizes and strides; 0 unless strided.
+
+    The offset is not recorded: what lies before the first element of a view is not counted.
+    """
+    import torch
+
+    if tensor.layout is not torch.strided:
+        return 0
+    extent = max((size * stride for size, stride in zip(tensor.sizes, tensor.strides, strict=True)), default=1)
+    return int(extent) * int(tensor.dtype.itemsize)

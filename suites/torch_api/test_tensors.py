@@ -1,0 +1,50 @@
+"""Tensors and storages, read without running code of their classes; what reads whole objects is tested with these."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cudamem_testing.torch_api import tensors
+
+
+def test_a_storage_is_watched_and_not_kept() -> None:
+    tensor = torch.ones(4)
+    storage = tensor.untyped_storage()
+    watched = tensors.StoredMemory(tensor), tensors.StoredMemory(storage)
+    del tensor
+    assert [memory.gone for memory in watched] == [False, False]
+    del storage
+    assert [memory.gone for memory in watched] == [True, True]
+
+
+def test_what_only_a_node_of_autograd_holds_is_not_gone() -> None:
+    weight = torch.ones(4, requires_grad=True)
+    factor = torch.full((4,), 2.0)
+    watched = tensors.StoredMemory(factor)
+    product = weight * factor
+    del factor
+    assert not watched.gone
+    product.sum().backward()
+    assert watched.gone
+
+
+def test_a_lazily_cloned_tensor_is_not_copied_by_looking() -> None:
+    tensor = torch.ones(4)
+    clone = torch._lazy_clone(tensor)
+    with tensors.quiet():
+        addresses = {tensors.storage(one)[1] for one in (tensor, clone)}
+    assert len(addresses) == 1
+    assert torch._C._is_cow_tensor(clone)
+
+
+def test_a_gradient_is_read_only_where_asking_cannot_warn(recwarn: pytest.WarningsRecorder) -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    inner = leaf * 2
+    kept = leaf * 3
+    kept.retain_grad()
+    (inner.sum() + kept.sum()).backward()
+    with tensors.quiet():
+        found = [tensors.grad(one) for one in (leaf, inner, kept)]
+    assert found == [leaf.grad, None, kept.grad]
+    assert [*recwarn] == []
