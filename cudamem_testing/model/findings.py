@@ -32,6 +32,17 @@ class Severity(str, Enum):
     NOTE = "note"
 
 
+class Standing(str, Enum):
+    """How a finding stands to what is known of its cause."""
+
+    #: It is on record: a note.
+    KNOWN = "known"
+    #: Its cause is on record with less.
+    LARGER = "larger than known"
+    #: A cache that was filled for the first time in this process.
+    FIRST_USE = "first use"
+
+
 class Verdict(str, Enum):
     """Why a finding is what it is; leaks and cycles say why a block lives, limits which side was broken.
 
@@ -61,6 +72,7 @@ class Finding:
     ``bytes`` is what it is about: the excess of a budget, the retained bytes of a leak; ``None`` where it is not
     a number of bytes. ``allocated`` is the line that allocated, ``holder`` the chain of references that holds,
     ``cause`` what findings are grouped by. ``message`` is its first line for people, ``details`` the lines below.
+    ``standing`` is ``None`` where nothing is known of its cause.
     """
 
     kind: Kind
@@ -73,6 +85,7 @@ class Finding:
     holder: str | None = None
     cause: str | None = None
     details: tuple[str, ...] = ()
+    standing: Standing | None = None
 
     def __str__(self) -> str:
         return "\n".join((self.message, *self.details))

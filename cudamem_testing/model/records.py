@@ -93,6 +93,12 @@ class RunRecord:
     unenforced: dict[str, int] = field(default_factory=dict)
     ledger: tuple[LedgerEntry, ...] = ()
 
+    @property
+    def all_findings(self) -> list[tuple[str, Finding]]:
+        """Every finding with the id of its test; an empty id for the run's own."""
+        found = [(test.nodeid, finding) for test in self.tests for finding in test.findings]
+        return found + [("", finding) for finding in self.findings]
+
     def test(self, name: str) -> TestRecord:
         """The last record of the test whose id ends with ``name``.
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cudamem_testing.model.causes import Cause, causes
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.shape import REPORT
@@ -49,6 +50,7 @@ def run_to_json(run: RunRecord) -> Json:
         "run": {
             "fixtures": [fixture_to_json(fixture) for fixture in run.fixtures],
             "findings": [finding_to_json(finding) for finding in run.findings],
+            "causes": [cause_to_json(cause) for cause in causes(run)],
             "ledger": [ledger_to_json(entry) for entry in run.ledger],
             "notes": list(run.notes),
             "unenforced": dict(run.unenforced),
@@ -131,6 +133,22 @@ def ledger_from_json(data: Mapping[str, Any]) -> LedgerEntry:
     return LedgerEntry(data["device"], data["owner"], data["bytes"], data["blocks"])
 
 
+def cause_to_json(cause: Cause) -> Json:
+    """The findings of one cause taken together; they stand whole at their tests, so nobody reads this back."""
+    return {
+        "cause": cause.text,
+        "device": cause.device,
+        "kind": cause.kind.value,
+        "verdict": cause.verdict.value,
+        "severity": cause.severity.value,
+        "standing": None if cause.standing is None else cause.standing.value,
+        "bytes": cause.bytes,
+        "largest": cause.largest,
+        "findings": cause.findings,
+        "tests": list(cause.tests),
+    }
+
+
 def window_to_json(window: Window) -> Json:
     """One window on one device; ``null`` is unknown."""
     values: Json = {"name": window.name, "device": str(window.device)}
@@ -158,6 +176,7 @@ def finding_to_json(finding: Finding) -> Json:
         "cause": finding.cause,
         "message": finding.message,
         "details": list(finding.details),
+        "standing": None if finding.standing is None else finding.standing.value,
     }
 
 
@@ -174,4 +193,5 @@ def finding_from_json(data: Mapping[str, Any]) -> Finding:
         holder=data.get("holder"),
         cause=data.get("cause"),
         details=tuple(data.get("details", ())),
+        standing=None if data.get("standing") is None else Standing(data["standing"]),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.findings import Kind, Severity, Verdict
+from cudamem_testing.model.findings import Kind, Severity, Standing, Verdict
 
 Shape = Callable[[object, str], None]
 _NAMES: dict[type, str] = {
@@ -107,6 +107,7 @@ FINDING = fields(
         "device": parsed(Device.parse, nullable=True),
         **dict.fromkeys(("allocated", "holder", "cause"), TEXT_OR_NULL),
         "details": TEXTS,
+        "standing": parsed(Standing, nullable=True),
     },
 )
 TEST = fields(

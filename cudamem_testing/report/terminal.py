@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from cudamem_testing.model.blocks import count
-from cudamem_testing.model.findings import Finding, Severity
+from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.windows import Window
@@ -60,7 +60,7 @@ def _counts(window: Window) -> bool:
 def finding_lines(run: RunRecord) -> list[str]:
     """One line for each kind of finding that fails or warns."""
     where: dict[tuple[str, str, str], list[str]] = {}
-    for nodeid, finding in all_findings(run):
+    for nodeid, finding in run.all_findings:
         if finding.severity is not Severity.NOTE:
             key = (finding.severity.value, finding.kind.value, finding.verdict.value)
             where.setdefault(key, []).append(nodeid)
@@ -71,12 +71,6 @@ def finding_lines(run: RunRecord) -> list[str]:
         places = ([count(tests, "test")] if tests else []) + (["the run itself"] if "" in nodeids else [])
         lines.append(f"{kind}: {count(len(nodeids), 'finding')} ({verdict}{warning}) in {' and '.join(places)}")
     return lines
-
-
-def all_findings(run: RunRecord) -> list[tuple[str, Finding]]:
-    """Every finding with the id of its test; an empty id for the run's own."""
-    found = [(test.nodeid, finding) for test in run.tests for finding in test.findings]
-    return found + [("", finding) for finding in run.findings]
 
 
 def total_line(run: RunRecord, measured: Sequence[TestRecord]) -> str:

@@ -8,7 +8,8 @@ import os
 import secrets
 import shutil
 import stat
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
@@ -38,6 +39,43 @@ def replace_file(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def change_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> bool:
+    """Replace a file by what a function makes of its content; whether that was something else.
+
+    The function gets ``None`` for a file that does not exist, and gives ``None`` to leave it so. Other processes of
+    this machine that change a file of the same folder wait for each other, so that none loses what another added.
+
+    Raises:
+        OSError: it cannot be read or written; the old file is untouched. What the function raises passes as well.
+    """
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(target.parent):
+        old = target.read_bytes() if target.exists() else None
+        new = change(old)
+        if new is None or new == old:
+            return False
+        replace_file(target, new)
+        return True
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock between processes; where there is none (Windows, some network file systems), nothing."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def shown(path: Path) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.schema import (
@@ -52,7 +52,19 @@ RUN = RunRecord(
         ),
     ),
     (FixtureRecord("model", "session", "test_a.py::test_b[x]", (Window("setup of fixture 'model'", CARD),)),),
-    (Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.WARN, "of the run"),),
+    (
+        Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.WARN, "of the run"),
+        Finding(
+            Kind.LEAK,
+            Verdict.REACHABLE,
+            Severity.FAIL,
+            "cudamem: more",
+            512,
+            CARD,
+            cause="leak | reachable | a.py::f",
+            standing=Standing.LARGER,
+        ),
+    ),
     ("written",),
     {"cuda:1 is not measured here": 2},
     (LedgerEntry("cuda:0", "test_a.py::test_b[x]", 512, 1),),
@@ -115,6 +127,7 @@ DOCUMENT = {
                     "cause": "budget peak at most",
                     "message": "cudamem: too much",
                     "details": ["start 1 B"],
+                    "standing": None,
                 }
             ],
             "budget_used": 1.5,
@@ -142,6 +155,34 @@ DOCUMENT = {
                 "cause": None,
                 "message": "of the run",
                 "details": [],
+                "standing": None,
+            },
+            {
+                "kind": "leak",
+                "verdict": "reachable",
+                "severity": "fail",
+                "bytes": 512,
+                "device": "cuda:0",
+                "allocated": None,
+                "holder": None,
+                "cause": "leak | reachable | a.py::f",
+                "message": "cudamem: more",
+                "details": [],
+                "standing": "larger than known",
+            },
+        ],
+        "causes": [
+            {
+                "cause": "leak | reachable | a.py::f",
+                "device": "cuda",
+                "kind": "leak",
+                "verdict": "reachable",
+                "severity": "fail",
+                "standing": "larger than known",
+                "bytes": 512,
+                "largest": 512,
+                "findings": 1,
+                "tests": [],
             }
         ],
         "ledger": [{"device": "cuda:0", "owner": "test_a.py::test_b[x]", "bytes": 512, "blocks": 1}],
@@ -167,7 +208,7 @@ def test_the_smallest_report() -> None:
         "kind": "report",
         "environment": {"devices": [], "torch": None, "allocator": None},
         "tests": [],
-        "run": {"fixtures": [], "findings": [], "ledger": [], "notes": [], "unenforced": {}},
+        "run": {"fixtures": [], "findings": [], "causes": [], "ledger": [], "notes": [], "unenforced": {}},
     }
     assert run_from_json(found) == RunRecord()
 
@@ -218,6 +259,7 @@ FINDINGS = st.builds(
     st.one_of(st.none(), DEVICES),
     *[st.one_of(st.none(), TEXT)] * 3,
     TEXTS,
+    st.one_of(st.none(), st.sampled_from(Standing)),
 )
 
 
