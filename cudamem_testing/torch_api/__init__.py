@@ -20,6 +20,7 @@ function is gone, the caller gets ``None`` (or an empty answer) and says in a no
 | ``torch.autograd.profiler_legacy._enable_profiler_legacy`` and its kin | 1.8 | no CPU fallback without a compiler |
 | ``experimental_event_tree()`` of a profile, classes of ``torch._C._profiler`` | 1.13 | no data flow |
 | ``torch._C._jit_get_schemas_for_operator`` | 1.0 | no data flow |
+| ``torch._C._dispatch_has_computed_kernel_for_dispatch_key`` | 1.9 | operators are told apart by name alone |
 | ``torch._C.TensorBase``, ``DisableTorchFunction``, ``StorageBase`` | 1.9 | no holders, no cycles |
 | ``_raw_saved_*`` of autograd's nodes | 1.9 | what they saved is held by C++ |
 
@@ -50,7 +51,7 @@ from cudamem_testing.torch_api.history import (
     snapshot,
     stop_history,
 )
-from cudamem_testing.torch_api.operators import operator_schemas
+from cudamem_testing.torch_api.operators import has_kernel, operator_schemas
 from cudamem_testing.torch_api.process import bindings, imported, version
 from cudamem_testing.torch_api.profiler import (
     EventTypes,
@@ -80,6 +81,7 @@ __all__ = [
     "event_tree",
     "event_types",
     "finished_results",
+    "has_kernel",
     "history_enabled",
     "history_starter",
     "imported",

@@ -15,3 +15,24 @@ def operator_schemas(name: str) -> tuple[Any, ...]:
         return tuple(torch._C._jit_get_schemas_for_operator(name))
     except RuntimeError:  # a name that cannot be an operator's, such as "a::b::c d"
         return ()
+
+
+def has_kernel(name: str, device: str) -> bool | None:
+    """Whether an operator can run on a kind of device (``cpu``, ``cuda``); ``None`` for what is no operator.
+
+    Kernels are known where they were built: a torch for CPUs has none of CUDA's. Overloads with ``out=`` are not
+    asked, for these are made from the others and claim every device.
+    """
+    import torch
+
+    asked = [
+        torch._C._dispatch_has_computed_kernel_for_dispatch_key(_full_name(schema), device.upper())
+        for schema in operator_schemas(name)
+        if not any(argument.is_out for argument in schema.arguments)
+        and torch._C._dispatch_has_kernel(_full_name(schema))
+    ]
+    return any(asked) if asked else None
+
+
+def _full_name(schema: Any) -> str:
+    return str(schema.name) + (f".{schema.overload_name}" if schema.overload_name else "")

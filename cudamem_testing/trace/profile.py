@@ -33,6 +33,7 @@ from cudamem_testing.torch_api import (
     new_profiler,
     profiler_is_running,
 )
+from cudamem_testing.trace.expect import Expectations
 from cudamem_testing.trace.graph import DataFlow, data_flow
 from cudamem_testing.trace.names import Address, addresses, named_tensors, resolve, with_gradients
 from cudamem_testing.trace.reader import read_events
@@ -42,7 +43,7 @@ _FLAGS = ("record_shapes", "profile_memory", "with_stack")
 _ESSENTIAL = _FLAGS[:2]
 
 
-class MemoryProfile:
+class MemoryProfile(Expectations):
     """One recording and its analysis.
 
     Use it once: as a context manager, or by calling it with a function and its arguments. Threads that the code starts

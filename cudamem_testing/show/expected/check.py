@@ -3,7 +3,7 @@
 PYTEST_DONT_REWRITE
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,6 +27,7 @@ def assert_text(
     argument: str = "expected",
     depth: int = 1,
     session: Session | None = None,
+    remark: Callable[[str], str] | None = None,
 ) -> None:
     """Check `actual` against the text written at a call.
 
@@ -40,6 +41,7 @@ def assert_text(
         argument: the name of the parameter that takes the literal.
         depth: which call holds the literal; 1 is the call of this function, 2 the call of its caller.
         session: the run; by default the current session, and without one texts are only compared.
+        remark: asked when the texts differ, with the expected one: what else the message is to say, or ``""``.
 
     Raises:
         TextMismatchError: the texts differ.
@@ -49,7 +51,7 @@ def assert_text(
     """
     __tracebackhide__ = True
     at = CallSite.of_caller(depth, argument=argument)
-    check(actual, expected, at=at, key=key, session=session)
+    check(actual, expected, at=at, key=key, session=session, remark=remark)
 
 
 def check(
@@ -59,6 +61,7 @@ def check(
     at: CallSite,
     key: str | None = None,
     session: Session | None = None,
+    remark: Callable[[str], str] | None = None,
 ) -> None:
     """Check `actual` against the text written at `at`; see `assert_text`."""
     __tracebackhide__ = True
@@ -79,8 +82,10 @@ def check(
         return
     kind: type[TextMismatchError] = NotAcceptedError if accept else TextMismatchError
     kept = place.file if isinstance(place, SideFile) and wanted is not given else None
+    lines = [*_problem(text, wanted, expected, key, at, kept)]
+    more = remark(canonical(wanted)) if remark is not None and wanted is not None else ""
     raise kind(
-        "\n".join([*_problem(text, wanted, expected, key, at, kept), f"not accepted: {obstacle}" if accept else HOW]),
+        "\n".join([*lines, *filter(None, [more]), f"not accepted: {obstacle}" if accept else HOW]),
         actual=text,
         expected=None if wanted is None else canonical(wanted),
     )

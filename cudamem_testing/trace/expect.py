@@ -1,0 +1,133 @@
+"""Results compared with the text at the call: the ``assert_*`` methods of a memory profile.
+
+A text holds on every device where the operators are the same. Where they are not, the test gives a text for each kind
+of device, ``expected={"cpu": ..., "cuda": ...}``, or folds the documented families (:mod:`.aliases`); a mismatch that
+comes from the device says so and names the operators. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol, TypeAlias
+
+from cudamem_testing.show.expected import assert_text
+from cudamem_testing.torch_api import has_kernel
+from cudamem_testing.trace.graph import DataFlow, Ids, short_name
+from cudamem_testing.trace.records import Operator, Trace
+
+Expected: TypeAlias = str | Mapping[str, str] | None
+"""A text, a text for each kind of device (``cpu``, ``cuda``), or ``None`` for one that is kept beside the test."""
+
+_OPERATOR = re.compile(r"(\S.*?) +(?:T\d+\(v|->)")
+_WORDS = re.compile("cpu|mkldnn|onednn|cuda|cudnn|miopen|mps|dropout|attention|foreach|fused", re.IGNORECASE)
+"""In the names of operators that other devices have another for: devices, their libraries, the documented families."""
+
+
+class Analysed(Protocol):
+    """What the assertions ask of a profile."""
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded."""
+
+    def data_flow(self) -> DataFlow:
+        """The data flow of it."""
+
+
+class Expectations:
+    """The assertions of a :class:`.profile.MemoryProfile`."""
+
+    def assert_data_flow(
+        self: Analysed,
+        expected: Expected = None,
+        *,
+        ids: Ids = "first-use",
+        min_bytes: int | str = 0,
+        include: str | Iterable[str] | None = None,
+        exclude: str | Iterable[str] = (),
+        regions: bool = False,
+        frees: bool = True,
+        device_aliases: bool = False,
+    ) -> None:
+        """Compare the text of the data flow with the one at the call.
+
+        Args:
+            expected: the text, its indentation does not matter; or a text for each kind of device, by ``cpu``,
+                ``cuda``; or nothing, when it is kept in a file beside the test.
+            ids: ``"first-use"``, or ``"profiler"`` for the numbers and the layout of torch's own tests.
+            min_bytes: leave out storages smaller than this, except those with a name.
+            include: show only operators of these names.
+            exclude: do not show operators of these names.
+            regions: name the annotations around the rows.
+            frees: show what is freed.
+            device_aliases: one name and one row for families of operators that differ by device.
+
+        Raises:
+            TextMismatchError: an ``AssertionError`` with a diff.
+            ValueError: for an option that cannot be read.
+        """
+        __tracebackhide__ = True
+        text = self.data_flow().text(
+            ids=ids,
+            min_bytes=min_bytes,
+            include=include,
+            exclude=exclude,
+            regions=regions,
+            frees=frees,
+            device_aliases=device_aliases,
+        )
+        assert_on_device(text, expected, self.trace, depth=3)
+
+
+def assert_on_device(text: str, expected: Expected, trace: Trace, *, depth: int) -> None:
+    """Compare a text with the one for the device that a trace was recorded on.
+
+    Args:
+        text: what was found.
+        expected: what the caller of the assertion gave for ``expected``.
+        trace: where it comes from.
+        depth: which call holds the literal; 3 is the call of a method that calls this function.
+    """
+    __tracebackhide__ = True
+    assert_text(text, expected, key=kind_of_device(trace), depth=depth, remark=lambda was: _remark(was, text, trace))
+
+
+def kind_of_device(trace: Trace) -> str:
+    """``cuda`` when anything of a trace lies on a CUDA device, other kinds alike; else ``cpu``."""
+    kinds = Counter(storage.device.partition(":")[0] for storage in trace.storages)
+    del kinds["cpu"]
+    return kinds.most_common(1)[0][0] if kinds else "cpu"
+
+
+def _remark(expected: str, actual: str, trace: Trace) -> str:
+    """Which operators differ, when some of them belong to one kind of device."""
+    device = kind_of_device(trace)
+    wanted, found = Counter(_operators(expected)), Counter(_operators(actual))
+    missing, added = [*(wanted - found)], [*(found - wanted)]
+    names = {short_name(event.name): event.name for event in trace.events if isinstance(event, Operator)}
+    if not any(_belongs_to_a_device(names.get(name, name), device) for name in (*missing, *added)):
+        return ""
+    return "\n".join(
+        [
+            f"operators differ by device, and this text was recorded on {device}:",
+            f"  only expected: {', '.join(missing) or 'none'}",
+            f"  only here:     {', '.join(added) or 'none'}",
+            'give a text for each device, expected={"cpu": ..., "cuda": ...}, or let device_aliases=True fold dropout,',
+            "attention, foreach and optimizers into names that hold on all",
+        ]
+    )
+
+
+def _operators(text: str) -> Iterator[str]:
+    """The operators of the rows of a data flow."""
+    for line in text.splitlines():
+        match = _OPERATOR.match(line)
+        if match is not None:
+            yield match[1]
+
+
+def _belongs_to_a_device(name: str, device: str) -> bool:
+    """Whether an operator is one that other devices have another for."""
+    return bool(_WORDS.search(name)) or has_kernel(name, device) is False
