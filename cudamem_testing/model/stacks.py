@@ -7,6 +7,7 @@ root; it turns raw ``(file, line, function)`` triples into a :class:`Stack` whos
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import sysconfig
@@ -142,6 +143,12 @@ class Locator:
             inner = frame if comprehension else None
             frames += [] if comprehension else [frame]
         return Stack((*frames, inner) if inner is not None else tuple(frames))
+
+    def source(self, frame: Frame) -> str:
+        """The text of a line of the project, without its indentation; empty where there is no such file."""
+        if frame.origin != "project":
+            return ""
+        return linecache.getline(os.path.join(self.root, frame.file), frame.line).strip()
 
     def _locate(self, file: str) -> tuple[str, Origin]:
         if file.startswith("<") or not file:

@@ -20,7 +20,7 @@ from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.snapshots.fragmentation import Fragmentation, fragmentation
 from cudamem_testing.snapshots.record import Kind, Recording
 from cudamem_testing.snapshots.replay import Replay, replay
-from cudamem_testing.snapshots.text import ROWS, live_table
+from cudamem_testing.snapshots.text import ROWS, Source, live_table
 
 Cause = Literal["need", "earlier tests", "private pools", "fragmentation", "other processes"]
 _OWNERS = 3
@@ -127,13 +127,13 @@ class OutOfMemory:
                 sizes[block.stack.line] += block.size
         return max(sizes, key=sizes.__getitem__, default="")
 
-    def text(self, most: int = ROWS, width: int | None = None) -> str:
+    def text(self, most: int = ROWS, width: int | None = None, source: Source | None = None) -> str:
         """Header, figures, hint, and what was live by line; bounded."""
         header = f"out of memory on {self.device}: {format_size(self.requested)} requested"
         if self.where.frames:
             header += f" by {self.where.line}"
         figures = Table(_COLUMNS, tuple(self._figures())).lines(header=False, indent=3)
-        live = live_table(self.live, "live when it ran out").text(most, width)
+        live = live_table(self.live, "live when it ran out").text(most, width, source)
         notes = [f"note: {note}" for note in self.notes]
         return "\n".join((header, *figures, f"hint: {self.hint}", live, *notes))
 
@@ -157,6 +157,8 @@ class OutOfMemory:
                 rows.append(("private pools", format_size(held), detail))
             rows.append(("free on the device", _known(self.free), ""))
             rows.append(("other processes", _known(self.others), ""))
+        if self.base is not None:  # what was there before is in the start of the limit
+            return rows
         rows += [(f"left by {owner}", format_size(size), "") for owner, size in self.left[:_OWNERS]]
         rest = sum(size for _, size in self.left[_OWNERS:])
         if rest:

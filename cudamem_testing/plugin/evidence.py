@@ -25,9 +25,10 @@ from cudamem_testing.show.expected.side import file_stem
 from cudamem_testing.snapshots import export
 from cudamem_testing.snapshots.capture import recording_of
 from cudamem_testing.snapshots.fragmentation import fragmentation
+from cudamem_testing.snapshots.lifetimes import Counter
 from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.replay import Replay, moment_before_last, replay
-from cudamem_testing.snapshots.text import live_section
+from cudamem_testing.snapshots.text import Source, live_section
 from cudamem_testing.windows.tracker import Tracker
 
 NOT_KEPT = "live at the peak: not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
@@ -40,7 +41,7 @@ class Evidence:
 
     def __init__(self, tracker: Tracker, root: Path, owners: Mapping[int, str]) -> None:
         self._tracker = tracker
-        self._locator = Locator(str(root))
+        self.locator = Locator(str(root))
         self._owners = owners
         self.ledger = Ledger()
         self.running: str | None = None
@@ -49,15 +50,15 @@ class Evidence:
         """Explains limits that broke at one moment."""
         return Explainer(self)
 
-    def replay(self, device: Device) -> Replay | None:
+    def replay(self, device: Device, counter: Counter = "allocated") -> Replay | None:
         """The record of a device from now back to the start of the test; ``None`` where none is kept."""
         recorder = next(one for one in self._tracker.recorders if one.device == device)
         capture = recorder.capture()
-        return None if capture is None else replay(self.recording(capture))
+        return None if capture is None else replay(self.recording(capture), counter)
 
     def recording(self, capture: Capture) -> Recording:
         """A capture with the project's lines and the names of the tests that own its blocks."""
-        return self.ledger.named(recording_of(capture, self._locator, self._owners))
+        return self.ledger.named(recording_of(capture, self.locator, self._owners))
 
     def out_of_memory(self) -> list[Finding]:
         """A finding for each device on which the running test met an out-of-memory error."""
@@ -84,7 +85,7 @@ class Evidence:
             free=refusal.free,
             others=others,
         )
-        first, *details = told.text(width=WIDTH).splitlines()
+        first, *details = told.text(width=WIDTH, source=self.locator.source).splitlines()
         yield Finding(
             Kind.OOM,
             Verdict.OUT_OF_MEMORY,
@@ -137,10 +138,11 @@ class Explainer:
         if replayed is None or not len(replayed.recording.events):
             return (NOT_KEPT,)
         start = first_moment(replayed.recording, window)
+        source = self._evidence.locator.source
         if metric == "retained":
-            return lines(new_since(replayed, start))
+            return lines(new_since(replayed, start, source))
         used = (str(fragmentation(replayed.recording)),) if metric == "reserved" else ()
-        return lines(at_peak(replayed, window, start, self._evidence.running), *used)
+        return lines(at_peak(replayed, window, start, self._evidence.running, source), *used)
 
 
 def first_moment(recording: Recording, window: Window) -> int:
@@ -157,13 +159,13 @@ def moment_of(recording: Recording, then: Counters | None, now: Counters | None)
     return moment_before_last(recording, allocations, frees) or 0
 
 
-def at_peak(replayed: Replay, window: Window, start: int, running: str | None) -> str:
+def at_peak(replayed: Replay, window: Window, start: int, running: str | None, source: Source) -> str:
     """What was live at the window's peak."""
     moved = window.opened is None or window.opened.allocated != window.start  # by a fixture: levels are not comparable
     peak = replayed.peak(start, measured=None if moved else window.peak)
     live = replace(peak.live, blocks=tuple(_told_apart(block, running) for block in peak.live))
     notes = [f"note: {note}" for note in live.notes]
-    return "\n".join((live_section(live, start=window.start, width=WIDTH), *notes))
+    return "\n".join((live_section(live, start=window.start, width=WIDTH, source=source), *notes))
 
 
 def _told_apart(block: Block, running: str | None) -> Block:
@@ -171,10 +173,10 @@ def _told_apart(block: Block, running: str | None) -> Block:
     return replace(block, owner=BEFORE) if block.preexisting and block.owner == running is not None else block
 
 
-def new_since(replayed: Replay, start: int) -> str:
+def new_since(replayed: Replay, start: int, source: Source) -> str:
     """What was allocated in the window and is still live."""
     live = replayed.live_at(since=start)
-    return live_section(live.fresh(), title="still live", width=WIDTH)
+    return live_section(live.fresh(), title="still live", width=WIDTH, source=source)
 
 
 def lines(*texts: str) -> tuple[str, ...]:

@@ -76,6 +76,11 @@ def elide(text: str, width: int) -> str:
     return f"{text[: width - 3 - tail]}...{text[len(text) - tail :]}"
 
 
+def begin(text: str, width: int) -> str:
+    """``text`` in at most ``width`` characters: its end gives way."""
+    return text if len(text) <= width else text[: max(0, width - 3)] + "..."[: max(0, width)]
+
+
 def elide_path(text: str, width: int) -> str:
     """``text`` in at most ``width`` characters: leading folders and names give way first, then the middle.
 

@@ -8,13 +8,13 @@ always add up to its total. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from cudamem_testing.model.blocks import Block, LiveSet, count
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.model.stacks import Stack
-from cudamem_testing.show.tables import Column, Table, elide
+from cudamem_testing.model.stacks import Frame, Stack
+from cudamem_testing.show.tables import Column, Table, begin, elide, elide_path
 
 ROWS = 10
 _OWNERS = 3
@@ -22,12 +22,14 @@ _NUMBERS = (Column("size", "right"), Column("blocks", "right"))
 _NARROWEST = 12
 _UNBOUNDED = 10_000
 
+Source = Callable[[Frame], str]
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """Bytes and blocks under one line of code or one reason.
 
-    ``detail`` is the library call behind the line, or else the project's line that called it (``<- file:line in f``).
+    ``detail`` is the library call behind the line, or else the project's line that called it (``<- file:line``).
     """
 
     size: int
@@ -35,6 +37,7 @@ class Row:
     line: str
     detail: str = ""
     origin: str = "project"
+    frame: Frame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,16 @@ class LiveTable:
             kept += (Row(size, blocks, f"... {count(len(rest), 'more line')}", origin="rest"),)
         return kept + self.others
 
-    def text(self, most: int = ROWS, width: int | None = None) -> str:
-        """Header and rows."""
+    def text(self, most: int = ROWS, width: int | None = None, source: Source | None = None) -> str:
+        """Header and rows; where ``source`` knows it, below the first line of the project what is written there."""
         rows = self.rows(most)
         aligned = iter(_aligned([row for row in rows if row.origin != "rest"], width))
-        lines = (f"   {row.line}: {format_size(row.size)}" if row.origin == "rest" else next(aligned) for row in rows)
+        lines = [f"   {row.line}: {format_size(row.size)}" if row.origin == "rest" else next(aligned) for row in rows]
+        first = rows[0].frame if rows else None
+        written = source(first) if source is not None and first is not None else ""
+        if written:
+            margin = " " * lines[0].index(rows[0].line)
+            lines.insert(1, begin(f"{margin}| {written}", width or _UNBOUNDED))
         return "\n".join((self.header, *lines))
 
     def __str__(self) -> str:
@@ -79,8 +87,8 @@ class LiveTable:
 
 def live_table(live: LiveSet, title: str = "live at the peak", start: int | None = None) -> LiveTable:
     """The table of a live set. Pre-existing blocks are one row, or one for each test that is known to own them."""
-    seen: dict[int, tuple[str, str, str]] = {}
-    lines: dict[tuple[str, str], dict[str, list[int]]] = {}
+    seen: dict[int, tuple[str, str, Frame | None]] = {}
+    lines: dict[tuple[str, Frame | None], dict[str, list[int]]] = {}
     old: dict[str | None, list[int]] = {}
     stackless: list[int] = []
     for block in live.blocks:
@@ -90,12 +98,12 @@ def live_table(live: LiveSet, title: str = "live at the peak", start: int | None
         place = seen.get(id(block.stack))
         if place is None:
             place = seen[id(block.stack)] = _place(block.stack)
-        line, detail, origin = place
+        line, detail, frame = place
         if not line:
             stackless.append(block.size)
         else:
-            lines.setdefault((line, origin), {}).setdefault(detail, []).append(block.size)
-    rows = [_row(line, origin, details) for (line, origin), details in lines.items()]
+            lines.setdefault((line, frame), {}).setdefault(detail, []).append(block.size)
+    rows = [_row(line, frame, details) for (line, frame), details in lines.items()]
     rows.sort(key=lambda row: (row.origin != "project", -row.size))
     others = [*_before(old)]
     if stackless:
@@ -106,10 +114,15 @@ def live_table(live: LiveSet, title: str = "live at the peak", start: int | None
 
 
 def live_section(
-    live: LiveSet, title: str = "live at the peak", start: int | None = None, most: int = ROWS, width: int | None = None
+    live: LiveSet,
+    title: str = "live at the peak",
+    start: int | None = None,
+    most: int = ROWS,
+    width: int | None = None,
+    source: Source | None = None,
 ) -> str:
     """The table as text."""
-    return live_table(live, title, start).text(most, width)
+    return live_table(live, title, start).text(most, width, source)
 
 
 def by_line(blocks: Iterable[Block]) -> Mapping[tuple[str, str], list[Block]]:
@@ -124,23 +137,23 @@ def by_line(blocks: Iterable[Block]) -> Mapping[tuple[str, str], list[Block]]:
     return groups
 
 
-def _place(stack: Stack) -> tuple[str, str, str]:
+def _place(stack: Stack) -> tuple[str, str, Frame | None]:
     if not stack.frames:
-        return "", "", ""
+        return "", "", None
     detail, caller = stack.library, stack.called_from
     if not detail and caller is not None:
-        detail = f"<- {caller}"
-    return stack.line, detail, "project" if stack.project_frame is not None else "library"
+        detail = f"<- {caller.file}:{caller.line}"
+    return stack.line, detail, stack.project_frame
 
 
-def _row(line: str, origin: str, details: dict[str, list[int]]) -> Row:
+def _row(line: str, frame: Frame | None, details: dict[str, list[int]]) -> Row:
     """One line; of several details behind it, that of most bytes is named."""
     sizes = [size for found in details.values() for size in found]
     detail = max(details, key=lambda name: sum(details[name]))
     others = len([name for name in details if name and name != detail])
     if detail and others:
         detail += f" and {others} more"
-    return Row(sum(sizes), len(sizes), line, detail, origin)
+    return Row(sum(sizes), len(sizes), line, detail, "library" if frame is None else "project", frame)
 
 
 def _before(old: dict[str | None, list[int]]) -> Iterable[Row]:
@@ -166,7 +179,7 @@ def _aligned(rows: list[Row], width: int | None) -> list[str]:
     for prefix, row in zip(prefixes, rows, strict=True):
         place, spare = elide(row.line, room), room - longest - 5
         if row.detail and spare >= _NARROWEST:
-            place = f"{place.ljust(longest)}     {elide(row.detail, spare)}"
+            place = f"{place.ljust(longest)}     {elide_path(row.detail, spare)}"
         lines.append(f"{prefix.ljust(before)}  {place}")
     return lines
 

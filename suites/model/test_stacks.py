@@ -115,3 +115,12 @@ def test_comprehensions_belong_to_the_function_around_them():
 def test_a_frame_without_line_or_function_is_its_file():
     assert str(Frame("a.py", 0, "")) == "a.py"
     assert str(Frame("a.py", 0, "f")) == "a.py in f"
+
+
+def test_what_is_written_on_a_line_of_the_project(tmp_path):
+    (tmp_path / "model.py").write_text("def f():\n    return 1  # one\n", encoding="utf-8")
+    places = Locator(str(tmp_path))
+    assert places.source(Frame("model.py", 2, "f")) == "return 1  # one"
+    assert places.source(Frame("model.py", 3, "f")) == ""
+    assert places.source(Frame("gone.py", 2, "f")) == ""
+    assert places.source(Frame("model.py", 2, "f", "library")) == ""

@@ -62,7 +62,8 @@ def test_live_at_the_peak(run_inner: Run) -> None:
         "cudamem: peak 4.0 MiB above start is over its budget of 1.0 MiB by 3.0 MiB (cpu)",
         "start 4.0 MiB, peak 8.0 MiB, end 4.0 MiB",
         "live at the peak: 8.0 MiB in 5 blocks, start 4.0 MiB",
-        "   3.0 MiB   3 blocks  test_it.py:4 in work           <- test_it.py:12 in test_peak",
+        "   3.0 MiB   3 blocks  test_it.py:4 in work           <- test_it.py:12",
+        "                       | return [torch.ones(2**18) for _ in range(parts)]",
         "   1.0 MiB   1 block   test_it.py:13 in test_peak     torch/nn/functional.py relu",
         "   4.0 MiB   1 block   (left by fixture 'weights')",
     ]
@@ -71,6 +72,7 @@ def test_live_at_the_peak(run_inner: Run) -> None:
         "start 4.0 MiB, end 4.3 MiB",
         "still live: 256.0 KiB in 1 block",
         "   256.0 KiB   1 block  test_it.py:19 in test_retained",
+        "                        | test_retained.kept = torch.ones(2**16)",
     ]
     assert inner.section("test_allocations") == ["cudamem: allocations 2 is over its budget of 1 by 1 (cpu)"]
     assert inner.section("test_too_little") == [
@@ -80,7 +82,8 @@ def test_live_at_the_peak(run_inner: Run) -> None:
     region = [line for line in inner.section("test_region") if line.startswith("E ")]
     assert [line[8:] for line in region[2:]] == [
         "live at the peak: 7.3 MiB in 5 blocks, start 5.3 MiB",
-        "     2.0 MiB   2 blocks  test_it.py:4 in work     <- test_it.py:32 in test_region",
+        "     2.0 MiB   2 blocks  test_it.py:4 in work     <- test_it.py:32",
+        "                         | return [torch.ones(2**18) for _ in range(parts)]",
         "     4.0 MiB   1 block   (left by fixture 'weights')",
         "     1.0 MiB   1 block   (left by this test, before the window)",
         "   256.0 KiB   1 block   (left by test_it.py::test_retained)",
@@ -149,15 +152,15 @@ def test_out_of_memory_names_who_left_what(run_inner: Run) -> None:
     assert inner.outcomes == {"test_leaves": "passed", "test_runs_out": "failed", "test_handles_it": "passed"}
     assert told(inner, "test_runs_out") == [
         "cudamem: out of memory on cpu: 1.0 MiB requested by test_it.py:9 in grow",
-        "   allowed                          7.0 MiB  2.0 MiB above the 5.0 MiB at the start of the limit",
-        "   allocated                        7.0 MiB",
-        "   left by test_it.py::test_leaves  4.0 MiB",
+        "   allowed    7.0 MiB  2.0 MiB above the 5.0 MiB at the start of the limit",
+        "   allocated  7.0 MiB",
         (
             "hint: the code needs more than its limit of 2.0 MiB: 2.0 MiB were taken under it, and 1.0 MiB more. "
             "The largest line is test_it.py:9 in grow."
         ),
         "live when it ran out: 7.0 MiB in 4 blocks",
-        "   3.0 MiB   3 blocks  test_it.py:9 in grow     <- test_it.py:14 in test_runs_out and 1 more",
+        "   3.0 MiB   3 blocks  test_it.py:9 in grow     <- test_it.py:14 and 1 more",
+        "                       | return [torch.ones(2**18) for _ in range(parts)]",
         "   4.0 MiB   1 block   (left by test_it.py::test_leaves)",
     ]
     (finding,) = inner.test("test_runs_out").findings
@@ -270,9 +273,9 @@ def test_the_snapshot_fixture(run_inner: Run) -> None:
         grown
            +2.0 MiB  1.0 MiB -> 3.0 MiB  1 -> 3 blocks  test_it.py:4 in make
         new: 3.0 MiB in 3 blocks
-           3.0 MiB   3 blocks  test_it.py:4 in make     <- test_it.py:10 in test_moments
+           3.0 MiB   3 blocks  test_it.py:4 in make     <- test_it.py:10
         gone: 1.0 MiB in 1 block
-           1.0 MiB   1 block  test_it.py:4 in make     <- test_it.py:8 in test_moments'''
+           1.0 MiB   1 block  test_it.py:4 in make     <- test_it.py:8'''
             assert memory_snapshot.live().total - start == 3 * 2**20
             assert memory_snapshot.peak().total - start == 4 * 2**20
             assert str(memory_snapshot.peak()).splitlines()[1] == "  4.0 MiB  4 blocks  test_it.py:4 in make"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.show.tables import Column, Table, elide, elide_path
+from cudamem_testing.show.tables import Column, Table, begin, elide, elide_path
 
 TABLE = Table(
     (Column("bytes", "right"), Column("where", elastic=True), Column("note")),
@@ -97,7 +97,7 @@ def test_ids_lose_what_stands_before_the_last_names(width: int, short: str) -> N
 
 @given(st.text("ab/:[.", max_size=60), st.integers(0, 70))
 def test_eliding_keeps_what_fits_and_never_more(text: str, width: int) -> None:
-    for shorten in (elide, elide_path):
+    for shorten in (begin, elide, elide_path):
         short = shorten(text, width)
         assert len(short) <= width
         assert short == text or len(text) > width

@@ -86,7 +86,7 @@ def test_a_helper_that_allocates_shows_who_called_it():
         [helper, RUNNER, ("/home/me/project/test_a.py", 9, "test_a"), ("/home/me/project/run.py", 1, "main")]
     )
     assert live_section(LiveSet(GPU, blocks(MIB, 2, stack))) == (
-        "live at the peak: 2.0 MiB in 2 blocks\n   2.0 MiB   2 blocks  tools.py:4 in zeros     <- test_a.py:9 in test_a"
+        "live at the peak: 2.0 MiB in 2 blocks\n   2.0 MiB   2 blocks  tools.py:4 in zeros     <- test_a.py:9"
     )
 
 
@@ -106,10 +106,24 @@ def test_a_narrow_terminal_shortens_the_calls_drops_them_and_then_shortens_the_l
     live = LiveSet(GPU, blocks(MIB, 1, line(88, SOFTMAX)))
     assert [live_section(live, width=width).splitlines()[1] for width in (90, 68, 60, 42)] == [
         "   1.0 MiB   1 block  attention.py:88 in forward     torch/nn/functional.py softmax",
-        "   1.0 MiB   1 block  attention.py:88 in forward     torc... softmax",
+        "   1.0 MiB   1 block  attention.py:88 in forward     func... softmax",
         "   1.0 MiB   1 block  attention.py:88 in forward",
         "   1.0 MiB   1 block  attent... in forward",
     ]
+
+
+def test_the_first_line_of_the_project_is_shown_as_written():
+    live = LiveSet(GPU, blocks(MIB, 1, line(88, SOFTMAX)))
+    old = LiveSet(GPU, (Block(MIB, MIB, GPU, preexisting=True),))
+    written = "scores = torch.softmax(query @ key.transpose(-1, -2), -1)"
+    assert live_section(live, source=lambda frame: f"{frame.line}: {written}").splitlines()[1:] == [
+        "   1.0 MiB   1 block  attention.py:88 in forward     torch/nn/functional.py softmax",
+        f"                      | 88: {written}",
+    ]
+    narrow = live_section(live, width=50, source=lambda frame: written).splitlines()[2]
+    assert narrow == "                      | scores = torch.softmax(..."
+    assert len(live_section(live, source=lambda frame: "").splitlines()) == 2
+    assert len(live_section(old, source=lambda frame: written).splitlines()) == 2
 
 
 STACKS = st.sampled_from([line(1), line(2), line(2, SOFTMAX), PLACES.stack([RUNNER]), PLACES.stack([])])
