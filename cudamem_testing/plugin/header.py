@@ -15,6 +15,8 @@ from cudamem_testing.recorders.cards import visible_names
 def header(settings: Settings) -> str:
     """``cudamem: device auto, torch 2.13.0, NVIDIA H100``: the device, what else was asked for, and where it runs."""
     parts = [f"device {settings.device}"]
+    if settings.audit:
+        parts.append("audit")
     if settings.budget is not None:
         parts.append(f"budget {settings.budget}")
     if settings.leaks != "fail":
@@ -25,6 +27,8 @@ def header(settings: Settings) -> str:
         parts.append(f"ignore below {format_size(settings.ignore_below)}")
     if settings.ignore:
         parts.append(f"ignore {count(len(settings.ignore), 'rule')}")
+    if settings.first_use != "fail":
+        parts.append(f"first use {settings.first_use}")
     if not settings.stacks:
         parts.append("stacks off")
     if settings.dump is not None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 UNSET = None
 RECORDED = ("baselines", "known", "expected")
+FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
 RECORD_FOLDER = "__cudamem__"
 GROUP = "cudamem", "memory of PyTorch tests"
 
@@ -86,6 +87,7 @@ class Settings:
     cycles: str | None
     ignore_below: int | None
     ignore: tuple[Rule, ...]
+    first_use: str
     budget: Budget | None
     stacks: bool
     top: int
@@ -109,13 +111,14 @@ class Settings:
         read = _Reader(config, problems)
         enforce = not config.getoption("no_cudamem")
         settings = cls(
-            on=enforce and read.flag("cudamem"),
+            on=enforce and (read.flag("cudamem") or read.flag("cudamem_audit")),
             enforce=enforce,
             device=read.parsed("cudamem_device", _device, "auto"),
             leaks=read.parsed("cudamem_leaks", _severity, "fail"),
             cycles=read.parsed("cudamem_cycles", _cycles, None),
             ignore_below=read.parsed("cudamem_ignore_below", _size, None),
             ignore=read.rules("cudamem_ignore"),
+            first_use=read.parsed(FIRST_USE, _first_use, "fail"),
             budget=read.parsed("cudamem_budget", _budget, None),
             stacks=read.parsed("cudamem_stacks", _stacks, True),
             top=read.parsed("cudamem_top", _count, 10),
@@ -129,6 +132,8 @@ class Settings:
             prune=read.flag("cudamem_prune"),
             repeat=read.parsed("cudamem_repeat", _runs, 1),
         )
+        if "known" in settings.update and settings.update != {*RECORDED} and not settings.on:
+            problems.append("--cudamem-update=known records what --cudamem finds: add that flag")
         if problems:
             raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
         return settings
@@ -153,6 +158,7 @@ def add_options(parser: pytest.Parser) -> None:
             kind: Literal["bool", "string"] = "bool" if option.metavar is None else "string"
             parser.addini(option.name, option.help, type=kind, default=UNSET)
     parser.addini("cudamem_ignore", "leaks to ignore: FIELD: PATTERN  # REASON, one a line", type="linelist")
+    parser.addini(FIRST_USE, "a leak held by a module, class or cache, at first sight: fail or warn", default=UNSET)
 
 
 class _Reader:
@@ -180,7 +186,7 @@ class _Reader:
             return ()
 
     def parsed(self, name: str, parse: Any, default: Any) -> Any:
-        given, source = self._config.getoption(name), "--" + name.replace("_", "-")
+        given, source = self._config.getoption(name, None), "--" + name.replace("_", "-")
         if given is None and _has_ini(name):
             given, source = self._ini(name), f"ini {name}"
         if given is None or not given.strip():
@@ -200,7 +206,7 @@ class _Reader:
 
 
 def _has_ini(name: str) -> bool:
-    return any(option.name == name and option.ini for option in OPTIONS)
+    return name == FIRST_USE or any(option.name == name and option.ini for option in OPTIONS)
 
 
 def _device(text: str) -> str | Device:
@@ -224,6 +230,12 @@ def _stacks(text: str) -> bool:
 def _severity(text: str) -> str:
     if text not in ("fail", "warn", "off"):
         raise ValueError(f"{text!r} is not known: write fail, warn or off")
+    return text
+
+
+def _first_use(text: str) -> str:
+    if text not in ("fail", "warn"):
+        raise ValueError(f"{text!r} is not known: write fail or warn")
     return text
 
 

@@ -28,6 +28,7 @@ DEFAULTS = {
     "dump": None,
     "top": 10,
     "json": None,
+    "first_use": "fail",
     "audit": False,
     "baseline": "compare",
     "update": frozenset(),
@@ -64,6 +65,7 @@ def parsed(folder: Path) -> dict[str, object]:
         "dump": folder / "dumps",
         "top": 4,
         "json": folder / "reports/memory.json",
+        "first_use": "fail",
         "audit": True,
         "known": folder / "faults.jsonl",
         "baseline": "require",
@@ -133,12 +135,32 @@ def test_rules_of_the_ini_file(run_inner):
 
 
 @pytest.mark.parametrize(
+    ("text", "status", "first_use"), [("warn", 0, "warn"), (" fail ", 0, "fail"), ("off", 4, None)]
+)
+def test_first_use_is_the_projects_decision(run_inner, text, status, first_use):
+    inner = run_inner({"test_it.py": PASSES, "pytest.ini": f"[pytest]\ncudamem_first_use ={text}\n"})
+    assert inner.status == status
+    if first_use is None:
+        assert inner.err.splitlines()[0] == (
+            "ERROR: cudamem: ini cudamem_first_use: 'off' is not known: write fail or warn"
+        )
+    else:
+        assert inner.settings.first_use == first_use
+
+
+def test_an_audit_accounts_for_every_test(run_inner):
+    found = run_inner(PASSES, "--cudamem-audit").settings
+    assert (found.on, found.audit) == (True, True)
+    assert not run_inner(PASSES, "--cudamem-audit", "--no-cudamem").settings.on
+
+
+@pytest.mark.parametrize(
     ("arguments", "expecttest", "update"),
     [
         (["--cudamem-update"], "", {"baselines", "known", "expected"}),
-        (["--cudamem-update=known, expected"], "", {"known", "expected"}),
+        (["--cudamem", "--cudamem-update=known, expected"], "", {"known", "expected"}),
         ([], "1", {"expected"}),
-        (["--cudamem-update=known"], "1", {"known", "expected"}),
+        (["--cudamem", "--cudamem-update=known"], "1", {"known", "expected"}),
     ],
 )
 def test_what_is_to_be_rewritten(run_inner, monkeypatch, arguments, expecttest, update):
@@ -185,6 +207,7 @@ def test_what_is_to_be_rewritten(run_inner, monkeypatch, arguments, expecttest, 
             ["--cudamem-budget=allocations=1MiB"],
             ["--cudamem-budget: allocations: '1MiB' is not a count: write an int of 0 or more"],
         ),
+        (["--cudamem-update=known"], ["--cudamem-update=known records what --cudamem finds: add that flag"]),
         (["--cudamem-top=-1"], ["--cudamem-top: '-1' is not a number of rows"]),
         (["--cudamem-top=many"], ["--cudamem-top: 'many' is not a number of rows"]),
         (["--cudamem-stacks=on"], ["--cudamem-stacks: 'on' is not known: write auto or off"]),
@@ -256,6 +279,10 @@ def test_a_number_in_native_toml_is_a_usage_error(run_inner, pytester):
     [
         ([], f"cudamem: device auto, torch {TORCH}"),
         (["--cudamem-device=cpu"], f"cudamem: device cpu, torch {TORCH}"),
+        (
+            ["--cudamem-audit", "-o", "cudamem_first_use=warn"],
+            f"cudamem: device auto, audit, first use warn, torch {TORCH}",
+        ),
         (
             ["--cudamem-device=all", "--cudamem-budget=peak=2GiB,retained=0", "--cudamem-stacks=off"],
             f"cudamem: device all, budget peak at most 2.0 GiB, retained at most 0 B, stacks off, torch {TORCH}",
