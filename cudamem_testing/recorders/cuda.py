@@ -9,7 +9,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from copy import deepcopy
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -21,15 +20,14 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.capture import CudaCapture, Refusal
 from cudamem_testing.recorders.history import CudaHistory
+from cudamem_testing.recorders.peaks import Peaks, Stats
 
-Stats = dict[str, Any]
 Counts = tuple[int, int, int]
 READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 PEAK_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 COUNT_RESETS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
 NATIVE_ONLY = ("requested_bytes", "active_bytes", "allocation", "segment", "num_alloc_retries")
 PEAKED = ("allocated_bytes", "requested_bytes", "reserved_bytes", "active_bytes")
-_FOLD_AFTER = 64
 
 
 class CudaStatistics:
@@ -40,23 +38,24 @@ class CudaStatistics:
     """
 
     def __init__(self) -> None:
-        self._lost: dict[int, list[Stats]] = {}
+        self._lost: dict[int, Peaks] = {}
         self._views: _Views | None = _Views.in_place()
         self._views.readers.append(self._lost)
 
-    def read(self, index: int) -> tuple[Stats, list[Stats], Counts]:
-        """The statistics, those lost to resets since the last read, and the counts lost; starts new peaks."""
+    def read(self, index: int) -> tuple[Stats, Counts]:
+        """The statistics with the peaks since the last read, and the counts that were reset; starts new peaks."""
         views = self._at_work()
-        stats = views.read(index)
-        if _at_rest(stats) and not self._lost.get(index):
-            return stats, [], views.counted.get(index, (0, 0, 0))
-        keep_peaks(views.hidden.setdefault(index, []), stats)
-        lost = self._lost.pop(index, [])
-        for other in views.readers:
-            if other is not self._lost:
-                keep_peaks(other.setdefault(index, []), stats)
-        views.reset(index)
-        return stats, lost, views.counted.get(index, (0, 0, 0))
+        stats: Stats = views.read(index)
+        lost = self._lost.pop(index, None)
+        if not _at_rest(stats):
+            views.hidden.setdefault(index, Peaks()).keep(stats)
+            for other in views.readers:
+                if other is not self._lost:
+                    other.setdefault(index, Peaks()).keep(stats)
+            views.reset(index)
+        if lost is not None:
+            lost.raise_in(stats)
+        return stats, views.counted.get(index, (0, 0, 0))
 
     def peek(self, index: int) -> Stats:
         """The statistics as they are; nothing is reset."""
@@ -81,8 +80,8 @@ class _Views:
     def __init__(self, bindings: ModuleType) -> None:
         self.read: Function = getattr(bindings, READERS[0])
         self.reset: Function = getattr(bindings, PEAK_RESETS[0])
-        self.readers: list[dict[int, list[Stats]]] = []  # what each has to be told of peaks that others reset
-        self.hidden: dict[int, list[Stats]] = {}  # read just before a reader reset the peaks
+        self.readers: list[dict[int, Peaks]] = []  # what each has to be told of peaks that others reset
+        self.hidden: dict[int, Peaks] = {}  # read just before a reader reset the peaks
         self.counted: dict[int, Counts] = {}  # counts that the test reset
         self._patches = Patches()
         for names, replacement in (
@@ -101,22 +100,23 @@ class _Views:
         owner = getattr(replacement.func, "__self__", None) if isinstance(replacement, partial) else None
         return owner if isinstance(owner, cls) else cls(bindings)
 
-    def leave(self, lost: dict[int, list[Stats]]) -> None:
+    def leave(self, lost: dict[int, Peaks]) -> None:
         self.readers = [other for other in self.readers if other is not lost]
         if not self.readers:
             self._patches.restore()
 
     def _memory_stats(self, original: Function, index: int, *rest: Any) -> Stats:
         stats: Stats = original(index, *rest)
-        for hidden in self.hidden.get(index, ()):
-            raise_peaks(stats, hidden)
+        hidden = self.hidden.get(index)
+        if hidden is not None:
+            hidden.raise_in(stats)
         return stats
 
     def _reset_peaks(self, original: Function, index: int, *rest: Any) -> Any:
         stats = self._before_reset(index)
         if stats is not None:
             for lost in self.readers:
-                keep_peaks(lost.setdefault(index, []), stats)
+                lost.setdefault(index, Peaks()).keep(stats)
             self.hidden.pop(index, None)
         return original(index, *rest)
 
@@ -195,31 +195,31 @@ class CudaRecorder(WithoutOwners):
         if not torch_api.cuda_initialized():
             return ZERO
         try:
-            stats, lost, counted = self._statistics.read(self._index)
+            stats, counted = self._statistics.read(self._index)
         except RuntimeError as error:  # somebody's own allocator need not keep any
             return Counters(notes=(f"the allocator gives no statistics: {str(error).partition(chr(10))[0]}",))
         allocated = stats["allocated_bytes"]["all"]
         reserved = stats["reserved_bytes"]["all"]
-        peaks = [stats, *lost]
         missing = [name for name in NATIVE_ONLY if name not in stats]
         if missing or not self._native:
             return Counters(
                 allocated=allocated["current"],
-                allocated_peak=_peak(peaks, "allocated_bytes"),
+                allocated_peak=allocated["peak"],
                 reserved=reserved["current"],
-                reserved_peak=_peak(peaks, "reserved_bytes"),
+                reserved_peak=reserved["peak"],
                 notes=self._notes or (f"this torch does not count {', '.join(missing)}",),
             )
         allocations, segments, retries = counts(stats)
+        requested, active = stats["requested_bytes"]["all"], stats["active_bytes"]["all"]
         return Counters(
             allocated["current"],
-            _peak(peaks, "allocated_bytes"),
-            stats["requested_bytes"]["all"]["current"],
-            _peak(peaks, "requested_bytes"),
+            allocated["peak"],
+            requested["current"],
+            requested["peak"],
             reserved["current"],
-            _peak(peaks, "reserved_bytes"),
-            stats["active_bytes"]["all"]["current"],
-            _peak(peaks, "active_bytes"),
+            reserved["peak"],
+            active["current"],
+            active["peak"],
             allocations + counted[0],
             segments + counted[1],
             retries + counted[2],
@@ -268,26 +268,3 @@ def counts(stats: Stats) -> tuple[int, int, int]:
         stats["segment"]["all"]["allocated"],
         stats["num_alloc_retries"],
     )
-
-
-def _peak(stats: list[Stats], name: str) -> int:
-    return max(int(one[name]["all"]["peak"]) for one in stats)
-
-
-def keep_peaks(kept: list[Stats], stats: Stats) -> None:
-    kept.append(stats)
-    if len(kept) > _FOLD_AFTER:
-        highest = deepcopy(kept[0])  # other lists hold it too
-        for later in kept[1:]:
-            raise_peaks(highest, later)
-        kept[:] = [highest]
-
-
-def raise_peaks(stats: Stats, other: Stats) -> None:
-    """Raise every ``peak`` to the other's; most statistics are split by pool, some are not."""
-    for name, value in stats.items():
-        there = other.get(name)
-        if isinstance(value, dict) and isinstance(there, dict):
-            raise_peaks(value, there)
-        elif name == "peak" and there is not None:
-            stats[name] = max(value, there)

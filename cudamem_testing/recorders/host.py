@@ -14,7 +14,7 @@ from cudamem_testing.guards import Function, Patches
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import WithoutEvidence, WithoutOwners, WithoutWorkspaces
-from cudamem_testing.recorders.cuda import Stats, keep_peaks, raise_peaks
+from cudamem_testing.recorders.peaks import Peaks, Stats
 
 READER = "_cuda_hostMemoryStats"
 PEAK_RESET = "_cuda_resetPeakHostMemoryStats"
@@ -33,8 +33,8 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
 
     def __init__(self) -> None:
         self.device = Device("host")
-        self._lost: list[Stats] = []
-        self._hidden: list[Stats] = []
+        self._lost: Peaks | None = None
+        self._hidden: Peaks | None = None
         self._patches = Patches()
         bindings = torch_api.bindings()
         self._read: Function = getattr(bindings, READER)
@@ -53,17 +53,19 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         if not torch_api.cuda_initialized():
             return ZERO
         stats = self._read()
-        peaks = [stats, *self._lost]
-        self._lost.clear()
-        if any(stats[name]["peak"] != stats[name]["current"] for name in ("active_bytes", "allocated_bytes")):
-            keep_peaks(self._hidden, stats)
-            self._reset()
         held, kept, requests = stats["active_bytes"], stats["allocated_bytes"], stats["active_requests"]
+        if held["peak"] != held["current"] or kept["peak"] != kept["current"]:
+            self._hidden = self._hidden or Peaks()
+            self._hidden.keep(stats)
+            self._reset()
+        if self._lost is not None:
+            self._lost.raise_in(stats)
+            self._lost = None
         return Counters(
             allocated=held["current"],
-            allocated_peak=max(one["active_bytes"]["peak"] for one in peaks),
+            allocated_peak=held["peak"],
             reserved=kept["current"],
-            reserved_peak=max(one["allocated_bytes"]["peak"] for one in peaks),
+            reserved_peak=kept["peak"],
             allocations=requests["allocated"],
             blocks=requests["current"],
         )
@@ -87,8 +89,8 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
     def _reading(self, original: Function) -> Function:
         def host_memory_stats(*rest: Any) -> Stats:
             stats: Stats = original(*rest)
-            for hidden in self._hidden:
-                raise_peaks(stats, hidden)
+            if self._hidden is not None:
+                self._hidden.raise_in(stats)
             return stats
 
         return host_memory_stats
@@ -96,8 +98,9 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
     def _resetting(self, original: Function) -> Function:
         def reset_peak_host_memory_stats(*rest: Any) -> Any:
             if torch_api.cuda_initialized():
-                keep_peaks(self._lost, self._read())
-                self._hidden.clear()
+                self._lost = self._lost or Peaks()
+                self._lost.keep(self._read())
+                self._hidden = None
             return original(*rest)
 
         return reset_peak_host_memory_stats

@@ -30,7 +30,7 @@ class Span:
     def __init__(self, name: str, exclusive: bool) -> None:
         self.name = name
         self.exclusive = exclusive
-        self.levels: dict[Device, _Level] = {}
+        self.levels: dict[Recorder, _Level] = {}
         self.notes: list[str] = []
         self.still = 0  # exclusive spans that are open inside
 
@@ -76,11 +76,11 @@ class Tracker:
 
     def exclude(self, span: Span, device: Device, taken: int, blocks: int, note: str) -> None:
         """Do not count bytes and blocks that were taken inside a span on nobody's account, and are still there."""
-        level = span.levels.get(device)
-        if level is not None:
-            start = level.start
-            level.start = start._replace(allocated=_sum(start.allocated, taken), blocks=_sum(start.blocks, blocks))
-            span.notes.append(note)
+        for recorder, level in span.levels.items():
+            if recorder.device == device:
+                start = level.start
+                level.start = start._replace(allocated=_sum(start.allocated, taken), blocks=_sum(start.blocks, blocks))
+                span.notes.append(note)
 
     def read(self, recorder: Recorder) -> Counters:
         """The counters of one recorder; the open spans lose no peak by it.
@@ -98,7 +98,7 @@ class Tracker:
         for span in self._open:
             if not span.still:
                 for recorder, counters in reads:
-                    level = span.levels.get(recorder.device)
+                    level = span.levels.get(recorder)
                     if level is not None:
                         level.fold(counters)
         self._last = reads
@@ -106,7 +106,7 @@ class Tracker:
 
     def _start(self, name: str, exclusive: bool, reads: list[Read]) -> Span:
         span = Span(name, exclusive)
-        span.levels = {recorder.device: _Level(counters) for recorder, counters in reads}
+        span.levels = {recorder: _Level(counters) for recorder, counters in reads}
         if exclusive:
             for outer in self._open:
                 outer.still += 1
@@ -153,7 +153,7 @@ class _Level:
 
 def _move(outer: Span, inner: Span, reads: list[Read]) -> None:
     for recorder, now in reads:
-        before, level = inner.levels.get(recorder.device), outer.levels.get(recorder.device)
+        before, level = inner.levels.get(recorder), outer.levels.get(recorder)
         if before is None or level is None:
             continue
         growth = level.move(before.start, now)
@@ -162,11 +162,11 @@ def _move(outer: Span, inner: Span, reads: list[Read]) -> None:
 
 
 def _windows(span: Span, reads: list[Read]) -> tuple[Window, ...]:
-    return tuple(_window(span, recorder, now) for recorder, now in reads)
+    return tuple([_window(span, recorder, now) for recorder, now in reads])
 
 
 def _window(span: Span, recorder: Recorder, now: Counters) -> Window:
-    level = span.levels.get(recorder.device)
+    level = span.levels.get(recorder)
     if level is None:
         return Window(span.name, recorder.device, complete=False, notes=(LATE,))
     start = level.start
@@ -202,4 +202,6 @@ def _sum(value: int | None, by: int | None) -> int | None:
 
 
 def _highest(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else max(one, other)
+    if one is None or other is None:
+        return None
+    return one if one >= other else other

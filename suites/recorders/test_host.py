@@ -1,0 +1,148 @@
+"""Pinned host memory, on a model of CUDA's host allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from cudamem_testing import torch_api
+from cudamem_testing.model.counters import Counters
+from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders import host
+from cudamem_testing.recorders.host import PEAK_RESET, READER, ZERO, HostRecorder
+from cudamem_testing.windows.tracker import Tracker
+
+PAGE = 4096
+Stats = dict[str, dict[str, int]]
+
+
+class Pinned:
+    """Blocks of whole pages, which the allocator keeps when they are given back."""
+
+    def __init__(self) -> None:
+        self.initialized = True
+        names = ("active_bytes", "allocated_bytes", "active_requests", "segments")
+        self.stats: Stats = {name: dict.fromkeys(("current", "peak", "allocated", "freed"), 0) for name in names}
+        self.reads = 0
+        self.bindings = SimpleNamespace(**{READER: self.read, PEAK_RESET: self.reset})
+
+    def read(self) -> Stats:
+        self.reads += 1
+        return {name: dict(stat) for name, stat in self.stats.items()}
+
+    def reset(self) -> None:
+        for stat in self.stats.values():
+            stat["peak"] = stat["current"]
+
+    def pin(self, pages: int) -> None:
+        """Pin pages, or give them back."""
+        missing = self.stats["active_bytes"]["current"] + pages * PAGE - self.stats["allocated_bytes"]["current"]
+        changes = {"active_bytes": pages * PAGE, "active_requests": 1 if pages > 0 else -1}
+        for name, by in {**changes, "allocated_bytes": max(missing, 0)}.items():
+            stat = self.stats[name]
+            stat["current"] += by
+            stat["allocated" if by > 0 else "freed"] += abs(by)
+            stat["peak"] = max(stat["peak"], stat["current"])
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> Pinned:
+    pinned = Pinned()
+    monkeypatch.setattr(torch_api, "bindings", lambda: pinned.bindings)
+    monkeypatch.setattr(torch_api, "cuda_function", lambda name: getattr(pinned.bindings, name, None))
+    monkeypatch.setattr(torch_api, "cuda_initialized", lambda: pinned.initialized)
+    return pinned
+
+
+@pytest.fixture
+def recorder(pinned: Pinned) -> Iterator[HostRecorder]:
+    recorder = HostRecorder()
+    yield recorder
+    recorder.close()
+
+
+def test_counters(pinned: Pinned, recorder: HostRecorder) -> None:
+    pinned.pin(3)
+    pinned.pin(2)
+    pinned.pin(-3)
+    assert recorder.boundary() == Counters(
+        allocated=2 * PAGE,
+        allocated_peak=5 * PAGE,
+        reserved=5 * PAGE,
+        reserved_peak=5 * PAGE,
+        allocations=2,
+        blocks=1,
+    )
+    again = recorder.boundary()
+    assert (again.allocated_peak, again.reserved_peak) == (2 * PAGE, 5 * PAGE)
+
+
+def test_peak_and_retained_of_a_window(pinned: Pinned, recorder: HostRecorder) -> None:
+    tracker = Tracker([recorder])
+    pinned.pin(1)
+    span = tracker.open("load")
+    pinned.pin(4)
+    pinned.pin(-2)
+    (window,) = tracker.close(span)
+    assert (window.device, window.peak_growth, window.retained, window.blocks) == (
+        Device("host"),
+        4 * PAGE,
+        2 * PAGE,
+        0,
+    )
+    assert (window.requested_peak, window.segments, window.retries) == (None, None, None)
+
+
+def test_zeros_without_a_call_before_cuda_is_initialised(pinned: Pinned, recorder: HostRecorder) -> None:
+    pinned.initialized = False
+    assert recorder.boundary() == ZERO
+    assert pinned.reads == 0
+
+
+def test_a_reset_of_the_tests_takes_no_peak_from_us(pinned: Pinned, recorder: HostRecorder) -> None:
+    pinned.pin(4)
+    pinned.pin(-4)
+    getattr(pinned.bindings, PEAK_RESET)()
+    pinned.pin(1)
+    assert getattr(pinned.bindings, READER)()["active_bytes"]["peak"] == PAGE
+    assert recorder.boundary().allocated_peak == 4 * PAGE
+    assert recorder.boundary().allocated_peak == PAGE
+
+
+def test_the_test_sees_no_reset_of_ours(pinned: Pinned, recorder: HostRecorder) -> None:
+    pinned.pin(4)
+    pinned.pin(-4)
+    recorder.boundary()
+    pinned.pin(1)
+    found = getattr(pinned.bindings, READER)()
+    assert (found["active_bytes"]["peak"], found["active_requests"]["peak"]) == (4 * PAGE, 1)
+    getattr(pinned.bindings, PEAK_RESET)()
+    assert getattr(pinned.bindings, READER)()["active_bytes"]["peak"] == PAGE
+
+
+def test_a_reset_before_cuda_is_initialised_is_torchs_own_matter(pinned: Pinned, recorder: HostRecorder) -> None:
+    pinned.initialized = False
+    getattr(pinned.bindings, PEAK_RESET)()
+    assert pinned.reads == 0
+
+
+def test_it_cannot_be_limited(recorder: HostRecorder) -> None:
+    recorder.set_limit(None)
+    with pytest.raises(RuntimeError, match=r"^pinned host memory cannot be limited$"):
+        recorder.set_limit(1)
+
+
+def test_closing_puts_torchs_functions_back(pinned: Pinned) -> None:
+    before = dict(vars(pinned.bindings))
+    recorder = HostRecorder()
+    assert all(vars(pinned.bindings)[name] is not before[name] for name in (READER, PEAK_RESET))
+    recorder.close()
+    assert vars(pinned.bindings) == before
+
+
+def test_it_is_measured_where_torch_gives_statistics(pinned: Pinned) -> None:
+    assert host.measurable()
+    delattr(pinned.bindings, PEAK_RESET)
+    assert not host.measurable()
