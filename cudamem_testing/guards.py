@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +40,27 @@ class Patches:
             while isinstance(original, _Switch) and not original.active:
                 original = original.__wrapped__  # somebody's who was restored before us
             if getattr(owner, name, None) is switch:
+                setattr(owner, name, original)
+
+
+@contextmanager
+def replaced(changes: Iterable[tuple[object, str, object]]) -> Iterator[None]:
+    """Attributes with other values inside; afterwards each is as it was, unless somebody else changed it meanwhile."""
+    missing = object()
+    earlier: list[tuple[object, str, object, object]] = []
+    try:
+        for owner, name, value in changes:
+            if hasattr(owner, name):
+                earlier.append((owner, name, vars(owner).get(name, missing), value))
+                setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, original, value in reversed(earlier):
+            if vars(owner).get(name) is not value:
+                continue
+            if original is missing:
+                delattr(owner, name)  # it is inherited
+            else:
                 setattr(owner, name, original)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cudamem_testing.guards import Patches, collect_garbage, stand_in, thawed
+from cudamem_testing.guards import Patches, collect_garbage, replaced, stand_in, thawed
 
 
 def original(number: int, *, times: int = 1) -> int:
@@ -164,3 +164,29 @@ def test_a_collection_freezes_nothing_that_nobody_froze() -> None:
     with pytest.raises(KeyError), thawed():
         raise KeyError
     assert (gc.get_freeze_count(), gc.get_debug()) == (0, 0)
+
+
+class Owner:
+    first = 1
+
+
+class Heir(Owner):
+    second = 2
+
+
+def test_attributes_are_replaced_and_come_back() -> None:
+    with replaced([(Heir, "first", 10), (Heir, "second", 20), (Heir, "x", 0)]):
+        assert (Heir.first, Heir.second, Owner.first) == (10, 20, 1)
+        assert not hasattr(Heir, "x")
+    assert (Heir.first, Heir.second) == (1, 2)
+    assert "first" not in vars(Heir)
+    with pytest.raises(KeyError), replaced([(Heir, "second", 20)]):
+        raise KeyError
+    assert Heir.second == 2
+
+
+def test_an_attribute_that_somebody_changed_meanwhile_stays() -> None:
+    with replaced([(Heir, "second", 20)]):
+        Heir.second = 30
+    assert Heir.second == 30
+    Heir.second = 2

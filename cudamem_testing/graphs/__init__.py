@@ -1,0 +1,1 @@
+"""CUDA graphs under test. PYTEST_DONT_REWRITE"""

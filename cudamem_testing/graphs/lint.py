@@ -1,0 +1,123 @@
+"""The lint: run a function once, without a card and without a capture, and list what would break or freeze in one.
+
+::
+
+    report = check(step, x, cache)
+    report.assert_clean()
+
+The function runs on the CPU tensors that it is given; they stand for those of a card, and so does what it makes with
+``device="cuda"`` or ``device=x.device``. Streams, events and waiting are recorded and not executed. With tensors of a
+card the function runs there. Nothing that the function does to its arguments is undone. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from cudamem_testing.graphs.outer import Change, Picture, random_state, roots_of
+from cudamem_testing.graphs.places import Places, module_names
+from cudamem_testing.graphs.report import LintReport, Place
+from cudamem_testing.graphs.rules import Rule
+from cudamem_testing.graphs.sides import Sides, storage_reference
+from cudamem_testing.graphs.standins import Streams, waiting_calls
+from cudamem_testing.graphs.stores import line_that_changes, line_that_uses
+from cudamem_testing.graphs.watch import Watch
+from cudamem_testing.guards import replaced
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.objects import name_of, type_word
+from cudamem_testing.torch_api.modes import watched
+
+TOO_LARGE = "the function reaches more objects than are looked at: a side effect may have been missed"
+
+
+def check(function: Callable[..., object], /, *args: object, **kwargs: object) -> LintReport:
+    """Lint one call of ``function``; see :func:`lint`. Paths are shown relative to the current folder."""
+    return lint(function, args, kwargs)
+
+
+def lint(
+    function: Callable[..., object],
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
+    *,
+    root: str | None = None,
+) -> LintReport:
+    """Run ``function(*args, **kwargs)`` once and report what a CUDA graph of it would trip over.
+
+    An exception of the function ends the run and is a finding. What cannot be seen stands in ``docs/graphs.md``.
+
+    Args:
+        function: a function, a method or a module.
+        args: its arguments; their tensors stand for tensors of the device.
+        kwargs: its keyword arguments.
+        root: the project's folder, by default the current one.
+    """
+    kwargs = kwargs or {}
+    places = Places(Locator(os.getcwd() if root is None else root), {})
+    roots, codes = roots_of(function, args, kwargs, places.is_project)
+    own = (function, getattr(function, "__self__", None))
+    places.names = module_names(("" if any(value is one for one in own) else name, value) for name, value in roots)
+    before, drawn = Picture(roots), random_state()
+    sides = Sides(real=before.on_card, devices=before.devices)
+    generators = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
+    watch = Watch(places, sides, lambda tensor: storage_reference(tensor) in before.storages, generators, _run.__code__)
+    with _streams(sides, watch, places):
+        _run(function, args, kwargs, watch)
+    roots, _ = roots_of(function, args, kwargs, places.is_project)
+    changes = before.changes(Picture(roots))
+    names = [*dict.fromkeys((*codes, *places.codes))]
+    for change in changes:
+        watch.report(change.rule, str(change), _line_of(change, names, places))
+    _judge_draws(drawn, watch, names, places)
+    return LintReport(type_word(function), watch.findings(), () if before.complete else (TOO_LARGE,))
+
+
+def _run(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], watch: Watch) -> None:
+    try:
+        with watched(watch):
+            function(*args, **kwargs)
+    except Exception as error:
+        traceback = error.__traceback__
+        inner = None if traceback is None else traceback.tb_next  # without this function's own frame
+        text = f"{name_of(error).rpartition('.')[2]}: {' '.join(str(error).split())[:200]}"
+        watch.report(Rule.RAISED, text, watch.places.of_traceback(inner))
+
+
+@contextlib.contextmanager
+def _streams(sides: Sides, watch: Watch, places: Places) -> Iterator[None]:
+    def here() -> Place:
+        return places.of_frame(sys._getframe(1), _run.__code__)
+
+    if sides.real:
+        with replaced(waiting_calls(watch.report, here)):
+            yield
+        return
+    streams = Streams(watch.report, here)
+    with replaced(streams.changes()):
+        yield
+    streams.end()
+
+
+def _line_of(change: Change, codes: Sequence[Any], places: Places) -> Place:
+    """The line that made a change, or the function's first line."""
+    words = [re.sub(r"\W", "", step) for step in reversed(change.path) if not step.startswith("[")]
+    found = line_that_changes(codes, words)
+    if found is not None:
+        return places.of_code(*found)
+    return places.of_code(codes[0]) if codes else Place("(no Python source)", "(no Python source)")
+
+
+def _judge_draws(before: Sequence[object], watch: Watch, codes: Sequence[Any], places: Places) -> None:
+    """Random numbers of Python and NumPy are drawn once."""
+    for name, earlier, now in zip(("Python", "NumPy"), before, random_state(), strict=True):
+        if earlier != now and earlier is not None:
+            found = line_that_uses(codes, "random") or ((codes[0], None) if codes else None)
+            place = Place("(no Python source)", "(no Python source)") if found is None else places.of_code(*found)
+            watch.report(Rule.GENERATOR, f"numbers of {name}'s generator, drawn during the capture alone", place)

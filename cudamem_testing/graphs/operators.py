@@ -1,0 +1,85 @@
+"""What operators do that a capture cannot record, by name.
+
+From torch's own CUDA sources; what an operator does inside its kernel cannot be seen from outside, so it is written
+down here. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from cudamem_testing.graphs.rules import Rule
+
+#: Functions of the Python interface that read values on the host, with the words for them.
+HOST_READS = {
+    "torch.Tensor.item": "Tensor.item()",
+    "torch.Tensor.tolist": "Tensor.tolist()",
+    "torch.Tensor.numpy": "Tensor.numpy()",
+    "torch.Tensor.__array__": "conversion to a NumPy array",
+    "torch.Tensor.__bool__": "truth of a tensor",
+    "torch.Tensor.__nonzero__": "truth of a tensor",
+    "torch.Tensor.__int__": "int() of a tensor",
+    "torch.Tensor.__long__": "int() of a tensor",
+    "torch.Tensor.__float__": "float() of a tensor",
+    "torch.Tensor.__complex__": "complex() of a tensor",
+    "torch.Tensor.__index__": "a tensor as an index",
+    "torch.Tensor.__repr__": "print or repr() of a tensor",
+    "torch.Tensor.__format__": "a tensor in a format string",
+    "torch.Tensor.__contains__": "in, of a tensor",
+    "torch.Tensor.is_nonzero": "Tensor.is_nonzero()",
+    "torch.is_nonzero": "torch.is_nonzero()",
+    "torch.equal": "torch.equal()",
+    "torch.Tensor.equal": "Tensor.equal()",
+    "torch.allclose": "torch.allclose()",
+    "torch.Tensor.allclose": "Tensor.allclose()",
+}
+#: Operators that wait for the device inside.
+OPERATORS = {
+    "aten::_local_scalar_dense": Rule.HOST_READ,
+    "aten::item": Rule.HOST_READ,
+    "aten::is_nonzero": Rule.HOST_READ,
+    "aten::equal": Rule.HOST_READ,
+    "aten::allclose": Rule.HOST_READ,
+    "aten::multinomial": Rule.HOST_READ,
+    "aten::_linalg_check_errors": Rule.HOST_READ,
+    "aten::linalg_eig": Rule.HOST_READ,
+    "aten::linalg_lstsq": Rule.HOST_READ,
+    "aten::_ctc_loss": Rule.HOST_READ,
+    "aten::nonzero": Rule.DATA_SHAPE,
+    "aten::nonzero_numpy": Rule.DATA_SHAPE,
+    "aten::argwhere": Rule.DATA_SHAPE,
+    "aten::masked_select": Rule.DATA_SHAPE,
+    "aten::_unique": Rule.DATA_SHAPE,
+    "aten::_unique2": Rule.DATA_SHAPE,
+    "aten::unique_dim": Rule.DATA_SHAPE,
+    "aten::unique_consecutive": Rule.DATA_SHAPE,
+    "aten::unique_dim_consecutive": Rule.DATA_SHAPE,
+    "aten::bincount": Rule.DATA_SHAPE,
+    "aten::_to_sparse": Rule.DATA_SHAPE,
+    "aten::_coalesce": Rule.DATA_SHAPE,
+}
+#: Nodes of autograd whose formula counts zeros on the host, which it does not do while a mode watches.
+BACKWARD_NODES = {"ProdBackward0": Rule.HOST_READ, "ProdBackward1": Rule.HOST_READ, "CumprodBackward0": Rule.HOST_READ}
+#: Functions that make a tensor from data of the host.
+FROM_DATA = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.from_numpy", "torch.scalar_tensor"})
+#: Operators whose tensors may stand on different sides.
+MIXING = frozenset(
+    {
+        "aten::copy_",
+        "aten::_to_copy",
+        "aten::index",
+        "aten::index_put",
+        "aten::index_put_",
+        "aten::_index_put_impl_",
+        "aten::lift_fresh",
+        "aten::set_",
+        "aten::is_same_size",
+    }
+)
+
+
+def shown(name: str) -> str:
+    """``torch.Tensor.nonzero`` as ``Tensor.nonzero()``; an operator as it is."""
+    if name in HOST_READS:
+        return HOST_READS[name]
+    if "::" in name:
+        return name
+    return f"{name.removeprefix('torch.') if name.startswith('torch.Tensor.') else name}()"

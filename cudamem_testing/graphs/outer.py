@@ -1,0 +1,222 @@
+"""Outer state: what a function reaches besides what it makes, before and after a call.
+
+A picture of it is a mapping from paths (``self.history``, ``counter['n']``) to what stands there: values, sizes of
+containers, identities of storages. The difference of two pictures is what the call changed, and that no replay will
+change again. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import random
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from cudamem_testing.graphs.rules import Rule
+from cudamem_testing.graphs.sides import storage_reference
+from cudamem_testing.model.blocks import count
+from cudamem_testing.objects import key_text, name_of
+from cudamem_testing.static import instance_dict
+
+#: Objects that are looked at, and items of one container.
+MOST_OBJECTS, MOST_ITEMS = 50_000, 2_000
+_VALUES = (int, float, complex, bool, str, bytes, type(None))
+_ITEMS = (list, tuple, collections.deque)
+#: Parts of torch's own that a module keeps beside its tensors.
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that a call changed. ``path`` is where it stands, ``text`` what happened to it."""
+
+    rule: Rule
+    path: Path
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Picture:
+    """Outer state at one moment. The objects in it are held until the picture is dropped, so that ids stay theirs."""
+
+    def __init__(self, roots: Iterable[tuple[str, object]]) -> None:
+        self.entries: dict[Path, tuple[str, Any, str]] = {}
+        self.storages: set[StorageWeakRef] = set()
+        self.devices: set[int] = set()
+        self.on_card = False
+        self.complete = True
+        self._held: list[object] = []
+        seen: set[int] = set()
+        pending: list[tuple[Path, object]] = [*reversed([((name,), value) for name, value in roots])]
+        while pending:
+            path, value = pending.pop()
+            self._held.append(value)
+            self._note(path, value)
+            if id(value) in seen or isinstance(value, (*_VALUES, torch.Tensor)):
+                continue
+            if len(seen) >= MOST_OBJECTS:
+                self.complete = False
+                break
+            seen.add(id(value))
+            pending += [((*path, step), part) for step, part in _parts(value)][::-1]
+
+    def _note(self, path: Path, value: object) -> None:
+        if isinstance(value, torch.Tensor):
+            reference = storage_reference(value)
+            if reference is not None:
+                self.storages.add(reference)
+            self.on_card = self.on_card or value.is_cuda
+            gradient = value.grad if value.is_leaf else None
+            if gradient is not None:
+                self._note((*path, ".grad"), gradient)
+            self.entries[path] = ("tensor", reference, name_of(value).partition(" on ")[0])
+        elif isinstance(value, _VALUES):
+            self.entries[path] = ("value", value, key_text(value))
+        elif isinstance(value, (*_ITEMS, dict, set)):
+            self.entries[path] = ("items", len(value), count(len(value), "item"))
+        else:
+            self.entries[path] = ("object", id(value), name_of(value))
+            if isinstance(value, torch.device):
+                self.devices.add(id(value))
+
+    def changes(self, later: Picture) -> list[Change]:
+        """What is otherwise in a later picture; parts of something new or gone are not told apart."""
+        found: list[Change] = []
+        odd: set[Path] = set()
+        for path in (*self.entries, *(path for path in later.entries if path not in self.entries)):
+            before, after = self.entries.get(path), later.entries.get(path)
+            if _same(before, after):
+                continue
+            if any(path[:size] in odd for size in range(1, len(path))) and (before is None or after is None):
+                continue
+            odd.add(path)
+            if path[-1] != ".grad" or (before is not None and after is not None):
+                found.append(_change(path, before, after))
+        return found
+
+
+def roots_of(
+    function: Callable[..., object],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    is_project: Callable[[types.CodeType], bool],
+) -> tuple[list[tuple[str, object]], list[types.CodeType]]:
+    """What a function reaches by name: its arguments, the object it is a method of, closures, globals, defaults.
+
+    Globals are followed into the project's functions that it names. Returns the codes of all of them too.
+    """
+    roots: list[tuple[str, object]] = []
+    codes: dict[types.CodeType, None] = {}
+    bound: list[object] = []
+    callee: object = function
+    while True:
+        if isinstance(callee, functools.partial):
+            bound = [*callee.args, *bound]
+            roots += [(f"{name}=", value) for name, value in callee.keywords.items()]
+            callee = callee.func
+        elif isinstance(callee, types.MethodType):
+            bound = [callee.__self__, *bound]
+            callee = callee.__func__
+        elif isinstance(callee, torch.nn.Module):
+            bound = [callee, *bound]
+            callee = type(callee).forward
+        elif isinstance(getattr(type(callee), "__call__", None), types.FunctionType):  # noqa: B004
+            bound, callee = [callee, *bound], type(callee).__call__
+        else:
+            break
+    names: tuple[str, ...] = ()
+    if isinstance(callee, types.FunctionType):
+        names = callee.__code__.co_varnames[: callee.__code__.co_argcount]
+        roots += _reached(callee, codes, is_project)
+    given = [*bound, *args]
+    roots = [(names[at] if at < len(names) else f"args[{at}]", value) for at, value in enumerate(given)] + roots
+    return [*((name, value) for name, value in kwargs.items()), *roots], [*codes]
+
+
+def random_state() -> tuple[object, object]:
+    """Where Python's and NumPy's generators are; equal again only if nobody drew from them."""
+    numpy = sys.modules.get("numpy")
+    legacy: Any = numpy.random.get_state(legacy=True) if numpy is not None and hasattr(numpy, "random") else None
+    return random.getstate(), None if legacy is None else (legacy[2], legacy[1].tobytes())
+
+
+def _reached(
+    function: types.FunctionType, codes: dict[types.CodeType, None], is_project: Callable[[types.CodeType], bool]
+) -> Iterator[tuple[str, object]]:
+    """Closures, defaults and globals of a function, and of the project's functions among them."""
+    pending, told = [function], set()
+    while pending:
+        one = pending.pop()
+        if one.__code__ in codes:
+            continue
+        nested = [one.__code__]
+        while nested:
+            code = nested.pop()
+            codes[code] = None
+            nested += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+            for name in code.co_names:
+                value = one.__globals__.get(name)
+                if isinstance(value, types.FunctionType):
+                    pending += [value] if is_project(value.__code__) else []
+                elif value is not None and not isinstance(value, (types.ModuleType, type)) and name not in told:
+                    told.add(name)
+                    yield name, value
+        for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+            if isinstance(value, types.FunctionType) and is_project(value.__code__):
+                pending.append(value)
+            else:
+                yield name, value
+        for number, value in enumerate(one.__defaults__ or ()):
+            if not isinstance(value, _VALUES):
+                yield one.__code__.co_varnames[one.__code__.co_argcount - len(one.__defaults__ or ()) + number], value
+
+
+def _parts(value: object) -> list[tuple[str, object]]:
+    if isinstance(value, dict):
+        return [(f"[{key_text(key)}]", part) for key, part in [*value.items()][:MOST_ITEMS]]
+    if isinstance(value, _ITEMS):
+        return [(f"[{at}]", part) for at, part in enumerate([*value][:MOST_ITEMS])]
+    if isinstance(value, (types.ModuleType, type, types.FunctionType, types.MethodType, types.CodeType)):
+        return []
+    fields = instance_dict(value) or {}
+    if isinstance(value, torch.nn.Module):
+        own = [(f".{name}", part) for table in _MODULE_TABLES for name, part in (fields.get(table) or {}).items()]
+        return own + [(f".{name}", part) for name, part in fields.items() if not name.startswith("_")]
+    if isinstance(value, torch.optim.Optimizer):
+        return [(".state", list(value.state.values())), (".param_groups", value.param_groups)]
+    return [(f".{name}", part) for name, part in fields.items()]
+
+
+def _same(before: tuple[str, Any, str] | None, after: tuple[str, Any, str] | None) -> bool:
+    if before is None or after is None or before[0] != after[0]:
+        return before is after
+    equal: bool = before[1] == after[1]
+    return equal or (before[1] != before[1] and after[1] != after[1])  # not a number, twice
+
+
+def _change(path: Path, before: tuple[str, Any, str] | None, after: tuple[str, Any, str] | None) -> Change:
+    name = "".join(path)
+    if before is not None and before[0] == "tensor":
+        now = "is gone" if after is None else f"is another tensor now: {after[2]}" if after[0] == "tensor" else ""
+        return Change(Rule.OUTSIDE, path, f"{name} {now or f'was a tensor, and is {after[2] if after else None} now'}")
+    if before is None:
+        return Change(Rule.SIDE_EFFECT, path, f"{name} is new: {after[2] if after else None}")
+    if after is None:
+        return Change(Rule.SIDE_EFFECT, path, f"{name} is gone")
+    if before[0] == after[0] == "items":
+        return Change(Rule.SIDE_EFFECT, path, f"{name} went from {before[1]} to {after[2]}")
+    return Change(Rule.SIDE_EFFECT, path, f"{name} went from {before[2]} to {after[2]}")

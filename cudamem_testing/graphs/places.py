@@ -1,0 +1,117 @@
+"""Where an operation was called: the project's line, its source, and the module whose forward was running.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import linecache
+import types
+from collections.abc import Iterable, Iterator, Mapping
+
+from cudamem_testing.graphs.report import Place
+from cudamem_testing.model.stacks import Locator, RawFrame, Stack
+from cudamem_testing.objects.frames import frame_locals
+
+#: Characters of a line of source that are shown.
+LONGEST_SOURCE = 100
+#: Libraries whose lines say least, where none of the project's is there.
+_INNER = ("torch/", "cudamem_testing/")
+#: How ``nn.Module`` calls a forward, across versions of torch: the module is the local variable ``self``.
+_CALLS = ("_call_impl", "_wrapped_call_impl")
+
+
+class Places:
+    """Finds places for one function. ``names`` are the paths of modules, by ``id``."""
+
+    def __init__(self, locator: Locator, names: Mapping[int, str] | None = None) -> None:
+        self._locator = locator
+        self.names = dict(names or {})
+        self._project: dict[types.CodeType, bool] = {}
+        #: The project's functions that were seen at work.
+        self.codes: dict[types.CodeType, None] = {}
+
+    def of_frame(self, frame: types.FrameType | None, end: types.CodeType | None = None) -> Place:
+        """The place of the innermost project frame before the first frame that runs ``end``."""
+        return self._place([*_outwards(frame, end)])
+
+    def of_traceback(self, traceback: types.TracebackType | None) -> Place:
+        """The place where an exception was raised, seen from the project."""
+        frames: list[tuple[types.FrameType, int]] = []
+        while traceback is not None:
+            frames.insert(0, (traceback.tb_frame, traceback.tb_lineno))
+            traceback = traceback.tb_next
+        return self._place(frames)
+
+    def of_code(self, code: types.CodeType, line: int | None = None) -> Place:
+        """A line of a function, its first one if none is named."""
+        line = code.co_firstlineno if line is None else line
+        return self._text((code.co_filename, line, _qualname(code)), "")
+
+    def stack(self, frame: types.FrameType | None, end: types.CodeType | None = None) -> Stack:
+        """All frames outwards, as text."""
+        return self._locator.stack(_raw(frame, line) for frame, line in _outwards(frame, end))
+
+    def note(self, frame: types.FrameType | None) -> None:
+        """Remember the project's function that is at work."""
+        while frame is not None:
+            code = frame.f_code
+            if self.is_project(code):
+                self.codes[code] = None
+                return
+            frame = frame.f_back
+
+    def is_project(self, code: types.CodeType) -> bool:
+        """Whether a function is written in the project."""
+        known = self._project.get(code)
+        if known is None:
+            frame = self._locator.frame((code.co_filename, 0, ""))
+            known = self._project[code] = frame.origin == "project"
+        return known
+
+    def _place(self, frames: list[tuple[types.FrameType, int]]) -> Place:
+        module = next(filter(None, (self._module(frame) for frame, _ in frames)), "")
+        raws = [_raw(frame, line) for frame, line in frames]
+        own = next((raw for raw in raws if self._locator.frame(raw).origin == "project"), None)
+        if own is None and raws:  # a library's function was passed itself
+            own = next((raw for raw in raws if not self._locator.frame(raw).file.startswith(_INNER)), raws[0])
+        return Place("(no Python stack)", "(no Python stack)", "", module) if own is None else self._text(own, module)
+
+    def _text(self, raw: RawFrame, module: str) -> Place:
+        frame = self._locator.frame(raw)
+        source = " ".join(linecache.getline(raw[0], raw[1]).split())
+        if len(source) > LONGEST_SOURCE:
+            source = source[: LONGEST_SOURCE - 3] + "..."
+        return Place(str(frame), f"{frame.file} in {frame.function}", source, module)
+
+    def _module(self, frame: types.FrameType) -> str:
+        if not self.names or frame.f_code.co_name not in _CALLS:
+            return ""
+        return next((self.names.get(id(value), "") for name, value in frame_locals(frame) if name == "self"), "")
+
+
+def module_names(roots: Iterable[tuple[str, object]]) -> dict[int, str]:
+    """Paths of all modules below the roots, by ``id``; a root without a name gives its own class's name."""
+    import torch
+
+    names: dict[int, str] = {}
+    for name, root in roots:
+        if isinstance(root, torch.nn.Module):
+            for path, module in root.named_modules():
+                names.setdefault(id(module), ".".join(filter(None, (name, path))) or type(root).__name__)
+    return names
+
+
+def _outwards(frame: types.FrameType | None, end: types.CodeType | None) -> Iterator[tuple[types.FrameType, int]]:
+    while frame is not None and frame.f_code is not end:
+        yield frame, frame.f_lineno
+        frame = frame.f_back
+
+
+def _raw(frame: types.FrameType, line: int) -> RawFrame:
+    return frame.f_code.co_filename, line, _qualname(frame.f_code)
+
+
+def _qualname(code: types.CodeType) -> str:
+    name: str = getattr(code, "co_qualname", code.co_name)  # 3.11
+    return name

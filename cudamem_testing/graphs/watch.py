@@ -1,0 +1,263 @@
+"""Watching one run: each function and operator is judged before or after it is called.
+
+The function mode sees what the code says (``x.cpu()``, ``device="cuda"``), the dispatch mode what it comes to
+(``aten::nonzero`` inside ``torch.where``). Where both see the same thing, the line is told once, in the words of the
+code. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from cudamem_testing.graphs.operators import BACKWARD_NODES, FROM_DATA, HOST_READS, MIXING, OPERATORS, shown
+from cudamem_testing.graphs.places import Places
+from cudamem_testing.graphs.report import LintFinding, Place
+from cudamem_testing.graphs.rules import Rule
+from cudamem_testing.graphs.sides import HOST, STAND_IN, Side, Sides
+from cudamem_testing.torch_api.modes import current_node
+
+Function = Callable[..., Any]
+_DEVICE = "torch.Tensor.device.__get__"
+_MOVES = ("torch.Tensor.to", "torch.Tensor.cuda", "torch.Tensor.cpu")
+
+
+class Watch:
+    """Collects findings of one run.
+
+    Args:
+        places: finds the lines.
+        sides: knows where tensors stand.
+        known: whether the function reaches a tensor from outside by name.
+        registered: ``id`` of the generators that the graph will know.
+        end: the code of the function that started the run: frames beyond it are the caller's.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        sides: Sides,
+        known: Callable[[torch.Tensor], bool],
+        registered: Iterable[object],
+        end: types.CodeType,
+    ) -> None:
+        self.places, self._sides, self._known, self._end = places, sides, known, end
+        self._registered = {id(generator) for generator in registered} | {id(torch.default_generator)}
+        self._found: dict[tuple[Rule, Place], LintFinding] = {}
+        self._call = ""  # the function of the Python interface that is at work
+        self._told = False  # whether that call was found fault with, or is known to be fine on a card
+        self._inherits = False  # whether what that call makes without a device goes to the device
+
+    def report(self, rule: Rule, operation: str, place: Place | None = None) -> None:
+        """Note a finding at a place, by default at the line that is at work."""
+        if place is None:
+            place = self.places.of_frame(sys._getframe(1), self._end)
+        earlier = self._found.get((rule, place))
+        times = 1 if earlier is None else earlier.times + 1
+        self._found[rule, place] = LintFinding(rule, earlier.operation if earlier else operation, place, times)
+
+    def findings(self) -> tuple[LintFinding, ...]:
+        """What was found so far."""
+        return tuple(self._found.values())
+
+    def function(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function of the Python interface."""
+        self.places.note(sys._getframe(1))
+        if self._sides.real:
+            return self._called(name, func, args, kwargs)
+        if name == _DEVICE:
+            device = func(*args)
+            return STAND_IN if device == HOST and self._sides.on_device(args[0]) else device
+        if name in _MOVES:
+            return self._move(name, func, args, kwargs)
+        if name in ("torch.Tensor.pin_memory", "torch.Tensor.is_pinned"):
+            return self._pinned(name, args)
+        return self._placed(name, func, args, kwargs)
+
+    def operator(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call an operator."""
+        inputs = [*_tensors((*args, *kwargs.values()))]
+        sides = [self._input(tensor, name) for tensor in inputs]
+        if Side.DEVICE in sides:
+            self._judge(name, args, kwargs, inputs, sides)
+        result = func(*args, **kwargs)
+        side = self._output_side(kwargs, sides)
+        for tensor in _tensors((result,)):
+            if self._sides.of(tensor) is None:
+                self._sides.put(tensor, side)
+        return result
+
+    def _placed(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function that may make tensors, on the CPU wherever it wants them."""
+        wanted = self._sides.wanted(kwargs.get("device"))
+        pinned = kwargs.get("pin_memory") is True
+        if wanted is not None or pinned:
+            kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
+            if wanted is not None:
+                kwargs["device"] = HOST
+        elif name in FROM_DATA:
+            wanted = self._sides.wanted(torch.get_default_device()) if not any(_tensors(args)) else None
+        elif name == "torch.Tensor.new_tensor":
+            wanted = self._sides.of(args[0])
+        result = self._called(name, func, args, kwargs)
+        if pinned:
+            wanted = Side.PINNED
+        if wanted is not None:
+            from_data = (name in FROM_DATA or name == "torch.Tensor.new_tensor") and name != "torch.scalar_tensor"
+            there = any(self._sides.on_device(one) for one in _tensors(args[:1] if name in FROM_DATA else args[1:2]))
+            if wanted is Side.DEVICE and from_data and not there and result.numel():
+                self.report(Rule.HOST_COPY, f"{shown(name)} of host data, to the device")
+            for tensor in _tensors((result,)):
+                self._sides.put(tensor, wanted)
+        return result
+
+    def _called(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function and judge it; what it does inside is told in its name."""
+        before = self._call, self._told, self._inherits
+        self._call, self._told = name, False
+        given = _tensors((*args, *kwargs.values()))
+        self._inherits = type(func) is FunctionType and any(map(self._sides.on_device, given))
+        try:
+            if name in HOST_READS and any(map(self._sides.on_device, _tensors(args[:2]))):
+                self._tell(Rule.HOST_READ, shown(name))
+            elif name.endswith(".one_hot") and _number_of_classes(args, kwargs) >= 0:
+                self._told = True  # a card does not look at the values then
+            generator = kwargs.get("generator")
+            if generator is not None and id(generator) not in self._registered:
+                self.report(Rule.GENERATOR, f"generator= in {shown(name)}")
+            return func(*args, **kwargs)
+        finally:
+            self._call, self._told, self._inherits = before
+
+    def _move(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """``to``, ``cuda`` and ``cpu``: a copy stands for the one on the other side."""
+        tensor, rest = args[0], [*args[1:]]
+        target = Side.DEVICE if name.endswith("cuda") else Side.HOST if name.endswith("cpu") else None
+        if name.endswith(".to"):
+            wishes = [*rest[:1], kwargs.get("device"), kwargs.get("other")]
+            target = next(filter(None, map(self._wish, wishes)), None)
+            rest = [HOST if place == 0 and self._sides.wanted(value) else value for place, value in enumerate(rest)]
+            kwargs = {key: HOST if key == "device" else value for key, value in kwargs.items()}
+        else:
+            func, rest, kwargs = torch.Tensor.to, [HOST], {**kwargs}
+            kwargs.pop("device", None)
+        source = self._sides.of(tensor) or Side.DEVICE
+        result = self._called(name, func, [tensor, *rest], kwargs)
+        if target is None or (source is Side.DEVICE) is (target is Side.DEVICE):
+            return result
+        told = f"{shown(name)} to the {target.value}"
+        if target is Side.HOST:
+            self.report(Rule.HOST_READ, told)
+        elif not (source is Side.PINNED and _non_blocking(name, args, kwargs)):
+            self.report(Rule.HOST_COPY, told)
+        if result is tensor or result.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
+            result = result.clone()
+        self._sides.put(result, target)
+        return result
+
+    def _wish(self, value: object) -> Side | None:
+        return self._sides.of(value) or Side.DEVICE if isinstance(value, torch.Tensor) else self._sides.wanted(value)
+
+    def _pinned(self, name: str, args: Sequence[Any]) -> Any:
+        side = self._sides.of(args[0])
+        if name.endswith("is_pinned"):
+            return side is Side.PINNED
+        if side is Side.PINNED:
+            return args[0]
+        copy = args[0].clone()
+        self._sides.put(copy, Side.PINNED)
+        return copy
+
+    def _input(self, tensor: torch.Tensor, operator: str) -> Side:
+        side = self._sides.of(tensor)
+        if side is not None:
+            return side
+        if operator == "aten::lift_fresh":  # torch.tensor and its kin: the function says where it goes
+            side = Side.DEVICE if self._inherits else Side.HOST
+        else:
+            side = Side.DEVICE
+            if not self._known(tensor):
+                self.report(Rule.OUTSIDE, "a tensor that no variable of the function leads to")
+        self._sides.put(tensor, side)
+        return side
+
+    def _output_side(self, kwargs: Mapping[str, Any], sides: Sequence[Side]) -> Side:
+        if sides:
+            return Side.DEVICE if Side.DEVICE in sides else Side.HOST
+        wanted = self._sides.wanted(kwargs.get("device"))
+        return Side.DEVICE if self._inherits or wanted is Side.DEVICE else Side.HOST
+
+    def _judge(
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: Sequence[torch.Tensor],
+        sides: Sequence[Side],
+    ) -> None:
+        node = current_node()
+        told = f"backward of {node}" if node else shown(self._call or name)
+        if node in BACKWARD_NODES:
+            self._tell(BACKWARD_NODES[node], told)
+        rule = OPERATORS.get(name)
+        if rule is not None and sides[0] is Side.DEVICE:
+            self._tell(rule, told)
+        elif name == "aten::repeat_interleave" and kwargs.get("output_size") is None and len(inputs) == 1:
+            self._tell(Rule.DATA_SHAPE, told)
+        elif name == "aten::copy_" and (sides[0] is Side.DEVICE) is not (sides[-1] is Side.DEVICE):
+            number = self._call == "torch.Tensor.__setitem__" and inputs[-1].dim() == 0
+            pinned = Side.PINNED in sides and (kwargs.get("non_blocking") or args[2:3] == (True,))
+            if not number and not pinned:
+                self._tell(Rule.HOST_COPY, told)
+        elif name in ("aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"):
+            self._judge_index(name, args, told)
+        elif name not in MIXING and "_foreach_" not in name:
+            strange = [one for one, side in zip(inputs, sides, strict=True) if side is not Side.DEVICE and one.dim()]
+            if strange:
+                self._tell(Rule.DEVICE, told)
+
+    def _judge_index(self, name: str, args: Sequence[Any], told: str) -> None:
+        indices = [*_tensors((args[1],))]
+        masks = any(index.dtype in (torch.bool, torch.uint8) for index in indices)
+        if masks and name != "aten::index" and args[2].numel() == 1 and self._sides.of(args[2]) is not Side.DEVICE:
+            return  # one number for all of them is a masked_fill
+        if masks:
+            words = {"torch.Tensor.__getitem__": "x[mask]", "torch.Tensor.__setitem__": "x[mask] = tensor"}
+            self._tell(Rule.DATA_SHAPE, words.get(self._call, told))
+        elif any(self._sides.of(index) is Side.HOST for index in indices):
+            words = {"torch.Tensor.__getitem__": "x[indices of the host]"}
+            self._tell(Rule.HOST_COPY, words.get(self._call, "x[indices of the host] = ..."))
+
+    def _tell(self, rule: Rule, operation: str) -> None:
+        """Report once for each call of the Python interface."""
+        if not self._told:
+            self.report(rule, operation)
+        self._told = bool(self._call)
+
+
+def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    """Tensors among values, and in lists, tuples and dicts among them."""
+    pending = [*values][::-1]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            pending += value[::-1]
+        elif isinstance(value, dict):
+            pending += [*value.values()][::-1]
+
+
+def _non_blocking(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    place = 2 if name.endswith("cuda") or not isinstance(args[1] if len(args) > 1 else None, torch.dtype) else 3
+    return kwargs.get("non_blocking") is True or (len(args) > place and args[place] is True)
+
+
+def _number_of_classes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    given = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+    return given if isinstance(given, int) else -1
