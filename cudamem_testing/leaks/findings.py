@@ -12,7 +12,7 @@ from itertools import takewhile
 from math import prod
 from typing import NamedTuple
 
-from cudamem_testing.leaks.verdicts import MEANINGS, verdict_of
+from cudamem_testing.leaks.verdicts import GRAPH_HINT, MEANINGS, verdict_of
 from cudamem_testing.model.blocks import Block, count
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
@@ -27,6 +27,7 @@ _WORDS = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
 _COMPILED = re.compile(r"\b__compiled_fn_\d+\w*")
 _VIEW = re.compile(r".*?\[(?P<part>[\d, ]*)\] on .*, view of \[(?P<whole>[\d, ]*)\].*")
 _INDEX = re.compile(r"\[\d+\]")
+_KEY = re.compile(r"\['[^']*\d[^']*'\]")
 #: Kinds of references inside one whole: a module with its parameters, a tensor with its gradient and its graph.
 _INSIDE = frozenset(
     {PathKind.SUBMODULE, PathKind.GRAD, PathKind.GRAD_FN, PathKind.NEXT, PathKind.SAVED, PathKind.STORAGE}
@@ -72,8 +73,9 @@ def holder_of(holder: HolderResult) -> str:
 
 
 def _stable(text: str) -> str:
-    """Without positions, and without the numbers that the compiler gives to its functions."""
-    return _COMPILED.sub("__compiled_fn", _INDEX.sub("[*]", text))
+    """Without positions (the number in ``['layer0']`` is one), and without the compiler's numbers of functions."""
+    text = _KEY.sub(lambda key: re.sub(r"\d+", "*", key.group()), _INDEX.sub("[*]", text))
+    return _COMPILED.sub("__compiled_fn", text)
 
 
 def _inside(step: Step) -> bool:
@@ -134,7 +136,7 @@ def _finding(group: Sequence[Held], severity: Severity) -> Finding:
     if verdict is not Verdict.REACHABLE:
         details.append(f"   {verdict.value}: {meaning.text}")
     if meaning.leak:
-        details.append(f"   hint: {meaning.hint}")
+        details.append(f"   hint: {GRAPH_HINT if _keeps_graph(group) else meaning.hint}")
         details.append(f"   see docs/verdicts.md#{anchor(verdict)}")
     details += [f"   note: {note}" for note in dict.fromkeys(held.holder.note for held in group) if note is not None]
     held_by = holder_of(first.holder)
@@ -151,6 +153,12 @@ def _finding(group: Sequence[Held], severity: Severity) -> Finding:
         cause=" | ".join(part for part in ("leak", verdict.value, first.block.stack.place, held_by) if part),
         details=tuple(details),
     )
+
+
+def _keeps_graph(group: Sequence[Held]) -> bool:
+    """Whether a tensor with its autograd graph is kept, and with the graph some of the blocks."""
+    paths = (held.holder.path for held in group if held.verdict is Verdict.REACHABLE)
+    return any(step.reference.kind is PathKind.GRAD_FN for path in paths if path is not None for step in path.steps)
 
 
 def _block_lines(held: Held) -> list[str]:

@@ -27,6 +27,10 @@ class Meaning:
         return Severity.FAIL if self.leak else Severity.NOTE
 
 
+GRAPH_HINT = (
+    "a tensor is kept together with its autograd graph, and so all that the graph holds: keep value.detach(), or"
+    " value.item() for a number"
+)
 MEANINGS: dict[Verdict, Meaning] = {
     Verdict.REACHABLE: Meaning(
         True,

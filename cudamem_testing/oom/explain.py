@@ -157,9 +157,9 @@ class OutOfMemory:
                 rows.append(("private pools", format_size(held), detail))
             rows.append(("free on the device", _known(self.free), ""))
             rows.append(("other processes", _known(self.others), ""))
-        if self.base is not None:  # what was there before is in the start of the limit
-            return rows
-        rows += [(f"left by {owner}", format_size(size), "") for owner, size in self.left[:_OWNERS]]
+        for owner, size in self.left[:_OWNERS]:
+            line = self._line_of(owner)
+            rows.append((f"left by {owner}", format_size(size), f"allocated by {line}" if line else ""))
         rest = sum(size for _, size in self.left[_OWNERS:])
         if rest:
             rows.append((f"left by {len(self.left) - _OWNERS} others", format_size(rest), ""))

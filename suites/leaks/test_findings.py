@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cudamem_testing.leaks.findings import freed_finding, leak_findings, view_lines
+from cudamem_testing.leaks.verdicts import GRAPH_HINT
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Severity, Verdict
@@ -65,6 +66,35 @@ def test_items_of_one_list_are_one_finding() -> None:
     assert found.bytes == sum(range(1001, 1006))
     assert found.details[2] == "      held by    module project.cache > _CACHE (list)[5]"  # of the largest
     assert found.details[3] == "   ... 4 more blocks: 3.9 KiB"
+
+
+def test_numbered_keys_of_one_dictionary_are_one_finding() -> None:
+    def key(text: str) -> tuple[Kind, str, str]:
+        return Kind.ITEM, f"['{text}']", "Tensor"
+
+    cache = (Kind.GLOBAL, "_CACHE", "dict")
+    keys = ("layer0", "layer1", "block 2.layer12", "block 3.layer4", "last")
+    found = leak_findings([block(one) for one in range(5)], {one: reachable(cache, key(keys[one])) for one in range(5)})
+    assert [(len(one.details), one.bytes, one.cause) for one in found] == [
+        (6, 128 * KIB, "leak | reachable | cache.py::helper | module project.cache > _CACHE (dict)['layer*']"),
+        (6, 128 * KIB, "leak | reachable | cache.py::helper | module project.cache > _CACHE (dict)['block *.layer*']"),
+        (5, 64 * KIB, "leak | reachable | cache.py::helper | module project.cache > _CACHE (dict)['last']"),
+    ]
+    assert found[0].holder == "module project.cache > _CACHE (dict)['layer0']"
+
+
+def test_a_tensor_kept_with_its_graph_has_a_hint_of_its_own() -> None:
+    weight = (Kind.SAVED, ".saved self", "Tensor")
+    node = (Kind.GRAD_FN, ".grad_fn[MulBackward0]", "MulBackward0")
+    holders = {1: reachable(CACHE, item(0)), 2: reachable(CACHE, item(0), node, weight)}
+    (found,) = leak_findings([block(1), block(2)], holders)
+    assert [line for line in found.details if "hint" in line] == [
+        f"   hint: {GRAPH_HINT}",
+    ]
+    assert GRAPH_HINT == (
+        "a tensor is kept together with its autograd graph, and so all that the graph holds: "
+        "keep value.detach(), or value.item() for a number"
+    )
 
 
 def test_different_lines_of_one_holder_are_shown_up_to_three() -> None:

@@ -152,8 +152,9 @@ def test_out_of_memory_names_who_left_what(run_inner: Run) -> None:
     assert inner.outcomes == {"test_leaves": "passed", "test_runs_out": "failed", "test_handles_it": "passed"}
     assert told(inner, "test_runs_out") == [
         "cudamem: out of memory on cpu: 1.0 MiB requested by test_it.py:9 in grow",
-        "   allowed    7.0 MiB  2.0 MiB above the 5.0 MiB at the start of the limit",
-        "   allocated  7.0 MiB",
+        "   allowed                          7.0 MiB  2.0 MiB above the 5.0 MiB at the start of the limit",
+        "   allocated                        7.0 MiB",
+        "   left by test_it.py::test_leaves  4.0 MiB  allocated by test_it.py:6 in test_leaves",
         (
             "hint: the code needs more than its limit of 2.0 MiB: 2.0 MiB were taken under it, and 1.0 MiB more. "
             "The largest line is test_it.py:9 in grow."
