@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_SOURCES = ("cpu_recorder.cpp", "cpu_ledger.h", "cpu_mutex.h", "cpu_stacks.h")
+_SOURCES = ("cpu_recorder.cpp", "cpu_ledger.h", "cpu_mutex.h", "cpu_stacks.h", "journal.h", "journal_calls.h")
 _COMPILERS = ("c++", "g++", "clang++")
 _TIMEOUT_S = 600
 _LINES_OF_ERROR = 12

@@ -23,6 +23,7 @@
 #include "cpu_ledger.h"
 #include "cpu_mutex.h"
 #include "cpu_stacks.h"
+#include "journal.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -48,6 +49,7 @@ struct Shared {
 
 // Never destroyed: tensors may be freed after static destructors have run.
 Shared& shared = *new Shared;
+Journals& journals = *new Journals;
 
 using Lock = std::lock_guard<BriefMutex>;
 
@@ -400,3 +402,5 @@ EXPORT void cudamem_refusal(Refusal* out) {
 }
 
 EXPORT uint32_t cudamem_thread() { return thread_number(); }
+
+#include "journal_calls.h"

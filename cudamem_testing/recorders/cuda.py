@@ -9,6 +9,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -45,7 +46,7 @@ class CudaStatistics:
     def read(self, index: int) -> tuple[Stats, Counts]:
         """The statistics with the peaks since the last read, and the counts that were reset; starts new peaks."""
         views = self._at_work()
-        stats: Stats = views.read(index)
+        stats = views.read(index)
         lost = self._lost.pop(index, None)
         if not _at_rest(stats):
             views.hidden.setdefault(index, Peaks()).keep(stats)
@@ -59,8 +60,21 @@ class CudaStatistics:
 
     def peek(self, index: int) -> Stats:
         """The statistics as they are; nothing is reset."""
-        stats: Stats = self._at_work().read(index)
-        return stats
+        return self._at_work().read(index)
+
+    def owe(self, index: int, take: Callable[[], Stats]) -> Callable[[], None]:
+        """Let somebody else reset the peaks of a card, who owes what they were to everybody who reads them.
+
+        ``take`` gives the highest peaks since it was last called. The answer takes them a last time, and ends it.
+        """
+        views, debt = self._at_work(), (index, take)
+        views.debts.append(debt)
+
+        def pay() -> None:
+            views.settle(index)
+            views.debts.remove(debt)
+
+        return pay
 
     def close(self) -> None:
         """Stop reading; the last reader puts torch's own functions back. Closing again does nothing."""
@@ -78,11 +92,12 @@ class _Views:
     """What stands in the place of torch's functions, for all readers of a process."""
 
     def __init__(self, bindings: ModuleType) -> None:
-        self.read: Function = getattr(bindings, READERS[0])
+        self._read: Function = getattr(bindings, READERS[0])
         self.reset: Function = getattr(bindings, PEAK_RESETS[0])
         self.readers: list[dict[int, Peaks]] = []  # what each has to be told of peaks that others reset
         self.hidden: dict[int, Peaks] = {}  # read just before a reader reset the peaks
         self.counted: dict[int, Counts] = {}  # counts that the test reset
+        self.debts: list[tuple[int, Callable[[], Stats]]] = []  # who else resets the peaks of which card
         self._patches = Patches()
         for names, replacement in (
             (READERS, self._memory_stats),
@@ -100,12 +115,28 @@ class _Views:
         owner = getattr(replacement.func, "__self__", None) if isinstance(replacement, partial) else None
         return owner if isinstance(owner, cls) else cls(bindings)
 
+    def read(self, index: int) -> Stats:
+        self.settle(index)
+        stats: Stats = self._read(index)
+        return stats
+
+    def settle(self, index: int) -> None:
+        """Take what somebody else reset, for the test's view and for every reader."""
+        for card, take in self.debts:
+            if card == index and (taken := take()):
+                owed, stats = Peaks(), self._read(index)
+                owed.keep(taken)
+                owed.raise_in(stats)
+                for peaks in (self.hidden, *self.readers):
+                    peaks.setdefault(index, Peaks()).keep(stats)
+
     def leave(self, lost: dict[int, Peaks]) -> None:
         self.readers = [other for other in self.readers if other is not lost]
         if not self.readers:
             self._patches.restore()
 
     def _memory_stats(self, original: Function, index: int, *rest: Any) -> Stats:
+        self.settle(index)
         stats: Stats = original(index, *rest)
         hidden = self.hidden.get(index)
         if hidden is not None:

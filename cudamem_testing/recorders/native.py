@@ -24,6 +24,10 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     events(c_uint64 from, Event*, c_uint64 room, c_uint64* first, c_uint64* total) -> c_uint64 copied
     set_limit(c_int64 or -1) -> c_int64 earlier         refusal(Refusal*) -> None
     thread() -> c_uint32
+    open_journal(c_int32 device type or -1, c_int32 index) -> c_int32 handle, or below 0
+    note(c_int32 handle) -> c_int64 number              close_journal(c_int32 handle) -> None
+    notes(c_int32 handle, Note*, c_uint64 room) -> c_uint64 how many
+    take_highest(c_int32 handle, c_int64[29]) -> c_int32
 
     Reading      8s: allocated, peak; 8u: peak_event, events, allocations, live_blocks, allocated_total,
                  unknown_frees, refusals                                                        (72 bytes, "=2q7Q")
@@ -32,6 +36,7 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     Event        8u: pointer, size, sequence; 8s: time_ns; 4u: stack, owner, thread, kind       (48 bytes, "=3Qq4I")
     Refusal      8u: count, size, event; 8s: allocated, limit; 4u: stack, thread                (48 bytes, "=3Q2q2I")
     Frame        8u: code object; 8s: position in its bytecode                                  (16 bytes, "=Qq")
+    Note         8s: allocated, peak, allocated_total, allocations, active, reserved, retries   (56 bytes, "=7q")
 
 PYTEST_DONT_REWRITE
 """
@@ -48,6 +53,7 @@ from types import CodeType, TracebackType
 
 from cudamem_testing.recorders.build import RecorderUnavailable, compiled
 from cudamem_testing.recorders.layout import FrameLayout, find_layout
+from cudamem_testing.recorders.native_journal import NativeJournal
 from cudamem_testing.recorders.native_records import (
     BlockRecord,
     CodePosition,
@@ -179,6 +185,14 @@ class NativeRecorder:
             RuntimeError: 256 are in use.
         """
         return Slot(self._library)
+
+    def journal(self, device_type: int = -1, index: int = 0) -> NativeJournal | None:
+        """A new journal of the CPU, or of a device by the number of its `c10::DeviceType`.
+
+        `None` where torch gives no counters of that device, or too many journals are open.
+        """
+        handle = int(self._library.cudamem_open_journal(device_type, index))
+        return None if handle < 0 else NativeJournal(self._library, handle)
 
     def new_owner(self) -> int:
         """A fresh tag for blocks. There can be 16 million; 0, nobody, after that."""
@@ -328,9 +342,11 @@ def _loaded(path: Path) -> tuple[ctypes.PyDLL, bool]:
         ("events", ctypes.c_uint64),
         ("set_limit", ctypes.c_int64),
         ("thread", ctypes.c_uint32),
+        ("note", ctypes.c_int64),
+        ("notes", ctypes.c_uint64),
     ):
         getattr(library, f"cudamem_{name}").restype = result
-    for name in ("uninstall", "set_python", "swap_stop_codes", "stack_counts", "refusal"):
+    for name in ("uninstall", "set_python", "swap_stop_codes", "stack_counts", "refusal", "close_journal"):
         getattr(library, f"cudamem_{name}").restype = None
     library.cudamem_set_owner.argtypes = [ctypes.c_uint32]
     library.cudamem_owner_totals.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
@@ -340,6 +356,7 @@ def _loaded(path: Path) -> tuple[ctypes.PyDLL, bool]:
     counter = ctypes.POINTER(ctypes.c_uint64)
     library.cudamem_events.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, counter, counter]
     library.cudamem_set_limit.argtypes = [ctypes.c_int64]
+    library.cudamem_notes.argtypes = [ctypes.c_int32, ctypes.c_char_p, ctypes.c_uint64]
     return library, _introduce_python(library)
 
 

@@ -1,0 +1,80 @@
+// The C calls of journals; included by cpu_recorder.cpp alone, below what they use of it.
+#pragma once
+
+// A journal of the ledger (`type` below 0) or of a device of this c10::DeviceType. Returns its handle; -1: there are
+// too many, -2: torch gives no counters of the device.
+EXPORT int32_t cudamem_open_journal(int32_t type, int32_t index) {
+  auto journal = std::make_unique<Journal>();
+  if (type < 0) {
+    const Lock lock(shared.mutex);
+    journal->slot = shared.ledger.acquire_slot();
+    if (journal->slot < 0) return -1;
+  } else {
+    try {
+      if (!journal->counters.open(type, index)) return -2;
+    } catch (const std::exception&) {
+      return -2;
+    }
+  }
+  const int slot = journal->slot;
+  const int32_t handle = journals.add(std::move(journal));
+  if (handle < 0 && slot >= 0) {
+    const Lock lock(shared.mutex);
+    shared.ledger.release_slot(slot);
+  }
+  return handle;
+}
+
+// Notes the counters and the peak since the last note; returns the number of the note, from 0, or -1.
+EXPORT int64_t cudamem_note(int32_t handle) {
+  Journal* const journal = journals.get(handle);
+  if (!journal) return -1;
+  try {
+    Note note;
+    if (journal->slot >= 0) {
+      Reading reading;
+      const Lock lock(shared.mutex);
+      if (!shared.ledger.read(journal->slot, true, &reading)) return -1;
+      note = {reading.allocated, reading.peak, static_cast<int64_t>(reading.allocated_total),
+              static_cast<int64_t>(reading.allocations), kUnknown, kUnknown, 0};
+    } else {
+      note = journals.read_device(*journal);
+    }
+    journal->notes.push_back(note);
+  } catch (const std::exception&) {
+    return -1;
+  }
+  return static_cast<int64_t>(journal->notes.size()) - 1;
+}
+
+// Copies all notes while there is room; returns how many there are.
+EXPORT uint64_t cudamem_notes(int32_t handle, Note* out, uint64_t room) {
+  const Journal* const journal = journals.get(handle);
+  if (!journal) return 0;
+  std::copy_n(journal->notes.begin(), std::min<uint64_t>(room, journal->notes.size()), out);
+  return journal->notes.size();
+}
+
+// What a device's peaks were before notes reset them, since this was last asked (`highest`, kPeaks of them), those of
+// now included. Returns 0 where it is no device's journal.
+EXPORT int32_t cudamem_take_highest(int32_t handle, int64_t* highest) {
+  Journal* const journal = journals.get(handle);
+  if (!journal || journal->slot >= 0) return 0;
+  try {
+    (void)journal->fold();
+  } catch (const std::exception&) {
+    return 0;
+  }
+  journal->take_highest(highest);
+  return 1;
+}
+
+EXPORT void cudamem_close_journal(int32_t handle) {
+  Journal* const journal = journals.get(handle);
+  if (!journal) return;
+  if (journal->slot >= 0) {
+    const Lock lock(shared.mutex);
+    shared.ledger.release_slot(journal->slot);
+  }
+  journals.close(handle);
+}

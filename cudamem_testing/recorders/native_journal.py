@@ -1,0 +1,86 @@
+"""Journals of the native library: counters noted in a fraction of a microsecond, read when all is over.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+_NOTE = struct.Struct("=7q")
+#: Statistics that have peaks, in the order of `journal.h`: first those for all, small and large pools.
+SPLIT_BY_POOL = (
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
+POOLS = ("all", "small_pool", "large_pool")
+WHOLE = ("oversize_allocations", "oversize_segments")
+_PEAKS = len(SPLIT_BY_POOL) * len(POOLS) + len(WHOLE)
+
+
+class Note(NamedTuple):
+    """Counters at one moment, in bytes; below 0 what the device does not know.
+
+    `peak` is the highest level since the note before. `allocated_total`, `allocations` and `retries` only grow.
+    """
+
+    allocated: int
+    peak: int
+    allocated_total: int
+    allocations: int
+    active: int
+    reserved: int
+    retries: int
+
+
+class NativeJournal:
+    """Notes of one device. `note()` takes one and returns its number, from 0; -1 when it was closed.
+
+    `note` is the C function itself, bound to the journal: what is called at every operator has no frame of its own.
+    """
+
+    note: Callable[[], int]
+
+    def __init__(self, library: ctypes.PyDLL, handle: int) -> None:
+        self._library = library
+        self._handle = handle
+        self.note = partial(library.cudamem_note, ctypes.c_int32(handle))
+
+    def notes(self) -> list[Note]:
+        """All notes so far."""
+        room = int(self._library.cudamem_notes(self._handle, None, 0))
+        buffer = ctypes.create_string_buffer(max(room, 1) * _NOTE.size)
+        count = min(room, int(self._library.cudamem_notes(self._handle, buffer, room)))
+        return [*map(Note._make, _NOTE.iter_unpack(memoryview(buffer)[: count * _NOTE.size]))]
+
+    def take_highest(self) -> dict[str, dict[str, dict[str, int]] | dict[str, int]]:
+        """A device's peaks that notes reset since this was last asked, nested as `torch.cuda.memory_stats` has them.
+
+        Empty where there are none.
+        """
+        peaks = (ctypes.c_int64 * _PEAKS)()
+        if not self._library.cudamem_take_highest(self._handle, peaks):
+            return {}
+        values = iter(peaks)
+        found: dict[str, dict[str, dict[str, int]] | dict[str, int]] = {}
+        for name in SPLIT_BY_POOL:
+            found[name] = {pool: {"peak": next(values)} for pool in POOLS}
+        for name in WHOLE:
+            found[name] = {"peak": next(values)}
+        return found
+
+    def close(self) -> None:
+        """Forget the notes; doing so again does nothing."""
+        handle, self._handle = self._handle, -1
+        self._library.cudamem_close_journal(handle)
