@@ -67,7 +67,7 @@ def test_an_earlier_test_left_it():
     assert error.left == (("test_a.py::test_big", 40 * MIB), ("test_a.py::test_small", 2 * MIB))
     assert error.before == 12 * MIB
     text = str(error)
-    assert "   left by test_a.py::test_big    40.0 MiB  allocated by layer1.py:1 in forward\n" in text
+    assert "   left by test_a.py::test_big    40.0 MiB  allocated by layer7.py:7 in forward\n" in text
     assert "   live before the test           12.0 MiB\n" in text
     assert "hint: earlier tests left enough to make room: test_a.py::test_big left 40.0 MiB, allocated by " in text
     assert "   40.0 MiB   1 block  (left by test_a.py::test_big)\n" in text
