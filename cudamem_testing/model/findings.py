@@ -51,6 +51,8 @@ class Verdict(str, Enum):
 
     OVER = "over budget"
     UNDER = "under lower bound"
+    IMPROVED = "improved"
+    NO_BASELINE = "no baseline"
     OUT_OF_MEMORY = "out of memory"
     REACHABLE = "reachable"
     HELD_BY_CPP = "held by C++"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.findings import Finding, Severity
 from cudamem_testing.model.windows import Window
 
@@ -23,7 +24,8 @@ class TestRecord:
 
     ``windows`` holds setup, call, teardown and the regions on every measured device, in the order in which they ended;
     ``whole`` one window per device from the start of setup to the end of teardown. ``budget_used`` is the largest
-    share of an upper limit that the test took (1.0 is all of it), ``None`` without one.
+    share of an upper limit that the test took (1.0 is all of it), ``None`` without one. ``measured`` is what a baseline
+    is compared with, for each device; empty where the test itself did not pass.
     """
 
     __test__ = False
@@ -36,6 +38,7 @@ class TestRecord:
     findings: tuple[Finding, ...] = ()
     budget_used: float | None = None
     notes: tuple[str, ...] = ()
+    measured: tuple[Measured, ...] = ()
 
     def window(self, name: str = "call", device: str | None = None) -> Window:
         """The window of that name; the first device's unless one is named.

@@ -13,7 +13,7 @@ from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.fixtures import cuda_memory, memory_snapshot, reference_cycles
 from cudamem_testing.plugin.settings import Settings, add_options
 
-LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C"}
+LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
 
 __all__ = ["cuda_memory", "memory_snapshot", "reference_cycles"]
 

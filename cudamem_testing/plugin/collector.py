@@ -16,9 +16,10 @@ from cudamem_testing.model.blocks import count
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.plugin import keys
+from cudamem_testing.plugin.recorded import finish
 from cudamem_testing.plugin.session import Session
 from cudamem_testing.plugin.settings import Settings, runs_tests
-from cudamem_testing.plugin.whole import is_whole
+from cudamem_testing.plugin.whole import is_whole, whole_files
 from cudamem_testing.report.files import write_json
 from cudamem_testing.report.schema import (
     finding_from_json,
@@ -52,6 +53,8 @@ class Collector:
         self._ledger: list[LedgerEntry] = []
         self._ignored: Counter[str] = Counter()
         self._about_rules: list[str] = []
+        self._about_baselines: list[str] = []
+        self._seen: set[str] = set()
         self._deselected = False
 
     def pytest_deselected(self) -> None:
@@ -63,6 +66,7 @@ class Collector:
         outcome = _outcome(report, self._outcomes.get(report.nodeid))
         self._outcomes[report.nodeid] = outcome
         if report.when == "teardown":
+            self._seen |= {report.nodeid, report.nodeid.rpartition("@")[0]}  # a group of pytest-xdist may follow the id
             del self._outcomes[report.nodeid]
             sent = getattr(report, "cudamem", ())
             records = [one if isinstance(one, TestRecord) else record_from_json(one) for one in sent]
@@ -91,6 +95,7 @@ class Collector:
         if measuring is not None:
             self._add(totals(measuring))
         self._about_rules = self._rules(session)
+        self._compare(session)
         run = self._config.stash[RUN] = self.run()
         if self._settings.json is not None and runs_tests(self._config):
             try:
@@ -124,10 +129,21 @@ class Collector:
             tuple(self._tests),
             tuple(self._fixtures),
             tuple(self._findings),
-            tuple(dict.fromkeys((*self._notes, *self._about_rules))),
+            tuple(dict.fromkeys((*self._notes, *self._about_rules, *self._about_baselines))),
             dict(sorted(self._unenforced.items())),
             tuple(self._ledger),
         )
+
+    def _compare(self, session: pytest.Session) -> None:
+        """Write baselines if that was asked for; a failure to do so fails a run that was green."""
+        if not runs_tests(self._config):
+            return
+        whole = None if self._deselected else whole_files(session)
+        said = finish(self._settings, self._config.rootpath, self._tests, self._seen - {""}, whole)
+        self._about_baselines = said.lines
+        self._notes += said.problems
+        if said.problems:
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _rules(self, session: pytest.Session) -> list[str]:
         """What each rule of the ini file ignored; that it ignored nothing is worth a word after a whole run."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.plugin.override import Override
     from cudamem_testing.plugin.session import Session
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 BUDGETS: pytest.StashKey[tuple[Budget, ...]] = pytest.StashKey()  # of an item: ids can change after collection
+COMPARISON: pytest.StashKey[Comparison] = pytest.StashKey()
 OVERRIDE: pytest.StashKey[Override] = pytest.StashKey()
 UNENFORCED: pytest.StashKey[int] = pytest.StashKey()
 # In the output of a pytest-xdist worker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,13 +13,16 @@ import pytest
 from cudamem_testing.plugin import keys
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.limits import Budget
 
 BUDGET = "memory_budget"
+BASELINE = "memory_baseline"
 FIXTURES = frozenset({"cuda_memory", "memory_snapshot", "reference_cycles"})
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
 OVERRIDE = "cudamem"
 LINES = (
+    f"{BASELINE}(tolerance, metrics, warmup): hold the test to what is recorded of it (cudamem)",
     f"{SIGNATURE}: limits for what the test takes; a size alone means at most (cudamem)",
     f"{OVERRIDE}(leaks, cycles, device, reason): another severity or device for this test, with the reason (cudamem)",
 )
@@ -26,7 +30,8 @@ LINES = (
 
 def speaks_of_memory(item: pytest.Item) -> bool:
     """Whether the test carries one of our markers or asks for one of our fixtures."""
-    return item.get_closest_marker(BUDGET) is not None or bool(FIXTURES.intersection(fixture_names(item)))
+    marked = any(item.get_closest_marker(name) is not None for name in (BUDGET, BASELINE))
+    return marked or bool(FIXTURES.intersection(fixture_names(item)))
 
 
 def fixture_names(item: pytest.Item) -> Sequence[str]:
@@ -35,13 +40,13 @@ def fixture_names(item: pytest.Item) -> Sequence[str]:
     return names
 
 
-def nearest_first(item: pytest.Item) -> Iterator[pytest.Mark]:
-    """The test's budget markers: its parameter's, its function's, its class's before a base class's, its module's.
+def nearest_first(item: pytest.Item, name: str = BUDGET) -> Iterator[pytest.Mark]:
+    """The test's markers of a name: its parameter's, its function's, its class's before a base class's, its module's.
 
     pytest's own order puts the function before the parameter and a base class before the class.
     """
     for node in reversed(item.listchain()):
-        marks = [mark for mark in node.own_markers if mark.name == BUDGET]
+        marks = [mark for mark in node.own_markers if mark.name == name]
         if len(marks) > 1 and isinstance(node, pytest.Function | pytest.Class):
             inner = _parameter_marks(node) if isinstance(node, pytest.Function) else _marks_by_class(node.obj)
             places = {id(mark): place for place, mark in reversed([*enumerate(inner)])}
@@ -69,14 +74,11 @@ def budgets(item: pytest.Item) -> tuple[Budget, ...]:
 
     found: list[Budget] = []
     problems: list[str] = []
+    known = set(inspect.signature(budget).parameters) - {"source"}
     for mark in nearest_first(item):
-        if mark.args:
-            problems.append(f"takes keyword arguments only, such as peak={mark.args[0]!r}")
-            continue
-        known = set(inspect.signature(budget).parameters) - {"source"}
-        unknown = sorted(set(mark.kwargs) - known)
-        if unknown:
-            problems.append(f"has no argument {', '.join(unknown)}: it takes {', '.join(sorted(known))}")
+        wrong = _misspelt(mark, known, "peak")
+        if wrong is not None:
+            problems.append(wrong)
             continue
         try:
             found.append(budget(**mark.kwargs, source=f"@pytest.mark.{BUDGET}"))
@@ -85,6 +87,32 @@ def budgets(item: pytest.Item) -> tuple[Budget, ...]:
     if problems:
         raise LimitError(problems)
     return tuple(found)
+
+
+def compared(item: pytest.Item) -> Comparison | None:
+    """What the test's nearest marker says of its baseline; ``None`` without one.
+
+    Raises:
+        ValueError: a ``LimitError`` that names every wrong argument.
+    """
+    mark = next(nearest_first(item, BASELINE), None)
+    if mark is None:
+        return None
+    from cudamem_testing.model.changes import comparison
+    from cudamem_testing.model.limits import LimitError
+
+    wrong = _misspelt(mark, set(inspect.signature(comparison).parameters), "tolerance")
+    if wrong is not None:
+        raise LimitError([wrong])
+    return comparison(**mark.kwargs)
+
+
+def _misspelt(mark: pytest.Mark, known: AbstractSet[str], example: str) -> str | None:
+    """What is wrong with the names of a marker's arguments."""
+    if mark.args:
+        return f"takes keyword arguments only, such as {example}={mark.args[0]!r}"
+    unknown = sorted({*mark.kwargs} - known)
+    return f"has no argument {', '.join(unknown)}: it takes {', '.join(sorted(known))}" if unknown else None
 
 
 def warmup_refusal(item: pytest.Item) -> str | None:
@@ -106,7 +134,7 @@ def warmup_refusal(item: pytest.Item) -> str | None:
 
 
 def validate(items: Iterable[pytest.Item], default: Budget | None = None) -> int:
-    """Put its budgets into the stash of every marked test; the number of such tests.
+    """Put budgets and comparisons into the stash of every marked test; the number of such tests.
 
     ``default`` is the budget of the run, which must not contradict a test's own.
 
@@ -115,8 +143,9 @@ def validate(items: Iterable[pytest.Item], default: Budget | None = None) -> int
     """
     items = [*items]
     overriding = [item for item in items if item.get_closest_marker(OVERRIDE) is not None]
-    marked = [item for item in items if item.get_closest_marker(BUDGET) is not None]
-    if not marked and not overriding:
+    limited = [item for item in items if item.get_closest_marker(BUDGET) is not None]
+    held = [item for item in items if item.get_closest_marker(BASELINE) is not None]
+    if not limited and not held and not overriding:
         return 0
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import LimitError, contradictions, effective
@@ -124,7 +153,7 @@ def validate(items: Iterable[pytest.Item], default: Budget | None = None) -> int
 
     problems = [problem for item in overriding for problem in problems_of(item)]
     outer = () if default is None else (default,)
-    for item in marked:
+    for item in limited:
         try:
             found = item.stash[keys.BUDGETS] = budgets(item)
         except LimitError as error:
@@ -137,6 +166,21 @@ def validate(items: Iterable[pytest.Item], default: Budget | None = None) -> int
         refusal = warmup_refusal(item) if any(one.warmup for one in found) else None
         if refusal is not None:
             problems.append(f"{item.nodeid}: {BUDGET} warmup is not possible: {refusal}")
+    problems += [f"{item.nodeid}: {BASELINE} {problem}" for item in held for problem in _compare(item)]
     if problems:
         raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
-    return len(marked)
+    return len({*limited, *held})
+
+
+def _compare(item: pytest.Item) -> Sequence[str]:
+    """Put what is compared of a test into its stash; what is wrong with its marker."""
+    try:
+        comparison = compared(item)
+    except ValueError as error:
+        problems: Sequence[str] = getattr(error, "problems", (str(error),))
+        return problems
+    if comparison is None:
+        return ()
+    item.stash[keys.COMPARISON] = comparison
+    refusal = warmup_refusal(item) if comparison.warmup else None
+    return () if refusal is None else (f"warmup is not possible: {refusal}",)

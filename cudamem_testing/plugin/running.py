@@ -14,6 +14,7 @@ from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Span
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.baselines import Measured
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import Window
 
@@ -29,6 +30,7 @@ class Running:
         self.budgets = tuple(budgets)
         self.windows: list[Window] = []
         self.findings: list[Finding] = []
+        self.measured: list[Measured] = []
         self.used: float | None = None
         self.notes: list[str] = []
         self.warmed_up = 0
@@ -55,4 +57,5 @@ class Running:
             findings=tuple(self.findings),
             budget_used=self.used,
             notes=tuple(self.notes),
+            measured=tuple(self.measured),
         )

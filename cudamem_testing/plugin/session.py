@@ -19,6 +19,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.plugin import keys, markers
+from cudamem_testing.plugin.baselines import Baselines
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import forget_last, let_go
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 Wrapper = Generator[None, object, object]
 OVER_BUDGET = "OVER BUDGET"
-STATUS = {Kind.BUDGET: OVER_BUDGET, Kind.LEAK: "LEAKED", Kind.CYCLE: "CYCLE"}
+STATUS = {Kind.BUDGET: OVER_BUDGET, Kind.LEAK: "LEAKED", Kind.CYCLE: "CYCLE", Kind.BASELINE: "BASELINE"}
 
 
 class Session:
@@ -57,6 +58,7 @@ class Session:
         self.evidence = Evidence(self.tracker, config.rootpath, self.owners.names)
         self.books = Books(self.tracker, self.owners, self.evidence)
         self.judge = Judge(self.evidence.explainer)
+        self.baselines = Baselines(settings, config.rootpath, self.evidence, self.tracker)
         self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
         self.cycles: CycleCheck | None = None
         self.findings: list[Finding] = []
@@ -111,6 +113,7 @@ class Session:
             from cudamem_testing.plugin.leaks import LeakCheck
 
             self.tracker.attach(self.recorders.open(self._say))
+            self.baselines.identify()
             rules = self.settings.ignore
             self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self.books, self._ignore_below, rules)
             self.cycles = CycleCheck(self.leaks, self._ignore_below, Locator(str(self.config.rootpath)))
@@ -177,6 +180,8 @@ class Session:
             calls = self._enter(running, "teardown")
             found = self.judge.call(running.budgets, calls) if self.recorders.opened else []
             running.used = self.judge.used(running.budgets, calls)
+            if not failed and self.recorders.opened:
+                found += self.baselines.call(running, calls)
             if not failed:  # then the test has handled what its regions found
                 running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
             running.findings += found
@@ -204,6 +209,8 @@ class Session:
             leaked = self._retained(running)
             whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
             found = [] if running.failure is not None else self.judge.whole(running.budgets, whole)
+            if running.failure is None:
+                found += self.baselines.whole(running, whole)
             found = [*found, *leaked]
             running.findings += found
             self._unsaid = found
@@ -348,8 +355,11 @@ class Session:
         What a warm-up run leaves in them (a patched variable, an optimizer's state) is there in the next run. Regions
         of a warm-up run are not recorded and their budgets not enforced; hard limits hold.
         """
-        runs = next((one.warmup for one in running.budgets if one.warmup), 0)
         item = running.item
+        asked = [one.warmup for one in running.budgets]
+        if keys.COMPARISON in item.stash:
+            asked.append(item.stash[keys.COMPARISON].warmup)
+        runs = next(filter(None, asked), 0)
         if not runs or not isinstance(item, pytest.Function):
             return
         self._enter(running, "warm-up")

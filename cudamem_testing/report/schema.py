@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cudamem_testing.model.baselines import Measured, Place
 from cudamem_testing.model.causes import Cause, causes
+from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
@@ -90,6 +92,7 @@ def record_to_json(test: TestRecord) -> Json:
         "findings": [finding_to_json(finding) for finding in test.findings],
         "budget_used": test.budget_used,
         "notes": list(test.notes),
+        "measured": [measured_to_json(one) for one in test.measured],
     }
 
 
@@ -104,6 +107,32 @@ def record_from_json(data: Mapping[str, Any]) -> TestRecord:
         findings=tuple(map(finding_from_json, data["findings"])),
         budget_used=data.get("budget_used"),
         notes=tuple(data.get("notes", ())),
+        measured=tuple(map(measured_from_json, data.get("measured", ()))),
+    )
+
+
+def measured_to_json(measured: Measured) -> Json:
+    """What a baseline is compared with; ``top`` is ``null`` where nobody looked."""
+    return {
+        "device": str(measured.device),
+        "environment": measured.environment,
+        "values": {metric: [spread.low, spread.high] for metric, spread in measured.values.items()},
+        "top": None if measured.top is None else [[place.name, place.bytes] for place in measured.top],
+        "metrics": list(measured.metrics),
+        "asked": measured.asked,
+    }
+
+
+def measured_from_json(data: Mapping[str, Any]) -> Measured:
+    """What :func:`measured_to_json` wrote."""
+    top = data.get("top")
+    return Measured(
+        Device.parse(data["device"]),
+        data["environment"],
+        {metric: Spread(*ends) for metric, ends in data["values"].items()},
+        None if top is None else tuple(Place(name, size) for name, size in top),
+        tuple(data.get("metrics", ())),
+        data.get("asked", False),
     )
 
 

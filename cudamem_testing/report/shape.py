@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from cudamem_testing.model.changes import TRACKED
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Kind, Severity, Standing, Verdict
 
@@ -49,6 +50,16 @@ def parsed(parse: Callable[[str], object], *, nullable: bool = False) -> Shape:
     return check
 
 
+def one_of(*words: str) -> Shape:
+    """One of these texts."""
+
+    def check(value: object, place: str) -> None:
+        if value not in words:
+            raise ValueError(f"{place} is {value!r}, not one of {', '.join(words)}")
+
+    return check
+
+
 def every(shape: Shape) -> Shape:
     """A list whose values have one shape."""
     listed = of(list)
@@ -86,9 +97,33 @@ def _counts(value: object, place: str) -> None:
             WHOLE(number, f"{place}.{key}")
 
 
+def _spreads(value: object, place: str) -> None:
+    of(dict)(value, place)
+    if isinstance(value, dict):
+        for key, ends in value.items():
+            _METRIC(key, f"{place} key")
+            every(WHOLE)(ends, f"{place}.{key}")
+            if len(ends) != 2 or ends[0] > ends[1]:
+                raise ValueError(f"{place}.{key} is not [lowest, highest]")
+
+
+def _top(value: object, place: str) -> None:
+    if value is not None:
+        every(_place)(value, place)
+
+
+def _place(value: object, place: str) -> None:
+    of(list)(value, place)
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"{place} is not [name, bytes]")
+    TEXT(value[0], f"{place}[0]")
+    WHOLE(value[1], f"{place}[1]")
+
+
 TEXT, WHOLE, FLAG = of(str), of(int), of(bool)
 TEXT_OR_NULL, WHOLE_OR_NULL = of(str, type(None)), of(int, type(None))
 TEXTS = every(TEXT)
+_METRIC = one_of(*TRACKED)
 
 WINDOW = fields(
     {"name": TEXT, "device": parsed(Device.parse)},
@@ -110,6 +145,10 @@ FINDING = fields(
         "standing": parsed(Standing, nullable=True),
     },
 )
+MEASURED = fields(
+    {"device": parsed(Device.parse), "environment": TEXT, "values": _spreads},
+    {"top": _top, "metrics": every(_METRIC), "asked": FLAG},
+)
 TEST = fields(
     {"nodeid": TEXT, "outcome": TEXT, "windows": every(WINDOW), "findings": every(FINDING)},
     {
@@ -117,6 +156,7 @@ TEST = fields(
         "whole": every(WINDOW),
         "budget_used": of(int, float, type(None)),
         "notes": TEXTS,
+        "measured": every(MEASURED),
     },
 )
 FIXTURE = fields({"name": TEXT, "scope": TEXT, "first_used_by": TEXT, "windows": every(WINDOW)})

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cudamem_testing.model.baselines import Measured, Place
+from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
@@ -49,6 +51,17 @@ RUN = RunRecord(
             ),
             1.5,
             ("a note",),
+            (
+                Measured(
+                    CARD,
+                    "NVIDIA H100 (9.0), torch 2.11, native",
+                    {"requested": Spread(3, 4), "retries": Spread(0, 0)},
+                    (Place("a.py::f", 3),),
+                    ("requested",),
+                    True,
+                ),
+                Measured(Device("cpu"), "x86_64, 1 thread, torch 2.11"),
+            ),
         ),
     ),
     (FixtureRecord("model", "session", "test_a.py::test_b[x]", (Window("setup of fixture 'model'", CARD),)),),
@@ -132,6 +145,24 @@ DOCUMENT = {
             ],
             "budget_used": 1.5,
             "notes": ["a note"],
+            "measured": [
+                {
+                    "device": "cuda:0",
+                    "environment": "NVIDIA H100 (9.0), torch 2.11, native",
+                    "values": {"requested": [3, 4], "retries": [0, 0]},
+                    "top": [["a.py::f", 3]],
+                    "metrics": ["requested"],
+                    "asked": True,
+                },
+                {
+                    "device": "cpu",
+                    "environment": "x86_64, 1 thread, torch 2.11",
+                    "values": {},
+                    "top": None,
+                    "metrics": [],
+                    "asked": False,
+                },
+            ],
         }
     ],
     "run": {
@@ -359,6 +390,21 @@ def broken(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
             "tpu:0",
             "tests[0].windows[0].device: device 'tpu:0' is not known: write cpu, cuda, cuda:N or host",
         ),
+        (
+            ("tests", 0, "measured", 0, "values"),
+            {"speed": [1, 2]},
+            (
+                "tests[0].measured[0].values key is 'speed', not one of requested, peak, reserved, retained, "
+                "allocations, segments, retries"
+            ),
+        ),
+        (
+            ("tests", 0, "measured", 0, "values", "requested"),
+            [2, 1],
+            "tests[0].measured[0].values.requested is not [lowest, highest]",
+        ),
+        (("tests", 0, "measured", 0, "top", 0), ["a"], "tests[0].measured[0].top[0] is not [name, bytes]"),
+        (("tests", 0, "measured", 0, "asked"), 1, "tests[0].measured[0].asked is a whole number, not true or false"),
         (("tests", 0, "whole", 0, "name"), None, "tests[0].whole[0].name is null, not text"),
         (("tests", 0, "findings", 0, "kind"), "lek", "tests[0].findings[0].kind: 'lek' is not a valid Kind"),
         (("tests", 0, "findings", 0, "severity"), [], "tests[0].findings[0].severity is a list, not text"),
@@ -388,5 +434,5 @@ def test_nothing_but_a_value_error_comes_of_a_broken_document(path: tuple[Any, .
         run = run_from_json(broken(path, value))
     except ValueError:
         return
-    assert [str(test) for test in run.tests]  # what was accepted can be shown, and written again
+    assert all(str(test) for test in run.tests)  # what was accepted can be shown, and written again
     json.dumps(run_to_json(run))

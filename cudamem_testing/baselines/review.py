@@ -1,0 +1,129 @@
+"""Review at the end of a run: what was not compared and why, and which entries nobody saw. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cudamem_testing.baselines.files import (
+    BaselineError,
+    Entries,
+    Key,
+    baseline_file,
+    module_of,
+    read_file,
+    test_of,
+)
+from cudamem_testing.model.blocks import count
+from cudamem_testing.model.records import TestRecord
+from cudamem_testing.recorders.identity import difference
+
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """``elsewhere`` counts baselines of other environments by what these differ in, ``without`` tests that have none.
+
+    A test without a marker counts there when others of its file have a baseline.
+    ``unseen`` are entries of tests that are no longer there, by file; ``broken`` says what could not be read.
+    """
+
+    elsewhere: dict[str, int] = field(default_factory=dict)
+    without: int = 0
+    unseen: dict[Path, tuple[Key, ...]] = field(default_factory=dict)
+    broken: tuple[str, ...] = ()
+
+    def lines(self, pruned: bool) -> list[str]:
+        """What is worth a line for the whole run."""
+        lines = [
+            f"{count(number, 'baseline')} not compared: {reason} (--cudamem-update=baselines records new ones)"
+            for reason, number in self.elsewhere.items()
+        ]
+        if self.without:
+            lines.append(f"{count(self.without, 'test')} without a baseline: --cudamem-update=baselines records them")
+        named = (f"{module_of(path).name}::{key.test}" for path, keys in self.unseen.items() for key in keys)
+        gone = [*dict.fromkeys(named)]
+        if gone and not pruned:
+            rest = f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else ""
+            which = "belongs to a test that is" if len(gone) == 1 else "belong to tests that are"
+            lines.append(
+                f"{count(len(gone), 'baseline')} {which} no longer there: {', '.join(gone[:SHOWN])}{rest} "
+                "(--cudamem-prune drops them)"
+            )
+        return lines
+
+
+def review(
+    root: Path, tests: Iterable[TestRecord], seen: Collection[str], whole: Callable[[str], bool] | None
+) -> Review:
+    """Look at the files of the tests of a run; ids are relative to ``root``.
+
+    ``seen`` are the ids of all tests that ran, ``whole`` tells of a file (relative to ``root``) whether all of its
+    tests did. ``None``: nothing is said of unseen entries.
+    """
+    files = _Files()
+    elsewhere: Counter[str] = Counter()
+    without = 0
+    for test in tests:
+        for one in test.measured:
+            if not one.metrics:
+                continue
+            entries = files.read(baseline_file(root, test.nodeid))
+            key = Key(test_of(test.nodeid), one.device, one.environment)
+            if entries is None or key in entries:
+                continue
+            reasons = [difference(other.environment, one.environment) for other in entries if other[:2] == key[:2]]
+            if reasons:
+                elsewhere[min(reasons, key=lambda reason: (reason.count(","), len(reason)))] += 1
+            elif one.asked or (entries and not one.idle):
+                without += 1
+    unseen = {} if whole is None else _unseen(files, root, seen, whole, tests)
+    return Review(dict(elsewhere.most_common()), without, unseen, tuple(files.broken))
+
+
+def _unseen(
+    files: _Files, root: Path, seen: Collection[str], whole: Callable[[str], bool], tests: Iterable[TestRecord]
+) -> dict[Path, tuple[Key, ...]]:
+    """Entries of tests that were not there, of files that were collected whole, and of files that are gone.
+
+    Another environment may have other tests. So a test is judged where it has an entry for an environment of this run;
+    its entries for others go with that one.
+    """
+    environments = {(one.device, one.environment) for test in tests for one in test.measured}
+    by_file: dict[Path, set[str]] = {}
+    for nodeid in seen:
+        if whole(nodeid.partition("::")[0]):
+            by_file.setdefault(baseline_file(root, nodeid), set()).add(test_of(nodeid))
+    found: dict[Path, tuple[Key, ...]] = {}
+    for path, there in by_file.items():
+        entries = files.read(path) or {}
+        gone = {key.test for key in entries if key.test not in there and (key.device, key.environment) in environments}
+        if gone:
+            found[path] = tuple(key for key in entries if key.test in gone)
+    for folder in {path.parent for path in by_file}:
+        for path in sorted(folder.glob("*.json")):
+            if path not in by_file and not module_of(path).exists():
+                entries = files.read(path) or {}
+                if entries:
+                    found[path] = tuple(entries)
+    return found
+
+
+class _Files:
+    """Files that are read once; what cannot be read is said once."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, Entries | None] = {}
+        self.broken: list[str] = []
+
+    def read(self, path: Path) -> Entries | None:
+        if path not in self._read:
+            try:
+                self._read[path] = read_file(path)
+            except (BaselineError, OSError) as error:
+                self._read[path] = None
+                self.broken.append(f"baselines not compared: {error}")
+        return self._read[path]

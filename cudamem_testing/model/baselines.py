@@ -1,0 +1,75 @@
+"""Baselines: what a test took on one device in one environment. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cudamem_testing.model.changes import Spread
+from cudamem_testing.model.devices import Device
+
+#: How many places of the live set at the peak are kept.
+TOP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Bytes that were live at the peak under one ``file::qualname``."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is recorded: numbers by metric, and the largest places of the live set at the peak, largest first."""
+
+    values: Mapping[str, Spread] = field(default_factory=dict)
+    top: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one test took on one device.
+
+    ``environment`` tells what the numbers depend on. ``values`` holds every metric that is known, ``metrics`` names
+    those that its baseline keeps. ``top`` is ``None`` where nobody looked: the test was within its tolerance, and a
+    library's workspace may be among its numbers. ``asked`` is whether a marker asks for the baseline.
+    """
+
+    device: Device
+    environment: str
+    values: Mapping[str, Spread] = field(default_factory=dict)
+    top: tuple[Place, ...] | None = None
+    metrics: tuple[str, ...] = ()
+    asked: bool = False
+
+    def but(self, **changes: object) -> Measured:
+        """A copy with other values."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    @property
+    def entry(self) -> Entry:
+        """What of it a baseline keeps."""
+        kept = {metric: self.values[metric] for metric in self.metrics if metric in self.values}
+        return Entry(kept, self.top or ())
+
+    @property
+    def idle(self) -> bool:
+        """Whether the test allocated nothing."""
+        return self.values.get("allocations") == Spread(0, 0)
+
+
+def fold(runs: Sequence[Sequence[Measured]]) -> tuple[Measured, ...]:
+    """Several runs of one test as one: the spread of each number, and what was live in the run that took most."""
+    found: dict[tuple[Device, str], Measured] = {}
+    for one in (measured for run in runs for measured in run):
+        key = one.device, one.environment
+        old = found.get(key)
+        if old is None:
+            found[key] = one
+            continue
+        both = {metric: old.values[metric] | one.values[metric] for metric in old.values if metric in one.values}
+        higher = "requested" in both and one.values["requested"].high > old.values["requested"].high
+        found[key] = old.but(values=both, top=one.top if higher or old.top is None else old.top)
+    return tuple(found.values())

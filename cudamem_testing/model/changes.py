@@ -1,0 +1,201 @@
+"""Changes: a number against the one that was recorded, and how far it may be off.
+
+Limits compare with a bound that somebody wrote down (:mod:`limits`); here the bound was measured before. A tolerance is
+``5%|10MiB``: whichever allows more. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cudamem_testing.model.limits import LimitError
+from cudamem_testing.model.sizes import format_size, parse_size
+
+SIZES = ("requested", "peak", "reserved", "retained")
+COUNTS = ("allocations", "segments", "retries")
+#: What a baseline can hold; ``requested`` alone when nothing else is asked for.
+TRACKED = (*SIZES, *COUNTS)
+#: Metrics that are judged as growth above the start of the test's call.
+ABOVE_START = ("requested", "peak", "reserved")
+_PERCENT = re.compile(r"(\d{1,6})(?:\.(\d{1,4}))?\s*%", re.ASCII)
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far a number may be off: the largest of a share (in millionths), bytes for sizes, a number for counts."""
+
+    millionths: int = 0
+    bytes: int = 0
+    number: int = 0
+    text: str = "0"
+
+    @classmethod
+    def parse(cls, value: object) -> Tolerance:
+        """The tolerance meant by ``"5%|10MiB"``, ``"1%"``, ``"64KiB"``, ``0``.
+
+        A number without a unit is bytes for a size and itself for a count; one with a unit says nothing of counts.
+
+        Raises:
+            ValueError: for anything else, with what is accepted.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError(f"tolerance {value!r} is not understood: write for example '5%|10MiB'")
+        text = str(value).strip()
+        millionths, sizes, numbers = 0, [0], [0]
+        for part in text.split("|"):
+            percent = _PERCENT.fullmatch(part.strip())
+            if percent is not None:
+                millionths = max(millionths, int(percent[1] + (percent[2] or "").ljust(4, "0")))
+                continue
+            try:
+                sizes.append(parse_size(part))
+            except ValueError:
+                raise ValueError(
+                    f"tolerance {text!r} has the part {part.strip()!r}: write a share such as 5%, a size such as "
+                    "10MiB, or both with | between them"
+                ) from None
+            if part.strip().isdecimal():
+                numbers.append(int(part))
+        return cls(millionths, max(sizes), max(numbers), text)
+
+    def slack(self, metric: str, recorded: int) -> int:
+        """How far a number of this metric may be from the recorded one, in its own unit."""
+        share = abs(recorded) * self.millionths // _MILLION
+        return max(share, self.number if metric in COUNTS else self.bytes)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What was measured in one run, or in several: the lowest and the highest."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, *numbers: int) -> Spread:
+        """The spread of some numbers, one at least."""
+        return cls(min(numbers), max(numbers))
+
+    def __or__(self, other: Spread) -> Spread:
+        return Spread(min(self.low, other.low), max(self.high, other.high))
+
+    def __contains__(self, other: Spread) -> bool:
+        return self.low <= other.low and other.high <= self.high
+
+    def text(self, metric: str) -> str:
+        """As people read it: ``512.0 MiB``, ``512.0 MiB to 513.0 MiB``, ``7``."""
+        ends = [shown(metric, number) for number in dict.fromkeys((self.low, self.high))]
+        return " to ".join(ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One metric before and after; ``slack`` is what its tolerance allows, in the metric's unit."""
+
+    metric: str
+    before: Spread
+    after: Spread
+    slack: int = 0
+
+    @property
+    def growth(self) -> int:
+        """How far it is above the highest recorded value, or (negative) below the lowest; 0 between them."""
+        if self.after.high > self.before.high:
+            return self.after.high - self.before.high
+        return min(0, self.after.low - self.before.low)
+
+    @property
+    def grew(self) -> bool:
+        """Whether it is more than the tolerance above what was recorded."""
+        return self.growth > self.slack
+
+    @property
+    def shrank(self) -> bool:
+        """Whether it is more than the tolerance below: an improvement."""
+        return self.growth < -self.slack
+
+    @property
+    def share(self) -> str:
+        """The growth as a share of what was recorded, ``+19.5%``; empty where that was 0."""
+        base = abs(self.before.high if self.growth > 0 else self.before.low)
+        if not base:
+            return ""
+        tenths = (abs(self.growth) * 2000 + base) // (2 * base)
+        return f"{'-' if self.growth < 0 else '+'}{tenths // 10}.{tenths % 10}%"
+
+    def __str__(self) -> str:
+        above = " above start" if self.metric in ABOVE_START else ""
+        size = shown(self.metric, abs(self.growth))
+        share = f" ({self.share})" if self.share else ""
+        side = "above" if self.growth > 0 else "below"
+        allowed = shown(self.metric, self.slack)
+        return (
+            f"{self.metric} {self.after.text(self.metric)}{above} is {size}{share} {side} its baseline of "
+            f"{self.before.text(self.metric)}, {allowed} allowed"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What of a test is held to its baseline, how closely, and after how many runs that do not count."""
+
+    metrics: tuple[str, ...] = ("requested",)
+    tolerance: Tolerance = Tolerance(10_000, 64 * 1024, 0, "1%|64KiB")
+    warmup: int = 0
+
+    def change(self, metric: str, before: Spread, after: Spread) -> Change:
+        """The change of one metric under this tolerance."""
+        return Change(metric, before, after, self.tolerance.slack(metric, before.high))
+
+
+def comparison(*, tolerance: object = "1%|64KiB", metrics: object = ("requested",), warmup: object = 0) -> Comparison:
+    """Parse the arguments of a comparison; ``metrics`` is a name or several.
+
+    Raises:
+        LimitError: naming every wrong argument.
+    """
+    problems: list[str] = []
+    allowed = Tolerance()
+    try:
+        allowed = Tolerance.parse(tolerance)
+    except ValueError as error:
+        problems.append(str(error))
+    names = parse_metrics(metrics, problems)
+    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+        problems.append(f"warmup={warmup!r} is not a number of runs")
+    if problems:
+        raise LimitError(problems)
+    return Comparison(names, allowed, warmup if isinstance(warmup, int) else 0)
+
+
+def parse_metrics(given: object, problems: list[str]) -> tuple[str, ...]:
+    """The metrics in the order in which they are reported; what is wrong goes to ``problems``."""
+    names = [given] if isinstance(given, str) else [*given] if isinstance(given, Iterable) else []
+    unknown = [name for name in names if name not in TRACKED]
+    if unknown or not names:
+        shown_ = ", ".join(map(repr, unknown)) or repr(given)
+        problems.append(f"metrics {shown_} is not known: write of {', '.join(TRACKED)}")
+    return tuple(name for name in TRACKED if name in names)
+
+
+def parse_condition(text: str) -> tuple[str, Tolerance]:
+    """The metric and the tolerance of ``requested:5%|10MiB``.
+
+    Raises:
+        ValueError: when it is none.
+    """
+    metric, colon, tolerance = text.partition(":")
+    if not colon or metric.strip() not in TRACKED:
+        raise ValueError(f"{text!r} is not METRIC:TOLERANCE with a metric of {', '.join(TRACKED)}")
+    return metric.strip(), Tolerance.parse(tolerance)
+
+
+def shown(metric: str, number: int) -> str:
+    """A number of a metric as people read it."""
+    return str(number) if metric in COUNTS else format_size(number)

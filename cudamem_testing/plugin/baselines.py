@@ -1,0 +1,243 @@
+"""Baselines in a process that runs tests: what each test took, against what is recorded.
+
+A test is held to its baseline when a marker asks for it, or under ``--cudamem`` when it has one. Only a test whose own
+body passed is compared. A capture is taken when a number is off by more than its tolerance, and to record. Library
+workspaces count neither for nor against a test: they are taken out of its peak by what the recorder knows of them.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cudamem_testing.baselines.files import BaselineError, Entries, Key, baseline_file, read_file, test_of
+from cudamem_testing.baselines.grown import Grown, grown, grown_lines, peak_without, top_of, without
+from cudamem_testing.model.baselines import Entry, Measured
+from cudamem_testing.model.blocks import LiveSet
+from cudamem_testing.model.changes import COUNTS, TRACKED, Change, Comparison, Spread
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.plugin import keys
+from cudamem_testing.plugin.evidence import NOT_KEPT, WIDTH, Evidence, first_moment
+from cudamem_testing.plugin.items import id_without_group
+from cudamem_testing.recorders.identity import identity
+from cudamem_testing.snapshots.replay import Replay
+from cudamem_testing.windows.tracker import Tracker
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.windows import Window
+    from cudamem_testing.plugin.running import Running
+    from cudamem_testing.plugin.settings import Settings
+
+UNMARKED = Comparison()
+GROWTH = {"requested": "requested_growth", "peak": "peak_growth", "reserved": "reserved_growth"}
+
+
+class Baselines:
+    """Compares tests with their baselines, or looks closely at what is to be recorded."""
+
+    def __init__(self, settings: Settings, root: Path, evidence: Evidence, tracker: Tracker) -> None:
+        self._settings = settings
+        self._root = root
+        self._evidence = evidence
+        self._tracker = tracker
+        self._files: dict[Path, Entries] = {}
+        self._environments: dict[Device, str] = {}
+
+    def identify(self) -> None:
+        """Note what numbers depend on, before a test can change the number of threads; of cards once they are used."""
+        for recorder in self._tracker.recorders:
+            self._environment(recorder.device)
+
+    def comparison(self, item: pytest.Item) -> Comparison | None:
+        """What of a test is compared; ``None`` for nothing."""
+        if self._settings.baseline == "off" or not self._settings.enforce:
+            return None
+        return item.stash.get(keys.COMPARISON, UNMARKED if self._settings.on else None)
+
+    def call(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
+        """The call of a test has passed: findings for what it took there."""
+        comparison = self.comparison(running.item)
+        asked = keys.COMPARISON in running.item.stash
+        found: list[Finding] = []
+        for window in windows:
+            environment = self._environment(window.device)
+            if environment is None or not window.complete or window.requested_growth is None:
+                continue
+            metrics = () if comparison is None else comparison.metrics
+            measured = Measured(window.device, environment, _values(window), None, metrics, asked)
+            if comparison is not None:
+                measured, findings = self._compare(running, window, measured, comparison)
+                found += findings
+            running.measured.append(measured)
+        return found
+
+    def whole(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
+        """The test has ended: what it retains belongs to its numbers."""
+        comparison = self.comparison(running.item)
+        found: list[Finding] = []
+        for place, measured in enumerate(running.measured):
+            window = next((one for one in windows if one.device == measured.device), None)
+            if window is None or window.retained is None:
+                continue
+            values = {**measured.values, "retained": Spread.of(window.retained)}
+            measured = running.measured[place] = measured.but(values=_ordered(values))
+            entry = self._entry(running, measured)
+            if comparison is not None and entry is not None and "retained" in comparison.metrics and not self._records:
+                changes = _beyond(entry, measured, comparison, ["retained"])
+                found += [_finding(change, measured, (), ()) for change in changes]
+                if changes and measured.top is None:
+                    running.measured[place] = measured.but(top=entry.top)
+        return found
+
+    @property
+    def _records(self) -> bool:
+        return "baselines" in self._settings.update
+
+    def _compare(
+        self, running: Running, window: Window, measured: Measured, comparison: Comparison
+    ) -> tuple[Measured, list[Finding]]:
+        entry = self._entry(running, measured)
+        metrics = [metric for metric in comparison.metrics if metric != "retained"]
+        if self._records or (entry is None and self._settings.json is not None and _worth(measured)):
+            measured = self._look(window, measured)[0]
+        if self._records:
+            return measured, []
+        if entry is None:
+            required = self._settings.baseline == "require" and _worth(measured)
+            return measured, [_missing(measured)] if required else []
+        if not _beyond(entry, measured, comparison, metrics):
+            return measured, []
+        measured, live = self._look(window, measured)
+        lines = () if live is None else grown(entry.top, live)
+        notes = (NOT_KEPT,) if live is None else ()
+        changes = _beyond(entry, measured, comparison, metrics)
+        return measured, [_finding(change, measured, lines, notes) for change in changes]
+
+    def _environment(self, device: Device) -> str | None:
+        if device not in self._environments:
+            found = identity(device)
+            if found is None:
+                return None
+            self._environments[device] = found
+        return self._environments[device]
+
+    def _entry(self, running: Running, measured: Measured) -> Entry | None:
+        nodeid = id_without_group(running.item)
+        path = baseline_file(self._root, nodeid)
+        if path not in self._files:
+            try:
+                self._files[path] = read_file(path)
+            except (BaselineError, OSError):  # said once, at the end of the run
+                self._files[path] = {}
+        return self._files[path].get(Key(test_of(nodeid), measured.device, measured.environment))
+
+    def _look(self, window: Window, measured: Measured) -> tuple[Measured, LiveSet | None]:
+        """Its numbers without workspaces of libraries, and what was live at its peak.
+
+        What goes wrong here must not hide a verdict: the live set is then not known.
+        """
+        try:
+            return self._examine(window, measured)
+        except Exception:
+            return measured.but(top=()), None
+
+    def _examine(self, window: Window, measured: Measured) -> tuple[Measured, LiveSet | None]:
+        replayed = self._evidence.replay(window.device, "requested")
+        if replayed is None or not len(replayed.recording.events):
+            return measured.but(top=()), None
+        start = first_moment(replayed.recording, window)
+        places = self._workspaces(replayed, start)
+        size = sum(replayed.sizes[place] for place in places)
+        peak, moment = peak_without(replayed, start, places)
+        live = replayed.live_at(moment, since=start)
+        orders = _orders(replayed, places)
+        values = dict(measured.values)
+        if places:
+            values["requested"] = Spread.of(peak)
+            values["allocations"] = Spread.of(values["allocations"].low - len(places))
+            if "peak" in values:
+                values["peak"] = Spread.of(max(0, values["peak"].low - size))
+        live = without(live, orders)
+        return measured.but(values=values, top=top_of(live)), live
+
+    def _workspaces(self, replayed: Replay, start: int) -> frozenset[int]:
+        """The events since ``start`` that allocated a workspace which a library keeps."""
+        device = replayed.recording.device
+        recorder = next(one for one in self._tracker.recorders if one.device == device)
+        sizes = recorder.workspace_sizes()
+        kept = [place for place, block in replayed.lives.live.items() if place >= start and block.requested in sizes]
+        if not kept:
+            return frozenset()
+        from cudamem_testing.objects import Reach, find_holders
+
+        holders = find_holders([replayed.lives.live[place].address for place in kept], budget_seconds=1.0)
+        unheld = {address for address, holder in holders.items() if holder.reach is Reach.NOT_HELD}
+        return frozenset(place for place in kept if replayed.lives.live[place].address in unheld)
+
+
+def _values(window: Window) -> dict[str, Spread]:
+    known = {metric: getattr(window, GROWTH.get(metric, metric)) for metric in TRACKED if metric != "retained"}
+    return {metric: Spread.of(number) for metric, number in known.items() if number is not None}
+
+
+def _ordered(values: dict[str, Spread]) -> dict[str, Spread]:
+    return {metric: values[metric] for metric in TRACKED if metric in values}
+
+
+def _worth(measured: Measured) -> bool:
+    """Whether a missing entry is worth a word: a test that allocates nothing needs none unless it is marked."""
+    return measured.asked or not measured.idle
+
+
+def _beyond(entry: Entry, measured: Measured, comparison: Comparison, metrics: Iterable[str]) -> list[Change]:
+    both = [metric for metric in metrics if metric in entry.values and metric in measured.values]
+    changes = [comparison.change(metric, entry.values[metric], measured.values[metric]) for metric in both]
+    return [change for change in changes if change.grew or change.shrank]
+
+
+def _orders(replayed: Replay, places: frozenset[int]) -> frozenset[int]:
+    events, first = replayed.recording.events, replayed.recording.first
+    return frozenset(first + place if events.sequences is None else events.sequences[place] for place in places)
+
+
+def _finding(change: Change, measured: Measured, lines: Sequence[Grown], notes: Sequence[str]) -> Finding:
+    device = measured.device
+    size = None if change.metric in COUNTS else abs(change.growth)
+    if change.shrank:
+        message = f"cudamem: {change} ({device}): --cudamem-update=baselines keeps it so"
+        return Finding(
+            Kind.BASELINE, Verdict.IMPROVED, Severity.NOTE, message, bytes=size, device=device, cause=_cause(change)
+        )
+    shown = lines if change.metric in ("requested", "peak") else ()
+    details = ["live at the peak, places that grew:", *grown_lines(shown, WIDTH)] if shown else []
+    return Finding(
+        Kind.BASELINE,
+        Verdict.OVER,
+        Severity.FAIL,
+        f"cudamem: {change} ({device})",
+        bytes=size,
+        device=device,
+        allocated=shown[0].line if shown else None,
+        cause=_cause(change),
+        details=(*details, *notes),
+    )
+
+
+def _cause(change: Change) -> str:
+    return f"baseline {change.metric}"
+
+
+def _missing(measured: Measured) -> Finding:
+    return Finding(
+        Kind.BASELINE,
+        Verdict.NO_BASELINE,
+        Severity.FAIL,
+        f"cudamem: no baseline on {measured.device} ({measured.environment}): --cudamem-update=baselines records one",
+        device=measured.device,
+        cause="baseline missing",
+    )

@@ -1,0 +1,54 @@
+"""Baselines at the end of a run: those that are written, dropped, or were not compared. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cudamem_testing.baselines.review import review
+from cudamem_testing.baselines.update import drop, last_attempts, update
+from cudamem_testing.model.blocks import count
+from cudamem_testing.model.findings import Verdict
+from cudamem_testing.model.records import TestRecord
+
+if TYPE_CHECKING:
+    from cudamem_testing.plugin.settings import Settings
+
+
+class Said(NamedTuple):
+    """What is worth a line: ``problems`` fail a run that was green."""
+
+    lines: list[str]
+    problems: list[str]
+
+
+def finish(
+    settings: Settings,
+    root: Path,
+    tests: Sequence[TestRecord],
+    seen: Collection[str],
+    whole: Callable[[str], bool] | None,
+) -> Said:
+    """Write what was asked for; only the process that has every record does so.
+
+    ``seen`` are the ids of all tests that ran, ``whole`` tells which files were collected whole.
+    """
+    if settings.baseline == "off" or not settings.enforce:
+        return Said([], [])
+    tests = last_attempts(tests)
+    lines: list[str] = []
+    problems: list[str] = []
+    if "baselines" in settings.update:
+        updated = update(root, tests)
+        lines += updated.lines
+        problems += updated.refused
+    reviewed = review(root, tests, seen, whole)
+    if settings.prune and reviewed.unseen:
+        dropped = drop(reviewed.unseen)
+        lines.append(f"{count(dropped.dropped, 'baseline')} of tests that are no longer there dropped")
+        problems += dropped.refused
+    better = sum(1 for test in tests if any(one.verdict is Verdict.IMPROVED for one in test.findings))
+    if better:
+        lines.append(f"{count(better, 'test')} improved beyond the tolerance: --cudamem-update=baselines keeps it so")
+    return Said([*lines, *reviewed.lines(settings.prune)], [*problems, *reviewed.broken])

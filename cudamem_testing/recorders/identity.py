@@ -1,0 +1,56 @@
+"""Identity: what the numbers of a device depend on, as one line of text.
+
+``NVIDIA H100 80GB HBM3 (9.0), torch 2.11, native`` or ``x86_64, 1 thread, torch 2.13``: parts with ``, `` between them,
+so that two lines can be compared part by part. Numbers of different identities are never compared.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+
+from cudamem_testing import torch_api
+from cudamem_testing.model.blocks import count
+from cudamem_testing.model.devices import Device
+
+SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+
+def identity(device: Device) -> str | None:
+    """The line of a device; ``None`` for a card that was not used yet, and for pinned host memory."""
+    version = ".".join((torch_api.version() or "?").split(".")[:2])
+    if device.kind == "cpu":
+        import torch
+
+        return f"{platform.machine()}, {count(torch.get_num_threads(), 'thread')}, torch {version}"
+    if device.kind != "cuda" or not torch_api.cuda_initialized():
+        return None
+    import torch
+
+    card = torch.cuda.get_device_properties(device.index or 0)
+    allocator = " ".join((torch_api.allocator_backend(), *allocator_settings(os.environ)))
+    return f"{card.name} ({card.major}.{card.minor}), torch {version}, {allocator}"
+
+
+def allocator_settings(environ: os._Environ[str] | dict[str, str]) -> list[str]:
+    """What the environment tells torch's allocator, in one spelling."""
+    for name in SETTINGS:
+        written = "".join(environ.get(name, "").split())
+        if written:
+            return [written]
+    return []
+
+
+def difference(before: str, after: str) -> str:
+    """What two identities differ in: ``torch 2.11 to 2.13``; empty for equal ones."""
+    old, new = before.split(", "), after.split(", ")
+    if len(old) != len(new):
+        return f"{before} to {after}" if before != after else ""
+    return ", ".join(_to(one, other) for one, other in zip(old, new, strict=True) if one != other)
+
+
+def _to(before: str, after: str) -> str:
+    first, _, rest = before.partition(" ")
+    other, _, new = after.partition(" ")
+    return f"{first} {rest} to {new}" if rest and new and first == other else f"{before} to {after}"
