@@ -92,8 +92,7 @@ class Cycle:
     def text(self) -> str:
         """At most ten lines: the chain, what it keeps, where that was allocated, what closes it."""
         lines = [*self.lines]
-        places = list(dict.fromkeys(tensor.allocated for tensor in self.tensors if tensor.allocated))
-        lines += [f"allocated  {place}" for place in places[:2]]
+        lines += [f"allocated  {place}" for place in self._places()[:2]]
         if self.closed_by:
             lines.append(f"closed by  {self.closed_by}")
         if self.hanging:
@@ -101,6 +100,17 @@ class Cycle:
         if self.count > 1:
             lines.append(f"found {self.count} times")
         return "\n".join(lines)
+
+    def _places(self) -> list[str]:
+        """The lines that allocated; of several, each with the names of its tensors as far as they are known."""
+        places: dict[str, list[str]] = {}
+        for tensor in self.tensors:
+            if tensor.allocated:
+                names = places.setdefault(tensor.allocated, [])
+                names += [tensor.name] if tensor.name else []
+        if len(places) == 1:
+            return list(places)
+        return [f"{place} ({', '.join(names)})" if names else place for place, names in places.items()]
 
     def dot(self) -> str:
         """The objects of the cycle and what leads to its tensors, for Graphviz."""

@@ -54,8 +54,8 @@ def test_a_whole_text() -> None:
     assert str(cycle).splitlines() == [
         "A.x -> B.y -> A",
         "keeps 4.0 MiB in 4 tensors: a float32[4], b float32[4], float32[4], ...",
-        "allocated  model.py:0 in f",
-        "allocated  model.py:1 in f",
+        "allocated  model.py:0 in f (a)",
+        "allocated  model.py:1 in f (b)",
         "closed by  model.py:9: self.x = b",
         "2 further cycles hang off it",
         "found 3 times",
