@@ -95,6 +95,10 @@ def _start(config: pytest.Config, settings: Settings) -> None:
 
     session = config.stash[keys.SESSION] = Session(config, settings)
     config.pluginmanager.register(session, "cudamem-session")
+    if settings.repeat > 1:
+        from cudamem_testing.plugin.repeat import Repeats
+
+        config.pluginmanager.register(Repeats(session, settings.repeat), "cudamem-repeats")
     _expect(config, accept=False)
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Worker(config, session), "cudamem-worker")

@@ -258,6 +258,10 @@ class Session:
             del item.stash[RECORD]
         return report
 
+    def take(self, nodeid: str) -> list[TestRecord]:
+        """The records of a test that no report has delivered yet; they are then not delivered with the next one."""
+        return self._undelivered.pop(nodeid, [])
+
     def _dump(self, item: pytest.Item, report: pytest.TestReport, folder: Path) -> None:
         """Write snapshots of a measured test at its first failure: a later one has less to show."""
         attempt = self._attempts.get(item.nodeid)

@@ -1,0 +1,62 @@
+"""Repeats: a test with a baseline is run several times, to learn how far its numbers spread. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from cudamem_testing.model.baselines import fold
+from cudamem_testing.model.records import TestRecord
+
+if TYPE_CHECKING:
+    from cudamem_testing.plugin.session import Session
+
+
+class Repeats:
+    """Runs every compared test ``times`` times, setup and teardown included, and reports the last run.
+
+    A run that does not pass is reported in its place and ends the repetitions.
+    """
+
+    def __init__(self, session: Session, times: int) -> None:
+        self._session = session
+        self._times = times
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Stand in for pytest's own protocol; ``None`` for a test that has no baseline to learn."""
+        if self._session.baselines.comparison(item) is None:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        earlier: list[TestRecord] = []
+        for run in range(1, self._times + 1):
+            if run > 1:
+                _forget_instance(item)
+            reports = runtestprotocol(item, nextitem=nextitem, log=False)
+            records = self._session.take(item.nodeid)
+            passed = all(report.passed for report in reports)
+            if run == self._times or not passed:
+                self._log(item, reports, [*earlier, *records] if passed else records)
+                break
+            earlier += records
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _log(self, item: pytest.Item, reports: list[pytest.TestReport], records: list[TestRecord]) -> None:
+        """Report one run, with the numbers of all."""
+        for report in reports:
+            if report.when == "teardown" and records:
+                last = records[-1]
+                notes = (*last.notes, f"run {len(records)} times") if len(records) > 1 else last.notes
+                measured = fold([record.measured for record in records])
+                report.cudamem = [last.but(attempt=1, measured=measured, notes=notes)]  # type: ignore[attr-defined]
+            item.ihook.pytest_runtest_logreport(report=report)
+
+
+def _forget_instance(item: pytest.Item) -> None:
+    """Have the next run of a method begin with an instance of its own, as every test does."""
+    if isinstance(item, pytest.Function) and item.cls is not None and getattr(item, "_instance", None) is not None:
+        del item._instance
+        item._obj = None
