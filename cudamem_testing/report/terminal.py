@@ -11,6 +11,7 @@ from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.windows import Window
+from cudamem_testing.report.causes import cause_lines, known_lines
 from cudamem_testing.show.tables import Column, Table
 
 UNKNOWN = "?"
@@ -27,10 +28,13 @@ COLUMNS = (
 )
 
 
-def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3) -> list[str]:
-    """The lines of the summary: findings, the table of the ``top`` tests, totals, and budgets to paste."""
+def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3, grouped: bool = True) -> list[str]:
+    """The lines of the summary: findings, the table of the ``top`` tests, totals, and budgets to paste.
+
+    ``grouped`` is false where the causes of the findings are told elsewhere.
+    """
     measured = [test for test in run.tests if test.windows]
-    lines = finding_lines(run)
+    lines = [*finding_lines(run), *(cause_lines(run, width) if grouped else []), *known_lines(run)]
     rows = ranked(measured)
     if top and rows:
         lines += _table(rows[:top]).lines(width)

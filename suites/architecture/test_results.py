@@ -23,6 +23,7 @@ CONTAINERS = (tuple, list, dict, set, frozenset, array, Mapping, Sequence)
 
 # Working parts: they live while something is looked for and never in a record, a report or a finding.
 WORKING = {
+    "baselines.known.Evidence": "what a run says about causes, with the functions that tell",
     "cycles.explain.Question": "what is looked for, with the functions that tell",
     "cycles.words.Hop": "a reference between two live objects, while it is put into words",
     "leaks.settle.Step": "one thing to try, with the function that does it",

@@ -1,0 +1,261 @@
+"""Known findings: faults that were there when somebody began to look, one line a cause.
+
+A line is JSON with the keys ``cause``, ``device`` (its kind), ``bytes`` (what one test may keep by it), ``tests`` and
+``reason`` (for people: why it may stay, or who mends it). Lines are sorted, so that branches that add causes meet in
+few places, where each line can be kept or dropped by itself. A finding whose cause has a line is a note; one that is
+larger by more than the tolerance fails as a new one does. Pure: text in, text out. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from cudamem_testing.model.causes import Cause, has_cause, key_of
+from cudamem_testing.model.changes import Tolerance
+from cudamem_testing.model.findings import Finding, Severity, Standing
+from cudamem_testing.model.sizes import format_size
+
+TOLERANCE = Tolerance.parse("1%|64KiB")
+#: Where more test functions than that have a cause, their files are named.
+MOST_TESTS = 50
+_CONFLICT = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
+_KEYS = ("cause", "device", "bytes", "tests", "reason")
+
+Key = tuple[str, str]
+Lines = Mapping[Key, "KnownFinding"]
+
+
+class KnownError(ValueError):
+    """A file of known findings that cannot be read, with its name, the line and the reason."""
+
+    def __init__(self, name: str, line: int, reason: str) -> None:
+        super().__init__(f"{name}:{line}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFinding:
+    """One line: ``tests`` are ids without parameters, or files; ``number`` is the line's, 0 for one not yet written."""
+
+    cause: str
+    device: str
+    bytes: int
+    tests: tuple[str, ...] = ()
+    reason: str = ""
+    number: int = field(default=0, compare=False)
+
+    @property
+    def key(self) -> Key:
+        """What tells it from others."""
+        return self.cause, self.device
+
+    @property
+    def kind(self) -> str:
+        """The kind of its findings."""
+        return self.cause.partition(" | ")[0]
+
+    def allows(self, size: int) -> bool:
+        """Whether a finding of so many bytes is no more than what is known."""
+        return size <= self.bytes + TOLERANCE.slack("retained", self.bytes)
+
+    def __str__(self) -> str:
+        values = {key: getattr(self, key) for key in _KEYS}
+        text = json.dumps(values, ensure_ascii=False)
+        return text if text.isprintable() else json.dumps(values)
+
+
+def parse(name: str, content: bytes) -> dict[Key, KnownFinding]:
+    """The lines of a file by cause and device; ``name`` is for errors.
+
+    Raises:
+        KnownError: naming the line and the reason.
+    """
+    found: dict[Key, KnownFinding] = {}
+    for number, raw in enumerate(content.split(b"\n"), 1):
+        try:
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+            if text:
+                one = _line(text, number)
+                if one.key in found:
+                    raise ValueError(f"the same cause and device as in line {found[one.key].number}: keep one of them")
+                found[one.key] = one
+        except ValueError as error:
+            reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+            raise KnownError(name, number, reason) from None
+    return found
+
+
+def render(lines: Lines) -> bytes:
+    """The content of a file: one line a cause, sorted."""
+    return "".join(f"{lines[key]}\n" for key in sorted(lines)).encode()
+
+
+def judged(finding: Finding, lines: Lines, name: str) -> Finding:
+    """The finding as it stands to what is known: a note, larger than that, or unchanged.
+
+    ``name`` is the file's, for people.
+    """
+    line = lines.get(key_of(finding) or ("", ""))
+    if line is None or not has_cause(finding):
+        return finding
+    if line.allows(finding.bytes or 0):
+        return noted(finding, f"known: {line.reason or 'no reason given'} ({name}:{line.number})")
+    more = f"larger than the {format_size(line.bytes)} that are known, {TOLERANCE} allowed ({name}:{line.number})"
+    return replace(finding, standing=Standing.LARGER, details=(*finding.details, f"   {more}"))
+
+
+def noted(finding: Finding, remark: str) -> Finding:
+    """A finding that is on record: a note with a remark."""
+    details = (*finding.details, f"   {remark}")
+    return replace(finding, severity=Severity.NOTE, standing=Standing.KNOWN, details=details)
+
+
+def is_recordable(finding: Finding) -> bool:
+    """Whether it belongs on record. A cache filled for the first time does not: it is waited for whether it grows."""
+    return has_cause(finding) and finding.standing is not Standing.FIRST_USE
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a run says about causes that it did not meet.
+
+    ``tests`` tells of each test by id whether it ran to an end at which its findings are complete; ``whole`` of a file
+    whether all of its tests were asked for; ``exists`` whether there is such a file; ``looked`` of a line whether its
+    kind of finding was looked for, on its kind of device.
+    """
+
+    tests: Mapping[str, bool] = field(default_factory=dict)
+    whole: Callable[[str], bool] = lambda file: False
+    exists: Callable[[str], bool] = lambda file: True
+    looked: Callable[[KnownFinding], bool] = lambda line: True
+
+    def told(self) -> Callable[[str], bool]:
+        """Tells of a place (a test function or a file) whether a cause that did not appear is not there any more.
+
+        That is so when one of its tests ran; and when it is gone, with others of its file still there or the file gone.
+        """
+        ran: dict[str, bool] = {}
+        for nodeid, complete in self.tests.items():
+            for place in (function_of(nodeid), file_of(nodeid)):
+                ran[place] = ran.get(place, False) or complete
+
+        def is_told(place: str) -> bool:
+            file = file_of(place)
+            if not self.whole(file):
+                return False
+            return ran[place] if place in ran else file in ran or not self.exists(file)
+
+        return is_told
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Lines after an update, and how many causes are new, or have other bytes or tests."""
+
+    lines: Lines
+    new: int = 0
+    changed: int = 0
+    same: int = 0
+    dropped: int = 0
+
+    def __str__(self) -> str:
+        words = (("new", self.new), ("changed", self.changed), ("the same", self.same), ("dropped", self.dropped))
+        return ", ".join(f"{number} {word}" for word, number in words if number) or "none"
+
+
+def recorded(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> Update:
+    """The lines with what a run has found; reasons stay.
+
+    Of a line's tests those stay that the run says nothing about; while there are such, its bytes do not shrink.
+    """
+    told = evidence.told()
+    kept = dict(lines)
+    new = changed = 0
+    found = [cause for cause in causes if cause.standing is not Standing.FIRST_USE]
+    for cause in found:
+        old = lines.get(cause.key)
+        if old is None:
+            kept[cause.key] = KnownFinding(*cause.key, cause.largest, places(cause.tests))
+            new += 1
+            continue
+        rest = [place for place in old.tests if not told(place)]
+        size = max(old.bytes, cause.largest) if rest else cause.largest
+        slack = TOLERANCE.slack("retained", old.bytes)
+        one = replace(old, bytes=old.bytes if abs(size - old.bytes) <= slack else size, tests=places(cause.tests, rest))
+        kept[cause.key] = one
+        changed += one != old
+    return Update(kept, new, changed, len(found) - new - changed)
+
+
+def unseen(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> list[KnownFinding]:
+    """Lines whose cause a run should have met and did not. One that names no tests is never among them."""
+    told = evidence.told()
+    met = {cause.key for cause in causes}
+    return [
+        line
+        for line in lines.values()
+        if line.key not in met and line.tests and evidence.looked(line) and all(map(told, line.tests))
+    ]
+
+
+def without(lines: Lines, gone: Iterable[KnownFinding]) -> Update:
+    """The lines without some, where they still say what they said."""
+    left = {key: line for key, line in lines.items() if line not in {*gone}}
+    return Update(left, dropped=len(lines) - len(left))
+
+
+def places(nodeids: Iterable[str], others: Iterable[str] = ()) -> tuple[str, ...]:
+    """Test functions, or their files where they are many; ``others`` are such places already."""
+    functions = {*map(function_of, nodeids), *others}
+    files = {place for place in functions if "::" not in place}
+    functions = {place for place in functions if file_of(place) not in files} | files
+    return tuple(sorted(functions if len(functions) <= MOST_TESTS else {*map(file_of, functions)}))
+
+
+def file_of(nodeid: str) -> str:
+    """The file of a test's id."""
+    return nodeid.partition("::")[0]
+
+
+def function_of(nodeid: str) -> str:
+    """A test's id without its parameters."""
+    file, colons, name = nodeid.partition("::")
+    return file + colons + name.partition("[")[0]
+
+
+def _line(text: str, number: int) -> KnownFinding:
+    if text.startswith(_CONFLICT):
+        raise ValueError("an unresolved merge conflict: keep one line of each cause and device")
+    try:
+        data = json.loads(text, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no JSON: {error.msg} (column {error.colno})") from None
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError("is no object")
+    wrong = [key for key in data if key not in _KEYS]
+    missing = [key for key in _KEYS if key not in data and key != "reason"]
+    if wrong or missing:
+        raise ValueError(f"has the unknown key {wrong[0]!r}" if wrong else f"has no {missing[0]!r}")
+    cause, device, reason = (_text(key, data.get(key, "")) for key in ("cause", "device", "reason"))
+    size, tests = data["bytes"], data["tests"]
+    if type(size) is not int or size < 0:
+        raise ValueError("bytes is no whole number of 0 or more")
+    if not isinstance(tests, list):
+        raise ValueError("tests is no list")
+    return KnownFinding(cause, device, size, tuple(_text("tests", one) for one in tests), reason, number)
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        raise ValueError("has a key twice")
+    return data
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is no text")
+    return value

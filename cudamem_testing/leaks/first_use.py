@@ -1,0 +1,40 @@
+"""First use: what a module, a class or a cache keeps when it is filled for the first time.
+
+One-time caches (a table that is computed once, an ``lru_cache``) look like leaks of the test that runs first. Where the
+project says so, the first finding of each cause is a warning; when the same cause keeps more, it is no one-time cache.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from cudamem_testing.model.findings import Finding, Severity, Standing, Verdict
+
+_HOLDERS = ("module ", "class ", "lru_cache of ")
+REMARK = "first use: it fails when the same cause keeps more"
+
+
+class FirstUse:
+    """Remembers for the life of the process which causes were met."""
+
+    def __init__(self) -> None:
+        self._met: set[str] = set()
+
+    def judged(self, findings: Iterable[Finding]) -> list[Finding]:
+        """The findings of one test; those that are the first of their cause are warnings."""
+        findings = [*findings]
+        judged = [_first(finding) if self._is_first(finding) else finding for finding in findings]
+        self._met.update(finding.cause for finding in findings if finding.cause is not None)
+        return judged
+
+    def _is_first(self, finding: Finding) -> bool:
+        held = finding.verdict is Verdict.REACHABLE and (finding.holder or "").startswith(_HOLDERS)
+        return held and finding.cause is not None and finding.cause not in self._met
+
+
+def _first(finding: Finding) -> Finding:
+    severity = Severity.WARN if finding.severity is Severity.FAIL else finding.severity
+    details = (*finding.details, f"   {REMARK}")
+    return replace(finding, severity=severity, standing=Standing.FIRST_USE, details=details)

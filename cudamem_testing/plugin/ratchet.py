@@ -1,0 +1,71 @@
+"""The ratchet: how findings stand to what is known, to first uses and to an audit, before they fail a test.
+
+Each process that runs tests judges with the same known findings: workers of pytest-xdist get the file's content from
+the controller. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cudamem_testing.baselines.known import KnownError, is_recordable, judged, noted, parse
+from cudamem_testing.leaks.first_use import FirstUse
+from cudamem_testing.model.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from cudamem_testing.plugin.settings import Settings
+
+WORKER_INPUT = "cudamem_known"
+
+
+class Ratchet:
+    """Decides what a finding does.
+
+    Raises:
+        pytest.UsageError: when the file of known findings cannot be read.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._update = "known" in settings.update
+        self._audit = settings.audit
+        self.name = shown_path(settings.known, config.rootpath)
+        self.content = _read(config, settings)
+        try:
+            self.lines = parse(self.name, self.content)
+        except KnownError as error:
+            raise pytest.UsageError(f"cudamem: {error}") from None
+        self._first_use = FirstUse() if settings.first_use == "warn" else None
+
+    def judged(self, findings: Iterable[Finding]) -> list[Finding]:
+        """The findings of one test with the severity that they have in this run."""
+        found = [*findings]
+        if self._first_use is not None:
+            found = self._first_use.judged(found)
+        found = [judged(finding, self.lines, self.name) for finding in found]
+        if self._update:
+            found = [noted(finding, "recorded as known") if is_recordable(finding) else finding for finding in found]
+        if self._audit:
+            found = [replace(one, severity=Severity.WARN) if one.severity is Severity.FAIL else one for one in found]
+        return found
+
+
+def _read(config: pytest.Config, settings: Settings) -> bytes:
+    sent = getattr(config, "workerinput", {}).get(WORKER_INPUT)
+    if isinstance(sent, bytes):
+        return sent
+    try:
+        return settings.known.read_bytes() if settings.on and settings.known.exists() else b""
+    except OSError as error:
+        raise pytest.UsageError(f"cudamem: known findings cannot be read: {error}") from None
+
+
+def shown_path(path: Path, root: Path) -> str:
+    """The path as messages show it, the same in every process: relative to rootdir if it lies there."""
+    text = os.path.relpath(path, root) if path.is_relative_to(root) else str(path)
+    return text.replace("\\", "/")

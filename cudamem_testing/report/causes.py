@@ -1,0 +1,111 @@
+"""Findings by cause: for the terminal, for the end of an audit, and as Markdown for a pull request.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cudamem_testing.model.blocks import count
+from cudamem_testing.model.causes import Cause, causes
+from cudamem_testing.model.findings import Severity, Standing
+from cudamem_testing.model.records import RunRecord
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.show.tables import Column, Table
+
+MOST = 3
+#: Rows of a Markdown table: a comment on a pull request holds 65,536 characters.
+MOST_ROWS = 50
+
+
+def cause_lines(run: RunRecord, width: int, most: int = MOST) -> list[str]:
+    """The causes that fail or warn, where one of them has several findings."""
+    found = _open(causes(run))
+    if sum(cause.findings for cause in found) == len(found):
+        return []
+    table = _table(found[:most]).lines(width, header=False, indent=2)
+    return [f"{_total(found)}:", *table, *_rest(found, most)]
+
+
+def known_lines(run: RunRecord) -> list[str]:
+    """How many findings are on record."""
+    known = _known(causes(run))
+    return [f"known: {_counts(known)}"] if known else []
+
+
+def audit_lines(run: RunRecord, command: str, most: int = MOST) -> list[str]:
+    """What an audit ends with: the largest causes, one finding of each in full, and the command that records them."""
+    found = _open(causes(run))
+    if not found:
+        return ["audit: nothing was found that is not known"]
+    lines = [f"audit: {_total(found)}; nothing failed"]
+    for number, cause in enumerate(found[:most], 1):
+        where = f" first in {cause.tests[0]}" if cause.tests else ""
+        lines.append(f"{number}. {_tests(cause)}, {format_size(cause.bytes)},{where}")
+        lines += str(cause.example).splitlines()
+    return [*lines, *_rest(found, most), "to record them as known:", f"  {command}"]
+
+
+def markdown(run: RunRecord) -> str:
+    """The causes of a report for a pull request: what fails or warns in a table, what is known in a line."""
+    found = causes(run)
+    open_, known = _open(found), _known(found)
+    parts = [f"### Memory: {_total(open_) if open_ else 'nothing new'}"]
+    if open_:
+        parts.append(_table(open_[:MOST_ROWS], quoted=True).markdown())
+        parts += [line.strip() for line in _rest(open_, MOST_ROWS)]
+    if known:
+        parts.append(f"Known: {_counts(known)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _open(found: Sequence[Cause]) -> list[Cause]:
+    return [cause for cause in found if cause.severity is not Severity.NOTE]
+
+
+def _known(found: Sequence[Cause]) -> list[Cause]:
+    return [cause for cause in found if cause.standing is Standing.KNOWN]
+
+
+def _total(found: Sequence[Cause]) -> str:
+    """``47 tests, 2 causes``."""
+    tests = {nodeid for cause in found for nodeid in cause.tests}
+    return f"{count(len(tests), 'test')}, {count(len(found), 'cause')}"
+
+
+def _counts(known: Sequence[Cause]) -> str:
+    return f"{count(sum(cause.findings for cause in known), 'finding')} of {count(len(known), 'cause')}"
+
+
+def _tests(cause: Cause) -> str:
+    return count(len(cause.tests), "test") if cause.tests else "the run itself"
+
+
+def _rest(found: Sequence[Cause], most: int) -> list[str]:
+    return [f"  ... {count(len(found) - most, 'more cause')}"] if len(found) > most else []
+
+
+def _table(some: Sequence[Cause], *, quoted: bool = False) -> Table:
+    names = ("tests", "bytes", "fault", "allocated in, held by")
+    columns = tuple(
+        Column(name, "right" if name in ("tests", "bytes") else "left", elastic=name == names[-1]) for name in names
+    )
+    rows = (
+        (_tests(one), format_size(one.bytes), _fault(one), _code(one.place) if quoted else one.place) for one in some
+    )
+    return Table(columns, tuple(rows))
+
+
+def _code(text: str) -> str:
+    """As code in Markdown: places are full of stars and brackets."""
+    return "`" + text.replace("`", "'") + "`"
+
+
+def _fault(cause: Cause) -> str:
+    """What is wrong: ``leak, reachable``, ``cycle, warning``."""
+    words = [cause.kind.value]
+    words += [cause.verdict.value] if cause.verdict.value != cause.kind.value else []
+    words += ["warning"] if cause.severity is Severity.WARN else []
+    words += [cause.standing.value] if cause.standing is not None else []
+    return ", ".join(words)

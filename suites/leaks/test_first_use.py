@@ -1,0 +1,60 @@
+"""First use: once for each cause, only for what a module, a class or a cache holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from cudamem_testing.leaks.first_use import FirstUse
+from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
+
+HOLDER = "module a > TABLE (dict)['x']"
+
+
+def leak(
+    cause: str | None = "c",
+    holder: str | None = HOLDER,
+    severity: Severity = Severity.FAIL,
+    verdict: Verdict = Verdict.REACHABLE,
+) -> Finding:
+    return Finding(Kind.LEAK, verdict, severity, "m", 1, holder=holder, cause=cause, details=("   a",))
+
+
+def outcome(check: FirstUse, *findings: Finding) -> list[tuple[Severity, Standing | None]]:
+    return [(one.severity, one.standing) for one in check.judged(findings)]
+
+
+def test_the_first_of_a_cause_warns_and_says_so_and_the_next_fails() -> None:
+    check = FirstUse()
+    (first,) = check.judged([leak()])
+    assert (first.severity, first.standing) == (Severity.WARN, Standing.FIRST_USE)
+    assert first.details == ("   a", "   first use: it fails when the same cause keeps more")
+    assert outcome(check, leak()) == [(Severity.FAIL, None)]
+    assert outcome(check, leak("other")) == [(Severity.WARN, Standing.FIRST_USE)]
+
+
+def test_two_devices_in_one_test_are_one_use() -> None:
+    assert outcome(FirstUse(), leak(), leak()) == [(Severity.WARN, Standing.FIRST_USE)] * 2
+
+
+def test_a_warning_of_a_failed_test_counts_as_the_first() -> None:
+    check = FirstUse()
+    assert outcome(check, leak(severity=Severity.WARN)) == [(Severity.WARN, Standing.FIRST_USE)]
+    assert outcome(check, leak()) == [(Severity.FAIL, None)]
+
+
+@pytest.mark.parametrize("holder", ["class a.Registry.seen (list)[0]", "lru_cache of a.table cached result", HOLDER])
+def test_who_may_hold_it(holder: str) -> None:
+    assert outcome(FirstUse(), leak(holder=holder)) == [(Severity.WARN, Standing.FIRST_USE)]
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        leak(holder="thread worker > frame run, local 'x'"),
+        leak(holder=None),
+        leak(cause=None),
+        leak(verdict=Verdict.HELD_BY_CPP),
+    ],
+)
+def test_what_is_no_cache(finding: Finding) -> None:
+    assert FirstUse().judged([finding]) == [finding]
