@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from cudamem_testing.model.sizes import format_size, parse_size
     from cudamem_testing.model.windows import Window
     from cudamem_testing.snapshots.record import SnapshotError
+    from cudamem_testing.trace.graph import DataFlow
+    from cudamem_testing.trace.profile import MemoryProfile, from_profile, memory_profile
     from cudamem_testing.windows.memory import Memory, OverBudget
 
 __version__ = "0.1.0"
 __all__ = [
     "Cycle",
+    "DataFlow",
     "Device",
     "Grew",
     "Growth",
     "LimitError",
     "Memory",
+    "MemoryProfile",
     "OverBudget",
     "ReferenceCycles",
     "SnapshotError",
@@ -36,6 +40,8 @@ __all__ = [
     "annotated_references",
     "find_cycles",
     "format_size",
+    "from_profile",
+    "memory_profile",
     "object_graph",
     "parse_size",
     "reference_cycles",
@@ -45,11 +51,13 @@ __all__ = [
 
 _HOMES = {
     "Cycle": "cycles.results",
+    "DataFlow": "trace.graph",
     "Device": "model.devices",
     "Grew": "model.growth",
     "Growth": "model.growth",
     "LimitError": "model.limits",
     "Memory": "windows.memory",
+    "MemoryProfile": "trace.profile",
     "OverBudget": "windows.memory",
     "ReferenceCycles": "cycles.collect",
     "SnapshotError": "snapshots.record",
@@ -57,6 +65,8 @@ _HOMES = {
     "annotated_references": "cycles.draw",
     "find_cycles": "cycles.collect",
     "format_size": "model.sizes",
+    "from_profile": "trace.profile",
+    "memory_profile": "trace.profile",
     "object_graph": "cycles.draw",
     "parse_size": "model.sizes",
     "reference_cycles": "cycles.collect",

@@ -10,12 +10,12 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.plugin import keys, markers
-from cudamem_testing.plugin.fixtures import cuda_memory, memory_snapshot, reference_cycles
+from cudamem_testing.plugin.fixtures import cuda_memory, memory_profile, memory_snapshot, reference_cycles
 from cudamem_testing.plugin.settings import Settings, add_options
 
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
 
-__all__ = ["cuda_memory", "memory_snapshot", "reference_cycles"]
+__all__ = ["cuda_memory", "memory_profile", "memory_snapshot", "reference_cycles"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,8 +60,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[keys.UNENFORCED] = marked
         if hasattr(config, "workeroutput"):
             config.workeroutput[keys.UNENFORCED_OUTPUT] = marked
-    if keys.SESSION not in config.stash and ((marked and settings.enforce) or _asks(items)):
+    if keys.SESSION not in config.stash and ((marked and settings.enforce) or _asks(items, markers.FIXTURES)):
         _start(config, settings)
+    if _asks(items, markers.TEXT_FIXTURES):
+        _expect(config, accept=False)
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
@@ -120,8 +122,8 @@ def _collect(config: pytest.Config, settings: Settings) -> None:
     config.pluginmanager.register(Collector(config, settings), "cudamem-collector")
 
 
-def _asks(items: list[pytest.Item]) -> bool:
-    return any(markers.FIXTURES.intersection(markers.fixture_names(item)) for item in items)
+def _asks(items: list[pytest.Item], fixtures: frozenset[str]) -> bool:
+    return any(fixtures.intersection(markers.fixture_names(item)) for item in items)
 
 
 def _distributes(config: pytest.Config) -> bool:

@@ -10,6 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from cudamem_testing.cycles import ReferenceCycles
     from cudamem_testing.snapshots.moments import Snapshots
+    from cudamem_testing.trace.profile import MemoryProfile
     from cudamem_testing.windows.memory import Memory
 
 
@@ -55,3 +56,11 @@ def reference_cycles(request: pytest.FixtureRequest) -> Callable[[], ReferenceCy
         return ReferenceCycles
     session.prepare()
     return ReferenceCycles if session.cycles is None else session.cycles.region
+
+
+@pytest.fixture
+def memory_profile() -> Callable[..., MemoryProfile]:
+    """Record a call, or a block, and analyse it: which operator reads, writes, makes and frees which tensor."""
+    from cudamem_testing.trace.profile import memory_profile
+
+    return memory_profile

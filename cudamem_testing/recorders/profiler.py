@@ -16,7 +16,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import WithoutEvidence, WithoutOwners, WithoutWorkspaces
 
 PARTLY = "measured by torch's profiler: other threads and older blocks are not seen"
-TAKEN = "measured up to the test's own profiler only"
+TAKEN = "measured until another profiler started, and not known from there on"
 
 
 class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
@@ -63,9 +63,11 @@ class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         """The CPU has done its work when the call returns."""
 
     def boundary(self) -> Counters | None:
-        """Stop, read and go on; ``None`` while asleep."""
+        """Stop, read and go on; ``None`` while asleep. Nothing is known once another profiler has taken over."""
         if not self._awake:
             return None
+        if self._taken:
+            return Counters()
         peak = self._read()
         self._start()
         return Counters(

@@ -67,29 +67,56 @@ def event_types() -> EventTypes:
 
 
 def new_profiler() -> Any:
-    """A ``torch.profiler.profile`` with every flag that the analysis needs, recording what the CPU issues.
+    """A profiler with every flag that the analysis needs, recording what the CPU issues; a context manager.
 
-    Allocators of all devices report to it; recording kernels as well would only cost time.
+    Allocators of all devices report to it; recording kernels as well would only cost time. It is the one inside
+    ``torch.profiler.profile``, which itself is a reference cycle and, until that is collected, holds what it recorded.
     """
-    from torch.profiler import ProfilerActivity, profile
+    from torch.autograd.profiler import profile
 
-    return profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True, with_stack=True)
+    return profile(use_kineto=True, record_shapes=True, profile_memory=True, with_stack=True)
 
 
 def profiler_is_running() -> bool:
-    """Whether any profiler records in this process: on this thread, or started by another one."""
-    import torch
+    """Whether a profiler records in this process: on this thread, or started by another one.
+
+    torch's older profiler is not meant (:func:`older_profiler_is_running`).
+    """
     from torch.autograd import profiler
 
-    return bool(torch._C._autograd._profiler_enabled()) or bool(getattr(profiler, "_is_profiler_enabled", False))
+    return _newer_is_enabled() or bool(getattr(profiler, "_is_profiler_enabled", False))
+
+
+def older_profiler_is_running() -> bool:
+    """Whether ``torch.autograd.profiler_legacy`` records on this thread.
+
+    It may be a recorder's, which gives way when another profiler starts. Nobody else's does: starting fails then.
+    """
+    import torch
+
+    return bool(torch._C._autograd._profiler_enabled()) and not _newer_is_enabled()
 
 
 def disable_profiler() -> None:
-    """Stop whatever profiler records on this thread and drop what it has; nothing when none does."""
+    """Stop whatever profiler records on this thread, the older one apart, and drop what it has.
+
+    torch's own note that one runs goes too: one that could not start leaves it behind.
+    """
+    import torch
+    from torch.autograd import profiler
+
+    if _newer_is_enabled():
+        torch._C._autograd._disable_profiler()
+    if getattr(profiler, "_is_profiler_enabled", False):
+        profiler._run_on_profiler_stop()
+
+
+def _newer_is_enabled() -> bool:
     import torch
 
-    if torch._C._autograd._profiler_enabled():
-        torch._C._autograd._disable_profiler()
+    autograd = torch._C._autograd
+    legacy = getattr(torch._C._profiler.ActiveProfilerType, "LEGACY", None)
+    return bool(autograd._profiler_enabled()) and autograd._profiler_type() != legacy
 
 
 def finished_results(profile: Any) -> Any:

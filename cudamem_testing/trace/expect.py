@@ -111,7 +111,7 @@ def _remark(expected: str, actual: str, trace: Trace) -> str:
         return ""
     return "\n".join(
         [
-            f"operators differ by device, and this text was recorded on {device}:",
+            f"operators differ by device, and this run was on {device}:",
             f"  only expected: {', '.join(missing) or 'none'}",
             f"  only here:     {', '.join(added) or 'none'}",
             'give a text for each device, expected={"cpu": ..., "cuda": ...}, or let device_aliases=True fold dropout,',

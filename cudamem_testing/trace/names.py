@@ -11,12 +11,13 @@ Containers are looked into without running code of their classes; parameters of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from cudamem_testing.objects import is_module, is_tensor, storage_of
 from cudamem_testing.torch_api.tensors import grad, quiet
 from cudamem_testing.trace.graph import Name
-from cudamem_testing.trace.records import Storage, Trace
+from cudamem_testing.trace.records import Allocation, Storage, Trace
 
 
 class Address(NamedTuple):
@@ -74,8 +75,31 @@ def with_gradients(addressed: Iterable[Address], tensors: Iterable[Any]) -> Iter
             yield Address(f"{address.text}.grad", _place(gradient), False)
 
 
+def with_results(trace: Trace, addressed: Iterable[Address]) -> Trace:
+    """The trace, in which tensors named at the end have storages too when no operator took them.
+
+    The profiler numbers tensors when an operator is called with them, so of the last results of a program it knows the
+    memory only. Their numbers continue the profiler's.
+    """
+    wanted = {address.place for address in addressed if not address.given}
+    events, storages = list(trace.events), list(trace.storages)
+    number = max((storage.number for storage in storages), default=-1)
+    allocation = max((storage.allocation for storage in storages), default=-1)
+    for index in range(len(events) - 1, -1, -1):
+        event = events[index]
+        if isinstance(event, Allocation) and (event.device, event.pointer) in wanted:
+            wanted.remove((event.device, event.pointer))
+            if event.nbytes > 0 and event.storage is None:
+                number, allocation = number + 1, allocation + 1
+                found = Storage(len(storages), number, allocation, event.pointer, event.device, event.nbytes, True)
+                storages.append(found)
+                events[index] = event._replace(storage=found)
+    return replace(trace, events=tuple(events), storages=tuple(storages))
+
+
 def resolve(addressed: Iterable[Address], trace: Trace) -> tuple[Name, ...]:
-    """The storages at the addresses."""
+    """The storages at the addresses; those that the trace does not make were there before, whenever they were named."""
+    made = {event.storage for event in trace.events if isinstance(event, Allocation) and event.nbytes > 0}
     by_place: dict[tuple[str, int], list[Storage]] = {}
     for known in sorted(trace.storages, key=lambda storage: storage.allocation):
         by_place.setdefault((known.device, known.pointer), []).append(known)
@@ -83,7 +107,7 @@ def resolve(addressed: Iterable[Address], trace: Trace) -> tuple[Name, ...]:
     for address in addressed:
         found = by_place.get(address.place) if address.place is not None else None
         storage = None if not found else found[0] if address.given else found[-1]
-        names.append(Name(address.text, storage, address.given))
+        names.append(Name(address.text, storage, address.given or (storage is not None and storage not in made)))
     return tuple(names)
 
 

@@ -12,12 +12,12 @@
 
 torch has one profiler a process. Starting a second one inside the first ends the first, so an open one is an error
 before anything starts; and whatever happens inside, ours is stopped. Tensors are never kept: named ones are noted by
-address, and of those that the block may drop only weak references are held. PYTEST_DONT_REWRITE
+address, and of those that the block may drop only weak references are held. The profiler's own result, which holds
+those of ``vmap`` and ``jvp`` calls, is read and dropped when the recording ends. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -25,22 +25,27 @@ from contextlib import AbstractContextManager
 from types import FunctionType, TracebackType
 from typing import Any
 
-from cudamem_testing.guards import restore_python_profiler
+from cudamem_testing.guards import collect_garbage, restore_python_profiler
 from cudamem_testing.torch_api import (
     disable_profiler,
     event_tree,
     finished_results,
     new_profiler,
+    older_profiler_is_running,
     profiler_is_running,
 )
 from cudamem_testing.trace.expect import Expectations
 from cudamem_testing.trace.graph import DataFlow, data_flow
-from cudamem_testing.trace.names import Address, addresses, named_tensors, resolve, with_gradients
+from cudamem_testing.trace.names import Address, addresses, named_tensors, resolve, with_gradients, with_results
 from cudamem_testing.trace.reader import read_events
 from cudamem_testing.trace.records import Trace
 
 _FLAGS = ("record_shapes", "profile_memory", "with_stack")
 _ESSENTIAL = _FLAGS[:2]
+_OPEN = (
+    "a torch profiler is recording already, and a second one would end it: stop it before the memory profile starts, "
+    "or analyse its own recording with from_profile(prof)"
+)
 
 
 class MemoryProfile(Expectations):
@@ -50,8 +55,8 @@ class MemoryProfile(Expectations):
     are not recorded by torch's profiler; those of autograd are.
 
     Args:
-        collect: collect garbage before the recording ends. The profiler keeps tensors of ``vmap`` and ``jvp`` calls in
-            reference cycles, and what cycles hold is freed at a moment that nobody chose.
+        collect: collect garbage before the recording ends: what reference cycles hold would be freed at a moment that
+            nobody chose, and the text would change with it.
     """
 
     def __init__(self, *, collect: bool = True) -> None:
@@ -59,10 +64,8 @@ class MemoryProfile(Expectations):
         self._profiler: Any = None
         self._python_profiler: Any = None
         self._mark: AbstractContextManager[object] | None = None
-        self._results: Any = None
         self._trace: Trace | None = None
         self._flow: DataFlow | None = None
-        self._missing: tuple[str, ...] = ()
         self._addresses: list[Address] = []
         self._tensors: list[weakref.ref[Any]] = []
 
@@ -94,10 +97,12 @@ class MemoryProfile(Expectations):
         profiler = new_profiler()
         self._python_profiler = sys.getprofile()
         try:
-            profiler.start()
-        except BaseException:
+            profiler.__enter__()
+        except BaseException as error:
             disable_profiler()
             self._restore_python_profiler()
+            if older_profiler_is_running():
+                raise RuntimeError(_OPEN) from error
             raise
         self._profiler = profiler
         return self
@@ -110,17 +115,17 @@ class MemoryProfile(Expectations):
         try:
             self._end_mark()
             if self._collect and error is None:
-                gc.collect()
-            tensors = [reference() for reference in self._tensors]
-            self._addresses = list(with_gradients(self._addresses, tensors))
+                collect_garbage()
+            self._addresses = [*with_gradients(self._addresses, (tensor() for tensor in self._tensors))]
         finally:
             self._tensors = []
             try:
-                profiler.stop()
+                profiler.__exit__(None, None, None)
             finally:
                 disable_profiler()
                 self._restore_python_profiler()
-        self._results = finished_results(profiler)
+        # At once: as long as the profiler's result lives it may hold tensors.
+        self._trace = with_results(read_events(event_tree(finished_results(profiler))), self._addresses)
 
     def name(self, **tensors: object) -> None:
         """Name tensors that live when the recording ends; containers and modules name what they hold.
@@ -154,16 +159,13 @@ class MemoryProfile(Expectations):
 
     @property
     def trace(self) -> Trace:
-        """What was recorded, read when first asked for.
+        """What was recorded.
 
         Raises:
             RuntimeError: while it is recorded, or before.
         """
         if self._trace is None:
-            if self._results is None:
-                raise RuntimeError("nothing is recorded yet: leave the with block of MemoryProfile first")
-            self._trace = read_events(event_tree(self._results), missing=self._missing)
-            self._results = None
+            raise RuntimeError("nothing is recorded yet: leave the with block of MemoryProfile first")
         return self._trace
 
     def data_flow(self) -> DataFlow:
@@ -179,13 +181,10 @@ class MemoryProfile(Expectations):
             mark.__exit__(None, None, None)
 
     def _check_fresh(self) -> None:
-        if self._profiler is not None or self._results is not None or self._trace is not None:
+        if self._profiler is not None or self._trace is not None:
             raise RuntimeError("a MemoryProfile records once: make a new one")
         if profiler_is_running():
-            raise RuntimeError(
-                "a torch profiler is recording already, and a second one would end it: stop it before the memory "
-                "profile starts, or analyse its own recording with from_profile(prof)"
-            )
+            raise RuntimeError(_OPEN)
 
     def _note(self, name: str, value: object, *, given: bool) -> None:
         """Note addresses now, and the tensors weakly: their gradients are asked for at the end."""
@@ -195,6 +194,18 @@ class MemoryProfile(Expectations):
     def _restore_python_profiler(self) -> None:
         previous, self._python_profiler = self._python_profiler, None
         restore_python_profiler(previous)
+
+
+def memory_profile(function: Callable[..., object] | None = None, /, *args: object, **kwargs: object) -> MemoryProfile:
+    """Record one call of a function; or a block, when no function is given: a ``MemoryProfile`` is to be entered then.
+
+    ``profile = memory_profile(step, model=model)`` or ``with memory_profile() as profile:``.
+
+    Raises:
+        RuntimeError: when a profiler records already.
+        Exception: whatever the function raises; the profiler is stopped.
+    """
+    return MemoryProfile() if function is None else MemoryProfile()(function, *args, **kwargs)
 
 
 def from_profile(prof: Any) -> MemoryProfile:
@@ -216,8 +227,7 @@ def from_profile(prof: Any) -> MemoryProfile:
     if results is None:
         raise RuntimeError("the profile has nothing recorded: leave its with block, or call stop(), first")
     profile = MemoryProfile()
-    profile._missing = missing
-    profile._results = results
+    profile._trace = read_events(event_tree(results), missing=missing)
     return profile
 
 

@@ -102,7 +102,7 @@ def test_the_tests_own_profiler_keeps_its_whole_trace_and_ours_gives_way(rounds:
         assert not torch.autograd._profiler_enabled()
         unseen = take(9000)
         (window,) = tracker.close(span)
-        assert (window.peak_growth, window.retained) == (3000, 3000)  # what was seen until it gave way
+        assert (window.start, window.peak_growth, window.retained) == (0, None, None)
         assert (window.complete, window.notes) == (False, (TAKEN,))
         recorder.wake(limited=True)
         assert recorder.incomplete == PARTLY  # the next test is measured again
@@ -116,9 +116,7 @@ def test_a_profiler_that_runs_around_the_test_is_left_alone(recorder: ProfilerRe
     with profiler.profile(profile_memory=True) as around:
         recorder.wake(limited=True)
         kept = take(1000)
-        assert recorder.boundary() == Counters(
-            allocated=0, allocated_peak=0, requested=0, requested_peak=0, allocations=0
-        )
+        assert recorder.boundary() == Counters()
         assert recorder.incomplete == TAKEN
         assert torch.autograd._profiler_enabled()
     assert [event.self_cpu_memory_usage for event in around.function_events or ()] == [1000]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import pytest
 import torch
 
 from cudamem_testing import torch_api
+from cudamem_testing.torch_api.tensors import StoredMemory
 
 
 def test_the_profiler_of_this_torch_can_be_used() -> None:
@@ -36,10 +38,41 @@ def test_the_classes_of_events_are_those_of_a_profile() -> None:
     assert {types.operator, types.allocation, types.python_call, types.builtin_call} <= seen
 
 
-def test_a_profiler_that_was_left_running_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profiler_that_was_left_running_is_stopped() -> None:
     torch_api.disable_profiler()  # nothing runs: nothing happens
-    monkeypatch.setattr(torch.autograd.profiler, "_is_profiler_enabled", False)  # torch's own note, put back afterwards
     profiler = torch_api.new_profiler()
-    profiler.start()
+    profiler.__enter__()
     torch_api.disable_profiler()
     assert not torch._C._autograd._profiler_enabled()
+    assert not torch_api.profiler_is_running()
+
+
+def test_the_older_profiler_is_told_apart_and_left_alone() -> None:
+    modules = torch_api.profiler_modules()
+    assert modules is not None
+    older = modules[1]
+    assert not torch_api.older_profiler_is_running()
+    older._enable_profiler_legacy(torch_api.memory_profiler_config())
+    try:
+        assert torch_api.older_profiler_is_running()
+        assert not torch_api.profiler_is_running()
+        torch_api.disable_profiler()
+        assert torch_api.older_profiler_is_running()
+    finally:
+        older._disable_profiler_legacy()
+
+
+def test_the_profiler_lets_go_of_what_it_recorded() -> None:
+    profiler = torch_api.new_profiler()
+    tensor = torch.ones(4)
+    memory = StoredMemory(tensor)
+    with profiler:
+        torch.func.vmap(torch.sin)(tensor)
+    del tensor
+    assert not memory.gone  # the result holds it
+    gc.disable()
+    try:
+        del profiler
+        assert memory.gone
+    finally:
+        gc.enable()

@@ -67,7 +67,7 @@ def test_of_several_storages_at_one_address_the_first_was_there_before_and_the_l
     assert [(n.text, n.storage and n.storage.number, n.given) for n in names] == [
         ("given", 1, True),
         ("made", 2, False),
-        ("card", 3, False),
+        ("card", 3, True),
         ("elsewhere", None, False),
         ("nowhere", None, True),
     ]

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch.profiler import profile
 
-from cudamem_testing.torch_api import profiler_is_running
+from cudamem_testing.recorders.profiler import TAKEN, ProfilerRecorder
+from cudamem_testing.torch_api import memory_profiler_config, older_profiler_is_running, profiler_is_running
+from cudamem_testing.torch_api.tensors import StoredMemory
 from cudamem_testing.trace import MemoryProfile, PythonCall, from_profile
 
 FLAGS = {"record_shapes": True, "profile_memory": True, "with_stack": True}
@@ -53,9 +55,7 @@ def test_arguments_and_results_are_named():
 
 def test_results_without_a_dict_are_called_out_and_callables_without_names_get_numbers():
     p = MemoryProfile(collect=False)(torch.mul, torch.ones(3), torch.ones(3))
-    assert header(p) == ["arg0:    T0", "arg1:    T1", "out:     unused"]
-    p = MemoryProfile(collect=False)(lambda x: x.sin().cos(), torch.ones(3))
-    assert header(p)[-1] == "out:     unused"
+    assert header(p) == ["arg0:    T0", "arg1:    T1", "out:     T2"]
     p = MemoryProfile(collect=False)(lambda x: x.sin_(), torch.ones(3))
     assert header(p) == ["x:       T0", "out:     T0"]
 
@@ -74,6 +74,26 @@ def test_the_block_form_with_names_regions_and_marks():
     text = p.data_flow().text(regions=True, frees=False)
     assert [line.strip("- ") for line in text.splitlines() if line.startswith("--")] == ["forward", "backward", "after"]
     assert [line.split(":")[0] for line in header(p)] == ["y", "x", "x.grad", "gone"]
+
+
+def test_results_that_no_operator_took_have_numbers_too():
+    def f(x):
+        x.sin()  # dropped, and what comes next has its address
+        return {"out": x.cos(), "same": x}
+
+    p = MemoryProfile(collect=False)(f, x=torch.ones(1000))
+    assert str(p.data_flow()) == "\n".join(
+        [
+            "x:       T0",
+            "out:     T1",
+            "same:    T0",
+            "",
+            "aten::sin                 T0(v0)           ->",
+            "aten::cos                 T0(v0)           ->  T1(v0)",
+        ]
+    )
+    assert p.data_flow().lifetime("out").created.name == "aten::cos"
+    assert "out:     T1" in p.data_flow().text(ids="profiler").splitlines()
 
 
 def test_two_storages_at_one_address_are_told_apart():
@@ -101,6 +121,27 @@ def test_an_open_profiler_is_an_error_before_anything_starts():
     ]
 
 
+def test_torchs_older_profiler_is_an_error_too_unless_it_gives_way():
+    from torch.autograd import profiler_legacy
+
+    profiler_legacy._enable_profiler_legacy(memory_profiler_config())
+    try:
+        with pytest.raises(RuntimeError, match="a torch profiler is recording already"):
+            MemoryProfile()(torch.sin, torch.ones(3))
+        assert older_profiler_is_running()
+    finally:
+        profiler_legacy._disable_profiler_legacy()
+    recorder = ProfilerRecorder()
+    try:
+        recorder.wake(limited=True)
+        assert older_profiler_is_running()
+        p = MemoryProfile()(torch.sin, torch.ones(3))
+        assert p.data_flow().nodes[0].name == "aten::sin"
+        assert recorder.incomplete == TAKEN
+    finally:
+        recorder.close()
+
+
 def test_an_exception_comes_through_and_no_profiler_is_left_running():
     def fail(x):
         x.sin()
@@ -116,7 +157,7 @@ def test_an_exception_comes_through_and_no_profiler_is_left_running():
 
 def test_a_profiler_that_cannot_start_leaves_nothing_running(monkeypatch):
     class Broken:
-        def start(self):
+        def __enter__(self):
             self.inner = profile(**FLAGS)
             self.inner.start()
             raise OSError("no start")
@@ -125,7 +166,7 @@ def test_a_profiler_that_cannot_start_leaves_nothing_running(monkeypatch):
     with pytest.raises(OSError, match="no start"):
         MemoryProfile()(torch.sin, torch.ones(3))
     assert not torch._C._autograd._profiler_enabled()
-    torch.autograd.profiler._is_profiler_enabled = False  # the broken stand-in's own leftover
+    assert not profiler_is_running()
 
 
 def test_a_profile_records_once():
@@ -257,5 +298,17 @@ def test_a_vmapped_call_leaves_no_tensor_behind():
         return {"y": torch.func.vmap(torch.sin)(x)}
 
     p = MemoryProfile()(f, x=torch.ones(3, 4))
-    assert "aten::sin" in [node.name for node in p.data_flow().nodes]
+    assert str(p.data_flow()).splitlines()[-1] == "aten::sin                 T0(v0)           ->  T1(v0)"
     assert p.data_flow().diagnostics == ()
+
+
+def test_what_the_profiler_holds_goes_with_the_recording():
+    x = torch.ones(3, 4)
+    memory = StoredMemory(x)
+    gc.disable()
+    try:
+        p = MemoryProfile(collect=False)(torch.func.vmap(torch.sin), x)
+        del x
+        assert memory.gone
+    finally:
+        gc.enable()

@@ -1,0 +1,234 @@
+"""``memory_profile`` in a run: texts, windows around it, profilers of the test's own, and what is left behind."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from cudamem_testing.recorders.profiler import TAKEN
+from suites.plugin.inner import MIB
+
+# What the transforms import must be there before an inner run, which drops new modules.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch.func.jvp(torch.sin, (torch.ones(1),), (torch.ones(1),))
+
+BODY = """
+    import pytest, torch
+
+    def step(x, w):
+        (x * w).sin().backward()
+
+    def inputs():
+        return {"x": torch.ones(1), "w": torch.ones(1, requires_grad=True)}
+
+    def test_call(memory_profile):
+        memory_profile(step, **inputs()).assert_data_flow("", exclude="[memory]")
+
+    def test_block(memory_profile):
+        x = torch.ones(1)
+        with memory_profile() as p:
+            with p.region("twice"):
+                y = x * 2
+            p.name(x=x, y=y)
+        p.assert_data_flow("", regions=True)
+
+    @pytest.mark.parametrize("expected", ["", {"cpu": "", "cuda": "other"}])
+    def test_no_literal(memory_profile, expected):
+        memory_profile(torch.sin, torch.ones(3)).assert_data_flow(expected)
+
+    def test_by_device(memory_profile):
+        memory_profile(torch.sin, torch.ones(3)).assert_data_flow({"cpu": "", "cuda": "other"})
+"""
+ACCEPTED = '''\
+def test_call(memory_profile):
+    memory_profile(step, **inputs()).assert_data_flow("""
+        x:       T0
+        w:       T1
+        w.grad:  T6
+
+        aten::mul                 T0(v0), T1(v0)   ->  T2(v0)
+        aten::sin                 T2(v0)           ->  T3(v0)
+        aten::ones_like           T3(v0)           ->  T4(v0)
+        SinBackward0              T4(v0), T2(v0)   ->  T5(v0)
+        MulBackward0              T5(v0), T0(v0)   ->  T6(v0)
+        AccumulateGrad            T6(v0)           ->
+        """, exclude="[memory]")
+
+def test_block(memory_profile):
+    x = torch.ones(1)
+    with memory_profile() as p:
+        with p.region("twice"):
+            y = x * 2
+        p.name(x=x, y=y)
+    p.assert_data_flow("""
+        x:       T0
+        y:       T2
+
+        -- twice -----------------------------------------------------------------------
+        [memory]                                   ->  T1(v0)
+        aten::mul                 T0(v0), T1(v0)   ->  T2(v0)
+        [memory]                  T1(v0*)          ->
+        """, regions=True)
+'''
+BY_DEVICE = '''\
+    memory_profile(torch.sin, torch.ones(3)).assert_data_flow({"cpu": """
+        arg0:    T0
+        out:     T1
+
+        aten::sin                 T0(v0)           ->  T1(v0)
+        """, "cuda": "other"})
+'''
+
+
+def test_texts_are_accepted_and_then_compared(run_inner, pytester):
+    inner = run_inner(BODY)
+    assert (inner.last, inner.record) == ("5 failed", None)
+    inner = run_inner({}, "--cudamem-update=expected")
+    assert inner.last == "5 passed"
+    assert inner.section("expected text")[0] == "5 expected texts written"
+    text = (pytester.path / "test_it.py").read_text(encoding="utf-8")
+    assert ACCEPTED in text
+    assert BY_DEVICE in text
+    kept = sorted(path.name for path in (pytester.path / "__cudamem__").rglob("*.txt"))
+    assert len(kept) == 2
+    for args in ([], ["--cudamem"]):  # with and without measuring: the recorder changes no text
+        inner = run_inner({}, *args)
+        assert inner.last == "5 passed", inner.out
+
+
+def test_a_mismatch(run_inner):
+    inner = run_inner(
+        """
+        import torch
+
+        def test_sin(memory_profile):
+            memory_profile(lambda x: {"y": x.sin()}, x=torch.ones(3)).assert_data_flow('''
+                x:       T0
+                y:       T1
+
+                aten::sin                 T0(v0)           ->
+                aten::mul                 T0(v0)           ->  T1(v0)
+            ''')
+
+        def test_dropout(memory_profile):
+            p = memory_profile(lambda x: {"y": x.relu()}, x=torch.ones(3))
+            p.assert_data_flow('''
+                x:       T0
+                y:       T1
+
+                aten::native_dropout      T0(v0)           ->  T1(v0)
+                aten::cudnn_convolution   T1(v0)           ->
+            ''')
+        """
+    )
+    assert inner.last == "2 failed"
+    told = [line[8:] for line in inner.section("test_sin") if line.startswith("E ")]
+    assert [line for line in told[1:] if line] == [
+        "--- expected",
+        "+++ actual",
+        "@@ -1,5 +1,4 @@",
+        " x:       T0",
+        " y:       T1",
+        "-aten::sin                 T0(v0)           ->",
+        "-aten::mul                 T0(v0)           ->  T1(v0)",
+        "+aten::sin                 T0(v0)           ->  T1(v0)",
+        "to accept the actual text: pytest --cudamem-update=expected, or EXPECTTEST_ACCEPT=1",
+    ]
+    told = [line[8:] for line in inner.section("test_dropout") if line.startswith("E ")]
+    assert told[-6:] == [
+        "operators differ by device, and this run was on cpu:",
+        "  only expected: aten::native_dropout, aten::cudnn_convolution",
+        "  only here:     aten::relu",
+        'give a text for each device, expected={"cpu": ..., "cuda": ...}, or let device_aliases=True fold dropout,',
+        "attention, foreach and optimizers into names that hold on all",
+        "to accept the actual text: pytest --cudamem-update=expected, or EXPECTTEST_ACCEPT=1",
+    ]
+
+
+WINDOWS = """
+    import gc, pytest, torch
+    from torch.profiler import profile
+
+    MIB = 2**20
+
+    def three(x):
+        kept = [x.sin() for _ in range(3)]
+        return kept[0]
+
+    @pytest.fixture
+    def x():
+        return torch.ones(MIB // 4)
+
+    @pytest.mark.memory_budget(peak="3MiB", at_least={"peak": "3MiB"}, retained=0)
+    def test_budget(memory_profile, x):
+        memory_profile(three, x)
+
+    @pytest.mark.memory_budget(peak="2MiB")
+    def test_over(memory_profile, x):
+        memory_profile(three, x)
+
+    def test_window(memory_profile, cuda_memory, x):
+        with cuda_memory.window("outer") as outer:
+            p = memory_profile(three, x)
+        assert (outer.peak_growth, outer.retained) == (3 * MIB, 0)
+        with memory_profile() as p:
+            with cuda_memory.window("inner") as inner:
+                y = three(x)
+            p.name(y=y)
+        assert (inner.peak_growth, inner.retained) == (3 * MIB, MIB)
+        assert p.data_flow().storage("y").nbytes == MIB
+
+    def test_transforms(memory_profile, x):
+        memory_profile(torch.func.vmap(torch.sin), x.reshape(2, -1))
+        memory_profile(lambda x: torch.func.jvp(torch.sin, (x,), (x,)), x)
+
+    def test_own_profiler(memory_profile, x):
+        with profile(profile_memory=True) as prof:
+            with pytest.raises(RuntimeError, match="^a torch profiler is recording already"):
+                memory_profile(three, x)
+            x.sin()
+        assert "aten::sin" in [one.key for one in prof.key_averages()]
+
+    def test_fails(memory_profile, x):
+        memory_profile(lambda x: x.sin() + torch.ones(7), x)
+
+    def test_leaks(memory_profile, x, cache=[]):
+        memory_profile(lambda x: cache.append(x.sin()), x)
+"""
+
+
+def test_windows_around_it_stay_right(run_inner):
+    inner = run_inner(WINDOWS, "--cudamem")
+    assert inner.last == "2 failed, 5 passed, 1 error"
+    assert {name for name, outcome in inner.outcomes.items() if outcome != "passed"} == {
+        "test_over",
+        "test_fails",
+        "test_leaks",
+    }
+    assert inner.section("test_over")[0] == (
+        "cudamem: peak 3.0 MiB above start is over its budget of 2.0 MiB by 1.0 MiB (cpu)"
+    )
+    for test in ("test_budget", "test_over"):
+        window = inner.window(test)
+        assert (window.peak_growth, window.complete, window.notes) == (3 * MIB, True, ())
+    assert [
+        (test.nodeid.partition("::")[2], str(finding.verdict.value))
+        for test in inner.run.tests
+        for finding in test.findings
+    ] == [("test_over", "over budget"), ("test_fails", "traceback"), ("test_leaks", "reachable")]
+    assert inner.test("test_leaks").findings[0].message == "cudamem: 1.0 MiB leaked (1 block, cpu)"
+
+
+def test_with_torchs_profiler_in_the_place_of_the_recorder(run_inner, monkeypatch, tmp_path):
+    monkeypatch.setattr("suites.plugin.inner.CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    inner = run_inner(WINDOWS, "--cudamem", "-k", "test_budget or test_transforms")
+    assert inner.last == "2 passed, 5 deselected"
+    window = inner.window("test_budget")
+    assert (window.complete, window.notes) == (False, (TAKEN,))
+    assert (window.start, window.peak, window.retained) == (MIB, None, None)
+    told = " ".join(line.strip() for line in inner.summary[3:5])
+    assert told == f"not enforced: 1 budget (peak is unknown on cpu: {TAKEN})"
