@@ -15,11 +15,13 @@ import pytest
 from cudamem_testing.model.blocks import count
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
-from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.recorded import finish
+from cudamem_testing.plugin import keys, known, recorded
+from cudamem_testing.plugin.brief import Brief
+from cudamem_testing.plugin.ratchet import WORKER_INPUT
 from cudamem_testing.plugin.session import Session
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.plugin.whole import is_whole, whole_files
+from cudamem_testing.report.causes import audit_lines
 from cudamem_testing.report.files import write_json
 from cudamem_testing.report.schema import (
     finding_from_json,
@@ -53,25 +55,36 @@ class Collector:
         self._ledger: list[LedgerEntry] = []
         self._ignored: Counter[str] = Counter()
         self._about_rules: list[str] = []
-        self._about_baselines: list[str] = []
+        self._about_records: list[str] = []
         self._seen: set[str] = set()
         self._deselected = False
+        self._brief = Brief() if config.get_verbosity() < 2 else None
 
     def pytest_deselected(self) -> None:
         """Some tests were left out."""
         self._deselected = True
 
+    @pytest.hookimpl(tryfirst=True)  # before anybody prints
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record comes with teardown."""
         outcome = _outcome(report, self._outcomes.get(report.nodeid))
         self._outcomes[report.nodeid] = outcome
         if report.when == "teardown":
-            self._seen |= {report.nodeid, report.nodeid.rpartition("@")[0]}  # a group of pytest-xdist may follow the id
+            self._seen |= _ids(report.nodeid)
             del self._outcomes[report.nodeid]
             sent = getattr(report, "cudamem", ())
             records = [one if isinstance(one, TestRecord) else record_from_json(one) for one in sent]
+            if report.failed and records and self._brief is not None:
+                self._brief.shorten(report, records[-1].failing)
             for number, record in enumerate(records, 1):
                 self._tests.append(record.but(outcome=outcome if number == len(records) else "rerun"))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """A worker of pytest-xdist begins: it judges with the known findings that were read here."""
+        measuring = self._config.stash.get(keys.SESSION, None)
+        if measuring is not None:
+            node.workerinput[WORKER_INPUT] = measuring.ratchet.content
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -95,7 +108,7 @@ class Collector:
         if measuring is not None:
             self._add(totals(measuring))
         self._about_rules = self._rules(session)
-        self._compare(session)
+        self._record(session)
         run = self._config.stash[RUN] = self.run()
         if self._settings.json is not None and runs_tests(self._config):
             try:
@@ -116,7 +129,10 @@ class Collector:
         if not self._quiet or self._notes or any(test.findings for test in run.tests):
             terminalreporter.write_sep("=", "cudamem summary")
             width = min(terminalreporter._tw.fullwidth, 120)
-            for line in summary_lines(run, top=top, width=width):
+            for line in summary_lines(run, top=top, width=width, grouped=not self._settings.audit):
+                terminalreporter.write_line(line)
+        if self._settings.audit:
+            for line in audit_lines(run, known.recording_command(self._config.invocation_params.args)):
                 terminalreporter.write_line(line)
 
     def run(self) -> RunRecord:
@@ -129,20 +145,27 @@ class Collector:
             tuple(self._tests),
             tuple(self._fixtures),
             tuple(self._findings),
-            tuple(dict.fromkeys((*self._notes, *self._about_rules, *self._about_baselines))),
+            tuple(dict.fromkeys((*self._notes, *self._about_rules, *self._about_records))),
             dict(sorted(self._unenforced.items())),
             tuple(self._ledger),
         )
 
-    def _compare(self, session: pytest.Session) -> None:
-        """Write baselines if that was asked for; a failure to do so fails a run that was green."""
+    def _record(self, session: pytest.Session) -> None:
+        """Write baselines and known findings if that was asked for; a failure to do so fails a run that was green."""
         if not runs_tests(self._config):
             return
+        settings, root = self._settings, self._config.rootpath
         whole = None if self._deselected else whole_files(session)
-        said = finish(self._settings, self._config.rootpath, self._tests, self._seen - {""}, whole)
-        self._about_baselines = said.lines
-        self._notes += said.problems
-        if said.problems:
+        said = [recorded.finish(settings, root, self._tests, self._seen - {""}, whole)]
+        measuring = self._config.stash.get(keys.SESSION, None)
+        if settings.on and measuring is not None:
+            unfinished = {one for nodeid in self._outcomes for one in _ids(nodeid)}
+            evidence = known.evidence_of(settings, root, self._tests, unfinished, whole)
+            said.append(known.finish(settings, measuring.ratchet, self.run(), evidence))
+        self._about_records = [line for one in said for line in one.lines]
+        problems = [problem for one in said for problem in one.problems]
+        self._notes += problems
+        if problems:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _rules(self, session: pytest.Session) -> list[str]:
@@ -167,6 +190,7 @@ class Collector:
         self._findings += map(finding_from_json, data["findings"])
         self._ledger += map(ledger_from_json, data["ledger"])
         self._ignored.update(data["ignored"])
+        self._deselected |= data.get("deselected", False)
         self._notes += data["notes"]
 
 
@@ -176,11 +200,17 @@ class Worker:
     def __init__(self, config: pytest.Config, session: Session) -> None:
         self._config = config
         self._session = session
+        self._deselected = False
+
+    def pytest_deselected(self) -> None:
+        """Some tests were left out: by a hook that runs in workers alone."""
+        self._deselected = True
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         """Send plain types only: anything else would end the worker."""
-        self._config.workeroutput[WORKER_KEY] = totals(self._session)  # type: ignore[attr-defined]
+        output = {**totals(self._session), "deselected": self._deselected}
+        self._config.workeroutput[WORKER_KEY] = output  # type: ignore[attr-defined]
 
 
 def totals(session: Session) -> dict[str, Any]:
@@ -195,6 +225,11 @@ def totals(session: Session) -> dict[str, Any]:
         "ignored": dict(session.leaks.ignored.counts) if session.leaks else {},
         "notes": list(session.recorders.notes),
     }
+
+
+def _ids(nodeid: str) -> set[str]:
+    """What the test may be called: a group of pytest-xdist may follow its id."""
+    return {nodeid, nodeid.rpartition("@")[0]}
 
 
 def _outcome(report: pytest.TestReport, before: str | None) -> str:

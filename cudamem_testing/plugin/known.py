@@ -25,16 +25,18 @@ from cudamem_testing.plugin.recorded import Said
 from cudamem_testing.show.files import change_file
 
 if TYPE_CHECKING:
+    from cudamem_testing.plugin.ratchet import Ratchet
     from cudamem_testing.plugin.settings import Settings
 
 SHOWN = 3
 
 
-def finish(settings: Settings, name: str, lines: Lines, run: RunRecord, evidence: Evidence) -> Said:
+def finish(settings: Settings, ratchet: Ratchet, run: RunRecord, evidence: Evidence) -> Said:
     """Record and drop what was asked for; only the process that has every record does so.
 
-    ``lines`` are what the run judged with, ``name`` is their file's for people.
+    ``ratchet`` has the lines that the run judged with.
     """
+    name, lines = ratchet.name, ratchet.lines
     found = causes(run)
     gone = unseen(lines, found, evidence)
     said: list[str] = []

@@ -25,6 +25,7 @@ from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import forget_last, let_go
 from cudamem_testing.plugin.items import add_properties, harness_codes, is_foreign
 from cudamem_testing.plugin.override import NOTHING, cycles_of
+from cudamem_testing.plugin.ratchet import Ratchet
 from cudamem_testing.plugin.running import Running
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.recorders.choose import Recorders
@@ -59,6 +60,7 @@ class Session:
         self.books = Books(self.tracker, self.owners, self.evidence)
         self.judge = Judge(self.evidence.explainer)
         self.baselines = Baselines(settings, config.rootpath, self.evidence, self.tracker)
+        self.ratchet = Ratchet(config, settings)
         self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
         self.cycles: CycleCheck | None = None
         self.findings: list[Finding] = []
@@ -184,6 +186,7 @@ class Session:
                 found += self.baselines.call(running, calls)
             if not failed:  # then the test has handled what its regions found
                 running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
+            found = self.ratchet.judged(found)
             running.findings += found
             self._unsaid = [*running.findings]
             add_properties(item, calls)
@@ -211,7 +214,7 @@ class Session:
             found = [] if running.failure is not None else self.judge.whole(running.budgets, whole)
             if running.failure is None:
                 found += self.baselines.whole(running, whole)
-            found = [*found, *leaked]
+            found = self.ratchet.judged([*found, *leaked])
             running.findings += found
             self._unsaid = found
             if self.recorders.opened and not running.windows:
@@ -223,7 +226,7 @@ class Session:
                 for recorder in self.tracker.recorders:
                     recorder.sleep()
             elif self.leaks is not None and (nextitem is None or nextitem.path != item.path):
-                self.findings += self.books.border(item.nodeid.partition("::")[0])
+                self.findings += self.ratchet.judged(self.books.border(item.nodeid.partition("::")[0]))
         if not failed:
             _fail(found)
         return result

@@ -39,7 +39,7 @@ def audit_lines(run: RunRecord, command: str, most: int = MOST) -> list[str]:
     found = _open(causes(run))
     if not found:
         return ["audit: nothing was found that is not known"]
-    lines = [f"audit: {_total(found)}; nothing failed"]
+    lines = [f"audit: {_total(found)}; no test fails for that"]
     for number, cause in enumerate(found[:most], 1):
         where = f" first in {cause.tests[0]}" if cause.tests else ""
         lines.append(f"{number}. {_tests(cause)}, {format_size(cause.bytes)},{where}")

@@ -91,7 +91,7 @@ class TestAudit:
 
     def test_the_largest_causes_with_an_example(self) -> None:
         assert text(audit_lines(MANY, COMMAND, most=2)) == exactly("""
-            audit: 52 tests, 5 causes; nothing failed
+            audit: 52 tests, 5 causes; no test fails for that
             1. 47 tests, 188.0 MiB, first in tests/test_0.py::test
             cudamem: 4194304 B by cache
                more
