@@ -102,11 +102,28 @@ class DataFlow:
         Raises:
             KeyError: when nothing is called so.
         """
-        return self._resolve(label, ids)[0]
+        return self.resolve(label, ids)[0]
+
+    def resolve(self, label: str, ids: Ids = "first-use") -> tuple[Storage, int | None]:
+        """The storage and version of a label; no version for ``T3`` or a name, which mean all of them.
+
+        Raises:
+            KeyError: when nothing is called so.
+        """
+        for name in self.names:
+            if name.text == label and name.storage is not None:
+                return name.storage, None
+        match = _LABEL.fullmatch(label)
+        if match is not None:
+            number = int(match[1])
+            found = [storage for storage, place in self.numbers(ids).items() if place == number]
+            if found:
+                return found[-1], None if match[2] is None else int(match[2])
+        raise KeyError(f"no tensor is called {label!r}: write T3, T3(v1) or one of the names that were given")
 
     def readers(self, label: str, ids: Ids = "first-use") -> tuple[Node, ...]:
         """The nodes that take ``T3(v1)``, or any version of ``T3``; being freed is not being read."""
-        storage, version = self._resolve(label, ids)
+        storage, version = self.resolve(label, ids)
         return tuple(
             node
             for node, use in self._uses(storage)
@@ -115,7 +132,7 @@ class DataFlow:
 
     def writer(self, label: str, ids: Ids = "first-use") -> Node | None:
         """The node that left ``T3(v1)``, or the first version of ``T3``; ``None`` for what existed before."""
-        storage, version = self._resolve(label, ids)
+        storage, version = self.resolve(label, ids)
         return next(
             (node for node, use in self._uses(storage) if use.is_output and use.after == (version or 0)),
             None,
@@ -127,7 +144,7 @@ class DataFlow:
 
     def lifetime(self, label: str, ids: Ids = "first-use") -> Lifetime:
         """Creation, last use and freeing of a storage."""
-        storage, _ = self._resolve(label, ids)
+        storage, _ = self.resolve(label, ids)
         return self._lifetime(storage, self._uses(storage))
 
     def longest_lived(self, count: int = 10) -> tuple[Lifetime, ...]:
@@ -227,18 +244,6 @@ class DataFlow:
         first = 0 if created is None else created.index
         last = len(self.nodes) if freed is None else freed.index
         return Lifetime(storage, created, last_used, freed, last - first)
-
-    def _resolve(self, label: str, ids: Ids) -> tuple[Storage, int | None]:
-        for name in self.names:
-            if name.text == label and name.storage is not None:
-                return name.storage, None
-        match = _LABEL.fullmatch(label)
-        if match is not None:
-            number = int(match[1])
-            found = [storage for storage, place in self.numbers(ids).items() if place == number]
-            if found:
-                return found[-1], None if match[2] is None else int(match[2])
-        raise KeyError(f"no tensor is called {label!r}: write T3, T3(v1) or one of the names that were given")
 
 
 def data_flow(trace: Trace, names: tuple[Name, ...] = ()) -> DataFlow:

@@ -1,0 +1,190 @@
+"""What a recorder saw while the profiler recorded: the allocator's own account, to be put beside the profile.
+
+A profile is a poor witness of memory. It knows of older memory only what the program touches; on the CPU it hears
+nothing when such memory is freed; threads that the program started are not recorded. A recorder (:mod:`..recorders`)
+misses none of it, but knows no tensors. Together they know all: blocks that were live at the start, and every move of
+the allocator in its true order. :func:`merge` lays the profile's moves beside the recorder's, address by address, and
+puts those that only the recorder saw where they belong. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median_low
+from typing import NamedTuple
+
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.model.windows import Window
+from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.snapshots.capture import recording_of
+from cudamem_testing.snapshots.record import Kind, Recording
+from cudamem_testing.snapshots.replay import moment_before_last, replay
+from cudamem_testing.trace.records import Storage
+from cudamem_testing.windows.tracker import Tracker
+
+NO_EVENTS = "the recorder kept no events: what the profiler misses is known by the end only"
+
+
+class Move(NamedTuple):
+    """Memory given out (``nbytes`` above 0) or taken back (below 0)."""
+
+    time: int
+    """Nanoseconds on the profiler's clock."""
+    device: str
+    pointer: int
+    nbytes: int
+    storage: Storage | None
+    event: int
+    """Index of the event in the trace; -1 for what only the recorder saw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One device's account. Sizes are bytes; ``None`` is what the recorder could not tell."""
+
+    device: str
+    live: Mapping[int, int] = field(repr=False)
+    """Blocks at the start, by address."""
+    left: Mapping[int, int] = field(repr=False)
+    """Blocks at the end, by address."""
+    start: int | None = None
+    peak: int | None = None
+    end: int | None = None
+    moves: tuple[tuple[int, int, int], ...] | None = field(default=None, repr=False)
+    """Microseconds on the recorder's clock, address, bytes given out or (below 0) taken back, in order."""
+    notes: tuple[str, ...] = ()
+
+
+class Measurement:
+    """The results of :func:`measure`, there when its block has ended."""
+
+    def __init__(self) -> None:
+        self.results: tuple[Measured, ...] = ()
+
+
+@contextmanager
+def measure(tracker: Tracker, name: str = "memory profile") -> Iterator[Measurement]:
+    """Account for a block on every device whose blocks can be told apart.
+
+    Make it the innermost block: what is allocated between it and the profiler's ends would be missing on one side.
+    """
+    measurement = Measurement()
+    recorders = [one for one in tracker.recorders if one.tells_blocks and not one.device.pseudo]
+    before = {recorder.device: _blocks(recorder) for recorder in recorders}
+    span = tracker.open(name)
+    try:
+        yield measurement
+    finally:
+        windows = {window.device: window for window in tracker.close(span)}
+        measurement.results = tuple(
+            _measured(recorder, windows[recorder.device], live)
+            for recorder in recorders
+            if (live := before[recorder.device]) is not None
+        )
+
+
+def merge(measured: Measured, moves: list[Move]) -> list[Move]:
+    """The profile's moves on a device and those that only the recorder saw, in order.
+
+    At one address giving out and taking back take turns in both accounts. Where an address has as many moves in both,
+    they are the same ones; that tells how far the clocks are apart, and elsewhere each move of the profile is the
+    recorder's of the same kind that is nearest in time. A move that only the recorder saw takes the time of the one
+    before it.
+    """
+    if measured.moves is None:
+        return moves
+    theirs = measured.moves
+    by_address: dict[int, tuple[list[int], list[int]]] = {}
+    for place, move in enumerate(moves):
+        by_address.setdefault(move.pointer, ([], []))[0].append(place)
+    for place, (_, pointer, _) in enumerate(theirs):
+        by_address.setdefault(pointer, ([], []))[1].append(place)
+    partner: dict[int, int] = {}
+    open_: list[tuple[list[int], list[int]]] = []
+    for ours, others in by_address.values():
+        if [moves[one].nbytes > 0 for one in ours] == [theirs[other][2] > 0 for other in others]:
+            partner.update(zip(others, ours, strict=True))
+        elif ours and others:
+            open_.append((ours, others))
+    apart = median_low([moves[one].time - theirs[other][0] * 1000 for other, one in partner.items()] or [0])
+    for ours, others in open_:
+        _pair(ours, others, moves, theirs, apart, partner)
+    merged = []
+    unmatched = sorted(set(range(len(moves))) - set(partner.values()))
+    time = moves[0].time if moves else 0
+    for place, (_, pointer, nbytes) in enumerate(theirs):
+        found = partner.get(place)
+        if found is None:
+            merged.append(Move(time, measured.device, pointer, nbytes, None, -1))
+        else:
+            time = moves[found].time
+            merged.append(moves[found])
+    for place in unmatched:
+        merged.insert(bisect_left(merged, moves[place].time, key=lambda move: move.time), moves[place])
+    return merged
+
+
+def _pair(
+    ours: list[int],
+    others: list[int],
+    moves: list[Move],
+    theirs: tuple[tuple[int, int, int], ...],
+    apart: int,
+    partner: dict[int, int],
+) -> None:
+    """Find the partners at one address, in order, each the nearest in time of its kind."""
+    free = list(others)
+    for one in ours:
+        move = moves[one]
+        fitting = [place for place, other in enumerate(free) if (theirs[other][2] > 0) == (move.nbytes > 0)]
+        if fitting:
+            best = min(fitting, key=lambda place: abs(theirs[free[place]][0] * 1000 + apart - move.time))
+            partner[free[best]] = one
+            free = free[best + 1 :]
+
+
+def _blocks(recorder: Recorder) -> dict[int, int] | None:
+    capture = recorder.capture()
+    return None if capture is None else _live(recording_of(capture, Locator("")))
+
+
+def _live(recording: Recording) -> dict[int, int]:
+    return {block.address: block.size for block in recording.blocks if not block.awaiting_free}
+
+
+def _measured(recorder: Recorder, window: Window, live: dict[int, int]) -> Measured:
+    capture = recorder.capture()
+    recording = Recording(recorder.device) if capture is None else recording_of(capture, Locator(""))
+    moves = _moves(recording, window)
+    notes = window.notes if moves is not None else (*window.notes, NO_EVENTS)
+    return Measured(str(recorder.device), live, _live(recording), window.start, window.peak, window.end, moves, notes)
+
+
+def _moves(recording: Recording, window: Window) -> tuple[tuple[int, int, int], ...] | None:
+    """The recorder's events inside the window; ``None`` where they were not kept, or not all of them."""
+    opened, closed, events = window.opened, window.closed, recording.events
+    if (
+        opened is None
+        or closed is None
+        or None in (opened.allocations, closed.allocations, opened.blocks, closed.blocks)
+    ):
+        return None
+    allocations = (closed.allocations or 0) - (opened.allocations or 0)
+    frees = allocations - ((closed.blocks or 0) - (opened.blocks or 0))
+    first = moment_before_last(recording, allocations, frees)
+    if first is None or events.times is None:
+        return None
+    sizes = replay(recording).sizes
+    given: dict[int, int] = {}
+    found = []
+    for place in range(first, len(events)):
+        kind, pointer = events.kinds[place], events.addresses[place]
+        if kind == Kind.ALLOC:
+            given[pointer] = sizes[place]
+            found.append((events.times[place], pointer, sizes[place]))
+        elif kind == Kind.FREE_REQUESTED:
+            found.append((events.times[place], pointer, -given.pop(pointer, events.sizes[place])))
+    return tuple(found)

@@ -1,0 +1,204 @@
+"""Timeline: what memory holds at every moment, in bytes by category.
+
+The allocator's events give and take; writes of the data flow turn one category into another. Put in order of time they
+are the timeline. Four things can happen:
+
+* ``PREEXISTING``: it was there when the recording began. Time is -1.
+* ``CREATE``: it is given out.
+* ``INCREMENT_VERSION``: its contents change, and with them perhaps what it is for. Nothing is given or taken.
+* ``DESTROY``: it is taken back.
+
+Of what was there before, a profile knows only the tensors that the program touches. A recorder knows all of it, and
+with it what the profiler misses: frees of older blocks on the CPU, and whatever other threads do (:mod:`.measured`).
+
+The timeline never contradicts itself, whatever the profile says: what is taken back was there, with the same size. An
+address given out twice was taken back in between, unseen; that is when it counts as destroyed. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from operator import itemgetter
+from typing import NamedTuple
+
+from cudamem_testing.guards import collector_paused
+from cudamem_testing.trace.categories import BY_BIT, Categories, Category
+from cudamem_testing.trace.contents import MOST_VERSIONS
+from cudamem_testing.trace.measured import Measured, Move, merge
+from cudamem_testing.trace.records import Allocation, Storage
+
+BEFORE = -1
+"""The time of what was there when the recording began."""
+
+
+class Action(Enum):
+    """What happens to memory."""
+
+    PREEXISTING = 1
+    CREATE = 2
+    INCREMENT_VERSION = 3
+    DESTROY = 4
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Change(NamedTuple):
+    """One thing that happens to one piece of memory."""
+
+    time: int
+    """Nanoseconds on the profiler's clock; -1 for what was there before."""
+    action: Action
+    device: str
+    nbytes: int
+    storage: Storage | None
+    """``None`` for memory in which no operator ever saw a tensor."""
+    version: int
+    """Of the contents: the first, the one that changes, or the last."""
+    category: Category | None
+    """Of the contents afterwards; of what is destroyed, its last."""
+    event: int
+    """Index of the event in the trace: the allocation, or the operator that writes; -1 for none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """Every change, in order of time."""
+
+    categories: Categories = field(repr=False)
+    changes: tuple[Change, ...]
+    measured: tuple[Measured, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What cannot be known."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices with changes, in order of first appearance."""
+        return tuple(dict.fromkeys(change.device for change in self.changes))
+
+
+def timeline(categories: Categories, measured: Iterable[Measured] = ()) -> Timeline:
+    """The timeline of a trace.
+
+    Args:
+        categories: of its data flow.
+        measured: what a recorder saw, by device; without it, what was there before and never touched is unknown.
+    """
+    measured = tuple(measured)
+    with collector_paused():
+        changes = _Ledger(categories, measured).changes()
+    notes = tuple(f"{one.device}: {note}" for one in measured for note in one.notes)
+    return Timeline(categories, tuple(changes), measured, categories.notes + notes)
+
+
+class _Ledger:
+    """What lives where while the moves pass by."""
+
+    def __init__(self, categories: Categories, measured: tuple[Measured, ...]) -> None:
+        self._categories = categories
+        self._trace = categories.flow.trace
+        self._measured = {one.device: one for one in measured}
+        self._changes: list[Change] = []
+        self._last: dict[Storage, int] = {}
+        self._open: dict[tuple[str, int], tuple[Storage | None, int]] = {}
+
+    def changes(self) -> list[Change]:
+        """All changes in order."""
+        writes = self._writes()
+        moves = self._moves()
+        self._preexisting(moves)
+        self._follow(moves)
+        self._changes += writes
+        self._changes.sort(key=itemgetter(0))
+        return self._changes
+
+    def _moves(self) -> list[Move]:
+        """What allocators gave and took, in order of time."""
+        moves: list[Move] = []
+        record = tuple.__new__
+        for index, event in enumerate(self._trace.events):
+            if type(event) is Allocation:
+                start, _, _, storage, pointer, device, nbytes, _, _ = event
+                moves.append(record(Move, (start, device, pointer, nbytes, storage, index)))
+        moves.sort(key=itemgetter(0))
+        for device, measured in self._measured.items():
+            here: list[Move] = []
+            others: list[Move] = []
+            for move in moves:
+                (here if move.device == device else others).append(move)
+            moves = sorted(others + merge(measured, here), key=itemgetter(0))
+        return moves
+
+    def _writes(self) -> list[Change]:
+        """The changes of contents; on the way, the last version of every storage is noted."""
+        found: list[Change] = []
+        last, record = self._last, tuple.__new__
+        numbers, bits = self._categories.contents.numbers, self._categories.bits
+        increment = Action.INCREMENT_VERSION
+        for node in self._categories.flow.nodes:
+            for storage, before, after in node.uses:
+                if before is not None and after is not None and after != before:
+                    last[storage] = after
+                    category = BY_BIT[bits[numbers[storage.index * MOST_VERSIONS + after]]]
+                    fields = (node.start, increment, storage.device, storage.nbytes, storage, before, category)
+                    found.append(record(Change, (*fields, node.event)))
+        return found
+
+    def _preexisting(self, moves: list[Move]) -> None:
+        """What was there: storages that nobody gave out, and blocks that a recorder knew."""
+        created = {move.storage for move in moves if move.nbytes > 0}
+        contents = self._categories.contents
+        for storage in self._trace.storages:
+            known = (
+                storage.index * MOST_VERSIONS in contents.numbers
+                or contents.tensor_of[storage.index] in self._categories.whole
+            )
+            place = (storage.device, storage.pointer)
+            if known and storage not in created:
+                measured = self._measured.get(storage.device)
+                nbytes = storage.nbytes if measured is None else measured.live.get(storage.pointer, storage.nbytes)
+                if place in self._open:
+                    insort(moves, Move(self._first_use(storage), *place, nbytes, storage, -1), key=itemgetter(0))
+                else:
+                    self._enter(Action.PREEXISTING, BEFORE, place, nbytes, storage, -1)
+        for device, measured in self._measured.items():
+            for pointer, nbytes in measured.live.items():
+                if (device, pointer) not in self._open:
+                    self._enter(Action.PREEXISTING, BEFORE, (device, pointer), nbytes, None, -1)
+
+    def _first_use(self, storage: Storage) -> int:
+        """When a storage turned up that was given out unseen, at an address where another one had been."""
+        nodes = self._categories.flow.nodes
+        return next((node.start for node in nodes for use in node.uses if use.storage is storage), BEFORE)
+
+    def _follow(self, moves: list[Move]) -> None:
+        open_ = self._open
+        for time, device, pointer, nbytes, storage, event in moves:
+            place = (device, pointer)
+            if nbytes > 0:
+                if place in open_:
+                    self._leave(time, place, -1)
+                self._enter(Action.CREATE, time, place, nbytes, storage, event)
+            elif place in open_:
+                self._leave(time, place, event)
+            elif storage is None:
+                self._enter(Action.PREEXISTING, BEFORE, place, -nbytes, None, -1)
+                self._leave(time, place, event)
+
+    def _enter(
+        self, action: Action, time: int, place: tuple[str, int], nbytes: int, storage: Storage | None, event: int
+    ) -> None:
+        self._open[place] = (storage, nbytes)
+        category = None if storage is None else self._categories.of(storage, 0)
+        self._changes.append(tuple.__new__(Change, (time, action, place[0], nbytes, storage, 0, category, event)))
+
+    def _leave(self, time: int, place: tuple[str, int], event: int) -> None:
+        storage, nbytes = self._open.pop(place)
+        version = 0 if storage is None else self._last.get(storage, 0)
+        category = None if storage is None else self._categories.of(storage, version)
+        self._changes.append(
+            tuple.__new__(Change, (time, Action.DESTROY, place[0], nbytes, storage, version, category, event))
+        )
