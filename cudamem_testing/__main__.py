@@ -1,21 +1,106 @@
-"""The command line: ``python -m cudamem_testing COMMAND``. Parsing only. PYTEST_DONT_REWRITE"""
+"""The command line: ``python -m cudamem_testing COMMAND``. Parsing only; the work is done where it belongs.
+
+Exit status: 0, 1 where something failed that was asked about, 2 for wrong arguments and files that cannot be read.
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m cudamem_testing", description="Memory tests for PyTorch.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("doctor", help="what can be measured on this machine")
-    parser.parse_args(arguments)
+    commands.add_parser("doctor", help="what can be measured on this machine").set_defaults(run=_doctor)
+    _add_compare(commands.add_parser("compare", help="what changed between two reports"))
+    _add_accept(commands.add_parser("accept", help="record what a report says, as the run itself would have"))
+    _add_merge(commands.add_parser("merge", help="join the reports of shards, and judge them together"))
+    given = parser.parse_args(arguments)
+    try:
+        status: int = given.run(given)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return status
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("before", type=Path, metavar="A.json")
+    parser.add_argument("after", type=Path, metavar="B.json")
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="METRIC:TOLERANCE",
+        help="status 1 if a test grew by more, such as 'requested:5%%|10MiB'; can be given several times",
+    )
+    parser.add_argument("--across-env", action="store_true", help="compare numbers of different environments too")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
+    parser.add_argument("--top", type=int, default=20, metavar="N", help="rows of the table (default 20)")
+    parser.set_defaults(run=_compare)
+
+
+def _add_accept(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("report", type=Path, metavar="REPORT.json")
+    parser.add_argument("--baselines", action="store_true", help="only baselines")
+    parser.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="pytest's rootdir (default: here)")
+    parser.set_defaults(run=_accept)
+
+
+def _add_merge(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("reports", type=Path, nargs="+", metavar="REPORT.json")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where the joined report goes")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table (default 10)")
+    parser.set_defaults(run=_merge)
+
+
+def _doctor(given: argparse.Namespace) -> int:
     from cudamem_testing.report.doctor import examine
 
     print("\n".join(examine().lines(header=False)))
     return 0
+
+
+def _compare(given: argparse.Namespace) -> int:
+    from cudamem_testing.model.changes import parse_condition
+    from cudamem_testing.report.compare import compare_runs
+    from cudamem_testing.report.files import read_json
+
+    before, after = read_json(given.before), read_json(given.after)
+    conditions = {**dict.fromkeys(() if given.fail_on else ("requested",)), **dict(map(parse_condition, given.fail_on))}
+    compared = compare_runs(before, after, conditions, across=given.across_env)
+    print(compared.markdown(given.top) if given.markdown else compared.text(given.top, _width()))
+    return 1 if compared.broken else 0
+
+
+def _accept(given: argparse.Namespace) -> int:
+    from cudamem_testing.baselines.update import update
+    from cudamem_testing.report.files import read_json
+
+    updated = update(given.root, read_json(given.report).tests)
+    print(updated)
+    return 1 if updated.refused else 0
+
+
+def _merge(given: argparse.Namespace) -> int:
+    from cudamem_testing.report.files import read_json, write_json
+    from cudamem_testing.report.merge import fails, merge_runs
+    from cudamem_testing.report.terminal import summary_lines
+
+    merged = merge_runs([read_json(path) for path in given.reports])
+    write_json(merged, given.output)
+    print("\n".join(summary_lines(merged, top=given.top, width=_width())))
+    return 1 if fails(merged) else 0
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size().columns, 120)
 
 
 if __name__ == "__main__":

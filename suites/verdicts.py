@@ -29,6 +29,10 @@ PAGE = ROOT / "docs" / "verdicts.md"
 OTHERS = {
     Verdict.OVER: "A number is above its limit: a budget's, or a baseline's with its tolerance. Fails the test.",
     Verdict.UNDER: "A number is below the lower bound that `at_least=` sets. Fails the test.",
+    Verdict.IMPROVED: "A number is below its baseline by more than the tolerance. A note; an update of the baseline "
+    "keeps it so.",
+    Verdict.NO_BASELINE: "No baseline is recorded for this test, device and environment. Fails the test, and only with "
+    "`--cudamem-baseline=require`.",
     Verdict.OUT_OF_MEMORY: "An allocation was refused. The finding says what was live, by line, what earlier tests and "
     "fixtures had left, and what would have made room. Fails the test, which failed already.",
     Verdict.NOT_REPEATABLE: "The body of a test with `warmup=` did not pass when it was repeated. A note.",
@@ -117,22 +121,41 @@ def _shortfall(case: Case, expect: Expect, finding: Finding) -> str | None:
 
 
 def _run(module: str, chosen: Sequence[Case], options: Iterable[str]) -> tuple[RunRecord, str]:
-    lines = [f"from fixtures.zoo import {module} as zoo"]
-    for case in chosen:
-        bodies = (case.body, *case.controls)
-        lines += [f"{name} = zoo.{body.__name__}" for name, body in zip(_names(case), bodies, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder).resolve()
         (path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         (path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
-        (path / f"test_{module}.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        report = path / "report.json"
+        report, file = path / "report.json", path / f"test_{module}.py"
         arguments = ["--cudamem", f"--cudamem-device={DEVICE}", f"--cudamem-json={report}", *options]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "cudamem", "-p", "no:cacheprovider", *arguments]
         environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environ["PYTHONDONTWRITEBYTECODE"] = "1"  # the module is written twice
+        if any(map(_concerns_baselines, chosen)):
+            file.write_text(_module(module, chosen, before=True), encoding="utf-8")
+            update = [*command, "--cudamem-update=baselines"]
+            subprocess.run(update, cwd=path, env=environ, capture_output=True, check=False, timeout=240)
+        file.write_text(_module(module, chosen), encoding="utf-8")
         done = subprocess.run(command, cwd=path, env=environ, capture_output=True, text=True, check=False, timeout=240)
         text = done.stdout + done.stderr
         return (read_json(report) if report.exists() else RunRecord()), text
+
+
+def _module(module: str, chosen: Sequence[Case], *, before: bool = False) -> str:
+    """The test module of some cases and their controls; ``before`` each case became what it is."""
+    lines = [f"from fixtures.zoo import {module} as zoo"]
+    for case in chosen:
+        bodies = [case.body, *case.controls]
+        if before and _concerns_baselines(case):
+            bodies[0] = case.controls[0]
+        new = before and case.expect is not None and case.expect.verdict == Verdict.NO_BASELINE.value
+        names = _names(case)[1:] if new else _names(case)
+        lines += [f"{name} = zoo.{body.__name__}" for name, body in zip(names, bodies[-len(names) :], strict=True)]
+    return "\n".join(lines) + "\n"
+
+
+def _concerns_baselines(case: Case) -> bool:
+    """Whether the case is compared with a baseline, which its control is."""
+    return any(expect.kind == "baseline" for expect in case.expected)
 
 
 def _name_of(test: TestRecord) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -10,21 +11,23 @@ from cudamem_testing.model.blocks import Block, LiveSet, count
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.snapshots.lifetimes import NONE
+from cudamem_testing.snapshots.record import Kind
 from cudamem_testing.snapshots.replay import Replay
 
-_COLUMNS = (Column("growth", "right"), Column("before", "right"), Column("after"), Column("where", elastic=True))
+LINES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
     """A place with more live bytes than before; ``line`` is its line of most bytes, the last of equals.
 
+    ``numbers`` are those of all of its lines that hold something, for which of them grew is not recorded.
     ``before`` is ``None`` for a place that is not among the recorded ones, which then had ``hidden`` bytes at most.
     """
 
     place: str
     line: str
-    lines: int
+    numbers: tuple[int, ...]
     before: int | None
     after: int
     hidden: int = 0
@@ -35,12 +38,19 @@ class Grown:
         return self.after - (self.hidden if self.before is None else self.before)
 
     @property
-    def cells(self) -> tuple[str, str, str, str]:
-        """The row of a table: growth, before, after, where."""
+    def cells(self) -> tuple[str, str, str]:
+        """The row of a table: growth, before and after, where."""
         before = f"<= {format_size(self.hidden)}" if self.hidden else "new"
         known = before if self.before is None else format_size(self.before)
-        others = f" and {count(self.lines - 1, 'line')} more" if self.lines > 1 else ""
-        return f"+{format_size(self.growth)}", known, f"-> {format_size(self.after)}", f"{self.line}{others}"
+        return f"+{format_size(self.growth)}", f"{known} -> {format_size(self.after)}", self._where
+
+    @property
+    def _where(self) -> str:
+        """``model.py:41 in forward``, with the numbers of other lines behind it."""
+        others = [number for number in self.numbers if f":{number} " not in self.line]
+        more = ", ..." if len(others) > LINES else ""
+        said = ", ".join(map(str, others[:LINES]))
+        return f"{self.line} (and line {said}{more})" if others else self.line
 
     def __str__(self) -> str:
         return "  ".join(self.cells)
@@ -64,16 +74,42 @@ def grown(before: Sequence[Place], live: LiveSet, most: int = TOP) -> tuple[Grow
     hidden = before[-1].bytes if len(before) >= TOP else 0
     found = []
     for group in live.group_by(lambda block: block.stack.place):
-        line, lines = _line(group.blocks)
-        one = Grown(group.key, line, lines, known.get(group.key), group.size, 0 if group.key in known else hidden)
+        line, numbers = _lines(group.blocks)
+        one = Grown(group.key, line, numbers, known.get(group.key), group.size, 0 if group.key in known else hidden)
         if one.growth > 0:
             found.append(one)
     return tuple(sorted(found, key=lambda one: -one.growth)[:most])
 
 
-def grown_lines(some: Sequence[Grown], width: int) -> list[str]:
-    """The places as lines of text."""
-    return Table(_COLUMNS, tuple(one.cells for one in some)).lines(width, header=False, indent=3)
+def lines_of(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Rows as lines of text: numbers, and last the place, which gives way."""
+    columns = [Column("", "right") for _ in rows[0][:-1]] if rows else []
+    table = Table((*columns, Column("", elastic=True)), tuple(map(tuple, rows)))
+    return table.lines(width, header=False, indent=3)
+
+
+def segments_taken(replayed: Replay, start: int, most: int = TOP) -> list[tuple[str, ...]]:
+    """What was taken from the driver since the moment ``start``: size, segments, line and stream, largest first."""
+    events, stacks = replayed.recording.events, replayed.recording.stacks
+    sizes: dict[tuple[str, int], list[int]] = {}
+    for now in range(start, replayed.end):
+        if events.kinds[now] in (Kind.SEGMENT_ALLOC, Kind.SEGMENT_MAP):
+            stream = 0 if events.streams is None else events.streams[now]
+            sizes.setdefault((stacks[events.stacks[now]].line, stream), []).append(events.sizes[now])
+    found = sorted(sizes.items(), key=lambda pair: -sum(pair[1]))[:most]
+    return [
+        (format_size(sum(some)), count(len(some), "segment"), f"{line} (stream {stream})" if stream else line)
+        for (line, stream), some in found
+    ]
+
+
+def allocations_by_line(replayed: Replay, start: int, most: int = TOP) -> list[tuple[str, ...]]:
+    """How many blocks each line has allocated since the moment ``start``, most first."""
+    events, stacks = replayed.recording.events, replayed.recording.stacks
+    numbers = Counter(
+        stacks[events.stacks[now]].line for now in range(start, replayed.end) if events.kinds[now] == Kind.ALLOC
+    )
+    return [(str(number), line) for line, number in numbers.most_common(most)]
 
 
 def peak_without(replayed: Replay, start: int, places: Collection[int]) -> tuple[int, int]:
@@ -101,11 +137,13 @@ def peak_without(replayed: Replay, start: int, places: Collection[int]) -> tuple
     return best, moment
 
 
-def _line(blocks: Sequence[Block]) -> tuple[str, int]:
-    """The line of most bytes, the last of equals, and how many lines there are."""
+def _lines(blocks: Sequence[Block]) -> tuple[str, tuple[int, ...]]:
+    """The line of most bytes, the last of equals, and the numbers of all lines."""
     sizes: dict[str, int] = {}
+    frames = (block.stack.project_frame for block in blocks)
+    numbers = sorted({frame.line for frame in frames if frame is not None})
     for block in blocks:
         line = block.stack.line
         size = sizes.pop(line, 0) + block.size  # its place is that of its last block
         sizes[line] = size
-    return max(reversed(sizes), key=lambda line: sizes[line]), len(sizes)
+    return max(reversed(sizes), key=lambda line: sizes[line]), tuple(numbers)

@@ -43,7 +43,7 @@ class Review:
             for reason, number in self.elsewhere.items()
         ]
         if self.without:
-            lines.append(f"{count(self.without, 'test')} without a baseline: --cudamem-update=baselines records them")
+            lines.append(f"{count(self.without, 'test')} without a baseline (--cudamem-update=baselines records it)")
         named = (f"{module_of(path).name}::{key.test}" for path, keys in self.unseen.items() for key in keys)
         gone = [*dict.fromkeys(named)]
         if gone and not pruned:

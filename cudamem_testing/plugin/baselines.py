@@ -10,12 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from cudamem_testing.baselines.files import BaselineError, Entries, Key, baseline_file, read_file, test_of
-from cudamem_testing.baselines.grown import Grown, grown, grown_lines, peak_without, top_of, without
+from cudamem_testing.baselines.grown import (
+    Grown,
+    allocations_by_line,
+    grown,
+    lines_of,
+    peak_without,
+    segments_taken,
+    top_of,
+    without,
+)
 from cudamem_testing.model.baselines import Entry, Measured
 from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.changes import COUNTS, TRACKED, Change, Comparison, Spread
@@ -33,7 +42,21 @@ if TYPE_CHECKING:
     from cudamem_testing.plugin.running import Running
     from cudamem_testing.plugin.settings import Settings
 
+
+class Look(NamedTuple):
+    """A closer look at one window: the replay, the moment at which it began, and what was live at its peak."""
+
+    replayed: Replay
+    start: int
+    live: LiveSet
+
+
 UNMARKED = Comparison()
+TITLES = {
+    "requested": "live at the peak, places that grew:",
+    "peak": "live at the peak, places that grew:",
+    "retained": "still live:",
+}
 GROWTH = {"requested": "requested_growth", "peak": "peak_growth", "reserved": "reserved_growth"}
 
 
@@ -89,9 +112,9 @@ class Baselines:
             entry = self._entry(running, measured)
             if comparison is not None and entry is not None and "retained" in comparison.metrics and not self._records:
                 changes = _beyond(entry, measured, comparison, ["retained"])
-                found += [_finding(change, measured, (), ()) for change in changes]
-                if changes and measured.top is None:
-                    running.measured[place] = measured.but(top=entry.top)
+                if changes:
+                    found += [_finding(change, measured, self._kept(window), entry) for change in changes]
+                    running.measured[place] = measured.but(top=entry.top if measured.top is None else measured.top)
         return found
 
     @property
@@ -104,7 +127,7 @@ class Baselines:
         entry = self._entry(running, measured)
         metrics = [metric for metric in comparison.metrics if metric != "retained"]
         if self._records or (entry is None and self._settings.json is not None and _worth(measured)):
-            measured = self._look(window, measured)[0]
+            measured, _ = self._look(window, measured)
         if self._records:
             return measured, []
         if entry is None:
@@ -112,11 +135,9 @@ class Baselines:
             return measured, [_missing(measured)] if required else []
         if not _beyond(entry, measured, comparison, metrics):
             return measured, []
-        measured, live = self._look(window, measured)
-        lines = () if live is None else grown(entry.top, live)
-        notes = (NOT_KEPT,) if live is None else ()
+        measured, look = self._look(window, measured)
         changes = _beyond(entry, measured, comparison, metrics)
-        return measured, [_finding(change, measured, lines, notes) for change in changes]
+        return measured, [_finding(change, measured, look, entry) for change in changes]
 
     def _environment(self, device: Device) -> str | None:
         if device not in self._environments:
@@ -136,20 +157,25 @@ class Baselines:
                 self._files[path] = {}
         return self._files[path].get(Key(test_of(nodeid), measured.device, measured.environment))
 
-    def _look(self, window: Window, measured: Measured) -> tuple[Measured, LiveSet | None]:
-        """Its numbers without workspaces of libraries, and what was live at its peak.
-
-        What goes wrong here must not hide a verdict: the live set is then not known.
-        """
+    def _look(self, window: Window, measured: Measured) -> tuple[Measured, Look | str]:
+        """Its numbers without workspaces of libraries, and what was live at its peak, or why that is not known."""
         try:
             return self._examine(window, measured)
-        except Exception:
-            return measured.but(top=()), None
+        except Exception as error:  # it must not hide the verdict
+            return measured.but(top=()), f"no evidence: {type(error).__name__}: {error}"
 
-    def _examine(self, window: Window, measured: Measured) -> tuple[Measured, LiveSet | None]:
+    def _kept(self, window: Window) -> Look | str:
+        """What the test allocated and is still live."""
+        replayed = self._evidence.replay(window.device)
+        if replayed is None or not len(replayed.recording.events):
+            return NOT_KEPT
+        start = first_moment(replayed.recording, window)
+        return Look(replayed, start, replayed.live_at(since=start).fresh())
+
+    def _examine(self, window: Window, measured: Measured) -> tuple[Measured, Look | str]:
         replayed = self._evidence.replay(window.device, "requested")
         if replayed is None or not len(replayed.recording.events):
-            return measured.but(top=()), None
+            return measured.but(top=()), NOT_KEPT
         start = first_moment(replayed.recording, window)
         places = self._workspaces(replayed, start)
         size = sum(replayed.sizes[place] for place in places)
@@ -163,7 +189,7 @@ class Baselines:
             if "peak" in values:
                 values["peak"] = Spread.of(max(0, values["peak"].low - size))
         live = without(live, orders)
-        return measured.but(values=values, top=top_of(live)), live
+        return measured.but(values=values, top=top_of(live)), Look(replayed, start, live)
 
     def _workspaces(self, replayed: Replay, start: int) -> frozenset[int]:
         """The events since ``start`` that allocated a workspace which a library keeps."""
@@ -205,7 +231,7 @@ def _orders(replayed: Replay, places: frozenset[int]) -> frozenset[int]:
     return frozenset(first + place if events.sequences is None else events.sequences[place] for place in places)
 
 
-def _finding(change: Change, measured: Measured, lines: Sequence[Grown], notes: Sequence[str]) -> Finding:
+def _finding(change: Change, measured: Measured, look: Look | str, entry: Entry) -> Finding:
     device = measured.device
     size = None if change.metric in COUNTS else abs(change.growth)
     if change.shrank:
@@ -213,8 +239,9 @@ def _finding(change: Change, measured: Measured, lines: Sequence[Grown], notes: 
         return Finding(
             Kind.BASELINE, Verdict.IMPROVED, Severity.NOTE, message, bytes=size, device=device, cause=_cause(change)
         )
-    shown = lines if change.metric in ("requested", "peak") else ()
-    details = ["live at the peak, places that grew:", *grown_lines(shown, WIDTH)] if shown else []
+    places: tuple[Grown, ...] = ()
+    if isinstance(look, Look) and change.metric in TITLES:
+        places = grown(() if change.metric == "retained" else entry.top, look.live)
     return Finding(
         Kind.BASELINE,
         Verdict.OVER,
@@ -222,10 +249,23 @@ def _finding(change: Change, measured: Measured, lines: Sequence[Grown], notes: 
         f"cudamem: {change} ({device})",
         bytes=size,
         device=device,
-        allocated=shown[0].line if shown else None,
+        allocated=places[0].line if places else None,
         cause=_cause(change),
-        details=(*details, *notes),
+        details=_details(change, look, places),
     )
+
+
+def _details(change: Change, look: Look | str, places: Sequence[Grown]) -> tuple[str, ...]:
+    rows: list[tuple[str, ...]]
+    if isinstance(look, str):
+        return (look,)
+    if change.metric in ("reserved", "segments"):
+        title, rows = "segments that were taken:", segments_taken(look.replayed, look.start)
+    elif change.metric == "allocations":
+        title, rows = "allocations of this run, by line:", allocations_by_line(look.replayed, look.start)
+    else:
+        title, rows = TITLES.get(change.metric, ""), [place.cells for place in places]
+    return (title, *lines_of(rows, WIDTH)) if rows else ()
 
 
 def _cause(change: Change) -> str:

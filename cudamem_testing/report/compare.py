@@ -1,0 +1,155 @@
+"""Compare two reports: which tests take more or less, as a table for the terminal or a pull request.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cudamem_testing.baselines.update import last_attempts
+from cudamem_testing.model.baselines import Measured, fold
+from cudamem_testing.model.blocks import count
+from cudamem_testing.model.changes import Change, Tolerance, shown
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.records import RunRecord
+from cudamem_testing.recorders.identity import difference
+from cudamem_testing.show.tables import Column, Table
+
+_COLUMNS = (
+    Column("metric"),
+    Column("before", "right"),
+    Column("after", "right"),
+    Column("change", "right"),
+    Column("share", "right"),
+    Column("device"),
+    Column("", "left"),
+    Column("test", elastic=True, paths=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric of one test on one device, in both reports; ``broken`` where it grew by more than was allowed."""
+
+    test: str
+    device: Device
+    change: Change
+    broken: bool
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells of the table."""
+        change, metric = self.change, self.change.metric
+        growth = ("+" if change.growth > 0 else "-") + shown(metric, abs(change.growth))
+        sizes = change.before.text(metric), change.after.text(metric)
+        return metric, *sizes, growth, change.share, str(self.device), "FAIL" if self.broken else "", self.test
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, self.cells))
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The changes between two reports, largest first, and what could not be compared."""
+
+    rows: tuple[Row, ...]
+    compared: int
+    only_before: int
+    only_after: int
+    elsewhere: Mapping[str, int]
+    across: bool
+
+    @property
+    def broken(self) -> tuple[Row, ...]:
+        """The rows that fail."""
+        return tuple(row for row in self.rows if row.broken)
+
+    @property
+    def lines(self) -> list[str]:
+        """What is said beside the table."""
+        changed = count(len({row.test for row in self.rows}), "test")
+        said = [f"{changed} changed of {self.compared} compared"]
+        said += [f"{count(self.only_before, 'test')} only in the first report"] if self.only_before else []
+        said += [f"{count(self.only_after, 'test')} only in the second report"] if self.only_after else []
+        hint = "" if self.across else " (--across-env compares them)"
+        word = "compared across" if self.across else "not compared"
+        said += [f"{count(number, 'test')} {word}: {reason}{hint}" for reason, number in self.elsewhere.items()]
+        if self.broken:
+            said.append(f"{count(len(self.broken), 'change')} beyond what is allowed")
+        return said
+
+    def table(self, most: int | None = None) -> Table:
+        """The table of the first rows; those that fail are among them."""
+        kept = self.rows if most is None else (*self.broken, *(row for row in self.rows if not row.broken))[:most]
+        cells = [row.cells for row in sorted(kept, key=self.rows.index)]
+        used = [place for place, column in enumerate(_COLUMNS) if column.title or any(row[place] for row in cells)]
+        return Table(
+            tuple(_COLUMNS[place] for place in used), tuple(tuple(row[place] for place in used) for row in cells)
+        )
+
+    def text(self, most: int | None = None, width: int | None = None) -> str:
+        """For the terminal."""
+        return "\n".join((*(self.table(most).lines(width) if self.rows else ()), *self.lines))
+
+    def markdown(self, most: int | None = None) -> str:
+        """For a pull request."""
+        return "\n".join(
+            (*((self.table(most).markdown(), "") if self.rows else ()), *(f"- {one}" for one in self.lines))
+        )
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def compare_runs(
+    before: RunRecord, after: RunRecord, conditions: Mapping[str, Tolerance | None], *, across: bool = False
+) -> Compared:
+    """Compare what passed in both. ``conditions`` maps a metric to what it may grow by, ``None`` to just show it.
+
+    Numbers of different environments are compared only ``across`` them.
+    """
+    old, new = _by_test(before), _by_test(after)
+    rows: list[Row] = []
+    elsewhere: Counter[str] = Counter()
+    compared = 0
+    for test, measured in new.items():
+        if test not in old:
+            continue
+        pairs = [*_pairs(old[test], measured)]
+        reasons = dict.fromkeys(difference(one.environment, other.environment) for one, other in pairs)
+        reasons.pop("", None)
+        elsewhere.update(reasons)
+        same = [(one, other) for one, other in pairs if across or one.environment == other.environment]
+        compared += bool(same)
+        for one, other in same:
+            rows += _rows(test, one, other, conditions)
+    places = {metric: place for place, metric in enumerate(conditions)}
+    rows.sort(key=lambda row: (not row.broken, places[row.change.metric], -abs(row.change.growth), row.test))
+    gone, added = len(old.keys() - new.keys()), len(new.keys() - old.keys())
+    return Compared(tuple(rows), compared, gone, added, dict(elsewhere.most_common()), across)
+
+
+def _by_test(run: RunRecord) -> dict[str, tuple[Measured, ...]]:
+    return {test.nodeid: fold([test.measured]) for test in last_attempts(run.tests) if test.measured}
+
+
+def _pairs(before: Sequence[Measured], after: Sequence[Measured]) -> Iterable[tuple[Measured, Measured]]:
+    """The measurements of one device; of one environment where both have it."""
+    for other in after:
+        fitting = [one for one in before if one.device == other.device]
+        same = [one for one in fitting if one.environment == other.environment]
+        for one in (same or fitting)[:1]:
+            yield one, other
+
+
+def _rows(test: str, before: Measured, after: Measured, conditions: Mapping[str, Tolerance | None]) -> Iterable[Row]:
+    for metric, tolerance in conditions.items():
+        if metric in before.values and metric in after.values:
+            old = before.values[metric]
+            slack = 0 if tolerance is None else tolerance.slack(metric, old.high)
+            change = Change(metric, old, after.values[metric], slack)
+            if change.growth:
+                yield Row(test, after.device, change, tolerance is not None and change.grew)
