@@ -18,6 +18,7 @@ from cudamem_testing.recorders.native_journal import NativeJournal, Note
 
 UNKNOWN = -1
 _CUDA = 1  # of c10::DeviceType
+OLDER = "on cpu, blocks from before the recording are not known: their frees are not seen"
 SLOW = "the card's statistics were read through Python, some 50 µs an operator: {}"
 
 
@@ -47,12 +48,11 @@ class CpuJournal:
         RecorderUnavailable: when the recorder cannot be built or put in place here.
     """
 
-    remarks: tuple[str, ...] = ()
-
     def __init__(self, say: Callable[[str], None] | None = None) -> None:
         self.device = Device("cpu")
         self._native = NativeRecorder.load(say)
         self._was_installed = self._native.is_installed()
+        self.remarks: tuple[str, ...] = () if self._was_installed else (OLDER,)
         self._native.install()
         journal = self._native.journal()
         if journal is None:

@@ -1,8 +1,9 @@
 """Every private torch call of the package, found by feature and never by version.
 
-torch is imported only inside functions, so that a run without torch stays without it; the two modules that read live
-objects, :mod:`.tensors` and :mod:`.nodes`, import it and are for code that runs only where it is there. Where a
-function is gone, the caller gets ``None`` (or an empty answer) and says in a note what is then unknown.
+torch is imported only inside functions, so that a run without torch stays without it; the modules that read live
+objects or see operators, :mod:`.tensors`, :mod:`.nodes` and :mod:`.dispatch`, import it and are for code that runs only
+where it is there. Where a function is gone, the caller gets ``None`` (or an empty answer) and says in a note what is
+then unknown.
 
 | call | first seen | when it is gone |
 | --- | --- | --- |
@@ -22,6 +23,11 @@ function is gone, the caller gets ``None`` (or an empty answer) and says in a no
 | ``torch._C._jit_get_schemas_for_operator`` | 1.0 | no data flow |
 | ``torch._C._dispatch_has_computed_kernel_for_dispatch_key`` | 1.9 | operators are told apart by name alone |
 | ``torch._C.TensorBase``, ``DisableTorchFunction``, ``StorageBase`` | 1.9 | no holders, no cycles |
+| ``torch.nn.Module._call_impl`` (its code) | 1.8 | operators have no module |
+| ``torch._C._current_autograd_node``, ``_sequence_nr`` of nodes | 2.1 | operators of backward have no module |
+| ``torch.autograd.graph._engine_run_backward`` (its code) | 2.3 | the same |
+| ``torch.utils._python_dispatch`` | 1.13 | no operators |
+| ``torch._subclasses.fake_tensor`` | 1.13 | no fake tensors |
 | ``_raw_saved_*`` of autograd's nodes | 1.9 | what they saved is held by C++ |
 
 PYTEST_DONT_REWRITE

@@ -37,6 +37,7 @@ WORKING = {
     "recorders.native_records.CodePosition": "one frame as it was noted, before it has a name",
     "show.expected.edits.Edits": "collects what a run accepts",
     "show.expected.session.Session": "collects what a run accepts",
+    "torch_api.running.Running": "torch's own functions and code",
     "torch_api.profiler.EventTypes": "torch's own types",
 }
 # Fields whose hint is wide and whose values are plain all the same.

@@ -1,0 +1,41 @@
+"""Operator memory: what each operator call allocates and frees, in which module and phase.
+
+======================  ======================================================================
+:mod:`.recording`       record a piece of code
+:mod:`.mode`            what runs at every operator
+:mod:`.places`          in which module and phase it runs
+:mod:`.storages`        counting without a recorder: fake tensors, unknown devices
+:mod:`.rows`            notes and calls become rows that add up
+:mod:`.table`           the finished record
+:mod:`.reports`         what can be asked of it
+:mod:`.summaries`       rows as tables
+:mod:`.limits`          budgets of phases and modules
+:mod:`.compare`         what grew between two runs
+:mod:`.files`           JSON
+:mod:`.picture`         levels over operator calls, drawn
+======================  ======================================================================
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from cudamem_testing.operators.compare import Change, Comparison
+from cudamem_testing.operators.files import OperatorFileError
+from cudamem_testing.operators.files import load as load_operators
+from cudamem_testing.operators.recording import OperatorMemory
+from cudamem_testing.operators.rows import Levels, Marker, Phase, Row
+from cudamem_testing.operators.table import OperatorTable
+
+__all__ = [
+    "Change",
+    "Comparison",
+    "Levels",
+    "Marker",
+    "OperatorFileError",
+    "OperatorMemory",
+    "OperatorTable",
+    "Phase",
+    "Row",
+    "load_operators",
+]

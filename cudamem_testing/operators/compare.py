@@ -1,0 +1,88 @@
+"""Comparison of two runs: which operators of which modules allocate more than before. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.operators.rows import BETWEEN
+from cudamem_testing.operators.summaries import module_text
+from cudamem_testing.operators.table import OperatorTable
+from cudamem_testing.show.tables import Column, Table
+
+Key = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Bytes that the calls of one operator in one module and phase allocated, in the earlier and the later run."""
+
+    phase: str
+    module: str
+    operator: str
+    device: str
+    before: int
+    after: int
+
+    @property
+    def growth(self) -> int:
+        """Bytes more than before; negative when they are fewer."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What changed between two runs, what grew most first. ``peaks`` are above the start of each run."""
+
+    changes: tuple[Change, ...]
+    peaks: tuple[Change, ...]
+
+    @property
+    def grew(self) -> tuple[Change, ...]:
+        """Those that allocate more than before."""
+        return tuple(change for change in self.changes if change.growth > 0)
+
+    def table(self) -> Table:
+        """What grew, and the peaks."""
+        columns = (
+            Column("phase"),
+            Column("module", elastic=True),
+            Column("operator"),
+            Column("before", "right"),
+            Column("after", "right"),
+            Column("growth", "right"),
+        )
+        return Table(columns, tuple(_line(change) for change in (*self.grew, *self.peaks)))
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+
+def compare(earlier: OperatorTable, later: OperatorTable) -> Comparison:
+    """Compare what operators allocated, by phase, module, operator and device."""
+    before, after = _allocated(earlier), _allocated(later)
+    changes = [Change(*key, before[key], after[key]) for key in {**before, **after} if before[key] != after[key]]
+    changes.sort(key=lambda change: (-change.growth, change.phase, change.module, change.operator, change.device))
+    peaks, peaks_later = _peaks(earlier), _peaks(later)
+    both = [device for device in peaks if device in peaks_later]
+    return Comparison(
+        tuple(changes), tuple(Change("", "", "(peak)", device, peaks[device], peaks_later[device]) for device in both)
+    )
+
+
+def _allocated(table: OperatorTable) -> Counter[Key]:
+    found: Counter[Key] = Counter()
+    for row in table.rows:
+        module = "" if row.operator == BETWEEN else module_text(row.module)
+        found[row.phase.value, module, row.operator, row.device] += row.allocated
+    return found
+
+
+def _peaks(table: OperatorTable) -> dict[str, int]:
+    return {device: peak - start for device, start, peak, _ in table.levels if peak is not None}
+
+
+def _line(change: Change) -> tuple[str, ...]:
+    sizes = (change.before, change.after, change.growth)
+    return change.phase, change.module, change.operator, *map(format_size, sizes)

@@ -1,0 +1,96 @@
+"""Limits on phases and modules: what they did as windows, which the limits of the whole package judge.
+
+A phase or a module can run many times. Its window is that of the run which rose highest above its own start, and counts
+allocations and retries of all runs. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.limits import Budget
+from cudamem_testing.model.windows import Window
+from cudamem_testing.operators.rows import BETWEEN, Row
+from cudamem_testing.operators.table import OperatorTable, is_within
+from cudamem_testing.windows.judge import Judge
+from cudamem_testing.windows.memory import OverBudget
+
+SHOWN = 5
+
+
+def windows_of(table: OperatorTable, phase: str | None, module: str | None) -> tuple[Window, ...]:
+    """One window for each device on which the phase or the module ran.
+
+    Raises:
+        ValueError: when no operator ran there: a limit on nothing would always hold.
+    """
+    name = " of ".join(filter(None, (phase, module and f"module {module}"))) or "all operators"
+    found = []
+    for level in table.levels:
+        rows = [row for row in table.rows if row.device == level.device]
+        runs = [*_runs(rows, phase, module)]
+        if runs:
+            found.append(_window(name, level.device, runs))
+    if not found:
+        raise ValueError(f"no operator ran in {name}")
+    return tuple(found)
+
+
+def enforce(table: OperatorTable, budget: Budget, phase: str | None, module: str | None) -> None:
+    """Hold a phase or module to a budget.
+
+    Raises:
+        OverBudget: when a limit is broken, with the operators there that allocated most.
+        ValueError: when no operator ran there.
+    """
+    __tracebackhide__ = True
+    part = table.only(phase=phase, module=module)
+    judge = Judge(lambda: lambda breach: part.summary(top=SHOWN).lines())
+    broken = judge.all([budget], windows_of(table, phase, module))
+    if broken:
+        raise OverBudget(broken)
+
+
+def _runs(rows: Sequence[Row], phase: str | None, module: str | None) -> Iterator[list[Row]]:
+    """Neighbouring rows of the phase and module; what happens between two of them is part of their run."""
+    run: list[Row] = []
+    pause: list[Row] = []
+    for row in rows:
+        if row.operator == BETWEEN and (module is not None or phase is None or row.phase.value == phase):
+            pause.append(row)
+        elif (phase is None or row.phase.value == phase) and (module is None or is_within(row.module, module)):
+            run += [*(pause if run or module is None else []), row]
+            pause = []
+        else:
+            if run:
+                yield [*run, *(pause if module is None else [])]
+            run, pause = [], []
+    if run:
+        yield [*run, *(pause if module is None else [])]
+
+
+def _window(name: str, device: str, runs: Sequence[Sequence[Row]]) -> Window:
+    kind, _, index = device.partition(":")
+    start, peak = max(((run[0].before, _peak(run)) for run in runs), key=lambda pair: (pair[1] or pair[0]) - pair[0])
+    reserved = [run[-1].reserved for run in runs]
+    rows = [row for run in runs for row in run]
+    retained = sum(row.kept for row in rows)
+    retries = [row.retries for row in rows]
+    return Window(
+        name=name,
+        device=Device(kind, int(index) if index else None),
+        start=start,
+        peak=peak,
+        end=start + retained,
+        reserved_start=runs[0][0].reserved,
+        reserved_peak=None if None in reserved else max(one for one in reserved if one is not None),
+        retained=retained,
+        allocations=sum(row.allocations for row in rows),
+        retries=None if None in retries else sum(one for one in retries if one is not None),
+    )
+
+
+def _peak(run: Sequence[Row]) -> int | None:
+    peaks = [row.peak for row in run]
+    return None if None in peaks else max(peak for peak in peaks if peak is not None)

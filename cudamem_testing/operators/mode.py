@@ -1,0 +1,63 @@
+"""The mode that sees every operator: below autograd, above the kernels; also those of backward, on any thread of it.
+
+What runs at every operator stands here and in :mod:`places`, and nothing else does: two notes, the place, one tuple.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from cudamem_testing.operators.places import Place
+from cudamem_testing.torch_api.dispatch import TorchDispatchMode
+
+Taken = tuple[int, int, Any, Place]
+"""Notes before and after an operator, the operator, where it ran."""
+See = Callable[[object, tuple[object, ...]], None]
+
+
+class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
+    """Notes counters around every operator, also around one that raises.
+
+    What an operator does inside, in kernels or in the ``__torch_dispatch__`` of a tensor class, is part of it.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, note: Callable[[], int], place: Callable[[FrameType], Place]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._note = note
+        self._place = place
+        self.taken: list[Taken] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        before = self._note()
+        try:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        finally:
+            self.taken.append((before, self._note(), func, self._place(sys._getframe(1))))
+
+
+class StorageMode(OperatorMode):  # type: ignore[no-untyped-call]  # the same
+    """The same, and shows what goes in and comes out to journals of storages."""
+
+    def __init__(self, note: Callable[[], int], place: Callable[[FrameType], Place], see: Sequence[See]) -> None:
+        super().__init__(note, place)
+        self._see = see
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        before = self._note()
+        try:
+            result = func(*args, **(kwargs or {}))
+            for see in self._see:
+                see(result, (args, kwargs))
+            return result
+        finally:
+            self.taken.append((before, self._note(), func, self._place(sys._getframe(1))))

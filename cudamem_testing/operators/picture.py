@@ -1,0 +1,74 @@
+"""The picture of a recording: levels over operator calls. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.operators.rows import BETWEEN, Row
+from cudamem_testing.operators.summaries import module_text
+from cudamem_testing.operators.table import OperatorTable
+from cudamem_testing.show.plots.lines import Line, Moment, Picture, Shade, draw
+
+
+def plot(table: OperatorTable, path: str | Path, device: str | None = None) -> Path:
+    """Draw one device of a table; see :meth:`.reports.Reports.plot`."""
+    return draw(picture_of(table, device), path)
+
+
+def picture_of(table: OperatorTable, device: str | None = None) -> Picture:
+    """What is drawn: the levels after each operator call, the highest inside each, phases, markers, the peak.
+
+    Raises:
+        ValueError: when the device was not measured.
+    """
+    devices = [level.device for level in table.levels]
+    if device is not None and device not in devices:
+        raise ValueError(f"{device} was not measured (measured: {', '.join(devices)})")
+    device = device or devices[0]
+    (level,) = [level for level in table.levels if level.device == device]
+    rows = [row for row in table.rows if row.device == device]
+    places = [row.call + (row.operator != BETWEEN) for row in rows]
+    lines = [Line("allocated", _points(places, [row.after for row in rows], (0, level.start)))]
+    if any(row.peak is not None for row in rows):
+        inside = _points([row.call for row in rows], [row.peak for row in rows])
+        lines.append(Line("highest inside the operator", inside, thin=True))
+    for name in ("active", "reserved"):
+        values = [getattr(row, name) for row in rows]
+        if any(value is not None for value in values):
+            lines.append(Line(name, _points(places, values)))
+    return Picture(
+        title=f"Memory of {device} over operator calls",
+        across="operator calls",
+        lines=tuple(lines),
+        shades=tuple(_shades(rows)),
+        moments=tuple(Moment(marker.name, marker.call) for marker in table.markers),
+        peak=_peak(rows),
+    )
+
+
+def _points(
+    places: list[int], values: list[int | None] | list[int], first: tuple[int, int] | None = None
+) -> tuple[tuple[int, int], ...]:
+    found = [(place, value) for place, value in zip(places, values, strict=True) if value is not None]
+    return (first, *found) if first is not None else tuple(found)
+
+
+def _shades(rows: list[Row]) -> list[Shade]:
+    shades = []
+    calls = [row for row in rows if row.operator != BETWEEN]
+    for phase, group in groupby(calls, key=lambda row: row.phase.value):
+        run = [*group]
+        shades.append(Shade(phase, run[0].call, run[-1].call + 1))
+    return shades
+
+
+def _peak(rows: list[Row]) -> Moment | None:
+    known = [row for row in rows if row.peak is not None]
+    if not known:
+        return None
+    highest = max(known, key=lambda row: (row.peak or 0, -row.call))
+    where = f" in {module_text(highest.module)}" if highest.module is not None else ""
+    name = f"peak {format_size(highest.peak or 0)}: {highest.operator}{where}"
+    return Moment(name, highest.call, highest.peak)

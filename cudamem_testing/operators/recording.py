@@ -1,0 +1,266 @@
+"""Recording a piece of code, operator by operator; without pytest.
+
+::
+
+    with OperatorMemory(model) as memory:
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+    print(memory.by_module(depth=2))
+
+Nothing of torch or of another library is replaced: there is a dispatch mode, two hooks on the model and two on
+optimizers, all of which are gone afterwards. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from threading import Lock
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.operators.mode import OperatorMode, StorageMode, Taken
+from cudamem_testing.operators.places import Places
+from cudamem_testing.operators.reports import Reports
+from cudamem_testing.operators.rows import BETWEEN, Call, Mark, Phase, levels_of, markers_of, overlap, rows_of
+from cudamem_testing.operators.storages import StorageJournal
+from cudamem_testing.operators.table import OperatorTable
+from cudamem_testing.recorders.journal import Journal, open_journal
+from cudamem_testing.recorders.native_journal import Note
+from cudamem_testing.torch_api import cuda_initialized
+from cudamem_testing.torch_api.running import fake_mode_is_on, is_fake
+
+START, BOUNDARY, STEP = "fw_start", "fw_bw_boundary", "optimizer_step"
+PARALLEL = "operators ran on several threads at once: what happened meanwhile counts for the one begun last"
+REFUSED = "the model refuses hooks: no markers where its forward begins and ends"
+
+
+class OperatorMemory(Reports):
+    """One recording: a context manager, and afterwards the tables, texts and pictures of what it saw.
+
+    Args:
+        model: whose modules are named, by ``named_modules()``; its devices are those that are measured.
+        device: measure this device, or these, instead: ``"cpu"``, ``"cuda:1"``, ``["cuda:0", "cuda:1"]``.
+        say: told one line when something takes seconds (compiling the CPU recorder).
+
+    Under fake tensors there is no memory to read: then, and where an allocator cannot be read, the bytes are those of
+    the storages that operators return, and inner peaks are unknown.
+
+    Raises:
+        ValueError: for an unknown device.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        *,
+        device: object = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._model = model
+        self._devices = _devices(model, device)
+        self._say = say
+        self._stack: ExitStack | None = None
+        self._journals: tuple[Journal, ...] = ()
+        self._note: Callable[[], int] = _no_note
+        self._marks: list[Mark] = []
+        self._regions: list[str] = []
+        self._steps = 0
+        self._used = False
+        self._taken: list[Taken] = []
+        self._noted: tuple[tuple[Device, list[Note]], ...] = ()
+        self._remarks: list[str] = []
+        self._table: OperatorTable | None = None
+
+    def __enter__(self) -> OperatorMemory:
+        """Start recording.
+
+        Raises:
+            RuntimeError: when it was used before.
+        """
+        if self._used:
+            raise RuntimeError("an OperatorMemory records once: make a new one")
+        self._used = True
+        self._begin(sys._getframe(1).f_code)
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        """Stop recording, whatever happened."""
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            stack.close()
+
+    @property
+    def table(self) -> OperatorTable:
+        """What was recorded; made when first asked for.
+
+        Raises:
+            RuntimeError: while it is recorded, or before.
+        """
+        if self._table is None:
+            if not self._noted:
+                raise RuntimeError("nothing is recorded yet: leave the with block of OperatorMemory first")
+            self._table = self._tabulated()
+            self._taken, self._marks, self._noted = [], [], ()
+        return self._table
+
+    @contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """Name what happens inside; rows and tables know it. Regions nest: ``decode/attention``.
+
+        Raises:
+            RuntimeError: outside of the recording.
+        """
+        self._check_open("region()")
+        self._regions.append(name)
+        self._mark(region="/".join(self._regions))
+        try:
+            yield
+        finally:
+            self._regions.pop()
+            if self._stack is not None:
+                self._mark(region="/".join(self._regions))
+
+    def step(self) -> None:
+        """Say that the next step begins; the first is number 0.
+
+        Raises:
+            RuntimeError: outside of the recording.
+        """
+        self._check_open("step()")
+        self._steps += 1
+        self._mark(f"step {self._steps}", step=self._steps)
+
+    def _begin(self, base: CodeType) -> None:
+        """Set everything up; if something fails, what was set up is undone."""
+        places = Places(self._model, base)
+        with ExitStack() as stack:
+            self._journals = tuple(self._open(device, stack) for device in self._devices)
+            self._note = _note_of(self._journals)
+            see = [journal.see for journal in self._journals if isinstance(journal, StorageJournal)]
+            stack.callback(self._end, places)
+            self._hook(stack)
+            mode = StorageMode(self._note, places.of, see) if see else OperatorMode(self._note, places.of)
+            self._taken = mode.taken
+            self._note()
+            stack.enter_context(mode)
+            self._stack = stack.pop_all()
+
+    def _end(self, places: Places) -> None:
+        """Take the last note and what was noted, and let go of everything else."""
+        self._note()
+        self._noted = tuple((journal.device, journal.notes()) for journal in self._journals)
+        remarks = chain(places.remarks, *(journal.remarks for journal in self._journals), self._remarks)
+        self._remarks = [*dict.fromkeys(remarks)]
+        self._model, self._journals, self._note = None, (), _no_note
+
+    def _open(self, device: Device, stack: ExitStack) -> Journal:
+        tensors = _tensors_of(self._model)
+        fake = fake_mode_is_on() or any(map(is_fake, tensors))
+        found = "tensors are fake" if fake else open_journal(device, self._say)
+        if isinstance(found, str):
+            storages = StorageJournal(device, found)
+            storages.expect(tensors)
+            found = storages
+        stack.callback(found.close)
+        return found
+
+    def _hook(self, stack: ExitStack) -> None:
+        """Mark where the model's forward begins and ends, and optimizers' steps."""
+
+        def begin(module: object, args: object) -> None:
+            self._mark(START, phase=Phase.FORWARD)
+
+        def end(module: object, args: object, output: object) -> None:
+            self._mark(BOUNDARY, phase=Phase.OTHER)
+
+        if self._model is not None:
+            try:
+                stack.callback(self._model.register_forward_pre_hook(begin, prepend=True).remove)
+                stack.callback(self._model.register_forward_hook(end, always_call=True).remove)
+            except Exception:  # scripts do, and what wraps modules may
+                self._remarks.append(REFUSED)
+        stack.callback(register_optimizer_step_pre_hook(lambda *_: self._mark(STEP, phase=Phase.OPTIMIZER)).remove)
+        stack.callback(register_optimizer_step_post_hook(lambda *_: self._mark(phase=Phase.OTHER)).remove)
+
+    def _mark(
+        self, name: str = "", *, phase: Phase | None = None, region: str | None = None, step: int | None = None
+    ) -> None:
+        self._marks.append(Mark(self._note(), name, phase, region, step))
+
+    def _check_open(self, what: str) -> None:
+        if self._stack is None:
+            raise RuntimeError(f"{what} works inside the recording: call it in the with block of OperatorMemory")
+
+    def _tabulated(self) -> OperatorTable:
+        taken = sorted(self._taken, key=lambda one: one[0])
+        calls = [Call(before, after, _name(func), *place) for before, after, func, place in taken]
+        by_device = [rows_of(str(device), notes, calls, self._marks) for device, notes in self._noted]
+        rows = by_device[0]
+        if len(by_device) > 1:
+            others = (row for other in by_device[1:] for row in other if row.allocated or row.freed)
+            rows = sorted([*rows, *others], key=lambda row: (row.call, row.operator != BETWEEN))
+        return OperatorTable(
+            rows=tuple(rows),
+            levels=tuple(levels_of(str(device), notes) for device, notes in self._noted),
+            markers=markers_of(calls, self._marks),
+            notes=(*self._remarks, PARALLEL) if overlap(calls) else tuple(self._remarks),
+        )
+
+
+def _no_note() -> int:
+    return 0
+
+
+def _note_of(journals: Sequence[Journal]) -> Callable[[], int]:
+    """One function that takes a note in every journal; of one journal its own."""
+    if len(journals) == 1:
+        return journals[0].note
+    lock = Lock()
+
+    def note() -> int:
+        with lock:  # the journals must agree on the order when several threads of autograd run
+            first, *_ = [journal.note() for journal in journals]
+            return first
+
+    return note
+
+
+def _name(func: Any) -> str:
+    """``aten::add`` of ``aten.add.Tensor``; higher-order operators have a plain name."""
+    return str(func.name()).partition(".")[0]
+
+
+def _tensors_of(model: torch.nn.Module | None) -> list[torch.Tensor]:
+    """Parameters, their gradients, and buffers."""
+    if model is None:
+        return []
+    parameters = [*model.parameters()]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return [*parameters, *gradients, *model.buffers()]
+
+
+def _devices(model: torch.nn.Module | None, device: object) -> tuple[Device, ...]:
+    """The devices to measure: those asked for, those of the model, or the one at work."""
+    if isinstance(device, list | tuple):
+        return tuple(_whole(Device.parse(one)) for one in device)
+    if device is not None:
+        return (_whole(Device.parse(device)),)
+    found = {(tensor.device.type, tensor.device.index): None for tensor in _tensors_of(model)}
+    if found:
+        return tuple(dict.fromkeys(_whole(Device(kind, None if kind == "cpu" else index)) for kind, index in found))
+    return (_whole(Device("cuda")) if cuda_initialized() else Device("cpu"),)
+
+
+def _whole(device: Device) -> Device:
+    """A card without a number is the current one."""
+    if device.kind == "cuda" and device.index is None:
+        return Device("cuda", torch.cuda.current_device() if cuda_initialized() else 0)
+    return device

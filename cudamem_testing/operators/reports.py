@@ -1,0 +1,144 @@
+"""What can be asked of a recording or of its table: one set of methods for both. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cudamem_testing.model.limits import budget as parse_limits
+from cudamem_testing.model.sizes import parse_size
+from cudamem_testing.operators import summaries
+from cudamem_testing.show.expected import assert_text
+from cudamem_testing.show.tables import Table
+
+if TYPE_CHECKING:
+    from cudamem_testing.operators.compare import Comparison
+    from cudamem_testing.operators.table import OperatorTable
+
+Expected = str | Mapping[str, str] | None
+
+
+class Reports:
+    """Tables, checks and files; sizes are bytes, and ``min_bytes`` (an ``int`` or ``"4KiB"``) hides what is smaller."""
+
+    __slots__ = ()
+
+    @property
+    def table(self) -> OperatorTable:
+        """The finished table."""
+        raise NotImplementedError
+
+    def summary(self, top: int = 20, *, min_bytes: int | str = 0) -> Table:
+        """The ``top`` operator calls that allocated most, the rest of them, and what happened between operators."""
+        return summaries.summary(self.table.rows, self._starts(), top, parse_size(min_bytes))
+
+    def by_module(self, depth: int | None = None, *, min_bytes: int | str = 0) -> Table:
+        """The tree of modules down to ``depth`` levels below the model, each with all that is below it."""
+        return summaries.by_module(self.table.rows, self._starts(), depth, parse_size(min_bytes))
+
+    def by_operator(self, *, min_bytes: int | str = 0) -> Table:
+        """Calls of the same operator together, those that allocated most first; calls without memory are the others."""
+        return summaries.by_operator(self.table.rows, self._starts(), parse_size(min_bytes))
+
+    def by_phase(self) -> Table:
+        """Forward, backward, optimizer, other; each with what happened between its operators."""
+        return summaries.by_phase(self.table.rows, self._starts(), 0)
+
+    def assert_summary(self, expected: Expected = None, *, top: int = 20, min_bytes: int | str = 0) -> None:
+        """Compare the summary with the text at the call, which ``--cudamem-update=expected`` writes.
+
+        ``expected`` may have a text for each kind of device.
+
+        Raises:
+            TextMismatchError: the texts differ (an ``AssertionError``).
+        """
+        __tracebackhide__ = True
+        assert_text(str(self.summary(top, min_bytes=min_bytes)), expected, key=self._kind(), depth=2)
+
+    def assert_by_module(
+        self, expected: Expected = None, *, depth: int | None = None, min_bytes: int | str = 0
+    ) -> None:
+        """Compare the tree of modules with the text at the call, as ``assert_summary``.
+
+        Raises:
+            TextMismatchError: the texts differ (an ``AssertionError``).
+        """
+        __tracebackhide__ = True
+        assert_text(str(self.by_module(depth, min_bytes=min_bytes)), expected, key=self._kind(), depth=2)
+
+    def assert_budget(
+        self,
+        *,
+        phase: str | None = None,
+        module: str | None = None,
+        peak: object = None,
+        reserved: object = None,
+        retained: object = None,
+        allocations: object = None,
+        retries: object = None,
+        at_least: object = None,
+        device: object = None,
+        absolute: bool = False,
+    ) -> None:
+        """Hold a phase, or modules (a name or a pattern, with all below), to limits: those of ``memory_budget``.
+
+        ``peak`` is above the start of the phase or of the module's run, the highest of all runs; ``retained`` is what
+        its operators kept, in all runs together.
+
+        Raises:
+            LimitError: for wrong arguments.
+            ValueError: when no operator ran there.
+            OverBudget: when a limit is broken, with the operators there that allocated most.
+        """
+        __tracebackhide__ = True
+        from cudamem_testing.operators.limits import enforce
+
+        limits = parse_limits(
+            peak=peak,
+            reserved=reserved,
+            retained=retained,
+            allocations=allocations,
+            retries=retries,
+            at_least=at_least,
+            device=device,
+            absolute=absolute,
+            source="assert_budget(...)",
+        )
+        enforce(self.table, limits, phase, module)
+
+    def compare(self, earlier: Reports) -> Comparison:
+        """What grew since an earlier run, recorded or loaded."""
+        from cudamem_testing.operators.compare import compare
+
+        return compare(earlier.table, self.table)
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything as JSON, in one step; :func:`cudamem_testing.load_operators` reads it.
+
+        Raises:
+            OSError: when the file cannot be written.
+        """
+        from cudamem_testing.operators.files import save
+
+        return save(self.table, path)
+
+    def plot(self, path: str | Path, *, device: str | None = None) -> Path:
+        """Draw allocated, active and reserved bytes over operator calls as PNG or SVG, by the ending of ``path``.
+
+        Phases are shaded, markers and the peak named. ``device`` is the first measured one by default.
+
+        Raises:
+            ModuleNotFoundError: without matplotlib (``pip install 'cudamem_testing[plot]'``).
+            ValueError: for another ending, or a device that was not measured.
+            OSError: when the file cannot be written.
+        """
+        from cudamem_testing.operators.picture import plot
+
+        return plot(self.table, path, device)
+
+    def _starts(self) -> dict[str, int]:
+        return {level.device: level.start for level in self.table.levels}
+
+    def _kind(self) -> str:
+        return self.table.levels[0].device.partition(":")[0]

@@ -1,0 +1,67 @@
+"""What runs at this moment: which autograd node, which module's call. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+
+class Running(NamedTuple):
+    """Functions and code objects that tell where an operator runs; the code is ``None`` where torch's is another."""
+
+    current_node: Callable[[], Any]
+    """The autograd node that runs on this thread, or ``None``."""
+    next_number: Callable[[], int]
+    """The sequence number that the next node made on this thread gets."""
+    module_call: CodeType | None
+    """Of the function that calls a module's hooks and ``forward``; its local ``self`` is the module."""
+    backward_call: CodeType | None
+    """Of the function that runs autograd's engine."""
+    step_call: CodeType | None
+    """Of the function around every optimizer's ``step``."""
+
+
+def running() -> Running:
+    """Those of the installed torch."""
+    import torch
+
+    call = getattr(getattr(torch.nn.Module, "_call_impl", None), "__code__", None)
+    if call is not None and "self" not in (*call.co_varnames, *call.co_cellvars):
+        call = None
+    engine = getattr(getattr(torch.autograd.graph, "_engine_run_backward", None), "__code__", None)
+    wrap = getattr(torch.optim.Optimizer, "profile_hook_step", None)
+    return Running(
+        getattr(torch._C, "_current_autograd_node", lambda: None),
+        getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0),
+        call,
+        engine,
+        None if wrap is None else getattr(wrap(lambda self: None), "__code__", None),
+    )
+
+
+#: The number of nodes that have no place in the order: those that add to a parameter's gradient.
+UNNUMBERED = 2**64 - 1
+
+
+def node_number(node: Any) -> int:
+    """The sequence number of an autograd node."""
+    number: int = node._sequence_nr()
+    return number
+
+
+def is_fake(tensor: object) -> bool:
+    """Whether a tensor is a fake one, without memory."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
+def fake_mode_is_on() -> bool:
+    """Whether a mode is active on this thread that makes tensors fake."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    return any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
