@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from cudamem_testing.model.limits import LimitError
     from cudamem_testing.model.sizes import format_size, parse_size
     from cudamem_testing.model.windows import Window
+    from cudamem_testing.operators.files import OperatorFileError, load_operators
+    from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.snapshots.record import SnapshotError
     from cudamem_testing.trace.graph import DataFlow
     from cudamem_testing.trace.profile import MemoryProfile, from_profile, memory_profile
@@ -33,6 +35,8 @@ __all__ = [
     "LimitError",
     "Memory",
     "MemoryProfile",
+    "OperatorFileError",
+    "OperatorMemory",
     "OverBudget",
     "ReferenceCycles",
     "SnapshotError",
@@ -41,6 +45,7 @@ __all__ = [
     "find_cycles",
     "format_size",
     "from_profile",
+    "load_operators",
     "memory_profile",
     "object_graph",
     "parse_size",
@@ -58,6 +63,8 @@ _HOMES = {
     "LimitError": "model.limits",
     "Memory": "windows.memory",
     "MemoryProfile": "trace.profile",
+    "OperatorFileError": "operators.files",
+    "OperatorMemory": "operators.recording",
     "OverBudget": "windows.memory",
     "ReferenceCycles": "cycles.collect",
     "SnapshotError": "snapshots.record",
@@ -66,6 +73,7 @@ _HOMES = {
     "find_cycles": "cycles.collect",
     "format_size": "model.sizes",
     "from_profile": "trace.profile",
+    "load_operators": "operators.files",
     "memory_profile": "trace.profile",
     "object_graph": "cycles.draw",
     "parse_size": "model.sizes",

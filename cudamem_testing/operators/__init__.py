@@ -21,8 +21,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from cudamem_testing.operators.compare import Change, Comparison
-from cudamem_testing.operators.files import OperatorFileError
-from cudamem_testing.operators.files import load as load_operators
+from cudamem_testing.operators.files import OperatorFileError, load_operators
 from cudamem_testing.operators.recording import OperatorMemory
 from cudamem_testing.operators.rows import Levels, Marker, Phase, Row
 from cudamem_testing.operators.table import OperatorTable

@@ -62,8 +62,8 @@ def save(table: OperatorTable, path: str | Path) -> Path:
     return path
 
 
-def load(path: str | Path) -> OperatorTable:
-    """Read a table that was saved.
+def load_operators(path: str | Path) -> OperatorTable:
+    """Read a table of operators that was saved.
 
     Raises:
         OperatorFileError: when the file cannot be read or holds no table.

@@ -10,12 +10,18 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.plugin import keys, markers
-from cudamem_testing.plugin.fixtures import cuda_memory, memory_profile, memory_snapshot, reference_cycles
+from cudamem_testing.plugin.fixtures import (
+    cuda_memory,
+    memory_profile,
+    memory_snapshot,
+    operator_memory,
+    reference_cycles,
+)
 from cudamem_testing.plugin.settings import Settings, add_options
 
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
 
-__all__ = ["cuda_memory", "memory_profile", "memory_snapshot", "reference_cycles"]
+__all__ = ["cuda_memory", "memory_profile", "memory_snapshot", "operator_memory", "reference_cycles"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles import ReferenceCycles
+    from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.snapshots.moments import Snapshots
     from cudamem_testing.trace.profile import MemoryProfile
     from cudamem_testing.windows.memory import Memory
@@ -64,3 +65,23 @@ def memory_profile() -> Callable[..., MemoryProfile]:
     from cudamem_testing.trace.profile import memory_profile
 
     return memory_profile
+
+
+@pytest.fixture
+def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., OperatorMemory]]:
+    """Record a block, operator by operator (``with operator_memory(model) as memory``); then tables, limits, files."""
+    from cudamem_testing.operators.recording import OperatorMemory
+    from cudamem_testing.plugin import keys
+
+    session = request.config.stash.get(keys.SESSION, None)
+    if session is not None and session.running is not None:
+        session.prepare()
+    made: list[OperatorMemory] = []
+
+    def record(*args: Any, **kwargs: Any) -> OperatorMemory:
+        made.append(OperatorMemory(*args, **kwargs))
+        return made[-1]
+
+    yield record
+    for memory in reversed(made):
+        memory.__exit__(None, None, None)  # one that was entered and never left

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BUDGET = "memory_budget"
 BASELINE = "memory_baseline"
-FIXTURES = frozenset({"cuda_memory", "memory_snapshot", "reference_cycles"})
+FIXTURES = frozenset({"cuda_memory", "memory_snapshot", "operator_memory", "reference_cycles"})
 TEXT_FIXTURES = frozenset({"memory_profile"})  # they compare texts and need no measuring
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
 OVERRIDE = "cudamem"
