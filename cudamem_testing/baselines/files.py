@@ -58,7 +58,7 @@ def module_of(path: Path) -> Path:
     return named if named.is_file() else named.with_name(f"{path.stem}.py")
 
 
-def test_of(nodeid: str) -> str:
+def name_in_module(nodeid: str) -> str:
     """A test's id inside its module: ``TestDecoder::test_step[bf16]``."""
     return nodeid.partition("::")[2]
 

@@ -13,8 +13,8 @@ from cudamem_testing.baselines.files import (
     Key,
     baseline_file,
     module_of,
+    name_in_module,
     read_file,
-    test_of,
 )
 from cudamem_testing.model.blocks import count
 from cudamem_testing.model.records import TestRecord
@@ -72,7 +72,7 @@ def review(
             if not one.metrics:
                 continue
             entries = files.read(baseline_file(root, test.nodeid))
-            key = Key(test_of(test.nodeid), one.device, one.environment)
+            key = Key(name_in_module(test.nodeid), one.device, one.environment)
             if entries is None or key in entries:
                 continue
             reasons = [difference(other.environment, one.environment) for other in entries if other[:2] == key[:2]]
@@ -96,7 +96,7 @@ def _unseen(
     by_file: dict[Path, set[str]] = {}
     for nodeid in seen:
         if whole(nodeid.partition("::")[0]):
-            by_file.setdefault(baseline_file(root, nodeid), set()).add(test_of(nodeid))
+            by_file.setdefault(baseline_file(root, nodeid), set()).add(name_in_module(nodeid))
     found: dict[Path, tuple[Key, ...]] = {}
     for path, there in by_file.items():
         entries = files.read(path) or {}

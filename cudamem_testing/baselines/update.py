@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cudamem_testing.baselines.files import BaselineError, Entries, Key, baseline_file, change_entries, test_of
+from cudamem_testing.baselines.files import BaselineError, Entries, Key, baseline_file, change_entries, name_in_module
 from cudamem_testing.model.baselines import Entry, Measured
 from cudamem_testing.model.blocks import count
 from cudamem_testing.model.records import TestRecord
@@ -58,7 +58,7 @@ def update(root: Path, tests: Iterable[TestRecord]) -> Updated:
     for test in last_attempts(tests):
         for one in test.measured:
             if one.metrics:
-                key = Key(test_of(test.nodeid), one.device, one.environment)
+                key = Key(name_in_module(test.nodeid), one.device, one.environment)
                 by_file.setdefault(baseline_file(root, test.nodeid), {})[key] = one
     total = Updated()
     for path, found in sorted(by_file.items()):

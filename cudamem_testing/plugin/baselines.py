@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cudamem_testing.baselines.files import BaselineError, Entries, Key, baseline_file, read_file, test_of
+from cudamem_testing.baselines.files import BaselineError, Entries, Key, baseline_file, name_in_module, read_file
 from cudamem_testing.baselines.grown import (
     Grown,
     allocations_by_line,
@@ -155,7 +155,7 @@ class Baselines:
                 self._files[path] = read_file(path)
             except (BaselineError, OSError):  # said once, at the end of the run
                 self._files[path] = {}
-        return self._files[path].get(Key(test_of(nodeid), measured.device, measured.environment))
+        return self._files[path].get(Key(name_in_module(nodeid), measured.device, measured.environment))
 
     def _look(self, window: Window, measured: Measured) -> tuple[Measured, Look | str]:
         """Its numbers without workspaces of libraries, and what was live at its peak, or why that is not known."""
