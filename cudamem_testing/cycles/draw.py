@@ -15,6 +15,7 @@ from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 
 #: Objects that one diagram shows.
 MOST_BOXES = 150
+LEGEND = (("cycle", "in the cycle"), ("tensor", "tensor"))
 _TABLES = frozenset({"._parameters", "._buffers", "._modules"})
 
 
@@ -72,7 +73,11 @@ def object_graph(
     )
     left = len(found) - len(shown)
     return Diagram(
-        boxes, arrows, "Object graph", (f"{left} objects lead to none of these and are left out",) * bool(left)
+        boxes,
+        arrows,
+        "Object graph",
+        (f"{left} objects lead to none of these and are left out",) * bool(left),
+        LEGEND[1:],
     )
 
 
@@ -123,7 +128,7 @@ def cycle_diagram(
         Arrow(source, target, text, source < on_cycle and target < on_cycle)
         for (source, target), text in arrows.items()
     )
-    return Diagram(boxes, lines, title, notes)
+    return Diagram(boxes, lines, title, notes, LEGEND)
 
 
 def _plain_references(obj: object) -> Iterator[tuple[str, object]]:

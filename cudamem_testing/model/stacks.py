@@ -10,6 +10,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
+import sys
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -153,6 +154,7 @@ class Locator:
     def _locate(self, file: str) -> tuple[str, Origin]:
         if file.startswith("<") or not file:
             return _locate_without_file(file)
+        file = _whole(file)
         package = _PACKAGES.match(file)
         if package is not None:
             return _slashes(file[package.end() :]), "library"
@@ -172,6 +174,14 @@ class Locator:
         if library is not None:
             return _slashes(file[library.end() :]), "library"
         return "/".join(_slashes(file).split("/")[-2:]), "project"
+
+
+def _whole(file: str) -> str:
+    """A file as the interpreter found it: torch's profiler cuts off the folder of ``sys.path``."""
+    if os.path.isabs(file):
+        return file
+    found = (os.path.join(folder, file) for folder in sys.path)
+    return next((path for path in found if os.path.isfile(path)), file)
 
 
 def _locate_without_file(file: str) -> tuple[str, Origin]:

@@ -34,13 +34,17 @@ class Arrow:
 class Diagram:
     """A directed graph of labelled boxes.
 
-    ``notes`` say what the diagram leaves out. Labels may be anything: both renderings escape them.
+    ``notes`` say what the diagram leaves out, ``legend`` what the kinds of its boxes mean. ``layers`` are the rows of
+    the page that the boxes stand in, from the top; without them the browser finds some. Labels may be anything: both
+    renderings escape them.
     """
 
     boxes: tuple[Box, ...] = ()
     arrows: tuple[Arrow, ...] = ()
     title: str = ""
     notes: tuple[str, ...] = ()
+    legend: tuple[tuple[str, str], ...] = ()
+    layers: tuple[int, ...] = ()
 
     def dot(self) -> str:
         """The diagram in the language of Graphviz."""
@@ -59,7 +63,14 @@ class Diagram:
         """One file with everything in it: zoom with the wheel, move by dragging, click a box to see more."""
         boxes = [[box.label, box.kind, box.detail] for box in self.boxes]
         arrows = [[arrow.source, arrow.target, arrow.label, arrow.marked] for arrow in self.arrows]
-        return page(self.title or "Diagram", {"boxes": boxes, "arrows": arrows, "notes": self.notes}, "diagram")
+        data = {
+            "boxes": boxes,
+            "arrows": arrows,
+            "notes": self.notes,
+            "legend": self.legend,
+            "layers": self.layers,
+        }
+        return page(self.title or "Diagram", data, "diagram")
 
     def __str__(self) -> str:
         return self.dot()

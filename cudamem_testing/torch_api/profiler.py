@@ -108,7 +108,7 @@ def disable_profiler() -> None:
     if _newer_is_enabled():
         torch._C._autograd._disable_profiler()
     if getattr(profiler, "_is_profiler_enabled", False):
-        profiler._run_on_profiler_stop()
+        profiler._run_on_profiler_stop()  # type: ignore[no-untyped-call]
 
 
 def _newer_is_enabled() -> bool:

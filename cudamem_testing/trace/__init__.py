@@ -7,7 +7,8 @@ Each module takes the result of the one before it:
 :mod:`.reader`          one pass over the profiler's events, into plain :mod:`.records`
 :mod:`.schemas`         which arguments an operator writes, from the overloads that fit
 :mod:`.flow`            leaves, touches, versions: the nodes of the graph
-:mod:`.graph`           the graph: queries, JSON, DOT
+:mod:`.graph`           the graph: queries, JSON
+:mod:`.draw`            the graph as a diagram
 :mod:`.aliases`         operators that differ by device, folded into families
 :mod:`.names`           names for tensors, by address
 :mod:`.text`            the graph as text

@@ -73,7 +73,7 @@ class Use(NamedTuple):
         return self.before is not None and self.after is None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Node:
     """A leaf operator, a backward function, or one allocation or free outside of them."""
 
@@ -104,6 +104,9 @@ class Node:
 
     def __str__(self) -> str:
         return f"{self.name} ({len(self.inputs)} inputs, {len(self.outputs)} outputs)"
+
+    def __repr__(self) -> str:
+        return f"<node {self.index} {self}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,17 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from cudamem_testing.guards import collector_paused
+from cudamem_testing.model.blocks import count
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.show.diagrams import Diagram
 from cudamem_testing.trace.flow import MEMORY, Diagnostic, Node, replay, steps_of
 from cudamem_testing.trace.records import ScopeKind, Storage, Trace
 from cudamem_testing.trace.schemas import Effects
@@ -54,6 +59,13 @@ class Lifetime(NamedTuple):
     """``None``: it outlived the trace."""
     nodes: int
     """Nodes between both ends, the ends of the trace standing in for unknown ones."""
+
+    def __str__(self) -> str:
+        size = f"{format_size(self.storage.nbytes)} on {self.storage.device}"
+        created = "there before" if self.created is None else f"made by {short_name(self.created.name)}"
+        used = "never used" if self.last_used is None else f"last used by {short_name(self.last_used.name)}"
+        freed = "never freed" if self.freed is None else f"freed in {short_name(self.freed.name)}"
+        return f"{size}: {created}, {used}, {freed}; {count(self.nodes, 'node')}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,31 +215,19 @@ class DataFlow:
             "notes": list(self.notes),
         }
 
-    def to_dot(self, ids: Ids = "first-use") -> str:
-        """The graph for Graphviz: operators are boxes, tensor versions the labels of the arrows between them."""
-        numbers = self.numbers(ids)
-        names = {name.storage: name.text for name in self.names}
-        edges = self.edges
-        lines = ["digraph data_flow {", '  node [shape=box, fontname="monospace"];']
-        shown = {edge.target for edge in edges} | {edge.source for edge in edges}
-        lines += [
-            f"  n{node.index} [label={_quoted(short_name(node.name))}];"
-            for node in self.nodes
-            if node.index in shown and node.name != MEMORY
-        ]
-        before = dict.fromkeys(edge.storage for edge in edges if edge.source is None)
-        for storage in before:
-            name = names.get(storage)
-            text = f"T{numbers[storage]}" + ("" if name is None else f" {name}")
-            lines.append(f"  t{numbers[storage]} [label={_quoted(text)}, shape=ellipse];")
-        for edge in edges:
-            target = self.nodes[edge.target]
-            if target.name == MEMORY or (edge.source is not None and self.nodes[edge.source].name == MEMORY):
-                continue
-            source = f"t{numbers[edge.storage]}" if edge.source is None else f"n{edge.source}"
-            text = f"T{numbers[edge.storage]}(v{edge.version})"
-            lines.append(f"  {source} -> n{edge.target} [label={_quoted(text)}];")
-        return "\n".join([*lines, "}"])
+    def diagram(self, around: str | None = None, ids: Ids = "first-use") -> Diagram:
+        """The graph as a diagram, which shows itself as DOT and HTML; a large one is cut (:func:`.draw.draw`)."""
+        from .draw import draw
+
+        return draw(self, Locator(os.getcwd()), around=around, ids=ids)
+
+    def dot(self, around: str | None = None, ids: Ids = "first-use") -> str:
+        """The graph for Graphviz, or what is around one tensor; see :meth:`diagram`."""
+        return self.diagram(around, ids).dot()
+
+    def html(self, around: str | None = None, ids: Ids = "first-use") -> str:
+        """The graph as a page that needs no network, or what is around one tensor; see :meth:`diagram`."""
+        return self.diagram(around, ids).html()
 
     def __str__(self) -> str:
         return self.text()
@@ -287,7 +287,3 @@ def check_ids(ids: str) -> None:
 def short_name(name: str) -> str:
     """An operator's name as texts show it: without the namespace of autograd's own nodes."""
     return name.replace("torch::autograd::", "")
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 from ..model.stacks import RawFrame
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Storage:
     """One allocation that tensors live in; every view of it is the same storage. Written ``T3`` in texts.
 
@@ -44,6 +44,9 @@ class Storage:
     """What the allocator gave or took back; else the largest extent of a tensor seen in it."""
     measured: bool = False
     """Whether ``nbytes`` comes from the allocator."""
+
+    def __repr__(self) -> str:
+        return f"<storage {self.index}, {self.nbytes} bytes on {self.device}>"
 
 
 _FUNCTION = re.compile(r"(.*)\(\d+\): (.*)")
@@ -274,11 +277,11 @@ class Trace:
             place = region.parent
         return tuple(reversed(found))
 
-    def caller(self, index: int) -> RawFrame | None:
-        """The file, line and function that led to an event, as exactly as the profile tells.
+    def stack(self, index: int) -> Iterator[RawFrame]:
+        """File, line and function of the Python functions that led to an event, from the inside out.
 
         The line is known for calls of functions; operators behind Python's own syntax (``a * b``) leave no call, and
-        for these it is 0. ``None`` outside of any Python function.
+        for these it is 0.
         """
         line = 0
         for place in (index, *self.ancestors(index)):
@@ -286,9 +289,9 @@ class Trace:
             if isinstance(event, PythonCall):
                 if place != index and not event.builtin:
                     match = _FUNCTION.fullmatch(event.name)
-                    return None if match is None else (match[1], line, match[2])
+                    if match is not None:
+                        yield match[1], line, match[2]
                 line = event.line
-        return None
 
     def __str__(self) -> str:
         missing = f", recorded without {', '.join(self.missing)}" if self.missing else ""

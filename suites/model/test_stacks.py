@@ -124,3 +124,11 @@ def test_what_is_written_on_a_line_of_the_project(tmp_path):
     assert places.source(Frame("model.py", 3, "f")) == ""
     assert places.source(Frame("gone.py", 2, "f")) == ""
     assert places.source(Frame("model.py", 2, "f", "library")) == ""
+
+
+def test_a_file_without_its_folder_is_looked_for_where_python_looks() -> None:
+    """As torch's profiler names files."""
+    locator = Locator("/project")
+    assert locator.frame(("torch/nn/functional.py", 3, "relu")) == Frame("torch/nn/functional.py", 3, "relu", "library")
+    assert locator.frame(("json/decoder.py", 3, "decode")).origin == "library"
+    assert locator.frame(("nowhere/to/be.py", 3, "found")) == Frame("to/be.py", 3, "found", "project")

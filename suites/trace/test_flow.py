@@ -216,5 +216,5 @@ def test_any_forest_is_analysed_to_the_end(roots):
         flow.text(ids=ids, regions=True)
         flow.text(ids=ids, device_aliases=True, frees=False)
         flow.to_dict(ids)
-        flow.to_dot(ids)
+        flow.dot(ids=ids)
     flow.longest_lived()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -103,29 +104,35 @@ def test_json(flow):
 
 
 def test_dot(flow):
-    assert flow.to_dot() == "\n".join(
-        [
-            "digraph data_flow {",
-            '  node [shape=box, fontname="monospace"];',
-            '  n0 [label="aten::mul"];',
-            '  n1 [label="aten::sin"];',
-            '  n2 [label="aten::neg_"];',
-            '  n3 [label="SinBackward0"];',
-            '  t0 [label="T0 x", shape=ellipse];',
-            '  t1 [label="T1", shape=ellipse];',
-            '  t0 -> n0 [label="T0(v0)"];',
-            '  t1 -> n0 [label="T1(v0)"];',
-            '  n0 -> n1 [label="T2(v0)"];',
-            '  n0 -> n2 [label="T2(v0)"];',
-            '  n2 -> n3 [label="T2(v1)"];',
-            "}",
-        ]
+    dot = flow.dot().splitlines()
+    assert [re.sub(", tooltip=.*]", "]", line) for line in dot] == [
+        "digraph {",
+        "  rankdir=LR;",
+        "  node [shape=box];",
+        '  n0 [label="aten::mul"];',
+        '  n1 [label="aten::sin"];',
+        '  n2 [label="aten::neg_"];',
+        '  n3 [label="SinBackward0"];',
+        '  n4 [label="x\\nT0", color=red];',
+        '  n5 [label="T1", color=red];',
+        '  n4 -> n0 [label="T0(v0)"];',
+        '  n5 -> n0 [label="T1(v0)"];',
+        '  n0 -> n1 [label="T2(v0)"];',
+        '  n0 -> n2 [label="T2(v0)"];',
+        '  n2 -> n3 [label="T2(v1)"];',
+        "}",
+    ]
+    assert '  n4 -> n0 [label="T7(v0)", penwidth=2];' in flow.dot("x", ids="profiler").splitlines()
+    assert "<title>Data flow</title>" in flow.html()
+
+
+def test_a_lifetime_in_words(flow):
+    assert str(flow.lifetime("T2")) == (
+        "16 B on cpu: made by aten::mul, last used by SinBackward0, freed in [memory]; 4 nodes"
     )
-
-
-def test_dot_quotes_names():
-    trace = read(op('say "a\\b"', X, role="BACKWARD_FUNCTION"))
-    assert '  n0 [label="say \\"a\\\\b\\""];' in data_flow(trace).to_dot().splitlines()
+    assert str(flow.lifetime("x")) == "16 B on cpu: there before, last used by aten::mul, never freed; 5 nodes"
+    assert repr(flow.lifetime("T2").created) == "<node 0 aten::mul (2 inputs, 1 outputs)>"
+    assert repr(flow.storage("T2")) == "<storage 2, 16 bytes on cpu>"
 
 
 def test_notes_name_what_the_profile_lacks():

@@ -307,7 +307,7 @@ def test_what_the_profiler_holds_goes_with_the_recording():
     memory = StoredMemory(x)
     gc.disable()
     try:
-        p = MemoryProfile(collect=False)(torch.func.vmap(torch.sin), x)
+        MemoryProfile(collect=False)(torch.func.vmap(torch.sin), x)
         del x
         assert memory.gone
     finally:

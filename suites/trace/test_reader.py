@@ -253,7 +253,7 @@ def test_python_calls_and_the_line_that_led_to_an_event():
         ),
         op("aten::tan", tensor(1)),
     )
-    where = {getattr(e, "name", ""): trace.caller(i) for i, e in enumerate(trace.events)}
+    where = {getattr(e, "name", ""): next(trace.stack(i), None) for i, e in enumerate(trace.events)}
     assert where == {
         "model.py(10): forward": None,
         "<built-in method sin>": ("model.py", 12, "forward"),
