@@ -19,7 +19,7 @@ from cudamem_testing.model.sizes import format_size
 T = TypeVar("T")
 GROUPED = frozenset({Kind.LEAK, Kind.CYCLE, Kind.POOL, Kind.OUTSIDE})
 #: What a cause is when its findings differ: the first of these that one of them has.
-_STANDINGS = (Standing.LARGER, None, Standing.FIRST_USE, Standing.KNOWN)
+_STANDINGS = (Standing.LARGER, None, Standing.KNOWN, Standing.FIRST_USE)
 _SEVERITIES = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 
 

@@ -77,7 +77,8 @@ def test_the_worst_counts() -> None:
         return cause.severity, cause.standing
 
     assert worst(known) == (Severity.NOTE, Standing.KNOWN)
-    assert worst(known, first) == (Severity.WARN, Standing.FIRST_USE)
+    assert worst(known, first) == (Severity.WARN, Standing.KNOWN)
+    assert worst(first) == (Severity.WARN, Standing.FIRST_USE)
     assert worst(first, leak()) == (Severity.FAIL, None)
     assert worst(leak(), known, larger) == (Severity.FAIL, Standing.LARGER)
 

@@ -153,6 +153,7 @@ def run_outer(
     plugins: Sequence[str] = (),
     python: Sequence[str] = (),
     report: bool = True,
+    timeout: float = 120,
 ) -> Inner:
     """Run pytest in a process of its own with our plugin and the named ones; the record comes from its JSON report."""
     write(pytester, files)
@@ -175,7 +176,7 @@ def run_outer(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=timeout,
     )
     record = read_json(path) if path.exists() else None
     return Inner(done.returncode, done.stdout, done.stderr, pytester.path, record)
