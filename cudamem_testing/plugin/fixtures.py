@@ -9,6 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles import ReferenceCycles
+    from cudamem_testing.graphs import GraphCapture
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.snapshots.moments import Snapshots
     from cudamem_testing.trace.profile import MemoryProfile
@@ -69,7 +70,7 @@ def memory_profile() -> Callable[..., MemoryProfile]:
 
 @pytest.fixture
 def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., OperatorMemory]]:
-    """Record a block, operator by operator (``with operator_memory(model) as memory``); then tables, limits, files."""
+    """What each operator of a block allocates, by module and phase: tables, expected text, limits, files, a picture."""
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.plugin import keys
 
@@ -85,3 +86,14 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
     yield record
     for memory in reversed(made):
         memory.__exit__(None, None, None)  # one that was entered and never left
+
+
+@pytest.fixture
+def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
+    """Capture functions as CUDA graphs and assert that replays are right; ``graph_capture.check`` needs no card."""
+    from cudamem_testing.graphs import GraphCapture
+
+    root = str(request.config.rootpath)
+    graphs = GraphCapture(root=root, owner=request.node.nodeid, unavailable=pytest.skip)
+    yield graphs
+    graphs.close()
