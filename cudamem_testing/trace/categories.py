@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from cudamem_testing.guards import collector_paused
 from cudamem_testing.trace.contents import MOST_VERSIONS, Contents, find_contents
@@ -117,6 +118,15 @@ class Categories:
             if (storage, 0) not in found and (bit := self.whole.get(self.contents.tensor_of[storage.index])):
                 found[storage, 0] = BY_BIT[bit]
         return dict(sorted(found.items(), key=lambda item: (item[0][0].index, item[0][1])))
+
+    def text(self, **options: Any) -> str:
+        """Operators with the categories of what they take and leave; options as in ``render_categories``."""
+        from .category_text import render_categories
+
+        return render_categories(self, **options)
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 class Board:

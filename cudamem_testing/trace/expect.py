@@ -14,8 +14,13 @@ from typing import Protocol, TypeAlias
 
 from cudamem_testing.show.expected import assert_text
 from cudamem_testing.torch_api import has_kernel
+from cudamem_testing.trace.categories import Categories
 from cudamem_testing.trace.graph import DataFlow, Ids, short_name
+from cudamem_testing.trace.limits import enforce
+from cudamem_testing.trace.peak import Peak
 from cudamem_testing.trace.records import Operator, Trace
+from cudamem_testing.trace.timeline import Timeline
+from cudamem_testing.trace.timeline_text import By
 
 Expected: TypeAlias = str | Mapping[str, str] | None
 """A text, a text for each kind of device (``cpu``, ``cuda``), or ``None`` for one that is kept beside the test."""
@@ -34,6 +39,15 @@ class Analysed(Protocol):
 
     def data_flow(self) -> DataFlow:
         """The data flow of it."""
+
+    def categories(self) -> Categories:
+        """The categories of it."""
+
+    def timeline(self) -> Timeline:
+        """The timeline of it."""
+
+    def peak(self, device: str | None = None) -> Peak:
+        """The peak of it."""
 
 
 class Expectations:
@@ -79,6 +93,89 @@ class Expectations:
             device_aliases=device_aliases,
         )
         assert_on_device(text, expected, self.trace, depth=3)
+
+    def assert_categories(
+        self: Analysed,
+        expected: Expected = None,
+        *,
+        ids: Ids = "first-use",
+        min_bytes: int | str = 0,
+        include: str | Iterable[str] | None = None,
+        exclude: str | Iterable[str] = (),
+        regions: bool = True,
+    ) -> None:
+        """Compare operators, what they take and leave, and what it is for, with the text at the call.
+
+        Args:
+            expected: the text, its indentation does not matter; or a text for each kind of device; or nothing, when it
+                is kept in a file beside the test.
+            ids: ``"first-use"``, or ``"profiler"`` for the numbers and the layout of torch's own tests.
+            min_bytes: leave out storages smaller than this, except those with a name.
+            include: show only operators of these names.
+            exclude: do not show operators of these names.
+            regions: name the annotations around the rows.
+
+        Raises:
+            TextMismatchError: an ``AssertionError`` with a diff.
+            ValueError: for an option that cannot be read.
+        """
+        __tracebackhide__ = True
+        text = self.categories().text(ids=ids, min_bytes=min_bytes, include=include, exclude=exclude, regions=regions)
+        assert_on_device(text, expected, self.trace, depth=3)
+
+    def assert_timeline(
+        self: Analysed,
+        expected: Expected = None,
+        *,
+        device: str | None = None,
+        by: By = "region",
+        depth: int = 2,
+        unit: str = "MiB",
+        min_bytes: int | str = 0,
+    ) -> None:
+        """Compare a coarse table, bytes by category at the peak of each region or module, with the text at the call.
+
+        Args:
+            expected: the text, its indentation does not matter; or a text for each kind of device; or nothing, when it
+                is kept in a file beside the test.
+            device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
+            by: what has a row: ``"region"`` for annotations and optimizer steps, ``"module"`` for calls of modules.
+            depth: how many levels of them inside each other have rows.
+            unit: what sizes are rounded to and told in.
+            min_bytes: leave out regions and modules whose peak is smaller than this.
+
+        Raises:
+            TextMismatchError: an ``AssertionError`` with a diff.
+            ValueError: for an option that is not known, or a device on which nothing happened.
+        """
+        __tracebackhide__ = True
+        text = self.timeline().text(device=device, by=by, depth=depth, unit=unit, min_bytes=min_bytes)
+        assert_on_device(text, expected, self.trace, depth=3)
+
+    def assert_peak(
+        self: Analysed,
+        categories: Mapping[str, object] | None = None,
+        *,
+        total: object = None,
+        at_least: Mapping[str, object] | None = None,
+        device: str | None = None,
+    ) -> None:
+        """Hold what is in use at the peak to limits: ``assert_peak({"ACTIVATION": "40MiB"}, total="100MiB")``.
+
+        Args:
+            categories: at most so much, by category (``"unknown"`` for what has none); bytes, a size as text, or one
+                for each kind of device.
+            total: at most so much in all.
+            at_least: at least so much, by category, or under ``"total"``.
+            device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
+
+        Raises:
+            OverBudget: an ``AssertionError`` with every limit that is broken and what was there.
+            LimitError: for a limit that cannot be read; a ``ValueError``.
+            ValueError: for an unknown category, or a device on which nothing happened.
+        """
+        __tracebackhide__ = True
+        enforce(self.peak(device), categories or {}, total, at_least or {})
 
 
 def assert_on_device(text: str, expected: Expected, trace: Trace, *, depth: int) -> None:

@@ -9,7 +9,6 @@ puts those that only the recorder saw where they belong. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -91,8 +90,8 @@ def merge(measured: Measured, moves: list[Move]) -> list[Move]:
 
     At one address giving out and taking back take turns in both accounts. Where an address has as many moves in both,
     they are the same ones; that tells how far the clocks are apart, and elsewhere each move of the profile is the
-    recorder's of the same kind that is nearest in time. A move that only the recorder saw takes the time of the one
-    before it.
+    recorder's of the same kind that is nearest in time. A move that only the recorder saw keeps its place between its
+    neighbours, and its time as far as these allow it.
     """
     if measured.moves is None:
         return moves
@@ -112,18 +111,23 @@ def merge(measured: Measured, moves: list[Move]) -> list[Move]:
     apart = median_low([moves[one].time - theirs[other][0] * 1000 for other, one in partner.items()] or [0])
     for ours, others in open_:
         _pair(ours, others, moves, theirs, apart, partner)
+    latest = [0] * len(theirs)
+    time = max((move.time for move in moves), default=0)
+    for place in range(len(theirs) - 1, -1, -1):
+        found = partner.get(place)
+        latest[place] = time = time if found is None else min(time, moves[found].time)
     merged = []
-    unmatched = sorted(set(range(len(moves))) - set(partner.values()))
-    time = moves[0].time if moves else 0
-    for place, (_, pointer, nbytes) in enumerate(theirs):
+    time = 0
+    for place, (when, pointer, nbytes) in enumerate(theirs):
         found = partner.get(place)
         if found is None:
+            time = max(time, min(when * 1000 + apart, latest[place]))
             merged.append(Move(time, measured.device, pointer, nbytes, None, -1))
         else:
             time = moves[found].time
             merged.append(moves[found])
-    for place in unmatched:
-        merged.insert(bisect_left(merged, moves[place].time, key=lambda move: move.time), moves[place])
+    matched = set(partner.values())
+    merged += [move for place, move in enumerate(moves) if place not in matched]
     return merged
 
 

@@ -34,11 +34,16 @@ from cudamem_testing.torch_api import (
     older_profiler_is_running,
     profiler_is_running,
 )
+from cudamem_testing.trace.categories import Categories, categories
 from cudamem_testing.trace.expect import Expectations
 from cudamem_testing.trace.graph import DataFlow, data_flow
+from cudamem_testing.trace.measured import Measurement, measure
 from cudamem_testing.trace.names import Address, addresses, named_tensors, resolve, with_gradients, with_results
+from cudamem_testing.trace.peak import Peak, find_peak
 from cudamem_testing.trace.reader import read_events
 from cudamem_testing.trace.records import Trace
+from cudamem_testing.trace.timeline import Timeline, timeline
+from cudamem_testing.windows.tracker import Tracker
 
 _FLAGS = ("record_shapes", "profile_memory", "with_stack")
 _ESSENTIAL = _FLAGS[:2]
@@ -57,15 +62,23 @@ class MemoryProfile(Expectations):
     Args:
         collect: collect garbage before the recording ends: what reference cycles hold would be freed at a moment that
             nobody chose, and the text would change with it.
+        tracker: recorders that account for the same span, so that the timeline holds what was there before, and what
+            the profiler misses.
+        root: the project's folder, whose lines the peak tells; the working folder by default.
     """
 
-    def __init__(self, *, collect: bool = True) -> None:
+    def __init__(self, *, collect: bool = True, tracker: Tracker | None = None, root: str | None = None) -> None:
         self._collect = collect
+        self._root = root
+        self._measuring = measure(Tracker() if tracker is None else tracker)
+        self._measurement: Measurement | None = None
         self._profiler: Any = None
         self._python_profiler: Any = None
         self._mark: AbstractContextManager[object] | None = None
         self._trace: Trace | None = None
         self._flow: DataFlow | None = None
+        self._categories: Categories | None = None
+        self._timeline: Timeline | None = None
         self._addresses: list[Address] = []
         self._tensors: list[weakref.ref[Any]] = []
 
@@ -105,6 +118,7 @@ class MemoryProfile(Expectations):
                 raise RuntimeError(_OPEN) from error
             raise
         self._profiler = profiler
+        self._measurement = self._measuring.__enter__()
         return self
 
     def __exit__(
@@ -120,6 +134,7 @@ class MemoryProfile(Expectations):
         finally:
             self._tensors = []
             try:
+                self._measuring.__exit__(None, None, None)
                 profiler.__exit__(None, None, None)
             finally:
                 disable_profiler()
@@ -174,6 +189,30 @@ class MemoryProfile(Expectations):
             trace = self.trace
             self._flow = data_flow(trace, resolve(self._addresses, trace))
         return self._flow
+
+    def categories(self) -> Categories:
+        """What each version of each tensor is for: parameter, gradient, activation, ..."""
+        if self._categories is None:
+            self._categories = categories(self.data_flow())
+        return self._categories
+
+    def timeline(self) -> Timeline:
+        """What memory holds at every moment, in bytes by category."""
+        if self._timeline is None:
+            measured = () if self._measurement is None else self._measurement.results
+            self._timeline = timeline(self.categories(), measured)
+        return self._timeline
+
+    def peak(self, device: str | None = None) -> Peak:
+        """The moment at which most memory is in use, and what for.
+
+        Args:
+            device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
+
+        Raises:
+            ValueError: when nothing happened on the device.
+        """
+        return find_peak(self.timeline(), device, self._root)
 
     def _end_mark(self) -> None:
         mark, self._mark = self._mark, None

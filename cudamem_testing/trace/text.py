@@ -40,6 +40,8 @@ LIST_WIDTH = 48
 """Where a list of tensors goes on in the next line."""
 RULE_WIDTH = 80
 """Of the line that names a region."""
+TORCH_RULE_WIDTH = 105
+"""The same in torch's tests of categories."""
 
 
 class Row(NamedTuple):
@@ -80,22 +82,23 @@ def render(
     check_ids(ids)
     if device_aliases:
         flow = fold_device_families(flow)
-    nodes = _selected(flow.nodes, include, exclude)
-    is_shown = _size_filter(parse_size(min_bytes), flow.names)
-    nodes = [node for node in (_without_hidden(node, is_shown, frees) for node in nodes) if node is not None]
+    nodes = select_nodes(flow.nodes, include, exclude)
+    is_shown = size_filter(parse_size(min_bytes), flow.names)
+    nodes = [node for node in (without_hidden(node, is_shown, frees) for node in nodes) if node is not None]
     numbers = number_storages(nodes, flow.names, ids)
     for name in flow.names:
         if name.storage is not None:
             numbers.setdefault(name.storage, name.storage.number if ids == "profiler" else len(numbers))
     rows = [_row(node, numbers, ids, frees, flow.regions(node) if regions else ()) for node in nodes]
-    return "\n".join(
-        _torch_layout(flow.names, rows, numbers) if ids == "profiler" else _layout(flow.names, rows, numbers)
-    )
+    if ids == "profiler":
+        return "\n".join(_torch_layout(flow.names, rows, numbers))
+    return "\n".join(layout([(name.text, _number(name, numbers)) for name in flow.names], rows))
 
 
-def _selected(
+def select_nodes(
     nodes: Iterable[Node], include: str | Iterable[str] | None, exclude: str | Iterable[str]
 ) -> Sequence[Node]:
+    """The nodes of the names that were asked for."""
     wanted = None if include is None else _patterns(include)
     unwanted = _patterns(exclude)
     return [
@@ -114,12 +117,13 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     )
 
 
-def _size_filter(min_bytes: int, names: Iterable[Name]) -> Callable[[Storage], bool]:
+def size_filter(min_bytes: int, names: Iterable[Name]) -> Callable[[Storage], bool]:
+    """Whether a storage is large enough to be shown, or has a name."""
     named = {name.storage for name in names}
     return lambda storage: storage.nbytes >= min_bytes or storage in named
 
 
-def _without_hidden(node: Node, is_shown: Callable[[Storage], bool], frees: bool) -> Node | None:
+def without_hidden(node: Node, is_shown: Callable[[Storage], bool], frees: bool) -> Node | None:
     """The node with only the uses that the text shows, or ``None`` when there are none."""
     uses = tuple(use for use in node.uses if is_shown(use.storage) and not use.is_intermediate)
     if not frees and node.name == MEMORY:
@@ -149,7 +153,7 @@ def _torch_layout(names: Sequence[Name], rows: Sequence[Row], numbers: dict[Stor
     lines += [""] if names else []
     region: tuple[str, ...] = ()
     for row in rows:
-        lines += _region_line(region, row.region)
+        lines += region_line(region, row.region)
         region = row.region
         lines.append(
             f"{row.name:<{NAME_COLUMN}} {', '.join(row.inputs):<{INPUT_COLUMN}}  ->  {', '.join(row.outputs)}".rstrip()
@@ -157,17 +161,17 @@ def _torch_layout(names: Sequence[Name], rows: Sequence[Row], numbers: dict[Stor
     return lines
 
 
-def _layout(names: Sequence[Name], rows: Sequence[Row], numbers: dict[Storage, int]) -> list[str]:
-    """Our layout: columns as wide as their longest cell, long lists wrapped."""
-    label = max([LABEL_COLUMN, *(len(name.text) + 1 for name in names)])
-    lines = [f"{name.text + ':':<{label}} {_number(name, numbers)}" for name in names]
-    lines += [""] if names and rows else []
+def layout(heads: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[str]:
+    """Our layout: names and what they stand for, then columns as wide as their longest cell, long lists wrapped."""
+    label = max([LABEL_COLUMN, *(len(name) + 1 for name, _ in heads)])
+    lines = [f"{name + ':':<{label}} {meaning}" for name, meaning in heads]
+    lines += [""] if heads and rows else []
     cells = [(row, _wrapped(row.inputs), _wrapped(row.outputs)) for row in rows]
     name_width = max([NAME_COLUMN, *(len(row.name) for row in rows)])
     input_width = max([INPUT_COLUMN, *(len(line) for _, inputs, _ in cells for line in inputs)])
     region: tuple[str, ...] = ()
     for row, inputs, outputs in cells:
-        lines += _region_line(region, row.region)
+        lines += region_line(region, row.region)
         region = row.region
         for place in range(max(len(inputs), len(outputs))):
             name, arrow = (row.name, "->") if place == 0 else ("", "")
@@ -181,10 +185,18 @@ def _number(name: Name, numbers: dict[Storage, int]) -> str:
     return "unused" if name.storage is None else f"T{numbers[name.storage]}"
 
 
-def _region_line(previous: tuple[str, ...], current: tuple[str, ...]) -> list[str]:
+def region_line(previous: tuple[str, ...], current: tuple[str, ...]) -> list[str]:
+    """A line that names the region that begins; none where it goes on."""
     if previous == current:
         return []
     return [f"-- {' / '.join(current) or '(no region)'} ".ljust(RULE_WIDTH, "-")]
+
+
+def torch_region_line(previous: tuple[str, ...], current: tuple[str, ...]) -> list[str]:
+    """The same as torch's tests have it: an empty line before, and wider."""
+    if previous == current:
+        return []
+    return ["", f"-- {' / '.join(current) or '(no region)'} ".ljust(TORCH_RULE_WIDTH, "-")]
 
 
 def _wrapped(labels: Sequence[str]) -> list[str]:

@@ -22,13 +22,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import itemgetter
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cudamem_testing.guards import collector_paused
+from cudamem_testing.model.devices import Device
+from cudamem_testing.show.plots.area import draw
+from cudamem_testing.show.plots.style import save
 from cudamem_testing.trace.categories import BY_BIT, Categories, Category
 from cudamem_testing.trace.contents import MOST_VERSIONS
 from cudamem_testing.trace.measured import Measured, Move, merge
 from cudamem_testing.trace.records import Allocation, Storage
+
+if TYPE_CHECKING:
+    from cudamem_testing.trace.series import Series
 
 BEFORE = -1
 """The time of what was there when the recording began."""
@@ -62,6 +69,7 @@ class Change(NamedTuple):
     """Of the contents afterwards; of what is destroyed, its last."""
     event: int
     """Index of the event in the trace: the allocation, or the operator that writes; -1 for none."""
+    pointer: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +86,65 @@ class Timeline:
     def devices(self) -> tuple[str, ...]:
         """The devices with changes, in order of first appearance."""
         return tuple(dict.fromkeys(change.device for change in self.changes))
+
+    @property
+    def start(self) -> int:
+        """When the recording shows its first change or region, in nanoseconds on the profiler's clock."""
+        first = next((change.time for change in self.changes if change.time >= 0), 0)
+        return min([first, *(region.start for region in self.categories.flow.trace.regions)])
+
+    def maximum(self, device: str) -> tuple[int, int]:
+        """The place of the first change after which most is there on a device, and how many bytes."""
+        total = highest = 0
+        found = -1
+        for place, (_, action, here, nbytes, *_) in enumerate(self.changes):
+            if here == device and action is not Action.INCREMENT_VERSION:
+                total += -nbytes if action is Action.DESTROY else nbytes
+                if total > highest or found < 0:
+                    highest, found = total, place
+        return found, highest
+
+    def choose(self, device: str | None = None) -> str:
+        """The device that is meant: with none named the accelerator with the highest peak, else the CPU.
+
+        Raises:
+            ValueError: when nothing happened on the device.
+        """
+        found = [name for name in self.devices if device is None or Device.parse(device).covers(Device.parse(name))]
+        if not found:
+            there = ", ".join(self.devices) or "none"
+            raise ValueError(f"no memory of {device or 'any device'} is in the trace (devices: {there})")
+        return max(found, key=lambda name: (name != "cpu", self.maximum(name)[1]))
+
+    def series(self, device: str | None = None) -> Series:
+        """Bytes by category on a device after every change, as columns.
+
+        Raises:
+            ValueError: when nothing happened on the device.
+        """
+        from .series import series
+
+        return series(self, self.choose(device))
+
+    def text(self, **options: Any) -> str:
+        """A coarse table; options as in ``render_timeline``."""
+        from .timeline_text import render_timeline
+
+        return render_timeline(self, **options)
+
+    def plot(self, path: str | Path, device: str | None = None, title: str = "") -> Path:
+        """Draw bytes by category over time into a PNG or SVG file.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed (extra ``plot``).
+            ValueError: for another ending, or a device on which nothing happened.
+        """
+        from .picture import picture
+
+        return save(draw(picture(self.series(device), title)), path)
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 def timeline(categories: Categories, measured: Iterable[Measured] = ()) -> Timeline:
@@ -144,7 +211,7 @@ class _Ledger:
                     last[storage] = after
                     category = BY_BIT[bits[numbers[storage.index * MOST_VERSIONS + after]]]
                     fields = (node.start, increment, storage.device, storage.nbytes, storage, before, category)
-                    found.append(record(Change, (*fields, node.event)))
+                    found.append(record(Change, (*fields, node.event, storage.pointer)))
         return found
 
     def _preexisting(self, moves: list[Move]) -> None:
@@ -193,12 +260,14 @@ class _Ledger:
     ) -> None:
         self._open[place] = (storage, nbytes)
         category = None if storage is None else self._categories.of(storage, 0)
-        self._changes.append(tuple.__new__(Change, (time, action, place[0], nbytes, storage, 0, category, event)))
+        self._changes.append(
+            tuple.__new__(Change, (time, action, place[0], nbytes, storage, 0, category, event, place[1]))
+        )
 
     def _leave(self, time: int, place: tuple[str, int], event: int) -> None:
         storage, nbytes = self._open.pop(place)
         version = 0 if storage is None else self._last.get(storage, 0)
         category = None if storage is None else self._categories.of(storage, version)
         self._changes.append(
-            tuple.__new__(Change, (time, Action.DESTROY, place[0], nbytes, storage, version, category, event))
+            tuple.__new__(Change, (time, Action.DESTROY, place[0], nbytes, storage, version, category, event, place[1]))
         )

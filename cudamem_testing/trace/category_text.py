@@ -1,0 +1,121 @@
+"""Categories as text: a row an operator, with what it takes and leaves, and what each is for.
+
+::
+
+    x:       T0 (INPUT)
+    w:       T1 (PARAMETER)
+    w.grad:  T5 (GRADIENT)
+
+    -- forward ----------------------------------------------------------------------
+    aten::mul                 T0 (INPUT), T1 (PARAMETER)  ->  T2 (ACTIVATION)
+
+What is given is the category of the version at hand, ``???`` where it is unknown. ``ids="profiler"`` is the dialect of
+torch's own tests: its allocation numbers, its columns, and behind each number every category that the storage ever had.
+Operators are those of the data flow. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from cudamem_testing.trace.categories import Categories, Category
+from cudamem_testing.trace.flow import MEMORY, Node, Use
+from cudamem_testing.trace.graph import Ids, check_ids, number_storages, short_name
+from cudamem_testing.trace.places import region_name
+from cudamem_testing.trace.records import Storage
+from cudamem_testing.trace.text import (
+    Row,
+    layout,
+    select_nodes,
+    size_filter,
+    torch_region_line,
+    without_hidden,
+)
+
+from ..model.sizes import parse_size
+
+NAME_COLUMN, INPUT_COLUMN = 40, 45
+"""Widths in torch's dialect."""
+Label = Callable[[Use, bool], str]
+
+
+def render_categories(
+    categories: Categories,
+    *,
+    ids: Ids = "first-use",
+    min_bytes: int | str = 0,
+    include: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] = (),
+    regions: bool = True,
+) -> str:
+    """The text of the categories of a data flow; options as in :func:`.text.render`.
+
+    Raises:
+        ValueError: for an unknown kind of ids or a size that cannot be read.
+    """
+    check_ids(ids)
+    flow = categories.flow
+    is_shown = size_filter(parse_size(min_bytes), flow.names)
+    nodes = [
+        shown
+        for node in select_nodes(flow.nodes, include, exclude)
+        if node.name != MEMORY and (shown := without_hidden(node, is_shown, frees=True)) is not None
+    ]
+    if ids == "profiler":
+        label = _torch_label(categories)
+    else:
+        numbers = number_storages(nodes, flow.names, ids)
+        label = _label(categories, numbers)
+    rows = [_row(node, label, tuple(map(region_name, flow.regions(node))) if regions else ()) for node in nodes]
+    if ids == "profiler":
+        return "\n".join(_torch_layout(rows))
+    heads = [
+        (
+            name.text,
+            "unused"
+            if name.storage is None
+            else f"T{numbers.setdefault(name.storage, len(numbers))} "
+            f"({_spelt(categories.of(name.storage, categories.last_version(name.storage)))})",
+        )
+        for name in flow.names
+    ]
+    return "\n".join(layout(heads, rows))
+
+
+def _spelt(category: Category | None) -> str:
+    return "???" if category is None else category.name
+
+
+def _row(node: Node, label: Label, region: tuple[str, ...]) -> Row:
+    return Row(
+        region,
+        short_name(node.name),
+        tuple(label(use, False) for use in node.uses if use.is_input),
+        tuple(label(use, True) for use in node.uses if use.is_output),
+    )
+
+
+def _label(categories: Categories, numbers: dict[Storage, int]) -> Label:
+    def label(use: Use, output: bool) -> str:
+        version = use.after if output else use.before
+        return f"T{numbers[use.storage]} ({_spelt(categories.of(use.storage, version or 0))})"
+
+    return label
+
+
+def _torch_label(categories: Categories) -> Label:
+    names: dict[int, list[str]] = {}
+    for (storage, _), category in categories.snapshot().items():
+        known = names.setdefault(storage.allocation, [])
+        if known[-1:] != [_spelt(category)]:
+            known.append(_spelt(category))
+    return lambda use, output: f"{use.storage.allocation} ({','.join(names[use.storage.allocation])})"
+
+
+def _torch_layout(rows: Iterable[Row]) -> Iterator[str]:
+    region: tuple[str, ...] = ()
+    for row in rows:
+        yield from torch_region_line(region, row.region)
+        region = row.region
+        inputs, outputs = ", ".join(row.inputs), ", ".join(row.outputs)
+        yield f"{row.name:<{NAME_COLUMN}} {inputs:<{INPUT_COLUMN}} -> {outputs}".rstrip()

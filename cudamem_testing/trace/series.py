@@ -1,0 +1,153 @@
+"""Series: the timeline of one device as columns of bytes, one a category, for pictures, pages and questions.
+
+One sample follows every change, so that no peak falls between two samples. Where fewer are wanted (a picture is a
+thousand dots wide), the samples are thinned so that the highest of each stretch stays. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from cudamem_testing.trace.categories import UNKNOWN, Category
+from cudamem_testing.trace.places import region_name
+from cudamem_testing.trace.records import PythonCall, Storage, Trace
+from cudamem_testing.trace.timeline import Action, Timeline
+
+NAMES = (*(category.name for category in Category), UNKNOWN)
+_COLUMN: dict[Category | None, int] = {
+    None: len(Category),
+    **{category: place for place, category in enumerate(Category)},
+}
+
+
+class Span(NamedTuple):
+    """A named stretch of the timeline, nanoseconds since its start."""
+
+    name: str
+    start: int
+    end: int
+    depth: int = 0
+    """How many stretches are around it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Bytes by category on one device, after every change."""
+
+    device: str
+    times: array[int]
+    """Nanoseconds since the start of the timeline; 0 for what was there before."""
+    sizes: Mapping[str, array[int]]
+    """By category: bytes at each time."""
+    totals: array[int]
+    spans: tuple[Span, ...] = ()
+    """Annotations of the first thread, in order of their starts."""
+
+    @property
+    def peak(self) -> int:
+        """The place of the highest total, the first of equals; -1 without samples."""
+        return self.totals.index(max(self.totals)) if self.totals else -1
+
+    def at(self, place: int) -> dict[str, int]:
+        """Bytes by category after a change; categories without any are left out."""
+        return {name: column[place] for name, column in self.sizes.items() if column[place]}
+
+    def highest(self, start: int, end: int) -> int:
+        """The place of the highest total from one time to another, with what is there when it begins; -1 for none."""
+        first = max(bisect_right(self.times, max(start, 0)) - 1, 0)
+        last = max(bisect_left(self.times, end), first + 1)
+        span = self.totals[first:last]
+        return first + span.index(max(span)) if span else -1
+
+    def thinned(self, most: int = 2000) -> Series:
+        """About so many samples: of each stretch of equally many the first and the highest one, and always the last."""
+        count = len(self.times)
+        if count <= most:
+            return self
+        bounds = [count * place // (most // 2) for place in range(most // 2 + 1)]
+        kept = {count - 1, *bounds[:-1]}
+        for first, last in pairwise(bounds):
+            kept.add(max(range(first, last), key=self.totals.__getitem__))
+        order = sorted(kept)
+
+        def chosen(column: array[int]) -> array[int]:
+            return array("q", [column[place] for place in order])
+
+        sizes = {name: chosen(column) for name, column in self.sizes.items()}
+        return Series(self.device, chosen(self.times), sizes, chosen(self.totals), self.spans)
+
+    def to_dict(self, most: int = 2000) -> dict[str, Any]:
+        """The series as plain JSON types: nanoseconds and bytes; categories that never hold anything are left out."""
+        thin = self.thinned(most)
+        peak = thin.peak
+        return {
+            "device": self.device,
+            "times": list(thin.times),
+            "sizes": {name: list(column) for name, column in thin.sizes.items() if any(column)},
+            "peak": None if peak < 0 else {"time": thin.times[peak], "bytes": thin.totals[peak]},
+            "regions": [span._asdict() for span in self.spans],
+        }
+
+
+def series(timeline: Timeline, device: str) -> Series:
+    """The columns of one device."""
+    times: array[int] = array("q")
+    columns: list[array[int]] = [array("q") for _ in NAMES]
+    sums: array[int] = array("q")
+    now: dict[Storage, tuple[int, int]] = {}
+    sizes, total = [0] * len(NAMES), 0
+    start = timeline.start
+    for time, action, place, nbytes, storage, _, category, _, _ in timeline.changes:
+        if place != device:
+            continue
+        column = _COLUMN[category]
+        if action is Action.DESTROY:
+            if storage is not None:
+                column, nbytes = now.pop(storage)
+            sizes[column] -= nbytes
+            total -= nbytes
+        elif action is Action.INCREMENT_VERSION:
+            if storage is None or storage not in now:
+                continue  # a contradiction in the trace: written while it was not there
+            before, nbytes = now[storage]
+            sizes[before] -= nbytes
+            sizes[column] += nbytes
+            now[storage] = column, nbytes
+        else:
+            sizes[column] += nbytes
+            total += nbytes
+            if storage is not None:
+                now[storage] = column, nbytes
+        times.append(max(time - start, 0))
+        sums.append(total)
+        for one, size in zip(columns, sizes, strict=True):
+            one.append(size)
+    spans = tuple(_spans(timeline.categories.flow.trace, start))
+    return Series(device, times, dict(zip(NAMES, columns, strict=True)), sums, spans)
+
+
+def _spans(trace: Trace, start: int) -> Iterator[Span]:
+    depths: list[int] = []
+    for region in trace.regions:
+        depths.append(0 if region.parent < 0 else depths[region.parent] + 1)
+        if region.thread == 0:
+            yield Span(region_name(region.name), region.start - start, region.end - start, depths[-1])
+
+
+def module_spans(timeline: Timeline, depth: int = 1) -> Iterable[Span]:
+    """The calls of modules, ``depth`` levels of them, by the names of their classes."""
+    start = timeline.start
+    ends: list[int] = []
+    for event in timeline.categories.flow.trace.events:
+        if not isinstance(event, PythonCall) or event.owner is None or event.owner.is_optimizer or event.thread:
+            continue
+        while ends and ends[-1] <= event.start:
+            ends.pop()
+        if len(ends) < depth:
+            yield Span(event.owner.name, event.start - start, event.end - start, len(ends))
+        ends.append(event.end)

@@ -1,0 +1,82 @@
+"""The timeline as a coarse table: a row for each region or module, bytes by category when it held most.
+
+::
+
+    MiB on cpu   peak  PARAMETER  ACTIVATION  GRADIENT
+    everything    107         13          59
+      forward      96 ...
+
+Sizes are rounded to a unit of choice, so that the text stays the same when a small tensor comes or goes, and on another
+processor. What the rounding leaves nothing of has no column. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias, get_args
+
+from cudamem_testing.show.tables import Column, Table
+from cudamem_testing.trace.series import NAMES, Series, Span, module_spans, series
+from cudamem_testing.trace.timeline import Timeline
+
+from ..model.sizes import UNITS, parse_size
+
+By: TypeAlias = Literal["region", "module"]
+WHOLE = "everything"
+
+
+def render_timeline(
+    timeline: Timeline,
+    *,
+    device: str | None = None,
+    by: By = "region",
+    depth: int = 2,
+    unit: str = "MiB",
+    min_bytes: int | str = 0,
+) -> str:
+    """The table of one device.
+
+    Args:
+        timeline: of a trace.
+        device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
+        by: what has a row: annotations (``record_function``, optimizer steps), or calls of modules.
+        depth: how many levels of regions or modules inside each other have rows.
+        unit: what sizes are rounded to and told in: ``MiB``, ``KiB``, ``B``, ``MB``, ...
+        min_bytes: leave out regions and modules whose peak is smaller than this.
+
+    Raises:
+        ValueError: for an option that is not known, or a device on which nothing happened.
+    """
+    if by not in get_args(By):
+        raise ValueError(f"by={by!r} is not known: write by='region' or by='module'")
+    if unit.upper() not in UNITS:
+        raise ValueError(f"unit={unit!r} is not known: write one of B, KiB, MiB, GiB, kB, MB, GB")
+    name = timeline.choose(device)
+    columns = series(timeline, name)
+    spans: Iterable[Span] = columns.spans if by == "region" else module_spans(timeline, depth)
+    rows = [Span(WHOLE, 0, columns.times[-1] + 1, -1), *(span for span in spans if span.depth < depth)]
+    return "\n".join(_table(columns, rows, name, unit, parse_size(min_bytes)).lines())
+
+
+def _table(columns: Series, spans: list[Span], device: str, unit: str, min_bytes: int) -> Table:
+    size = UNITS[unit.upper()]
+
+    def rounded(nbytes: int) -> int:
+        return (2 * nbytes + size) // (2 * size)
+
+    found = []
+    for span in spans:
+        place = columns.highest(span.start, span.end)
+        if span.name == WHOLE or columns.totals[place] >= min_bytes:
+            found.append((span, columns.totals[place], columns.at(place)))
+    shown = [name for name in NAMES if any(rounded(held.get(name, 0)) for _, _, held in found)]
+    heads = (Column(f"{unit} on {device}"), Column("peak", "right"), *(Column(name, "right") for name in shown))
+    rows = [
+        (
+            "  " * (span.depth + 1) + span.name,
+            str(rounded(total)),
+            *(str(amount) if (amount := rounded(held.get(name, 0))) else "" for name in shown),
+        )
+        for span, total, held in found
+    ]
+    return Table(heads, tuple(rows))
