@@ -89,17 +89,17 @@ def lines_of(rows: Sequence[Sequence[str]], width: int) -> list[str]:
 
 
 def segments_taken(replayed: Replay, start: int, most: int = TOP) -> list[tuple[str, ...]]:
-    """What was taken from the driver since the moment ``start``: size, segments, line and stream, largest first."""
+    """What was taken from the driver since the moment ``start``: size, segments, line, largest first."""
     events, stacks = replayed.recording.events, replayed.recording.stacks
-    sizes: dict[tuple[str, int], list[int]] = {}
+    sizes: dict[tuple[str, bool], list[int]] = {}
     for now in range(start, replayed.end):
         if events.kinds[now] in (Kind.SEGMENT_ALLOC, Kind.SEGMENT_MAP):
-            stream = 0 if events.streams is None else events.streams[now]
-            sizes.setdefault((stacks[events.stacks[now]].line, stream), []).append(events.sizes[now])
+            side = events.streams is not None and bool(events.streams[now])
+            sizes.setdefault((stacks[events.stacks[now]].line, side), []).append(events.sizes[now])
     found = sorted(sizes.items(), key=lambda pair: -sum(pair[1]))[:most]
     return [
-        (format_size(sum(some)), count(len(some), "segment"), f"{line} (stream {stream})" if stream else line)
-        for (line, stream), some in found
+        (format_size(sum(some)), count(len(some), "segment"), f"{line} (on a side stream)" if side else line)
+        for (line, side), some in found
     ]
 
 

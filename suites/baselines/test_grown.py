@@ -1,0 +1,131 @@
+"""What grew since a baseline was recorded, and the peak without what a library keeps."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing.baselines.grown import (
+    Grown,
+    allocations_by_line,
+    grown,
+    lines_of,
+    peak_without,
+    segments_taken,
+    top_of,
+    without,
+)
+from cudamem_testing.model.baselines import TOP, Place
+from cudamem_testing.model.blocks import Block, LiveSet
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.stacks import Frame, Stack
+from cudamem_testing.snapshots.files import read_file
+from cudamem_testing.snapshots.read import read
+from cudamem_testing.snapshots.replay import replay
+from suites.snapshots.allocator import MIB, Allocator, run
+
+CPU = Device("cpu")
+RECORDINGS = Path(__file__).parents[2] / "fixtures" / "recordings"
+LIBRARY = Frame("torch/nn/functional.py", 5, "linear", "library")
+
+
+def block(size: int, line: int, function: str = "forward", order: int = 0, preexisting: bool = False) -> Block:
+    stack = Stack((LIBRARY, Frame("model.py", line, function)))
+    return Block(size, size, CPU, stack=stack, order=order, preexisting=preexisting)
+
+
+def live(*blocks: Block) -> LiveSet:
+    return LiveSet(CPU, blocks)
+
+
+def test_the_largest_places() -> None:
+    blocks = [block(size, 10 + size, name) for size, name in ((1, "f"), (2, "g"), (3, "f"), (4, "b"), (4, "a"))]
+    assert top_of(live(*blocks), 3) == (Place("model.py::a", 4), Place("model.py::b", 4), Place("model.py::f", 4))
+    assert len(top_of(live(*(block(1, 1, f"f{number}") for number in range(9))))) == TOP
+    assert top_of(live()) == ()
+    assert top_of(live(Block(5, 5, CPU))) == (Place("(no Python stack)", 5),)
+
+
+def test_what_grew() -> None:
+    before = (Place("model.py::f", 6), Place("model.py::g", 4))
+    now = live(
+        block(3, 7, "f"), block(9, 8, "f"), block(9, 9, "f"), block(4, 20, "g"), block(2, 31, "new"), block(1, 5, "f")
+    )
+    assert grown(before, now) == (
+        Grown("model.py::f", "model.py:9 in f", (5, 7, 8, 9), 6, 22),
+        Grown("model.py::new", "model.py:31 in new", (31,), None, 2),
+    )
+    assert lines_of([one.cells for one in grown(before, now)], 100) == [
+        "   +16 B  6 B -> 22 B  model.py:9 in f (and line 5, 7, 8)",
+        "    +2 B   new -> 2 B  model.py:31 in new",
+    ]
+    narrow = lines_of([one.cells for one in grown(before, now)], 40)
+    assert narrow[0] == "   +16 B  6 B -> 22 B  model... 5, 7, 8)"
+    assert str(grown(before, now)[1]) == "+2 B  new -> 2 B  model.py:31 in new"
+    assert grown(before, live(block(6, 1, "f"), block(4, 2, "g"))) == ()
+
+
+def test_many_lines_of_one_place() -> None:
+    (one,) = grown((), live(*(block(1, number, "f") for number in range(1, 7))))
+    assert one.cells[-1] == "model.py:6 in f (and line 1, 2, 3, ...)"
+
+
+def test_places_beyond_the_recorded_ones_had_at_most_as_much_as_the_least() -> None:
+    before = tuple(Place(f"model.py::f{number}", 10 - number) for number in range(TOP))
+    now = live(block(4, 1, "a"), block(6, 2, "b"), block(9, 3, "c"))
+    assert grown(before, now) == (Grown("model.py::c", "model.py:3 in c", (3,), None, 9, 6),)
+    assert grown(before, now)[0].cells == ("+3 B", "<= 6 B -> 9 B", "model.py:3 in c")
+    assert len(grown((), live(*(block(1, 1, f"f{number}") for number in range(9))))) == TOP
+
+
+def test_without_some_blocks() -> None:
+    blocks = block(1, 1, order=1), block(2, 2, order=2), block(3, 3, order=3, preexisting=True)
+    assert without(live(*blocks), {2}).blocks == blocks[:1]
+
+
+@given(st.integers(0, 10**9), st.booleans(), st.data())
+def test_the_peak_without_some_blocks_is_that_of_the_others(seed: int, deferred: bool, data: st.DataObject) -> None:
+    allocator = Allocator()
+    run(allocator, 50, random.Random(seed), deferred=deferred)
+    replayed = replay(read(allocator.snapshot()), "requested")
+    start = data.draw(st.integers(0, replayed.end))
+    allocations = [place for place in range(start, replayed.end) if replayed.lives.freed[place] >= 0]
+    places = frozenset(data.draw(st.lists(st.sampled_from(allocations), unique=True)) if allocations else ())
+    orders = {replayed.recording.first + place for place in places}
+
+    def level(moment: int) -> int:
+        return sum(one.size for one in replayed.live_at(moment) if one.order not in orders)
+
+    levels = [level(moment) - level(start) for moment in range(start, replayed.end + 1)]
+    peak, moment = peak_without(replayed, start, places)
+    assert peak == max(levels)
+    assert moment == start + levels.index(peak)
+
+
+def test_segments_and_allocations_since_a_moment() -> None:
+    allocator = Allocator()
+    allocator.malloc(4 * MIB)
+    start = replay(read(allocator.snapshot())).end
+    allocator.malloc(12 * MIB, stream=7)
+    allocator.malloc(14 * MIB, stream=9)
+    allocator.malloc(2 * MIB)
+    replayed = replay(read(allocator.snapshot()))
+    unknown = "(no Python stack)"
+    assert segments_taken(replayed, start) == [("26.0 MiB", "2 segments", f"{unknown} (on a side stream)")]
+    assert segments_taken(replayed, 0)[1:] == [("20.0 MiB", "1 segment", unknown)]
+    assert sum(int(number) for number, _ in allocations_by_line(replayed, start)) == 3
+
+
+def test_segments_and_allocations_by_line() -> None:
+    """As an H100 recorded them."""
+    replayed = replay(read_file(RECORDINGS / "adam_foreach.pickle.gz"))
+    assert segments_taken(replayed, 0) == [("4.0 MiB", "2 segments", "programs.py:70 in adam_foreach")]
+    assert allocations_by_line(replayed, 0, 2) == [
+        ("18", "programs.py:70 in adam_foreach"),
+        ("6", "programs.py:66 in adam_foreach"),
+    ]
+    assert lines_of(segments_taken(replayed, 0), 100) == ["   4.0 MiB  2 segments  programs.py:70 in adam_foreach"]
+    assert lines_of([], 100) == []

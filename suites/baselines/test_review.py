@@ -1,0 +1,114 @@
+"""The review at the end of a run: what was not compared and why, and entries of tests that are gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cudamem_testing.baselines.files import Key
+from cudamem_testing.baselines.review import Review, review
+from cudamem_testing.baselines.update import update
+from cudamem_testing.model.baselines import Measured
+from cudamem_testing.model.changes import Spread
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.records import TestRecord
+
+CPU, CARD = Device("cpu"), Device("cuda", 0)
+HERE, OLD = "x86_64, 1 thread, torch 2.13", "x86_64, 1 thread, torch 2.11"
+FILE = "__cudamem__/test_x.json"
+
+
+def record(
+    name: str,
+    environment: str = HERE,
+    device: Device = CPU,
+    *,
+    module: str = "test_x.py",
+    asked: bool = False,
+    allocations: int = 1,
+    metrics: tuple[str, ...] = ("requested",),
+) -> TestRecord:
+    values = {"requested": Spread(5, 5), "allocations": Spread.of(allocations)}
+    return TestRecord(f"{module}::{name}", measured=(Measured(device, environment, values, (), metrics, asked),))
+
+
+def look(root: Path, records: list[TestRecord], *also: str, whole: bool = True) -> Review:
+    seen = {record.nodeid for record in records} | set(also)
+    return review(root, records, seen, (lambda file: True) if whole else None)
+
+
+def test_nothing_is_said_where_nothing_is_recorded(tmp_path: Path) -> None:
+    assert look(tmp_path, [record("test_a"), record("test_b", allocations=0)]) == Review()
+    assert Review().lines(pruned=False) == []
+
+
+def test_tests_without_a_baseline(tmp_path: Path) -> None:
+    assert look(tmp_path, [record("test_a", asked=True, allocations=0), record("test_b")]) == Review(without=1)
+    update(tmp_path, [record("test_a")])
+    new = [record("test_a"), record("test_b"), record("test_c", allocations=0), record("test_d", metrics=())]
+    found = look(tmp_path, new)
+    assert found == Review(without=1)
+    assert found.lines(pruned=False) == ["1 test without a baseline (--cudamem-update=baselines records it)"]
+
+
+def test_baselines_of_other_environments(tmp_path: Path) -> None:
+    names = [f"test_{number}" for number in range(5)]
+    update(tmp_path, [record(name, OLD) for name in names[:3]])
+    update(tmp_path, [record(name, "x86_64, 4 threads, torch 2.13") for name in names[2:]])
+    update(tmp_path, [record(names[2], "aarch64, 4 threads, torch 2.9")])
+    found = look(tmp_path, [record(name) for name in names])
+    assert found == Review({"torch 2.11 to 2.13": 3, "4 threads to 1 thread": 2})
+    assert found.lines(pruned=False) == [
+        "3 baselines not compared: torch 2.11 to 2.13 (--cudamem-update=baselines records new ones)",
+        "2 baselines not compared: 4 threads to 1 thread (--cudamem-update=baselines records new ones)",
+    ]
+    assert look(tmp_path, [record("test_0", device=CARD)]).elsewhere == {}  # of another device: no baseline at all
+
+
+def test_tests_that_are_gone(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").touch()
+    update(tmp_path, [record("test_kept"), record("test_gone")])
+    update(tmp_path, [record("test_gone", OLD), record("test_old", OLD)])
+    found = look(tmp_path, [record("test_kept")])
+    gone = (Key("test_gone", CPU, OLD), Key("test_gone", CPU, HERE))
+    assert found == Review(unseen={tmp_path / FILE: gone})
+    assert found.lines(pruned=False) == [
+        "1 baseline belongs to a test that is no longer there: test_x.py::test_gone (--cudamem-prune drops them)"
+    ]
+    assert found.lines(pruned=True) == []
+    assert look(tmp_path, [record("test_kept")], "test_x.py::test_gone") == Review()  # it was skipped, or failed
+    assert look(tmp_path, [record("test_kept")], whole=False) == Review()
+    assert look(tmp_path, [record("test_kept", OLD)], "test_x.py::test_gone").unseen == {
+        tmp_path / FILE: (Key("test_old", CPU, OLD),)
+    }
+    only_other = review(tmp_path, [record("test_kept")], {"test_x.py::test_kept"}, lambda file: file != "test_x.py")
+    assert only_other == Review()
+
+
+def test_many_are_named_in_part(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").touch()
+    update(tmp_path, [record(f"test_{number}") for number in range(6)])
+    assert look(tmp_path, [record("test_0")]).lines(pruned=False) == [
+        (
+            "5 baselines belong to tests that are no longer there: test_x.py::test_1, test_x.py::test_2, "
+            "test_x.py::test_3 and 2 more (--cudamem-prune drops them)"
+        )
+    ]
+
+
+def test_a_module_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").touch()
+    update(tmp_path, [record("test_a"), record("test_b", OLD, module="test_gone.py")])
+    assert look(tmp_path, [record("test_a")]).unseen == {
+        tmp_path / "__cudamem__/test_gone.json": (Key("test_b", CPU, OLD),)
+    }
+    (tmp_path / "test_gone.py").touch()  # it is there, and was just not collected
+    assert look(tmp_path, [record("test_a")]) == Review()
+
+
+def test_a_broken_file_is_named_once_and_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    path.parent.mkdir()
+    path.write_text("{}", encoding="utf-8")
+    found = look(tmp_path, [record("test_a"), record("test_b")])
+    reason = f'{path}:1: does not begin with {{"kind": "baselines", "schema": 1, "entries": ['
+    assert found == Review(broken=(f"baselines not compared: {reason}",))
