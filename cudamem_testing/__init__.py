@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from cudamem_testing.cycles.collect import ReferenceCycles, find_cycles, reference_cycles, warn_cycles, watch_cycles
     from cudamem_testing.cycles.draw import annotated_references, object_graph
     from cudamem_testing.cycles.results import Cycle
+    from cudamem_testing.graphs.captured import GraphError
+    from cudamem_testing.graphs.failure import CaptureError
+    from cudamem_testing.graphs.report import LintReport
+    from cudamem_testing.graphs.session import GraphCapture
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.growth import Grew, Growth
     from cudamem_testing.model.limits import LimitError
@@ -27,12 +31,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "CaptureError",
     "Cycle",
     "DataFlow",
     "Device",
+    "GraphCapture",
+    "GraphError",
     "Grew",
     "Growth",
     "LimitError",
+    "LintReport",
     "Memory",
     "MemoryProfile",
     "OperatorFileError",
@@ -55,12 +63,16 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CaptureError": "graphs.failure",
     "Cycle": "cycles.results",
     "DataFlow": "trace.graph",
     "Device": "model.devices",
+    "GraphCapture": "graphs.session",
+    "GraphError": "graphs.captured",
     "Grew": "model.growth",
     "Growth": "model.growth",
     "LimitError": "model.limits",
+    "LintReport": "graphs.report",
     "Memory": "windows.memory",
     "MemoryProfile": "trace.profile",
     "OperatorFileError": "operators.files",

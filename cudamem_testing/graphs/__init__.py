@@ -1,1 +1,35 @@
-"""CUDA graphs under test. PYTEST_DONT_REWRITE"""
+"""CUDA graphs under test: linted without a card, captured, replayed, compared, accounted for.
+
+``lint`` runs a function once and lists what a capture would trip over. ``capture`` records it, ``captured`` replays it
+and holds the assertions, ``compare`` sets replays against calls, ``liveness`` knows which tensors must live, ``pools``
+counts private pools, ``nodes`` turns the graph into text, ``failure`` explains a capture that failed, ``obstacles``
+and ``callables`` are about ``make_graphed_callables``. The device stands behind ``backend``. PYTEST_DONT_REWRITE
+"""
+
+from cudamem_testing.graphs.captured import Captured, GraphError
+from cudamem_testing.graphs.failure import CaptureError, Failure
+from cudamem_testing.graphs.inputs import InputError
+from cudamem_testing.graphs.lint import check
+from cudamem_testing.graphs.nodes import LevelError, Node, NodeList
+from cudamem_testing.graphs.obstacles import Obstacle, ObstacleError
+from cudamem_testing.graphs.report import LintError, LintFinding, LintReport
+from cudamem_testing.graphs.session import GraphCapture, UnavailableError
+
+__all__ = [
+    "CaptureError",
+    "Captured",
+    "Failure",
+    "GraphCapture",
+    "GraphError",
+    "InputError",
+    "LevelError",
+    "LintError",
+    "LintFinding",
+    "LintReport",
+    "Node",
+    "NodeList",
+    "Obstacle",
+    "ObstacleError",
+    "UnavailableError",
+    "check",
+]

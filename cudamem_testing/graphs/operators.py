@@ -83,3 +83,7 @@ def shown(name: str) -> str:
     if "::" in name:
         return name
     return f"{name.removeprefix('torch.') if name.startswith('torch.Tensor.') else name}()"
+
+
+#: The byte that is written where nobody may read: no number in any floating type, -1 in signed ones.
+POISON = 0xFF

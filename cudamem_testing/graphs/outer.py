@@ -55,6 +55,7 @@ class Picture:
         self.devices: set[int] = set()
         self.on_card = False
         self.complete = True
+        self.tensors: list[tuple[Path, torch.Tensor]] = []
         self._held: list[object] = []
         seen: set[int] = set()
         pending: list[tuple[Path, object]] = [*reversed([((name,), value) for name, value in roots])]
@@ -75,6 +76,7 @@ class Picture:
             reference = storage_reference(value)
             if reference is not None:
                 self.storages.add(reference)
+            self.tensors.append((path, value))
             self.on_card = self.on_card or value.is_cuda
             gradient = value.grad if value.is_leaf else None
             if gradient is not None:

@@ -74,7 +74,9 @@ class Places:
         raws = [_raw(frame, line) for frame, line in frames]
         own = next((raw for raw in raws if self._locator.frame(raw).origin == "project"), None)
         if own is None and raws:  # a library's function was passed itself
-            own = next((raw for raw in raws if not self._locator.frame(raw).file.startswith(_INNER)), raws[0])
+            outer = [raw for raw in raws if not self._locator.frame(raw).file.startswith(_INNER)]
+            not_ours = [raw for raw in raws if not self._locator.frame(raw).file.startswith(_INNER[1])]
+            own = next(iter((*outer, *not_ours, *raws)))
         return Place("(no Python stack)", "(no Python stack)", "", module) if own is None else self._text(own, module)
 
     def _text(self, raw: RawFrame, module: str) -> Place:

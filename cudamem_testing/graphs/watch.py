@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -20,7 +20,7 @@ from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.report import LintFinding, Place
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import HOST, STAND_IN, Side, Sides
-from cudamem_testing.torch_api.modes import current_node
+from cudamem_testing.torch_api.modes import current_node, tensors
 
 Function = Callable[..., Any]
 _DEVICE = "torch.Tensor.device.__get__"
@@ -81,13 +81,13 @@ class Watch:
 
     def operator(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call an operator."""
-        inputs = [*_tensors((*args, *kwargs.values()))]
+        inputs = [*tensors((*args, *kwargs.values()))]
         sides = [self._input(tensor, name) for tensor in inputs]
         if Side.DEVICE in sides:
             self._judge(name, args, kwargs, inputs, sides)
         result = func(*args, **kwargs)
         side = self._output_side(kwargs, sides)
-        for tensor in _tensors((result,)):
+        for tensor in tensors((result,)):
             if self._sides.of(tensor) is None:
                 self._sides.put(tensor, side)
         return result
@@ -101,7 +101,7 @@ class Watch:
             if wanted is not None:
                 kwargs["device"] = HOST
         elif name in FROM_DATA:
-            wanted = self._sides.wanted(torch.get_default_device()) if not any(_tensors(args)) else None
+            wanted = self._sides.wanted(torch.get_default_device()) if not any(tensors(args)) else None
         elif name == "torch.Tensor.new_tensor":
             wanted = self._sides.of(args[0])
         result = self._called(name, func, args, kwargs)
@@ -109,10 +109,10 @@ class Watch:
             wanted = Side.PINNED
         if wanted is not None:
             from_data = (name in FROM_DATA or name == "torch.Tensor.new_tensor") and name != "torch.scalar_tensor"
-            there = any(self._sides.on_device(one) for one in _tensors(args[:1] if name in FROM_DATA else args[1:2]))
+            there = any(self._sides.on_device(one) for one in tensors(args[:1] if name in FROM_DATA else args[1:2]))
             if wanted is Side.DEVICE and from_data and not there and result.numel():
                 self.report(Rule.HOST_COPY, f"{shown(name)} of host data, to the device")
-            for tensor in _tensors((result,)):
+            for tensor in tensors((result,)):
                 self._sides.put(tensor, wanted)
         return result
 
@@ -120,10 +120,10 @@ class Watch:
         """Call a function and judge it; what it does inside is told in its name."""
         before = self._call, self._told, self._inherits
         self._call, self._told = name, False
-        given = _tensors((*args, *kwargs.values()))
+        given = tensors((*args, *kwargs.values()))
         self._inherits = type(func) is FunctionType and any(map(self._sides.on_device, given))
         try:
-            if name in HOST_READS and any(map(self._sides.on_device, _tensors(args[:2]))):
+            if name in HOST_READS and any(map(self._sides.on_device, tensors(args[:2]))):
                 self._tell(Rule.HOST_READ, shown(name))
             elif name.endswith(".one_hot") and _number_of_classes(args, kwargs) >= 0:
                 self._told = True  # a card does not look at the values then
@@ -222,7 +222,7 @@ class Watch:
                 self._tell(Rule.DEVICE, told)
 
     def _judge_index(self, name: str, args: Sequence[Any], told: str) -> None:
-        indices = [*_tensors((args[1],))]
+        indices = [*tensors((args[1],))]
         masks = any(index.dtype in (torch.bool, torch.uint8) for index in indices)
         if masks and name != "aten::index" and args[2].numel() == 1 and self._sides.of(args[2]) is not Side.DEVICE:
             return  # one number for all of them is a masked_fill
@@ -238,19 +238,6 @@ class Watch:
         if not self._told:
             self.report(rule, operation)
         self._told = bool(self._call)
-
-
-def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
-    """Tensors among values, and in lists, tuples and dicts among them."""
-    pending = [*values][::-1]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            pending += value[::-1]
-        elif isinstance(value, dict):
-            pending += [*value.values()][::-1]
 
 
 def _non_blocking(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.fixtures import (
     cuda_memory,
+    graph_capture,
     memory_profile,
     memory_snapshot,
     operator_memory,
@@ -21,7 +22,7 @@ from cudamem_testing.plugin.settings import Settings, add_options
 
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
 
-__all__ = ["cuda_memory", "memory_profile", "memory_snapshot", "operator_memory", "reference_cycles"]
+__all__ = ["cuda_memory", "graph_capture", "memory_profile", "memory_snapshot", "operator_memory", "reference_cycles"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -29,6 +29,13 @@ then unknown.
 | ``torch.utils._python_dispatch`` | 1.13 | no operators |
 | ``torch._subclasses.fake_tensor`` | 1.13 | no fake tensors |
 | ``_raw_saved_*`` of autograd's nodes | 1.9 | what they saved is held by C++ |
+| ``TorchFunctionMode``, ``TorchDispatchMode`` | 1.13 | no lint, no notes of captures |
+| ``torch._C._current_autograd_node`` | 2.0 | the lint does not name backward formulas |
+| ``torch.utils._pytree`` | 1.8 | no captures |
+| ``CUDAGraph(keep_graph=True)`` and ``raw_cuda_graph`` | 2.8 | nodes are read from ``debug_dump`` |
+| ``torch._C._construct_storage_from_data_pointer`` | 2.1 | free memory of pools is not overwritten between replays |
+| ``torch._C._host_emptyCache`` | 2.7 | pinned memory stays cached before a capture |
+| ``UntypedStorage._new_with_weak_ptr`` | 1.8 | replays are not compared with eager calls |
 
 PYTEST_DONT_REWRITE
 """

@@ -5,7 +5,7 @@ Importing this module imports torch. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -59,27 +59,63 @@ def watched(watcher: Watcher) -> Iterator[None]:
         yield
 
 
-class _Last(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers the name of the operator that was called last."""
+class Noter(Protocol):
+    """Who hears of each operator."""
 
+    def called(self, name: str, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
+        """It is about to be called with these tensors, of which it changes some."""
+
+    def returned(self, name: str, outputs: Sequence[torch.Tensor]) -> None:
+        """It has returned these tensors."""
+
+
+class _Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
-    def __init__(self, note: Callable[[str, Sequence[Any], Mapping[str, Any], Any], None]) -> None:
+    def __init__(self, noter: Noter) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._note = note
+        self._noter = noter
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        self._note(func.name().partition(".")[0], args, kwargs or {}, None)
-        result = func(*args, **(kwargs or {}))
-        self._note(func.name().partition(".")[0], (), {}, result)
+        kwargs = kwargs or {}
+        name = func.name().partition(".")[0]
+        written = [*tensors(_written(func, args, kwargs))]
+        self._noter.called(name, [*tensors((*args, *kwargs.values()))], written)
+        result = func(*args, **kwargs)
+        self._noter.returned(name, [*tensors((result,))])
         return result
 
 
-def operators_seen(note: Callable[[str, Sequence[Any], Mapping[str, Any], Any], None]) -> TorchDispatchMode:
-    """A mode that tells each operator with its arguments before the call, and with its result after it."""
-    return _Last(note)
+def noted(noter: Noter) -> TorchDispatchMode:
+    """A mode that tells each operator before and after it is called."""
+    return _Noted(noter)
+
+
+def tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    """Tensors among values, and in lists, tuples and dicts among them."""
+    pending = [*values][::-1]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            pending += value[::-1]
+        elif isinstance(value, dict):
+            pending += [*value.values()][::-1]
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments that an operator changes, by its schema."""
+    schema = getattr(func, "_schema", None)  # operators of higher order have none
+    if schema is None:
+        return []
+    found = []
+    for place, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found.append(args[place] if place < len(args) else kwargs.get(argument.name))
+    return found
 
 
 def current_node() -> str:

@@ -1,0 +1,115 @@
+"""The seam to the device: everything that captures and assertions need of it, and nothing else.
+
+``CudaBackend`` (:mod:`.cuda`) is the real one. What stands above the seam is the same for each, so it can be tested
+with another one that records operators and calls them again. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cudamem_testing.graphs.nodes import NodeList
+from cudamem_testing.model.stacks import Stack
+from cudamem_testing.snapshots.record import Pool, Recording
+
+#: A graph and a pool's handle, as the backend makes them; nobody else looks into them.
+Graph = Any
+Handle = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Allocations:
+    """Counters of the device's allocator: allocations and segments so far, bytes allocated and reserved now."""
+
+    allocations: int
+    segments: int
+    allocated: int
+    reserved: int
+
+
+class Backend(Protocol):
+    """A device that can capture and replay graphs."""
+
+    @property
+    def device(self) -> str:
+        """``cuda:0``: where captures run, and whose tensors become static inputs."""
+
+    def unavailable(self) -> str | None:
+        """Why nothing can be captured here; ``None`` where it can."""
+
+    def new_graph(self) -> Graph:
+        """A graph whose nodes can be read after the capture, where the installed torch can tell."""
+
+    def new_pool(self) -> Handle:
+        """A handle by which several captures share one pool."""
+
+    def warming(self, stream: Any) -> AbstractContextManager[None]:
+        """A side stream for warm-up, which begins after what is queued, and is waited for at the end."""
+
+    def capturing(
+        self, graph: Graph, pool: Handle | None, stream: Any, error_mode: str
+    ) -> AbstractContextManager[None]:
+        """Capture what is done inside. However it ends, the current stream is as before."""
+
+    def recover(self, graph: Graph) -> None:
+        """After a failed capture: let the graph go, and make the process fit for the next capture."""
+
+    def register(self, graph: Graph, generator: Any) -> None:
+        """Have a graph keep a generator's state."""
+
+    def replay(self, graph: Graph) -> None:
+        """Run a graph on the current stream."""
+
+    def reset(self, graph: Graph) -> None:
+        """Let a graph and its memory go."""
+
+    def pool(self, graph: Graph) -> Pool:
+        """The pool of a captured graph."""
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+
+    def free_cached(self) -> None:
+        """Give unused segments back to the driver."""
+
+    def allocations(self) -> Allocations:
+        """The allocator's counters now."""
+
+    def recording(self) -> Recording:
+        """The allocator's segments and blocks now, without events."""
+
+    def stacks(self, addresses: Sequence[int]) -> dict[int, Stack]:
+        """Who allocated the blocks at these addresses; empty where no history is kept."""
+
+    def poison_free(self, pool: Pool) -> int:
+        """Overwrite the free memory of a pool with bytes that are no number; how many bytes."""
+
+    def random_state(self) -> Any:
+        """The state of the device's default generator."""
+
+    def set_random_state(self, state: Any) -> None:
+        """Put the default generator where it was."""
+
+    def node_count(self) -> int | None:
+        """Nodes captured so far on the current stream; ``None`` where that cannot be asked."""
+
+    def nodes(self, graph: Graph) -> NodeList:
+        """The nodes of a captured graph.
+
+        Raises:
+            LevelError: where neither the driver's bindings nor a dump are at hand.
+        """
+
+    def make_graphed_callables(
+        self,
+        callables: tuple[Callable[..., Any], ...],
+        sample_args: tuple[tuple[Any, ...], ...],
+        num_warmup_iters: int,
+        allow_unused_input: bool,
+        pool: Handle | None,
+        after_capture: Callable[[], None],
+    ) -> tuple[Callable[..., Any], ...]:
+        """``torch.cuda.make_graphed_callables`` for a tuple; ``after_capture`` is called at the end of each capture."""

@@ -1,0 +1,242 @@
+"""Graphed callables: checked before, and proven equal to eager ones after. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cudamem_testing.graphs.backend import Backend
+from cudamem_testing.graphs.captured import GraphError
+from cudamem_testing.graphs.differs import differs
+from cudamem_testing.graphs.obstacles import NO_GRADIENT, Obstacle, ObstacleError, name_of_callable, obstacles
+from cudamem_testing.graphs.pools import pools_of
+from cudamem_testing.guards import collect_garbage
+from cudamem_testing.model.blocks import count
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.torch_api.modes import tensors
+from cudamem_testing.torch_api.trees import flatten, leaves, mapped
+
+MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+#: Differences that one message names.
+MOST = 5
+TWICE = (
+    "a graphed callable was differentiated twice, which it cannot be: compute the second derivative with the callable "
+    "before it was graphed"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallableMemory:
+    """What one callable takes: bytes that its pool kept once it was graphed, and bytes of its parameters."""
+
+    name: str
+    pool: int
+    parameters: int
+
+    def __str__(self) -> str:
+        return f"{self.name}: {format_size(self.pool)} in pools, {format_size(self.parameters)} of parameters"
+
+
+class GraphedCallables:
+    """Graphed callables with their eager twins.
+
+    ``callables`` are the graphed ones; modules among them are the given ones with another ``forward``. The twins are
+    copies from before, so both can be trained side by side.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        callables: tuple[Callable[..., Any], ...],
+        twins: tuple[Callable[..., Any], ...],
+        sample_args: tuple[tuple[Any, ...], ...],
+        memory: tuple[CallableMemory, ...],
+        remarks: tuple[Obstacle, ...],
+    ) -> None:
+        self.callables, self.memory, self.remarks = callables, memory, remarks
+        self._backend, self._twins, self._samples = backend, twins, sample_args
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the first one."""
+        return self.callables[0](*args)
+
+    def assert_matches_eager(
+        self,
+        steps: int = 5,
+        optimizer: MakeOptimizer | None = None,
+        inputs: Callable[[int], Sequence[Sequence[Any]]] | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        accumulate: int = 2,
+    ) -> None:
+        """Fail if outputs, gradients of inputs or of parameters differ from the eager twins in a step of training.
+
+        Each step runs all callables forward and backward ``accumulate`` times on new inputs, without clearing
+        gradients between (a gradient that lies in the graph's own memory is overwritten by then), compares, and
+        takes a step of the optimizer.
+
+        Args:
+            steps: how many steps.
+            optimizer: makes an optimizer from parameters; by default SGD with momentum. None of it without parameters.
+            inputs: positional arguments of each callable for a step; by default random numbers like the samples.
+            rtol: relative tolerance, by default that of ``torch.testing.assert_close``.
+            atol: absolute tolerance.
+            accumulate: backward passes before each step of the optimizer.
+
+        Raises:
+            GraphError: an ``AssertionError`` with what differs first.
+        """
+        __tracebackhide__ = True
+        make = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9))
+        sides = [(side, _parameters(side)) for side in (self._twins, self.callables)]
+        optimizers = [make([one for _, one in named]) if named else None for _, named in sides]
+        for step in range(1, steps + 1):
+            for _, named in sides:
+                for _, parameter in named:
+                    parameter.grad = None
+            for part in range(accumulate):
+                given = self._inputs(step, part) if inputs is None else inputs(step)
+                state = self._backend.random_state()
+                results = []
+                for side, _ in sides:
+                    self._backend.set_random_state(state)
+                    results.append(_pass(side, given))
+                self._compare(f"step {step}", results, rtol, atol)
+            gradients = [[(f"gradient of {name}", one.grad) for name, one in named] for _, named in sides]
+            self._compare(f"step {step}", gradients, rtol, atol)
+            for one in optimizers:
+                if one is not None:
+                    one.step()
+            values = [[(f"{name} after the step", one.detach()) for name, one in named] for _, named in sides]
+            self._compare(f"step {step}", values, rtol, atol)
+
+    def _inputs(self, step: int, part: int) -> list[tuple[Any, ...]]:
+        generator = torch.Generator().manual_seed(1000 * step + part)
+
+        def like(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+                return leaf
+            new = torch.randn(leaf.shape, generator=generator, dtype=torch.float32).to(leaf.device, leaf.dtype)
+            return new.requires_grad_() if leaf.requires_grad else new
+
+        return [mapped(like, args) for args in self._samples]
+
+    def _compare(
+        self, when: str, sides: Sequence[Sequence[tuple[str, Any]]], rtol: float | None, atol: float | None
+    ) -> None:
+        __tracebackhide__ = True
+        wrong = []
+        for (name, wanted), (_, got) in zip(*sides, strict=True):
+            text = differs(got, wanted, rtol, atol)
+            if text:
+                wrong.append(f"   {name}: {text}")
+        if wrong:
+            more = [f"   ... and {len(wrong) - MOST} more"] if len(wrong) > MOST else []
+            raise GraphError("\n".join((f"graphed and eager differ in {when}:", *wrong[:MOST], *more)))
+
+    def __str__(self) -> str:
+        lines = [f"{count(len(self.callables), 'graphed callable')}"]
+        return "\n".join((*lines, *map(str, self.memory), *(f"note: {remark}" for remark in self.remarks)))
+
+
+def graphed(
+    backend: Backend,
+    callables: Callable[..., Any] | tuple[Callable[..., Any], ...],
+    sample_args: tuple[Any, ...],
+    *,
+    sample_kwargs: Sequence[Mapping[str, Any]] = (),
+    num_warmup_iters: int = 3,
+    allow_unused_input: bool = False,
+    pool: Any = None,
+    double_backward: bool = False,
+) -> GraphedCallables:
+    """Check, graph, and keep eager twins.
+
+    A tuple is graphed on one pool in its order; a module keeps its mode (train or eval) of this moment for the graph,
+    and in the other mode it runs eagerly.
+
+    Raises:
+        ObstacleError: listing all that is in the way, before anything is captured.
+    """
+    several = callables if isinstance(callables, tuple) else (callables,)
+    samples = sample_args if isinstance(callables, tuple) else (sample_args,)
+    found = obstacles(
+        several, samples, sample_kwargs, allow_unused_input=allow_unused_input, double_backward=double_backward
+    )
+    if any(one.blocks for one in found):
+        raise ObstacleError(found)
+    twins = tuple(copy.deepcopy(one) if isinstance(one, torch.nn.Module) else one for one in several)
+    handle = backend.new_pool() if pool is None else pool
+    collect_garbage()
+    sizes = [_reserved(backend)]
+    made = backend.make_graphed_callables(
+        several, samples, num_warmup_iters, allow_unused_input, handle, lambda: sizes.append(_reserved(backend))
+    )
+    without = {one.callable for one in found if one.text == NO_GRADIENT}
+    memory = _memory(several, sizes, without)
+    return GraphedCallables(backend, made, twins, tuple(map(tuple, samples)), memory, found)
+
+
+def _memory(
+    several: Sequence[Callable[..., Any]], sizes: Sequence[int], without: Collection[str]
+) -> tuple[CallableMemory, ...]:
+    """What each capture added: forwards in the order of the callables, then backwards in the opposite one."""
+    names = [name_of_callable(one, at, len(several)) for at, one in enumerate(several)]
+    order = [*names, *(name for name in reversed(names) if name not in without)]
+    grown: dict[str, int] = dict.fromkeys(names, 0)
+    for name, before, after in zip(order, sizes, sizes[1:], strict=False):
+        grown[name] += after - before
+    parameters = [sum(parameter.nbytes for _, parameter in _parameters((one,))) for one in several]
+    return tuple(CallableMemory(*one) for one in zip(names, grown.values(), parameters, strict=True))
+
+
+def _reserved(backend: Backend) -> int:
+    """Bytes of all private pools."""
+    return pools_of(backend.recording()).reserved
+
+
+def _parameters(side: Sequence[Callable[..., Any]]) -> list[tuple[str, torch.nn.Parameter]]:
+    modules = [(at, one) for at, one in enumerate(side) if isinstance(one, torch.nn.Module)]
+    prefix = len(side) > 1
+    return [
+        (f"callables[{at}].{name}" if prefix else name, parameter)
+        for at, module in modules
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    ]
+
+
+def _pass(side: Sequence[Callable[..., Any]], given: Sequence[Sequence[Any]]) -> list[tuple[str, Any]]:
+    """Forward of all, then backward of all; outputs and gradients of inputs, copied."""
+    __tracebackhide__ = True
+    inputs = [mapped(_leaf, tuple(args)) for args in given]
+    outputs = [function(*args) for function, args in zip(side, inputs, strict=True)]
+    losses = [one.float().square().mean() for one in tensors(leaves(outputs)) if one.requires_grad]
+    values = [(f"output{name}", _copied(leaf)) for name, leaf in flatten(outputs)[0]]
+    if losses:
+        try:
+            torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if "once_differentiable" in str(error):
+                raise GraphError(TWICE) from error
+            raise
+    found = [(f"gradient of input{name}", _copied(leaf.grad)) for name, leaf in flatten(inputs)[0] if _wants(leaf)]
+    return values + found
+
+
+def _leaf(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+
+def _wants(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf

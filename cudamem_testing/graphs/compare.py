@@ -1,0 +1,190 @@
+"""Does a graph compute what its function computes? Replays against calls, one after the other from the same state.
+
+For each set of inputs the function is called ``replays`` times, then the graph is replayed as often. Before, what both
+change is put back: the tensors from outside that the graph writes and the random generator, so that dropout masks and
+running averages must agree call by call. Between replays the static inputs, the outputs and the free memory of the pool
+are overwritten, so that what a replay does not write, or reads without having written it, shows. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from cudamem_testing.graphs.differs import differs
+from cudamem_testing.graphs.operators import POISON
+from cudamem_testing.graphs.sides import storage_reference
+from cudamem_testing.torch_api.graphs import storage_bytes
+from cudamem_testing.torch_api.trees import flatten
+
+if TYPE_CHECKING:
+    from cudamem_testing.graphs.captured import Captured
+
+#: Differences that one message names.
+MOST = 5
+STALE = "not a number where the function has one: memory that the replay does not write, or reads before it is written"
+SAME_DRAWS = "replays repeat each other where the function draws anew: its random numbers are frozen in the graph"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One value that differs: in which set of inputs and which replay (from 1), where, and how."""
+
+    inputs: int
+    replay: int
+    name: str
+    text: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"inputs {self.inputs}, replay {self.replay}: {self.name}: {self.text}"]
+        return "\n".join((*lines, *((f"   {self.hint}",) if self.hint else ())))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything that differed. ``poisoned`` is how many bytes of the pool's free memory were overwritten each time."""
+
+    differences: tuple[Difference, ...] = ()
+    replays: int = 0
+    poisoned: int = 0
+
+    def __str__(self) -> str:
+        if not self.differences:
+            return f"{self.replays} replays equal to eager"
+        more = len(self.differences) - MOST
+        lines = [f"the graph differs from eager in {len(self.differences)} of {self.replays} replays' values:"]
+        lines += [str(difference) for difference in self.differences[:MOST]]
+        return "\n".join((*lines, *((f"... and {more} more",) if more > 0 else ())))
+
+
+class State:
+    """What a call changes besides its outputs: written tensors from outside, and the random generator."""
+
+    def __init__(self, captured: Captured) -> None:
+        self._backend = captured.backend
+        self._kept = [(reference, _bytes(reference).clone()) for reference in captured.written()]
+        self._random = self._backend.random_state()
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for reference, kept in self._kept:
+            _bytes(reference).copy_(kept)
+        self._backend.set_random_state(self._random)
+
+    def now(self) -> list[torch.Tensor]:
+        """The bytes of the tensors as they are, copied."""
+        return [_bytes(reference).clone() for reference, _ in self._kept]
+
+
+@dataclass(frozen=True)
+class Values:
+    """What one call gave: its outputs, its inputs afterwards, the state afterwards."""
+
+    outputs: tuple[tuple[str, Any], ...]
+    inputs: tuple[tuple[str, Any], ...]
+    state: tuple[torch.Tensor, ...]
+
+    def named(self) -> Iterator[tuple[str, Any]]:
+        """Everything with a name."""
+        yield from ((f"output{name}", value) for name, value in self.outputs)
+        yield from ((f"input {name} afterwards", value) for name, value in self.inputs)
+        yield from ((f"outside tensor {place} afterwards", value) for place, value in enumerate(self.state))
+
+
+def compare(
+    captured: Captured,
+    inputs: Sequence[tuple[Any, ...]],
+    rtol: float | None = None,
+    atol: float | None = None,
+    replays: int = 3,
+) -> Comparison:
+    """Compare a graph with its function for each set of positional inputs."""
+    differences: list[Difference] = []
+    poisoned, kwargs = 0, captured.inputs.fresh(*captured.inputs.arguments)[1]
+    state = State(captured)
+    try:
+        for number, args in enumerate(inputs, 1):
+            state.restore()
+            eager = [_called(captured, args, kwargs, state) for _ in range(replays)]
+            state.restore()
+            replayed = []
+            for _ in range(replays):
+                poisoned = _poison(captured)
+                replayed.append(_replayed(captured, args, kwargs, state))
+            frozen = _repeats(replayed) and not _repeats(eager)
+            for at, (wanted, got) in enumerate(zip(eager, replayed, strict=True), 1):
+                for (name, value), (_, actual) in zip(wanted.named(), got.named(), strict=False):
+                    text = differs(actual, value, rtol, atol)
+                    if text:
+                        hint = STALE if _stale(actual, value) else SAME_DRAWS if frozen else ""
+                        differences.append(Difference(number, at, name, text, hint))
+    finally:
+        state.restore()
+    return Comparison(tuple(differences), replays * len(inputs), poisoned)
+
+
+def _called(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any], state: State) -> Values:
+    fresh_args, fresh_kwargs = captured.inputs.fresh(args, kwargs)
+    outputs = captured.function(*fresh_args, **fresh_kwargs)
+    after = [(name, leaf) for name, leaf in captured.inputs.named(fresh_args, fresh_kwargs) if _tensor(leaf)]
+    return _values(outputs, after, state)
+
+
+def _replayed(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any], state: State) -> Values:
+    captured.inputs.copy_in(args, kwargs)
+    captured.backend.replay(captured.graph)
+    captured.backend.synchronize()
+    after = [(name, leaf) for name, leaf in captured.inputs.leaves if _tensor(leaf)]
+    return _values(captured.outputs, after, state)
+
+
+def _values(outputs: Any, inputs: list[tuple[str, Any]], state: State) -> Values:
+    found, _ = flatten(outputs)
+    return Values(
+        tuple((name, _frozen(leaf)) for name, leaf in found),
+        tuple((name, _frozen(leaf)) for name, leaf in inputs),
+        tuple(state.now()),
+    )
+
+
+def _poison(captured: Captured) -> int:
+    """Overwrite what the next replay must write itself."""
+    keep = {storage_reference(tensor) for _, tensor in captured.inputs.tensors}
+    for name, tensor in (*captured.inputs.tensors, *captured.output_tensors()):
+        reference = storage_reference(tensor)
+        outside = reference is None or captured.outside(reference)
+        if reference is not None and (name in dict(captured.inputs.tensors) or not (outside or reference in keep)):
+            _bytes(reference).fill_(1 if tensor.dtype is torch.bool else POISON)
+    return captured.backend.poison_free(captured.pool)
+
+
+def _repeats(values: Sequence[Values]) -> bool:
+    """Whether several calls gave the same outputs."""
+    first = dict(values[0].outputs)
+    return len(values) > 1 and all(
+        not differs(value, first.get(name), 0, 0) for one in values[1:] for name, value in one.outputs
+    )
+
+
+def _stale(actual: Any, expected: Any) -> bool:
+    if not _tensor(actual) or not actual.is_floating_point() or not _tensor(expected):
+        return False
+    return actual.shape == expected.shape and bool((actual.isnan() & ~expected.isnan()).any())
+
+
+def _frozen(leaf: Any) -> Any:
+    return leaf.detach().clone() if _tensor(leaf) else leaf
+
+
+def _tensor(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor)
+
+
+def _bytes(reference: StorageWeakRef) -> torch.Tensor:
+    found = storage_bytes(reference)
+    return torch.empty(0, dtype=torch.uint8) if found is None else found

@@ -1,0 +1,118 @@
+"""Why a capture failed: the operator, the module and the line that broke it, and what to do about it.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cudamem_testing.graphs.operators import OPERATORS
+from cudamem_testing.graphs.places import Places
+from cudamem_testing.graphs.report import LintReport, Place
+from cudamem_testing.graphs.rules import MEANINGS, Rule
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.snapshots.fragmentation import PoolUse
+
+#: What torch and the driver say, in the order of what tells most, with the rule it is about.
+_SAID = (
+    ("Cannot copy between CPU and CUDA tensors", Rule.HOST_COPY),
+    ("Expected all tensors to be on the same device", Rule.DEVICE),
+    ("indices should be either on", Rule.DEVICE),
+    ("unjoined work", Rule.STREAM),
+    ("dependency created on uncaptured work", Rule.STREAM),
+    ("capturing stream has", Rule.STREAM),
+    ("Offset increment outside graph capture", Rule.GENERATOR),
+    ("generator state", Rule.GENERATOR),
+    ("set_current_seed", Rule.GENERATOR),
+)
+_COPIES = frozenset({"aten::copy_", "aten::_to_copy"})
+OTHER_LIBRARY = (
+    "a call that the driver does not allow while a stream captures, such as an allocation or a wait of another "
+    "library: make it before the capture (warm up longer), or capture with capture_error_mode='thread_local' if "
+    "another thread makes it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A capture that failed.
+
+    ``operator`` is the one that was at work, empty where none was; ``orphans`` are pools that the capture left and
+    that could not be freed, ``owner`` who is to blame for them (the test, or the function).
+    """
+
+    function: str
+    error: str
+    place: Place
+    operator: str = ""
+    rule: Rule | None = None
+    orphans: tuple[PoolUse, ...] = ()
+    owner: str = ""
+    lint: LintReport | None = None
+
+    def __str__(self) -> str:
+        place = self.place
+        lines = [f"the capture of {self.function} failed at {place.line}{f': {place.source}' if place.source else ''}"]
+        where = f", in module {place.module}" if place.module else ""
+        lines.append(f"   {self.operator or 'no operator'} was at work{where}")
+        lines.append(f"   {self.error}")
+        if self.rule is None:
+            lines.append(f"   {OTHER_LIBRARY}")
+        else:
+            meaning = MEANINGS[self.rule]
+            lines += [f"   {self.rule.value}: {meaning.happens}", f"   do: {meaning.advice}"]
+        for pool in self.orphans:
+            name = f"private pool {pool.pool}"
+            lines.append(f"   left behind by {self.owner or self.function}: {name} keeps {format_size(pool.reserved)}")
+        if self.lint is not None:
+            seen = any(finding.place.stable == place.stable for finding in self.lint.findings)
+            lines.append(f"   the lint {'had found this line' if seen else 'had not seen this line'}")
+        return "\n".join(lines)
+
+
+class CaptureError(RuntimeError):
+    """A capture failed; ``failure`` says where and why. The process can capture again."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The exception that began it: what ends a broken capture raises again, with the first one as its context."""
+    seen: set[int] = set()
+    while id(error) not in seen:
+        seen.add(id(error))
+        earlier = error.__cause__ or error.__context__
+        if earlier is None or isinstance(earlier, (KeyboardInterrupt, SystemExit)):
+            break
+        error = earlier
+    return error
+
+
+def explain(function: str, error: BaseException, places: Places, operators: Sequence[str]) -> Failure:
+    """Say why a capture failed. ``operators`` are those that were called; the last of them was at work."""
+    cause = first_cause(error)
+    operator = operators[-1] if operators else ""
+    said = f"{type(cause).__name__}: {_first_line(str(cause))}"
+    place = places.of_traceback(cause.__traceback__)
+    return Failure(function, said, place, operator, _rule(str(cause), operator))
+
+
+def _rule(text: str, operator: str) -> Rule | None:
+    found = next((rule for words, rule in _SAID if words in text), None)
+    if found is None and "captur" in text:
+        found = OPERATORS.get(operator) or (Rule.HOST_COPY if operator in _COPIES else None)
+    if found is None and "synchronize" in text.lower():
+        found = Rule.SYNCHRONIZE
+    return found
+
+
+def _first_line(text: str) -> str:
+    return next(_lines(text), "no message")[:200]
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line.strip() for line in text.splitlines() if line.strip())

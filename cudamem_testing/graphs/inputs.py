@@ -1,0 +1,131 @@
+"""Static inputs: the tensors that a graph reads, and what may be copied into them. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from cudamem_testing.torch_api.trees import flatten, unflatten
+
+#: Differences that one message names.
+MOST = 5
+
+
+class InputError(ValueError):
+    """Inputs that do not fit those of the capture; each difference has a line."""
+
+
+class StaticInputs:
+    """The arguments of a capture: tensors on the graph's device are copies of their own, all else is what was given.
+
+    A tensor that is passed twice is one tensor here too.
+    """
+
+    def __init__(self, args: Sequence[Any], kwargs: dict[str, Any], device: str) -> None:
+        leaves, self._spec = flatten((tuple(args), kwargs))
+        copies: dict[int, torch.Tensor] = {}
+        self.leaves: list[tuple[str, Any]] = []
+        for path, leaf in leaves:
+            if isinstance(leaf, torch.Tensor) and str(leaf.device) == device:
+                leaf = copies.setdefault(id(leaf), _copy(leaf))
+            self.leaves.append((_named(path), leaf))
+        self._copied = {id(copy) for copy in copies.values()}
+
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the function is called with."""
+        args, kwargs = unflatten([leaf for _, leaf in self.leaves], self._spec)
+        return args, kwargs
+
+    @property
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """The static tensors, by name."""
+        return [(name, leaf) for name, leaf in self.leaves if id(leaf) in self._copied]
+
+    def copy_in(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Write new values into the static tensors.
+
+        Raises:
+            InputError: when structure, shapes, types, devices or values of other arguments differ from the capture.
+        """
+        given = self._checked(args, kwargs)
+        with torch.no_grad():
+            for (_, static), (_, new) in zip(self.leaves, given, strict=True):
+                if id(static) in self._copied and static is not new:
+                    static.copy_(new)
+
+    def fresh(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same inputs as copies, for a call outside of the graph.
+
+        Raises:
+            InputError: as for ``copy_in``.
+        """
+        copies: dict[int, torch.Tensor] = {}
+        leaves = []
+        for (_, static), (_, new) in zip(self.leaves, self._checked(args, kwargs), strict=True):
+            leaves.append(copies.setdefault(id(static), _copy(new)) if id(static) in self._copied else new)
+        fresh_args, fresh_kwargs = unflatten(leaves, self._spec)
+        return fresh_args, fresh_kwargs
+
+    def named(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+        """The leaves of other arguments, by name."""
+        return _all(flatten((tuple(args), kwargs))[0])
+
+    def _checked(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+        given, spec = flatten((tuple(args), kwargs))
+        if [path for path, _ in given] != [path for path, _ in flatten(self.arguments)[0]] or spec != self._spec:
+            wanted, got = (", ".join(name for name, _ in leaves) or "nothing" for leaves in (self.leaves, _all(given)))
+            raise InputError(f"the inputs have another structure than those of the capture: {got}; captured: {wanted}")
+        pairs = zip(self.leaves, given, strict=True)
+        wrong = [line for (name, static), (_, new) in pairs if (line := self._mismatch(name, static, new))]
+        if wrong:
+            more = [f"... and {len(wrong) - MOST} more"] if len(wrong) > MOST else []
+            raise InputError("\n".join(("the inputs do not fit those of the capture:", *wrong[:MOST], *more)))
+        return given
+
+    def _mismatch(self, name: str, static: object, new: object) -> str | None:
+        if not isinstance(static, torch.Tensor) or not isinstance(new, torch.Tensor):
+            if static is new or (type(static) is type(new) and _equal(static, new)):
+                return None
+            return f"   {name}: {_shown(new)}, captured with {_shown(static)}, which every replay uses"
+        facts = (
+            ("shape", [*static.shape], [*new.shape]),
+            ("dtype", static.dtype, new.dtype),
+            ("device", static.device, new.device),
+            ("layout", static.layout, new.layout),
+        )
+        wrong = [f"{fact} {got}, captured with {wanted}" for fact, wanted, got in facts if wanted != got]
+        return f"   {name}: {'; '.join(wrong)}" if wrong else None
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    copy = tensor.detach().clone()
+    return copy.requires_grad_() if tensor.requires_grad else copy
+
+
+def _all(leaves: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    return [(_named(path), leaf) for path, leaf in leaves]
+
+
+def _named(path: str) -> str:
+    """``args[0]['mask']`` for ``[0][0]['mask']``, ``mask`` for a keyword argument ``[1]['mask']``."""
+    if path.startswith("[0]"):
+        return f"args{path[3:]}"
+    inner = path[3:]
+    head, _, rest = inner.partition("]")
+    return head.strip("['\"") + rest
+
+
+def _equal(first: object, second: object) -> bool:
+    try:
+        return bool(first == second)
+    except Exception:  # somebody's own comparison
+        return False
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (int, float, str, bool, type(None))):
+        return repr(value)[:60]
+    return f"another {type(value).__name__}" if not isinstance(value, torch.Tensor) else "a tensor"

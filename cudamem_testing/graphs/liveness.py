@@ -1,0 +1,128 @@
+"""Liveness: which tensors a graph reads, and which of them have died since it was captured.
+
+A graph holds addresses, not tensors. During the capture each operator's arguments and results are noted: a storage that
+is read before any operator made it comes from outside, and must live as long as the graph is replayed. Storages are
+held weakly; when one dies, the stack of that moment is kept as text. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from cudamem_testing.graphs.sides import storage_reference
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.stacks import Stack
+from cudamem_testing.objects import name_of
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A storage from outside that the graph reads or writes.
+
+    ``address`` and ``size`` are its memory in bytes, ``tensor`` the first tensor on it in words, ``operator`` the
+    first operator that used it. ``created`` is the stack of its allocation where the allocator's history was on,
+    ``died`` that of its death.
+    """
+
+    address: int
+    size: int
+    tensor: str
+    operator: str
+    read_at: str = ""
+    written: bool = False
+    dead: bool = False
+    created: Stack | None = None
+    died: Stack | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{self.tensor} ({format_size(self.size)}), read by {self.operator}"]
+        lines.append(f"   created   {_told(self.created, 'unknown: the history of the allocator was off')}")
+        lines.append(f"   captured  {self.read_at}")
+        lines.append(f"   died      {_told(self.died, 'unknown')}")
+        return "\n".join(lines)
+
+
+class Reads:
+    """Notes the storages of a capture. ``here`` gives the line that is at work, ``stack`` all frames."""
+
+    def __init__(self, here: Callable[[], str], stack: Callable[[], Stack]) -> None:
+        self._here, self._stack = here, stack
+        self._outside: dict[StorageWeakRef, Read] = {}
+        self._inside: set[StorageWeakRef] = set()
+        self._watching: dict[StorageWeakRef, weakref.ref[Any]] = {}
+        self._deaths: dict[StorageWeakRef, Stack] = {}
+        self.operators: list[str] = []
+
+    def called(self, operator: str, inputs: Iterable[Tensor], written: Iterable[Tensor] = ()) -> None:
+        """An operator is about to be called."""
+        self.operators.append(operator)
+        changed = {reference for tensor in written if (reference := storage_reference(tensor)) is not None}
+        for tensor in inputs:
+            reference = storage_reference(tensor)
+            if reference is None or reference in self._inside:
+                continue
+            known = self._outside.get(reference)
+            if known is None:
+                storage = tensor.untyped_storage()
+                known = Read(storage.data_ptr(), storage.nbytes(), name_of(tensor), operator, self._here())
+                self._watching[reference] = weakref.ref(storage, self._died(reference))
+            self._outside[reference] = replace(known, written=True) if reference in changed else known
+
+    def returned(self, operator: str, outputs: Iterable[Tensor]) -> None:
+        """An operator has returned."""
+        for tensor in outputs:
+            reference = storage_reference(tensor)
+            if reference is not None and reference not in self._outside:
+                self._inside.add(reference)
+
+    def made_inside(self, reference: StorageWeakRef) -> bool:
+        """Whether the capture made a storage."""
+        return reference in self._inside
+
+    def outside(self, reference: StorageWeakRef) -> bool:
+        """Whether the graph uses a storage from outside."""
+        return reference in self._outside
+
+    def reads(self) -> tuple[Read, ...]:
+        """Every storage from outside as it is now, in the order of first use."""
+        return tuple(
+            replace(read, dead=bool(reference.expired()), died=self._deaths.get(reference))  # type: ignore[no-untyped-call]
+            for reference, read in self._outside.items()
+        )
+
+    def some_died(self) -> bool:
+        """Whether a storage has died; costs nothing while all live."""
+        return bool(self._deaths)
+
+    def written(self) -> list[StorageWeakRef]:
+        """Living storages from outside that the graph writes."""
+        found = [reference for reference, read in self._outside.items() if read.written]
+        return [reference for reference in found if not reference.expired()]  # type: ignore[no-untyped-call]
+
+    def created(self, stacks: dict[int, Stack]) -> None:
+        """Tell who allocated the storages, by address."""
+        for reference, read in self._outside.items():
+            self._outside[reference] = replace(read, created=stacks.get(read.address))
+
+    def _died(self, reference: StorageWeakRef) -> Callable[[object], None]:
+        deaths, stack = self._deaths, self._stack
+
+        def note(_: object) -> None:
+            deaths[reference] = stack()
+
+        return note
+
+
+def dead(reads: Sequence[Read], of_pool: Callable[[int], bool] = lambda address: False) -> tuple[Read, ...]:
+    """The reads whose memory is gone. What lies in the graph's own pool is the graph's, however it was made."""
+    return tuple(read for read in reads if read.dead and not of_pool(read.address))
+
+
+def _told(stack: Stack | None, unknown: str) -> str:
+    return unknown if stack is None or not stack.frames else stack.line

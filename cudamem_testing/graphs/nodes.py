@@ -1,0 +1,137 @@
+"""Nodes of a captured graph, and their texts: what a lost fusion or an extra copy changes.
+
+Three levels: ``kinds`` counts kernels, copies and fills in their order; ``operators`` says which operator launched how
+many of them; ``kernels`` names kernels, which differ between cards. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from cudamem_testing.show.diagrams import Arrow, Box, Diagram
+
+Level = Literal["kinds", "operators", "kernels"]
+LEVELS: tuple[Level, ...] = ("kinds", "operators", "kernels")
+NO_OPERATORS = "which operator launched a node was not noted during the capture: {}"
+
+
+class LevelError(ValueError):
+    """A level that is not known, or that this graph has no answer for; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node: ``kernel``, ``copy``, ``memset``, ``host`` or another kind of CUDA's, in words.
+
+    ``name`` is a kernel's, as the driver tells it; ``operator`` who launched it, empty where nobody noted it.
+    """
+
+    kind: str
+    name: str = ""
+    operator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeList:
+    """All nodes, each after those that it waits for, and the edges between their places.
+
+    ``without_operators`` says why the level ``operators`` is refused; it is empty where operators were noted.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    edges: tuple[tuple[int, int], ...] = ()
+    without_operators: str = "not asked for"
+
+    def count(self, kind: str) -> int:
+        """How many nodes of one kind there are."""
+        return sum(1 for node in self.nodes if node.kind == kind)
+
+    def text(self, level: Level = "kinds", *, edges: bool = False) -> str:
+        """One line for each run of equal nodes, ``empty graph`` without any; with ``edges`` each node has a line.
+
+        Raises:
+            LevelError: for another level, and for ``operators`` where the installed torch cannot tell.
+        """
+        names = [self._name(node, level) for node in self.nodes]
+        if not names:
+            return "empty graph"
+        if edges:
+            before: dict[int, list[int]] = {}
+            for source, target in self.edges:
+                before.setdefault(target, []).append(source)
+            return "\n".join(_line(at, name, before.get(at, ())) for at, name in enumerate(names))
+        return "\n".join(_repeated(name, len([*run])) for name, run in groupby(names))
+
+    def diagram(self, level: Level = "kinds") -> Diagram:
+        """The graph as boxes and arrows, for DOT and as a page."""
+        boxes = tuple(Box(self._name(node, level), node.kind, node.name) for node in self.nodes)
+        return Diagram(boxes, tuple(Arrow(*edge) for edge in self.edges), "Captured graph")
+
+    def _name(self, node: Node, level: Level) -> str:
+        if level == "kinds":
+            return node.kind
+        if level == "kernels":
+            return f"{node.kind} {short_name(node.name)}" if node.name else node.kind
+        if level != "operators":
+            raise LevelError(f"level {level!r} is not known: write {', '.join(LEVELS)}")
+        if self.without_operators:
+            raise LevelError(NO_OPERATORS.format(self.without_operators))
+        return f"{node.operator or '(no operator)'}  {node.kind}"
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def ordered(nodes: Iterable[Node], edges: Iterable[tuple[int, int]], without_operators: str = "") -> NodeList:
+    """Nodes as CUDA lists them, brought into an order in which each comes after those that it waits for.
+
+    Of those that could come next the one that was captured first does (Kahn's algorithm with a heap), so the order
+    is the capture's own wherever that is one.
+    """
+    found, arrows = [*nodes], sorted({*edges})
+    waiting = [0] * len(found)
+    followers: dict[int, list[int]] = {}
+    for source, target in arrows:
+        waiting[target] += 1
+        followers.setdefault(source, []).append(target)
+    ready = [at for at, number in enumerate(waiting) if not number]
+    order: list[int] = []
+    while ready:
+        at = heapq.heappop(ready)
+        order.append(at)
+        for follower in followers.get(at, ()):
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                heapq.heappush(ready, follower)
+    if len(order) != len(found):
+        raise ValueError("the edges of the graph run in a circle")
+    place = {at: number for number, at in enumerate(order)}
+    moved = sorted((place[source], place[target]) for source, target in arrows)
+    return NodeList(tuple(found[at] for at in order), tuple(moved), without_operators)
+
+
+def short_name(kernel: str) -> str:
+    """A kernel's name without namespaces, template arguments and parameters: ``vectorized_elementwise_kernel``."""
+    flat, depth = [], 0
+    for character in kernel.replace("(anonymous namespace)", "").replace("{lambda", "<").replace("->", ""):
+        depth += (character in "<(") - (character in ">)")
+        if depth <= 0 and character not in "<>()":
+            flat.append(character)
+        elif character == "(" and depth == 1:
+            break
+    words = re.sub(r"\s+", " ", "".join(flat)).strip().split(" ")[-1]
+    return words.rpartition("::")[2] or kernel
+
+
+def _repeated(name: str, times: int) -> str:
+    return name if times == 1 else f"{name} x{times}"
+
+
+def _line(at: int, name: str, before: Iterable[int]) -> str:
+    sources = ", ".join(map(str, sorted(before)))
+    return f"{at}: {name}" + (f"  after {sources}" if sources else "")

@@ -1,0 +1,188 @@
+"""CUDA graphs: torch's own calls and NVIDIA's bindings, found by feature. Importing this module imports torch.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+_KINDS = {
+    "cudaGraphNodeTypeKernel": "kernel",
+    "cudaGraphNodeTypeMemcpy": "copy",
+    "cudaGraphNodeTypeMemset": "memset",
+    "cudaGraphNodeTypeHost": "host",
+    "cudaGraphNodeTypeGraph": "child graph",
+    "cudaGraphNodeTypeEmpty": "empty",
+    "cudaGraphNodeTypeWaitEvent": "event wait",
+    "cudaGraphNodeTypeEventRecord": "event record",
+    "cudaGraphNodeTypeMemAlloc": "allocation",
+    "cudaGraphNodeTypeMemFree": "free",
+    "cudaGraphNodeTypeConditional": "conditional",
+}
+
+
+def new_graph() -> Any:
+    """A ``CUDAGraph`` that keeps its nodes: ``keep_graph`` (2.8), else debug mode."""
+    try:
+        return torch.cuda.CUDAGraph(keep_graph=True)
+    except TypeError:
+        graph = torch.cuda.CUDAGraph()
+        graph.enable_debug_mode()  # type: ignore[no-untyped-call, unused-ignore]
+        return graph
+
+
+def instantiate(graph: Any) -> None:
+    """Make a kept graph ready for its replays; others are so already."""
+    if hasattr(graph, "instantiate") and hasattr(graph, "raw_cuda_graph"):
+        with contextlib.suppress(RuntimeError):  # it was not kept
+            graph.instantiate()
+
+
+def clear_host_cache() -> None:
+    """Give unused pinned memory back before a capture, as ``torch.cuda.graph`` does (2.9)."""
+    clear = getattr(torch._C, "_host_emptyCache", None)
+    if clear is not None:
+        clear()
+
+
+def storage_bytes(reference: StorageWeakRef) -> torch.Tensor | None:
+    """All bytes of a living storage as a tensor; ``None`` when it is gone."""
+    if reference.expired():  # type: ignore[no-untyped-call]
+        return None
+    storage: Any = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+    if storage is None:
+        return None
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def overwrite(address: int, size: int, device: torch.device, value: int) -> bool:
+    """Fill memory of the allocator that no tensor has; whether torch could."""
+    make = getattr(torch._C, "_construct_storage_from_data_pointer", None)
+    if make is None:
+        return False
+    torch.empty(0, dtype=torch.uint8, device=device).set_(make(address, device, size)).fill_(value)
+    return True
+
+
+def fast_snapshot() -> list[dict[str, Any]]:
+    """The allocator's segments, without events where torch can leave them out (2.11)."""
+    take = torch.cuda.memory_snapshot
+    known = inspect.signature(take).parameters
+    return list(take(include_traces=False) if "include_traces" in known else take())  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def graphs_without_gradients() -> bool:
+    """Whether ``make_graphed_callables`` accepts callables without a gradient, which it once could not capture."""
+    try:
+        return "len(outputs_grad)" in inspect.getsource(torch.cuda.make_graphed_callables)
+    except (OSError, TypeError):
+        return False
+
+
+def cuda_bindings() -> Any:
+    """NVIDIA's ``cuda.bindings``: the modules ``runtime`` and ``driver``, or ``None``."""
+    try:
+        from cuda.bindings import driver, runtime
+    except ImportError:
+        return None
+    return runtime, driver
+
+
+def captured_nodes() -> int | None:
+    """Nodes that the current stream has captured so far; ``None`` without the bindings."""
+    bindings = cuda_bindings()
+    if bindings is None:
+        return None
+    runtime, _ = bindings
+    stream = torch.cuda.current_stream().cuda_stream
+    error, *found = runtime.cudaStreamGetCaptureInfo(stream)
+    # The graph is the third answer of every version: status, id, graph, dependencies...
+    if int(error) or len(found) < 3:
+        return None
+    error, *answer = runtime.cudaGraphGetNodes(found[2], numNodes=0)
+    return None if int(error) else int(answer[-1])
+
+
+def raw_nodes(graph: Any) -> tuple[list[tuple[str, str]], list[tuple[int, int]]] | None:
+    """Kinds and kernel names of a graph's nodes, and its edges; ``None`` without the bindings or a kept graph."""
+    bindings = cuda_bindings()
+    if bindings is None or not hasattr(graph, "raw_cuda_graph"):
+        return None
+    runtime, driver = bindings
+    try:
+        raw = graph.raw_cuda_graph()
+    except RuntimeError:
+        return None
+    _, number = _answer(runtime.cudaGraphGetNodes(raw, numNodes=0))
+    nodes, number = _answer(runtime.cudaGraphGetNodes(raw, numNodes=number)) if number else ([], 0)
+    words = {getattr(runtime.cudaGraphNodeType, name, None): word for name, word in _KINDS.items()}
+    found, places = [], {}
+    for place, node in enumerate(nodes[:number]):
+        (kind,) = _answer(runtime.cudaGraphNodeGetType(node))
+        places[int(node)] = place
+        word = words.get(kind, str(kind))
+        found.append((word, _kernel_name(driver, node) if word == "kernel" else ""))
+    *_, arrows = _answer(runtime.cudaGraphGetEdges(raw, numEdges=0))
+    if not arrows:
+        return found, []
+    sources, targets, *_ = _answer(runtime.cudaGraphGetEdges(raw, numEdges=arrows))
+    return found, [(places[int(a)], places[int(b)]) for a, b in zip(sources, targets, strict=True)]
+
+
+def _kernel_name(driver: Any, node: Any) -> str:
+    error, parameters = driver.cuGraphKernelNodeGetParams(driver.CUgraphNode(init_value=int(node)))
+    if int(error) or not int(parameters.func):
+        return ""
+    error, name = driver.cuFuncGetName(driver.CUfunction(init_value=int(parameters.func)))
+    if int(error):
+        return ""
+    return demangled(name.decode() if isinstance(name, bytes) else str(name))
+
+
+def _answer(result: Any) -> tuple[Any, ...]:
+    error, *answer = result
+    if int(error):
+        raise RuntimeError(f"the driver answered {error}")
+    return tuple(answer)
+
+
+def demangled(name: str) -> str:
+    """A C++ name as it is written, through the runtime's own ``__cxa_demangle``; unchanged where there is none."""
+    demangle = _demangler()
+    if demangle is None or not name.startswith("_Z"):
+        return name
+    status = ctypes.c_int()
+    pointer = demangle(name.encode(), None, None, ctypes.byref(status))
+    if not pointer:
+        return name
+    text: str = ctypes.cast(pointer, ctypes.c_char_p).value.decode()  # type: ignore[union-attr]
+    ctypes.CDLL(None).free(ctypes.c_void_p(pointer))
+    return text
+
+
+def _demangler() -> Callable[..., Any] | None:
+    for library in (None, "libstdc++.so.6", "libc++.1.dylib"):
+        with contextlib.suppress(OSError, AttributeError):
+            function = ctypes.CDLL(library).__cxa_demangle
+            function.restype = ctypes.c_void_p
+            return function
+    return None
+
+
+@contextlib.contextmanager
+def on_stream(stream: Any) -> Iterator[None]:
+    """The current stream is another one inside, and the one before afterwards, also where the capture on it failed."""
+    before = torch.cuda.current_stream()
+    torch.cuda.set_stream(stream)
+    try:
+        yield
+    finally:
+        torch.cuda.set_stream(before)

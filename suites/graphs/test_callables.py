@@ -1,0 +1,212 @@
+"""Graphed callables: what is in the way, and the proof that they equal eager ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from cudamem_testing.graphs import GraphCapture, GraphError, ObstacleError
+from cudamem_testing.graphs.obstacles import NO_GRADIENT, obstacles
+from suites.graphs.fake import FakeBackend
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
+    monkeypatch.setattr("cudamem_testing.graphs.callables.collect_garbage", lambda: None)
+    torch.manual_seed(0)
+    return FakeBackend()
+
+
+def watch(*_: Any) -> None:
+    """A hook."""
+
+
+def texts(function: Callable[..., Any], *args: Any, **options: Any) -> list[str]:
+    return [str(one) for one in obstacles([function], [args], **options)]
+
+
+def test_nothing_is_in_the_way() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    x = torch.ones(2, 4)
+    assert texts(model, x) == []
+    assert model[0].weight.grad is None
+
+
+def test_hooks_by_module_and_name() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    model.register_forward_pre_hook(watch)
+    model.register_full_backward_hook(watch)
+    model[0].register_forward_hook(watch)
+    assert texts(model, torch.ones(2, 4)) == [
+        "Sequential: forward pre hook function watch on it: register it after graphing",
+        "Sequential: backward hook function watch on it: register it after graphing",
+        "Sequential: forward hook function watch on 0 runs during the capture alone (a remark)",
+    ]
+
+
+def test_buffers_arguments_and_modes() -> None:
+    model = torch.nn.Linear(4, 4)
+    model.register_buffer("scale", torch.ones(4, requires_grad=True))
+    assert texts(model, torch.ones(2, 4), {"a": 3}, double_backward=True, sample_kwargs=[{"bias": 1}]) == [
+        "a graphed callable cannot be differentiated twice; leave it out of what needs a second backward",
+        "Linear: keyword arguments are not passed on: bias; make them positional",
+        "Linear: argument [1]['a'] is 3, and only tensors can be arguments: bind it before",
+        "Linear: buffer scale requires grad: make it a parameter, or call requires_grad_(False)",
+    ]
+
+
+def test_unused_inputs_and_parameters() -> None:
+    class Half(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.idle = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            z: torch.Tensor = self.used(x)
+            return z
+
+    given = torch.ones(2, 4), torch.ones(2, 4, requires_grad=True)
+    text = "Half: not used by any output: argument [1], parameter idle.weight, parameter idle.bias"
+    assert texts(Half(), *given) == [f"{text}; pass allow_unused_input=True, or leave them out"]
+    assert texts(Half(), *given, allow_unused_input=True) == [f"{text} (a remark)"]
+
+
+def test_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"function double: {NO_GRADIENT}"
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    for able, end in ((True, " (a remark)"), (False, "")):
+        monkeypatch.setattr("cudamem_testing.graphs.obstacles.graphs_without_gradients", lambda able=able: able)
+        assert texts(double, torch.ones(3)) == [text + end]
+
+
+def test_autocast() -> None:
+    model, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert texts(model, x) == [
+            "autocast caches weights, and the graph would go on reading the copies: use autocast(cache_enabled=False)"
+        ]
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        assert texts(model, x) == []
+
+
+def test_several_are_numbered_and_must_fit(backend: FakeBackend) -> None:
+    first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    second.register_forward_hook(watch)
+    with pytest.raises(ObstacleError) as failure:
+        GraphCapture(backend).callables((first, second), ((torch.ones(4),), (torch.ones(4),), (torch.ones(4),)))
+    assert str(failure.value) == (
+        "not fit for graphed callables:\n"
+        "   2 callables have 3 sets of sample arguments\n"
+        "   callables[1] (Linear): forward hook function watch on it: register it after graphing"
+    )
+    assert backend.events == []
+
+
+def test_equal_to_eager(backend: FakeBackend) -> None:
+    models = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout()), torch.nn.Linear(8, 2)
+    made = GraphCapture(backend).callables(models, ((torch.ones(3, 4, requires_grad=True),), (torch.ones(3, 8),)))
+    assert backend.events == ["graph 2 callables, warm up 3"]
+    made.assert_matches_eager(steps=3)
+    made.assert_matches_eager(steps=2, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01))
+    assert str(made) == (
+        "2 graphed callables\n"
+        "callables[0] (Sequential): 5.0 MiB in pools, 160 B of parameters\n"
+        "callables[1] (Linear): 5.0 MiB in pools, 72 B of parameters"
+    )
+
+
+def wrong(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return lambda function: lambda *args: change(function(*args))
+
+
+class Doubled(torch.autograd.Function):
+    """The right value with a wrong gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "first"),
+    [
+        (lambda y: y + 1, "   output[0]: Mismatched elements: 6 / 6 (100.0%)"),
+        (lambda y: Doubled.apply(y), "   gradient of input[0][0]: Mismatched elements: 12 / 12 (100.0%)"),
+    ],
+)
+def test_a_difference_is_told(backend: FakeBackend, change: Callable[..., Any], first: str) -> None:
+    backend.wrap = wrong(change)
+    made = GraphCapture(backend).callables(torch.nn.Linear(4, 2), (torch.ones(3, 4, requires_grad=True),))
+    with pytest.raises(GraphError) as failure:
+        made.assert_matches_eager()
+    lines = str(failure.value).splitlines()
+    assert lines[0] == "graphed and eager differ in step 1:"
+    assert lines[1].startswith(first)
+
+
+def test_gradients_in_the_graphs_own_memory_show(backend: FakeBackend) -> None:
+    """The second backward pass overwrites what the first left in the gradient, before it adds to it."""
+    static = torch.zeros(4)
+
+    class Graphed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x, weight)
+            return x * weight
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+            x, weight = ctx.saved_tensors
+            static.copy_(gradient * x)
+            return gradient * weight, static.detach()
+
+    class Scale(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.weight
+
+    scale = Scale()
+    backend.wrap = lambda function: lambda x: Graphed.apply(x, scale.weight)
+    made = GraphCapture(backend).callables(scale, (torch.ones(4, requires_grad=True),))
+    made.assert_matches_eager(steps=1, accumulate=1)
+    with pytest.raises(GraphError, match=r"gradient of weight: Mismatched elements: 4 / 4"):
+        made.assert_matches_eager(steps=1, accumulate=2)
+
+
+def test_differentiating_twice_is_explained(backend: FakeBackend) -> None:
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * 2
+
+    def penalty(x: torch.Tensor) -> torch.Tensor:
+        (gradient,) = torch.autograd.grad((x.square() * 2).square().sum(), x, create_graph=True)
+        return x + gradient
+
+    def graphed_penalty(x: torch.Tensor) -> torch.Tensor:
+        y = Once.apply(x.square())
+        (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        return x + gradient
+
+    backend.wrap = lambda function: graphed_penalty
+    made = GraphCapture(backend).callables(penalty, (torch.ones(3, requires_grad=True),))
+    with pytest.raises(GraphError, match=r"^a graphed callable was differentiated twice, which it cannot be"):
+        made.assert_matches_eager(steps=1)

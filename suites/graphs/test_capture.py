@@ -1,0 +1,338 @@
+"""Capturing: static inputs, warm-up, notes, failures explained, liveness; on a backend without a card."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cudamem_testing.graphs import CaptureError, GraphCapture, GraphError, InputError, LevelError, UnavailableError
+from cudamem_testing.graphs.compare import STALE
+from cudamem_testing.graphs.liveness import Read, dead
+from cudamem_testing.model.stacks import Frame, Stack
+from cudamem_testing.show.expected import TextMismatchError
+from suites.graphs.fake import FakeBackend
+
+ROOT = str(Path(__file__).parents[2])
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
+    for module in ("capture", "callables"):  # a collection takes longer than everything else here
+        monkeypatch.setattr(f"cudamem_testing.graphs.{module}.collect_garbage", lambda: None)
+    return FakeBackend()
+
+
+@pytest.fixture
+def graphs(backend: FakeBackend) -> Iterator[GraphCapture]:
+    torch.manual_seed(0)
+    made = GraphCapture(backend, root=ROOT, owner="test_decode")
+    yield made
+    made.close()
+
+
+def double(x: torch.Tensor, *, bias: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    y = x * 2 if bias is None else x * 2 + bias
+    return {"y": y, "sum": y.sum()}
+
+
+def test_replays_with_new_inputs(graphs: GraphCapture) -> None:
+    x, bias = torch.ones(3), torch.zeros(3)
+    captured = graphs(double, x, bias=bias)
+    assert captured.replay(torch.full((3,), 5.0), bias=torch.ones(3))["y"].tolist() == [11, 11, 11]
+    assert captured()["sum"].item() == 33
+    assert x.tolist() == [1, 1, 1]  # the static input is a copy
+    first, second = captured.views(x, bias=bias), captured.views(torch.zeros(3), bias=bias)
+    assert first["y"].data_ptr() == second["y"].data_ptr() == captured.outputs["y"].data_ptr()
+    assert str(captured) == "graph of function double in pool (2, 0): 28 B added by its capture"
+
+
+def test_one_tensor_twice_stays_one(graphs: GraphCapture) -> None:
+    x = torch.ones(3)
+    captured = graphs(lambda a, b: a.add_(1) + b, x, x)
+    assert captured.inputs.leaves[0][1] is captured.inputs.leaves[1][1]
+    assert captured.replay(torch.zeros(3), torch.zeros(3)).tolist() == [2, 2, 2]
+
+
+def test_inputs_that_do_not_fit(graphs: GraphCapture) -> None:
+    captured = graphs(lambda batch, scale: batch["x"] * scale + batch["y"], {"x": torch.ones(3), "y": torch.ones(3)}, 2)
+    with pytest.raises(InputError) as failure:
+        captured.replay({"x": torch.ones(4, dtype=torch.float64), "y": torch.ones(3, device="meta")}, 3)
+    assert str(failure.value) == (
+        "the inputs do not fit those of the capture:\n"
+        "   args[0]['x']: shape [4], captured with [3]; dtype torch.float64, captured with torch.float32\n"
+        "   args[0]['y']: device meta, captured with cpu\n"
+        "   args[1]: 3, captured with 2, which every replay uses"
+    )
+    with pytest.raises(InputError) as failure:
+        captured.replay({"x": torch.ones(3)}, 2)
+    assert str(failure.value) == (
+        "the inputs have another structure than those of the capture: args[0]['x'], args[1]; "
+        "captured: args[0]['x'], args[0]['y'], args[1]"
+    )
+    with pytest.raises(InputError, match=r"^the inputs have another structure .*: nothing; captured: "):
+        captured.inputs.copy_in((), {})
+
+
+def test_the_order_of_things(graphs: GraphCapture, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudamem_testing.graphs.capture.collect_garbage", lambda: backend.events.append("collect"))
+
+    def collecting(x: torch.Tensor) -> torch.Tensor:
+        backend.events.append("call, collector on" if gc.isenabled() else "call, collector off")
+        return x * 2
+
+    assert gc.isenabled()
+    graphs(collecting, torch.ones(2), warmup=2)
+    on = "call, collector on"
+    assert backend.events == ["warm up", on, on, "collect", "capture", "call, collector off"]
+    assert gc.isenabled()
+
+
+def test_generators_among_the_arguments_are_registered(graphs: GraphCapture, backend: FakeBackend) -> None:
+    generator = torch.Generator()
+    captured = graphs(lambda x, generator: x * 2, torch.ones(2), generator)
+    assert captured.graph.generators == [generator]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"warmup": -1}, "warmup=-1 is not a number of calls"),
+        ({"warmup": True}, "warmup=True is not a number of calls"),
+        ({"capture_error_mode": "loose"}, "capture_error_mode='loose' is not one of global, thread_local, relaxed"),
+    ],
+)
+def test_wrong_options(graphs: GraphCapture, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        graphs(double, torch.ones(2), **options)
+
+
+class Block(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.relu()
+        return y * y.max().item()
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.ReLU(), Block()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_a_failure_is_explained(graphs: GraphCapture, backend: FakeBackend) -> None:
+    backend.leaves_orphans = True
+    with pytest.raises(CaptureError) as failure:
+        graphs(Model(), torch.ones(3), lint=True)
+    line = Block.forward.__code__.co_firstlineno + 2
+    assert str(failure.value) == (
+        f"the capture of Model failed at suites/graphs/test_capture.py:{line} in Block.forward: "
+        "return y * y.max().item()\n"
+        "   aten::_local_scalar_dense was at work, in module blocks.1\n"
+        "   RuntimeError: CUDA error: operation not permitted when stream is capturing\n"
+        "   host read: the host reads a value while the work that makes it is only recorded: the capture fails\n"
+        "   do: keep it on the device (torch.where, torch.clamp, index_select), or read it after the replay\n"
+        "   left behind by test_decode: private pool (2, 0) keeps 2.0 MiB\n"
+        "   the lint had found this line"
+    )
+    assert backend.events[-1] == "recover"
+    assert failure.value.__cause__ is None
+    graphs(double, torch.ones(3)).assert_matches_eager()
+
+
+def test_a_failure_that_is_nobodys_rule(graphs: GraphCapture) -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        if x.grad_fn is None and len(calls) == 1:
+            raise OSError("the library is\n busy")
+        calls.append(1)
+        return x * 2
+
+    calls: list[int] = []
+    with pytest.raises(CaptureError) as failure:
+        graphs(broken, torch.ones(3), warmup=1, lint=False)
+    lines = str(failure.value).splitlines()
+    assert lines[1:3] == ["   no operator was at work", "   OSError: the library is"]
+    assert lines[3].startswith("   a call that the driver does not allow while a stream captures")
+
+
+def test_an_interrupt_goes_through(graphs: GraphCapture, backend: FakeBackend) -> None:
+    def interrupted(x: torch.Tensor) -> torch.Tensor:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        graphs(interrupted, torch.ones(3), warmup=0)
+    assert backend.events[-1] == "recover"
+    assert gc.isenabled()
+
+
+def test_a_failed_capture_keeps_no_tensor(graphs: GraphCapture) -> None:
+    import weakref
+
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        made.append(weakref.ref(y))
+        return y * y.sum().item()
+
+    with pytest.raises(CaptureError) as failure:
+        graphs(broken, torch.ones(3), warmup=0)
+    assert [reference() for reference in made] == [None]
+    assert failure.value.failure.operator == "aten::_local_scalar_dense"
+
+
+def test_the_lint_is_compared_with_the_capture(graphs: GraphCapture) -> None:
+    captured = graphs(lambda x: torch.linalg.inv(x), torch.eye(3), lint=True)
+    assert captured.lint is not None
+    (finding,) = captured.lint.findings
+    assert finding.operation == "torch.linalg.inv()"
+    assert captured.notes == (f"the lint expected a failure that did not come: {finding.text}",)
+    assert str(captured).splitlines()[1] == f"note: {captured.notes[0]}"
+
+
+def test_reads_and_writes(graphs: GraphCapture, backend: FakeBackend) -> None:
+    weight, average = torch.ones(3), torch.zeros(3)
+    backend.stack_of = {weight.data_ptr(): Stack((Frame("model.py", 3, "build"),))}
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        average.mul_(0.5).add_(x)
+        return x * weight[1:2] + average
+
+    captured = graphs(step, torch.ones(3))
+    told = [(read.tensor, read.operator, read.written, read.size, read.dead) for read in captured.reads()]
+    assert told == [
+        ("float32[3] on cpu", "aten::mul_", True, 12, False),
+        ("float32[3] on cpu", "aten::add_", False, 12, False),
+        ("float32[3] on cpu", "aten::slice", False, 12, False),
+    ]
+    assert captured.reads()[2].created == Stack((Frame("model.py", 3, "build"),))
+    assert len(captured.written()) == 1
+    assert captured.dead_reads() == ()
+
+
+def test_the_text_of_a_dead_input(graphs: GraphCapture, backend: FakeBackend) -> None:
+    held = {"bias": torch.ones(3)}
+    backend.stack_of = {held["bias"].data_ptr(): Stack((Frame("model.py", 3, "build"),))}
+    captured = graphs(lambda x: x + held["bias"], torch.ones(3))
+    here = test_the_text_of_a_dead_input.__code__.co_firstlineno
+    del held["bias"]
+    captured.replay()
+    captured.replay()
+    with pytest.raises(GraphError) as failure:
+        captured.assert_inputs_alive()
+    name = f"suites/graphs/test_capture.py:{{}} in {test_the_text_of_a_dead_input.__name__}"
+    assert str(failure.value) == (
+        f"1 tensor of the graph died, replayed since at {name.format(here + 6)}:\n"
+        "float32[3] on cpu (12 B), read by aten::add\n"
+        "   created   model.py:3 in build\n"
+        f"   captured  {name.format(here + 3)}.<lambda>\n"
+        f"   died      {name.format(here + 5)}"
+    )
+
+
+def test_what_lies_in_the_pool_is_not_dead() -> None:
+    reads = (Read(100, 8, "a", "op", dead=True), Read(200, 8, "b", "op", dead=True), Read(300, 8, "c", "op"))
+    assert dead(reads) == reads[:2]
+    assert dead(reads, lambda address: address < 150) == reads[1:2]
+
+
+def test_what_a_replay_does_not_write_shows(graphs: GraphCapture, backend: FakeBackend) -> None:
+    captured = graphs(double, torch.ones(3))
+    captured.assert_matches_eager()
+    backend.skipped = {"aten::sum"}
+    with pytest.raises(GraphError) as failure:
+        captured.assert_matches_eager(replays=1)
+    lines = str(failure.value).splitlines()
+    assert lines[0] == "the graph differs from eager in 1 of 1 replays' values:"
+    assert lines[1].startswith("inputs 1, replay 1: output['sum']: ")
+    assert lines[2] == f"   {STALE}"
+
+
+def test_frozen_random_numbers_show(graphs: GraphCapture, backend: FakeBackend) -> None:
+    captured = graphs(lambda x: torch.nn.functional.dropout(x), torch.ones(64))
+    captured.assert_matches_eager(replays=4)
+    backend.frozen_generator = True
+    with pytest.raises(GraphError, match="its random numbers are frozen in the graph"):
+        captured.assert_matches_eager(replays=2)
+
+
+def test_comparing_leaves_everything_as_it_was(graphs: GraphCapture) -> None:
+    average = torch.zeros(3)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return average.add_(torch.rand(3)) + x
+
+    captured = graphs(step, torch.ones(3))
+    kept, state = average.clone(), torch.get_rng_state()
+    result = captured.assert_matches_eager([torch.ones(3), torch.zeros(3)], replays=2)
+    assert (result.replays, str(result)) == (4, "4 replays equal to eager")
+    assert torch.equal(average, kept)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_tolerance(graphs: GraphCapture) -> None:
+    offsets = iter((0.0, 0.0, 0.0, 0.0, 0.001, 0.001))
+    captured = graphs(lambda x: x + next(offsets), torch.ones(3))
+    captured.assert_matches_eager(replays=1, atol=0.01)
+    with pytest.raises(GraphError):
+        captured.assert_matches_eager(replays=1, atol=0.0001)
+
+
+def test_nodes_and_operators(graphs: GraphCapture, backend: FakeBackend) -> None:
+    captured = graphs(lambda x: (x.t() @ x).relu().clone(), torch.ones(3, 3))
+    captured.assert_nodes(
+        """
+        kernel x2
+        copy
+        """
+    )
+    captured.assert_nodes(
+        """
+        aten::mm  kernel
+        aten::relu  kernel
+        aten::clone  copy
+        """,
+        level="operators",
+    )
+    with pytest.raises(TextMismatchError):
+        captured.assert_nodes("kernel x2")
+    backend.tells_nodes = False
+    with pytest.raises(LevelError, match=r"the driver's bindings \(cuda-bindings\) that count nodes"):
+        graphs(double, torch.ones(3)).assert_nodes("", level="operators")
+
+
+def test_without_checks(graphs: GraphCapture) -> None:
+    captured = graphs(double, torch.ones(3), checks=False)
+    captured.assert_no_allocations()
+    captured.assert_pool("1KiB")
+    with pytest.raises(LevelError, match=r"^the capture noted no reads: capture with checks=True$"):
+        captured.assert_inputs_alive()
+
+
+def test_a_shared_pool(graphs: GraphCapture) -> None:
+    pool = graphs.pool_handle()
+    first, second = graphs(double, torch.ones(4), pool=pool), graphs(double, torch.ones(2), pool=pool)
+    assert first.pool == second.pool == pool
+    sharing = graphs.sharing(double, [("four", (torch.ones(4),)), ("two", (torch.ones(2),))])
+    assert [step.name for step in sharing.steps] == ["four", "two"]
+    assert sharing.separate == sharing.shared > 0
+    assert [use.pool for use in graphs.pools().private] == [pool]
+    graphs.close()
+    assert graphs.pools().private == ()
+
+
+def test_without_a_card() -> None:
+    made = GraphCapture()
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(UnavailableError, match=r"^CUDA graphs need a CUDA device, and torch sees none$"):
+        made(double, torch.ones(3))
+    assert made.check(double, torch.ones(3)).text == "no findings"
