@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import format_size
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """One span on one device, in bytes and counts.
+class Window(NamedTuple):
+    """One span on one device, in bytes and counts (a tuple: some are made for every test, also for a clean one).
 
     ``start``, ``peak`` and ``end`` are allocated bytes. ``retained`` is ``end - start`` and negative when memory from
     before was freed inside. Memory that a wider fixture took or gave back inside is the fixture's: ``start`` (and
     its kin) is moved by it, and a note says so. ``complete`` is false when something may have been missed.
     ``blocks`` is the growth of the number of live blocks. ``opened`` and ``closed`` are what was read at its ends: they
-    find the window's place in a recording, and are in no report.
+    find the window's place in a recording, are in no report, and do not count when windows are compared.
     """
 
     name: str
@@ -36,8 +35,8 @@ class Window:
     blocks: int | None = None
     complete: bool = True
     notes: tuple[str, ...] = ()
-    opened: Counters | None = field(default=None, compare=False, repr=False)
-    closed: Counters | None = field(default=None, compare=False, repr=False)
+    opened: Counters | None = None
+    closed: Counters | None = None
 
     @property
     def peak_growth(self) -> int | None:
@@ -58,8 +57,20 @@ class Window:
             return None
         return self.reserved_peak - self.reserved_start
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Window) and self[:_COMPARED] == other[:_COMPARED]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self[:_COMPARED])
+
     def __str__(self) -> str:
         sizes = (("start", self.start), ("peak", self.peak), ("end", self.end))
         known = ", ".join(f"{name} {'?' if size is None else format_size(size)}" for name, size in sizes)
         incomplete = "" if self.complete else ", incomplete"
         return f"{self.name} on {self.device}: {known}{incomplete}"
+
+
+_COMPARED = Window._fields.index("opened")

@@ -67,17 +67,17 @@ class Collector:
     @pytest.hookimpl(tryfirst=True)  # before anybody prints
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record comes with teardown."""
-        outcome = _outcome(report, self._outcomes.get(report.nodeid))
-        self._outcomes[report.nodeid] = outcome
+        nodeid = report.nodeid
+        outcome = self._outcomes[nodeid] = _outcome(report, self._outcomes.get(nodeid))
         if report.when == "teardown":
             self._seen |= _ids(report.nodeid)
-            del self._outcomes[report.nodeid]
+            del self._outcomes[nodeid]
             sent = getattr(report, "cudamem", ())
             records = [one if isinstance(one, TestRecord) else record_from_json(one) for one in sent]
             if report.failed and records and self._brief is not None:
                 self._brief.shorten(report, records[-1].failing)
             for number, record in enumerate(records, 1):
-                self._tests.append(record.but(outcome=outcome if number == len(records) else "rerun"))
+                self._tests.append(record.ended(outcome if number == len(records) else "rerun"))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

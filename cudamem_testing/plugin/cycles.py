@@ -21,7 +21,8 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Locator, Stack
-from cudamem_testing.plugin.leaks import LeakCheck, Subject
+from cudamem_testing.plugin.leaks import LeakCheck
+from cudamem_testing.plugin.running import Subject
 from cudamem_testing.windows.judge import cycles_fail
 
 #: Processor time that explanations may take in one test; collections after that are not looked at.
@@ -88,6 +89,20 @@ class CycleCheck:
                     findings.append(self._finding(part, device, at_once, asked, failed))
         self._seen.update(cycle.signature for cycle in cycles)
         return findings
+
+    @staticmethod
+    def completed(findings: Sequence[Finding], cycles: Sequence[Finding], asked: str | None) -> Iterator[Finding]:
+        """Findings of leaks, in which the remark that a collection freed something gives way to cycles that explain it.
+
+        Where none does, finalizers have broken the cycle before it could be read: that is a warning.
+        """
+        explained = {finding.device for finding in cycles}
+        for finding in findings:
+            if finding.kind is not Kind.CYCLE:
+                yield finding
+            elif finding.device not in explained and asked != "off":
+                severity = Severity.FAIL if asked == "strict" else Severity.WARN
+                yield replace(finding, severity=severity, details=(*finding.details, f"   {UNREAD}"))
 
     def region(self) -> ReferenceCycles:
         """Cycles of a block inside a test; what it finds is the block's own matter."""
@@ -190,17 +205,3 @@ def _unexplained(problem: str) -> Finding:
 def _bytes(together: Sequence[Cycle], signature: str, device: str) -> int:
     """Bytes that cycles of one signature kept on a device when one collection found them: they lived at once."""
     return sum(one.on(device).bytes for one in together if one.signature == signature)
-
-
-def completed(findings: Sequence[Finding], cycles: Sequence[Finding], asked: str | None) -> Iterator[Finding]:
-    """Findings of leaks, in which the remark that a collection freed something gives way to cycles that explain it.
-
-    Where none does, finalizers have broken the cycle before it could be read: that is a warning.
-    """
-    explained = {finding.device for finding in cycles}
-    for finding in findings:
-        if finding.kind is not Kind.CYCLE:
-            yield finding
-        elif finding.device not in explained and asked != "off":
-            severity = Severity.FAIL if asked == "strict" else Severity.WARN
-            yield replace(finding, severity=severity, details=(*finding.details, f"   {UNREAD}"))

@@ -28,11 +28,12 @@ def add_properties(item: pytest.Item, calls: Sequence[Window]) -> None:
 
 def id_without_group(item: pytest.Item) -> str:
     """The id without the ``@group`` that a worker of pytest-xdist puts behind it with ``--dist=loadgroup``."""
-    if not item.config.getoption("loadgroup", False):
-        return item.nodeid
+    nodeid = item.nodeid
+    if "@" not in nodeid or not item.config.getoption("loadgroup", False):
+        return nodeid
     marks = item.iter_markers("xdist_group")
     names = {str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in marks}
-    return item.nodeid.removesuffix(f"@{'_'.join(sorted(names))}")
+    return nodeid.removesuffix(f"@{'_'.join(sorted(names))}")
 
 
 def harness_codes() -> tuple[CodeType, ...]:

@@ -7,7 +7,6 @@ and blocks do. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from cudamem_testing.guards import collect_garbage, thawed
 from cudamem_testing.leaks.findings import freed_finding, leak_findings, workspace_findings
@@ -18,33 +17,19 @@ from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.model.windows import Window
 from cudamem_testing.objects import HolderResult, Reach, find_holders
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence, moment_of
+from cudamem_testing.plugin.running import Subject
 from cudamem_testing.recorders.base import Owned, Recorder
 from cudamem_testing.torch_api import capturing
 from cudamem_testing.windows.grow import Grown, by_size
-from cudamem_testing.windows.owners import Owner, Owners
-from cudamem_testing.windows.tracker import Span, Tracker
+from cudamem_testing.windows.owners import Owners
+from cudamem_testing.windows.tracker import Tracker
 
 Holders = Mapping[int, HolderResult]
 SEARCH_SECONDS = 5.0
 GROWN_SHOWN = 3
-
-
-@dataclass(slots=True)
-class Subject:
-    """The test that is judged: its span and owner, what wider fixtures did inside, and what lets go of its frames.
-
-    ``judged`` tells which devices count.
-    """
-
-    whole: Span
-    owner: Owner
-    fixtures: Sequence[Window]
-    release_frames: Callable[[], None] | None
-    judged: Callable[[Device], bool] = lambda device: True
 
 
 class LeakCheck:

@@ -70,9 +70,9 @@ def override(item: pytest.Item) -> Override:
     return Override(_text(given.get("leaks")), _text(given.get("cycles")), device, _text(given.get("reason")))
 
 
-def cycles_of(item: pytest.Item, settings: Settings) -> str | None:
+def cycles_of(own: Override, settings: Settings) -> str | None:
     """What a cycle does to the test; ``None`` is the default of each device."""
-    return (item.stash.get(keys.OVERRIDE, NOTHING).cycles or settings.cycles) if settings.on else "off"
+    return (own.cycles or settings.cycles) if settings.on else "off"
 
 
 def problems_of(item: pytest.Item) -> list[str]:

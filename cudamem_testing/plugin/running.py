@@ -3,27 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import TestRecord
+from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.items import id_without_group
+from cudamem_testing.plugin.override import NOTHING
 from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Span
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
     from cudamem_testing.model.baselines import Measured
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import Window
 
 
+@dataclass(slots=True)
+class Subject:
+    """What is judged for leaks and cycles: a test's span and owner, and what wider fixtures did inside.
+
+    ``release_frames`` lets go of the frames of a test that failed. ``judged`` tells which devices count.
+    """
+
+    whole: Span
+    owner: Owner
+    fixtures: Sequence[Window]
+    release_frames: Callable[[], None] | None
+    judged: Callable[[Device], bool] = lambda device: True
+
+
 class Running:
     """Its open spans and what was found so far."""
 
-    def __init__(self, item: pytest.Item, attempt: int, whole: Span, phase: Span, budgets: Sequence[Budget]) -> None:
+    def __init__(
+        self, item: pytest.Item, attempt: int, whole: Span, phase: Span, budgets: Sequence[Budget], owner: Owner
+    ) -> None:
         self.item = item
+        self.nodeid = owner.label
         self.attempt = attempt
         self.whole = whole
         self.phase = phase
@@ -36,8 +57,10 @@ class Running:
         self.warmed_up = 0
         self.warming_up = False
         self.failure: BaseException | None = None
-        self.owner = Owner(item.nodeid)
+        self.owner = owner
         self.foreign: list[Window] = []
+        self.override = item.stash.get(keys.OVERRIDE, NOTHING)
+        self.subject = Subject(whole, owner, self.foreign, None, self.override.covers)
         self.disown: Callable[[], None] = lambda: None
 
     def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> bool:

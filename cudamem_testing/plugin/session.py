@@ -7,7 +7,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import forget_last, let_go
 from cudamem_testing.plugin.items import add_properties, harness_codes, is_foreign
-from cudamem_testing.plugin.override import NOTHING, cycles_of
+from cudamem_testing.plugin.override import cycles_of
 from cudamem_testing.plugin.ratchet import Ratchet
 from cudamem_testing.plugin.running import Running
 from cudamem_testing.plugin.settings import Settings, runs_tests
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import Window
     from cudamem_testing.plugin.cycles import CycleCheck
-    from cudamem_testing.plugin.leaks import LeakCheck, Subject
+    from cudamem_testing.plugin.leaks import LeakCheck
 
 Wrapper = Generator[None, object, object]
 OVER_BUDGET = "OVER BUDGET"
@@ -81,8 +81,8 @@ class Session:
 
     def _retained(self, running: Running) -> list[Finding]:
         """What the leak check finds at the end of a test; a test that failed already is warned, not failed again."""
-        own = running.item.stash.get(keys.OVERRIDE, NOTHING)
-        leaks, cycles = own.leaks or self.settings.leaks, cycles_of(running.item, self.settings)
+        leaks = running.override.leaks or self.settings.leaks
+        cycles = cycles_of(running.override, self.settings)
         error = running.failure
         release = None if error is None or self.config.getoption("usepdb", False) else lambda: let_go(error)
         if self.leaks is None or self.cycles is None or not self.settings.on or leaks == cycles == "off":
@@ -91,22 +91,15 @@ class Session:
             if self.cycles is not None:
                 self.cycles.drop()
             return []
-        from cudamem_testing.plugin.cycles import completed
-
-        subject = self._subject(running, release)
+        subject = running.subject
+        subject.release_frames = release
         if cycles != "off":
             self.cycles.begun(subject)
         failed = error is not None and not isinstance(error, pytest.skip.Exception)
         found = self.leaks.judge(subject, Severity.WARN if leaks == "warn" or failed else Severity.FAIL)
         collected = self.cycles.judge(cycles, failed=error is not None)
-        rest = completed(found, collected, cycles)
+        rest = self.cycles.completed(found, collected, cycles)
         return [*collected, *(one for one in rest if leaks != "off" or one.kind is Kind.CYCLE)]
-
-    def _subject(self, running: Running, release: Callable[[], None] | None = None) -> Subject:
-        from cudamem_testing.plugin.leaks import Subject
-
-        covers = running.item.stash.get(keys.OVERRIDE, NOTHING).covers
-        return Subject(running.whole, running.owner, running.foreign, release, covers)
 
     def prepare(self) -> None:
         """Put the recorders to work once torch is there; until then there is nothing to measure."""
@@ -152,14 +145,14 @@ class Session:
                 self.books.begin()
             for recorder in self.tracker.recorders:
                 recorder.wake(limited=special or bool(limits))
-            attempt = self._attempts[item.nodeid] = self._attempts.get(item.nodeid, 0) + 1
+            owner = self.owners.new(item.nodeid)
+            attempt = self._attempts[owner.label] = self._attempts.get(owner.label, 0) + 1
             whole, setup = self.tracker.open_nested("test", "setup")
-            self.running = Running(item, attempt, whole, setup, limits)
-            self.running.owner = self.owners.new(item.nodeid)
-            self.running.disown = self.owners.enter(self.running.owner)
-            self.evidence.running = self.running.owner.label
-            if self.cycles is not None and cycles_of(item, self.settings) != "off":
-                self.cycles.begin(self._subject(self.running))
+            self.running = Running(item, attempt, whole, setup, limits, owner)
+            self.running.disown = self.owners.enter(owner)
+            self.evidence.running = owner.label
+            if self.cycles is not None and cycles_of(self.running.override, self.settings) != "off":
+                self.cycles.begin(self.running.subject)
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -225,8 +218,8 @@ class Session:
             if not self.settings.on:
                 for recorder in self.tracker.recorders:
                     recorder.sleep()
-            elif self.leaks is not None and (nextitem is None or nextitem.path != item.path):
-                self.findings += self.ratchet.judged(self.books.border(item.nodeid.partition("::")[0]))
+            elif self.leaks is not None and _is_last_of_module(item, nextitem):
+                self.findings += self.ratchet.judged(self.books.border(running.nodeid.partition("::")[0]))
         if not failed:
             _fail(found)
         return result
@@ -236,6 +229,9 @@ class Session:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
+        if call.excinfo is None and call.when != "teardown":
+            self._unsaid = []
+            return report
         if self.running is not None and call.excinfo is not None and torch_api.ran_out_of_memory(call.excinfo.value):
             found = self.evidence.out_of_memory()
             self.running.findings += found
@@ -387,6 +383,11 @@ class Session:
 UNMEASURED = "not measured: see the notes of the run"
 RECORD = pytest.StashKey[TestRecord]()
 DUMPED = pytest.StashKey[int]()
+
+
+def _is_last_of_module(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Whether the next test is in another file; those of one file share its path, which is slow to compare."""
+    return nextitem is None or (nextitem.path is not item.path and nextitem.path != item.path)
 
 
 def _not_repeatable(what: str) -> Finding:

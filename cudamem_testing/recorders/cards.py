@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 from cudamem_testing.model.devices import Device
 
@@ -40,6 +41,23 @@ def other_processes(device: Device) -> int | None:
 
 def visible_names() -> tuple[str, ...]:
     """Names of the visible cards in CUDA's order; empty when NVML is not there or cannot tell which are visible."""
+    names = all_names()
+    if len(set(names)) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        return ()  # CUDA puts the fastest first, NVML does not tell which that is
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return names
+    chosen = []
+    for part in visible.split(","):
+        if not part.strip().isdecimal() or int(part) >= len(names):
+            return ()
+        chosen.append(names[int(part)])
+    return tuple(chosen)
+
+
+@cache
+def all_names() -> tuple[str, ...]:
+    """Names of the machine's cards in NVML's order, asked once: opening NVML can take a good part of a second."""
     try:
         import pynvml
     except ImportError:
@@ -48,22 +66,11 @@ def visible_names() -> tuple[str, ...]:
         pynvml.nvmlInit()
         try:
             handles = [pynvml.nvmlDeviceGetHandleByIndex(place) for place in range(pynvml.nvmlDeviceGetCount())]
-            names = [_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+            return tuple(_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
         finally:
             pynvml.nvmlShutdown()
     except (pynvml.NVMLError, OSError):
         return ()
-    if len(set(names)) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        return ()  # CUDA puts the fastest first, NVML does not tell which that is
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return tuple(names)
-    chosen = []
-    for part in visible.split(","):
-        if not part.strip().isdecimal() or int(part) >= len(names):
-            return ()
-        chosen.append(names[int(part)])
-    return tuple(chosen)
 
 
 def _text(name: str | bytes) -> str:

@@ -145,6 +145,7 @@ class NativeRecorder:
 
     def __init__(self, library: ctypes.PyDLL, has_stacks: bool) -> None:
         self._library = library
+        self._totals = ctypes.create_string_buffer(_OWNER.size)
         self.has_stacks = has_stacks
         """Whether stacks can be noted on this Python (see layout.py)."""
 
@@ -215,10 +216,9 @@ class NativeRecorder:
         Raises:
             ValueError: not from `new_owner`, nor 0.
         """
-        buffer = ctypes.create_string_buffer(_OWNER.size)
-        if not self._library.cudamem_owner_totals(owner, buffer):
+        if not self._library.cudamem_owner_totals(owner, self._totals):
             raise ValueError(f"no owner {owner}")
-        return OwnerTotals._make(_OWNER.unpack(buffer))
+        return OwnerTotals._make(_OWNER.unpack_from(self._totals))
 
     def scan(self, owner: int | None = None) -> list[BlockRecord]:
         """The live blocks of one owner, or all, by sequence. Looks at the whole table: 1 ms for 100,000 blocks."""

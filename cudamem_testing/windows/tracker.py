@@ -39,18 +39,14 @@ class Tracker:
     """Opens and closes spans; one for a test session, or for one ``Memory`` outside pytest."""
 
     def __init__(self, recorders: Sequence[Recorder] = ()) -> None:
-        self._recorders: list[Recorder] = list(recorders)
+        self.recorders = tuple(recorders)
+        """The recorders at work."""
         self._open: list[Span] = []
         self._last: list[Read] = []
 
-    @property
-    def recorders(self) -> tuple[Recorder, ...]:
-        """The recorders at work."""
-        return tuple(self._recorders)
-
     def attach(self, recorders: Sequence[Recorder]) -> None:
         """Add recorders; spans that are open now end without numbers for their devices, and say why."""
-        self._recorders += recorders
+        self.recorders += tuple(recorders)
 
     def open(self, name: str, *, exclusive: bool = False) -> Span:
         """Start a span. An exclusive one (a wider fixture's) is not counted in the spans around it."""
@@ -94,13 +90,14 @@ class Tracker:
         raise RuntimeError(f"{recorder.device} is not measured now: {recorder.incomplete}")
 
     def _boundary(self) -> list[Read]:
-        reads = [(recorder, read) for recorder in self._recorders if (read := recorder.boundary()) is not None]
-        for span in self._open:
-            if not span.still:
-                for recorder, counters in reads:
-                    level = span.levels.get(recorder)
-                    if level is not None:
-                        level.fold(counters)
+        reads: list[Read] = []
+        for recorder in self.recorders:
+            counters = recorder.boundary()
+            if counters is not None:
+                reads.append((recorder, counters))
+                for span in self._open:
+                    if not span.still and recorder in span.levels:
+                        span.levels[recorder].fold(counters)
         self._last = reads
         return reads
 

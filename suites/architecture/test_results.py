@@ -31,7 +31,7 @@ WORKING = {
     "objects.graph.Reached": "the front of a search",
     "objects.roots.Root": "holds the root object while holders are looked for",
     "objects.roots.RootValue": "holds the root object while holders are looked for",
-    "plugin.leaks.Subject": "the test that is being judged",
+    "plugin.running.Subject": "the test that is being judged",
     "recorders.capture.CpuCapture": "the raw record, with the function that names frames",
     "recorders.capture.CudaCapture": "the raw record as the allocator gives it",
     "recorders.capture.Refusal": "carries a raw record",

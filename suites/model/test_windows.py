@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cudamem_testing.model.counters import ZERO
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.windows import Window
 
@@ -24,13 +23,20 @@ def test_growth(start: int | None, peak: int | None) -> None:
 
 def test_nothing_is_known_unless_given() -> None:
     window = Window("w", CPU)
-    known = {field.name: getattr(window, field.name) for field in fields(Window)}
-    assert {name: value for name, value in known.items() if value is not None} == {
+    assert {name: value for name, value in window._asdict().items() if value is not None} == {
         "name": "w",
         "device": CPU,
         "complete": True,
         "notes": (),
     }
+
+
+def test_what_was_read_at_its_ends_does_not_count_in_comparisons() -> None:
+    window, read = Window("w", CPU, start=1), Window("w", CPU, start=1, opened=ZERO, closed=ZERO)
+    assert (window == read, window != read, hash(window) == hash(read)) == (True, False, True)
+    other = Window("w", CPU, start=1, notes=("late",))
+    assert (window == other, window != other) == (False, True)
+    assert window != tuple(window)
 
 
 def test_as_text() -> None:

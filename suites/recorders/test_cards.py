@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +20,7 @@ class NVMLError(Exception):
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """The bindings with the names in ``names``; ``calls`` counts what opens and closes the library."""
     module = SimpleNamespace(names=[H100, H100], calls=[], NVMLError=NVMLError)
     module.nvmlInit = lambda: module.calls.append("init")
@@ -30,7 +31,9 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setitem(sys.modules, "pynvml", module)  # type: ignore[arg-type]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    return module
+    cards.all_names.cache_clear()
+    yield module
+    cards.all_names.cache_clear()
 
 
 def test_all_cards(nvml: SimpleNamespace) -> None:
@@ -38,6 +41,7 @@ def test_all_cards(nvml: SimpleNamespace) -> None:
     assert nvml.calls == ["init", "shutdown"]
     assert (cards.name(Device("cuda", 1)), cards.name(Device("cuda"))) == (H100, H100)
     assert (cards.name(Device("cuda", 2)), cards.name(Device("cpu"))) == (None, None)
+    assert nvml.calls == ["init", "shutdown"]  # asked once: it is slow
 
 
 def test_old_bindings_give_bytes(nvml: SimpleNamespace) -> None:
