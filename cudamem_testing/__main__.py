@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_compare(commands.add_parser("compare", help="what changed between two reports"))
     _add_accept(commands.add_parser("accept", help="record what a report says, as the run itself would have"))
     _add_merge(commands.add_parser("merge", help="join the reports of shards, and judge them together"))
+    _add_report(commands.add_parser("report", help="print what a report says"))
     given = parser.parse_args(arguments)
     try:
         status: int = given.run(given)
@@ -48,7 +49,9 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
 
 def _add_accept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("report", type=Path, metavar="REPORT.json")
-    parser.add_argument("--baselines", action="store_true", help="only baselines")
+    parser.add_argument("--baselines", action="store_true", help="baselines (default: all that the report has)")
+    parser.add_argument("--known", action="store_true", help="known findings")
+    parser.add_argument("--known-file", type=Path, metavar="FILE", help="default: __cudamem__/known.jsonl at rootdir")
     parser.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="pytest's rootdir (default: here)")
     parser.set_defaults(run=_accept)
 
@@ -58,6 +61,13 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where the joined report goes")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table (default 10)")
     parser.set_defaults(run=_merge)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("report", type=Path, metavar="REPORT.json")
+    parser.add_argument("--markdown", action="store_true", help="findings by cause as Markdown, for a pull request")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table (default 10)")
+    parser.set_defaults(run=_report)
 
 
 def _doctor(given: argparse.Namespace) -> int:
@@ -80,12 +90,32 @@ def _compare(given: argparse.Namespace) -> int:
 
 
 def _accept(given: argparse.Namespace) -> int:
+    from cudamem_testing.baselines.known_file import PLACE, accept, name_of
     from cudamem_testing.baselines.update import update
+    from cudamem_testing.model.causes import causes
     from cudamem_testing.report.files import read_json
 
-    updated = update(given.root, read_json(given.report).tests)
-    print(updated)
-    return 1 if updated.refused else 0
+    run = read_json(given.report)
+    every = not (given.baselines or given.known)
+    refused = False
+    if given.baselines or every:
+        updated = update(given.root, run.tests)
+        refused = bool(updated.refused)
+        print(updated)
+    if given.known or every:
+        path = given.known_file or given.root / PLACE
+        print(accept(path, name_of(path, given.root), causes(run)))
+    return 1 if refused else 0
+
+
+def _report(given: argparse.Namespace) -> int:
+    from cudamem_testing.report.causes import markdown
+    from cudamem_testing.report.files import read_json
+    from cudamem_testing.report.terminal import summary_lines
+
+    run = read_json(given.report)
+    print(markdown(run) if given.markdown else "\n".join(summary_lines(run, top=given.top, width=_width())))
+    return 0
 
 
 def _merge(given: argparse.Namespace) -> int:

@@ -7,22 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cudamem_testing.baselines.known import (
-    Evidence,
-    KnownError,
-    KnownFinding,
-    Lines,
-    Update,
-    parse,
-    recorded,
-    render,
-    unseen,
-    without,
-)
+from cudamem_testing.baselines.known import Evidence, KnownError, KnownFinding, recorded, unseen, without
+from cudamem_testing.baselines.known_file import change_known
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.plugin.recorded import Said
-from cudamem_testing.show.files import change_file
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.ratchet import Ratchet
@@ -50,24 +39,6 @@ def finish(settings: Settings, ratchet: Ratchet, run: RunRecord, evidence: Evide
     except (KnownError, OSError) as error:
         return Said(said, [f"known findings were not written: {error}"])
     return Said(said, [])
-
-
-def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> str:
-    """Change a file as it is now, in one step; what came of it.
-
-    Raises:
-        KnownError: when it cannot be understood; it is then untouched.
-        OSError: when it cannot be read or written.
-    """
-    update = Update({})
-
-    def changed(content: bytes | None) -> bytes | None:
-        nonlocal update
-        update = change(parse(name, content or b""))
-        return render(update.lines) if content is not None or update.lines else None
-
-    written = change_file(path, changed)
-    return f"known findings: {update} ({name} {'was written' if written else 'is as it was'})"
 
 
 def evidence_of(

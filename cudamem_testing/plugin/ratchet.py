@@ -6,15 +6,14 @@ the controller. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cudamem_testing.baselines.known import KnownError, is_recordable, judged, noted, parse
+from cudamem_testing.baselines.known_file import name_of
 from cudamem_testing.leaks.first_use import FirstUse
 from cudamem_testing.model.findings import Finding, Severity
 
@@ -34,7 +33,7 @@ class Ratchet:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._update = "known" in settings.update
         self._audit = settings.audit
-        self.name = shown_path(settings.known, config.rootpath)
+        self.name = name_of(settings.known, config.rootpath)
         self.content = _read(config, settings)
         try:
             self.lines = parse(self.name, self.content)
@@ -63,9 +62,3 @@ def _read(config: pytest.Config, settings: Settings) -> bytes:
         return settings.known.read_bytes() if settings.on and settings.known.exists() else b""
     except OSError as error:
         raise pytest.UsageError(f"cudamem: known findings cannot be read: {error}") from None
-
-
-def shown_path(path: Path, root: Path) -> str:
-    """The path as messages show it, the same in every process: relative to rootdir if it lies there."""
-    text = os.path.relpath(path, root) if path.is_relative_to(root) else str(path)
-    return text.replace("\\", "/")
