@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cudamem_testing.leaks.ledger import Ledger
 from cudamem_testing.model.blocks import Block
@@ -31,6 +32,9 @@ from cudamem_testing.snapshots.replay import Replay, moment_before_last, replay
 from cudamem_testing.snapshots.text import Source, live_section
 from cudamem_testing.windows.tracker import Tracker
 
+if TYPE_CHECKING:
+    from cudamem_testing.trace.profile import MemoryProfile
+
 NOT_KEPT = "live at the peak: not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
 BEFORE = "this test, before the window"
 WIDTH = 100
@@ -45,6 +49,8 @@ class Evidence:
         self._owners = owners
         self.ledger = Ledger()
         self.running: str | None = None
+        self.profiles: list[MemoryProfile] = []
+        """Those that the running test made."""
 
     def explainer(self) -> Explainer:
         """Explains limits that broke at one moment."""
@@ -59,6 +65,13 @@ class Evidence:
     def recording(self, capture: Capture) -> Recording:
         """A capture with the project's lines and the names of the tests that own its blocks."""
         return self.ledger.named(recording_of(capture, self.locator, self._owners))
+
+    def purposes(self, window: Window) -> tuple[str, ...]:
+        """What the window's peak was for, where the test recorded a profile around it."""
+        try:
+            return next(filter(None, (profile.explain(window) for profile in self.profiles)), ())
+        except Exception as error:
+            return (_failed(error),)
 
     def out_of_memory(self) -> list[Finding]:
         """A finding for each device on which the running test met an out-of-memory error."""
@@ -142,7 +155,8 @@ class Explainer:
         if metric == "retained":
             return lines(new_since(replayed, start, source))
         used = (str(fragmentation(replayed.recording)),) if metric == "reserved" else ()
-        return lines(at_peak(replayed, window, start, self._evidence.running, source), *used)
+        live = lines(at_peak(replayed, window, start, self._evidence.running, source), *used)
+        return (*live, *self._evidence.purposes(window))
 
 
 def first_moment(recording: Recording, window: Window) -> int:

@@ -61,11 +61,24 @@ def reference_cycles(request: pytest.FixtureRequest) -> Callable[[], ReferenceCy
 
 
 @pytest.fixture
-def memory_profile() -> Callable[..., MemoryProfile]:
-    """Record a call, or a block, and analyse it: which operator reads, writes, makes and frees which tensor."""
-    from cudamem_testing.trace.profile import memory_profile
+def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., MemoryProfile]]:
+    """Record a call, or a block, and analyse it: data flow, categories, timeline and peak of its tensors."""
+    from cudamem_testing.plugin import keys
+    from cudamem_testing.trace.profile import MemoryProfile
 
-    return memory_profile
+    session = request.config.stash.get(keys.SESSION, None)
+    tracker, made = None, []
+    if session is not None and session.running is not None:
+        session.prepare()
+        tracker, made = session.tracker, session.evidence.profiles
+
+    def record(function: Callable[..., object] | None = None, /, *args: object, **kwargs: object) -> MemoryProfile:
+        profile = MemoryProfile(tracker=tracker, root=str(request.config.rootpath))
+        made.append(profile)
+        return profile if function is None else profile(function, *args, **kwargs)
+
+    yield record
+    made.clear()
 
 
 @pytest.fixture

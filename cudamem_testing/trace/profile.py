@@ -26,6 +26,7 @@ from types import FunctionType, TracebackType
 from typing import Any
 
 from cudamem_testing.guards import collect_garbage, restore_python_profiler
+from cudamem_testing.model.windows import Window
 from cudamem_testing.torch_api import (
     disable_profiler,
     event_tree,
@@ -43,6 +44,7 @@ from cudamem_testing.trace.peak import Peak, find_peak
 from cudamem_testing.trace.reader import read_events
 from cudamem_testing.trace.records import Trace
 from cudamem_testing.trace.timeline import Timeline, timeline
+from cudamem_testing.windows.memory import OverBudget
 from cudamem_testing.windows.tracker import Tracker
 
 _FLAGS = ("record_shapes", "profile_memory", "with_stack")
@@ -141,6 +143,8 @@ class MemoryProfile(Expectations):
                 self._restore_python_profiler()
         # At once: as long as the profiler's result lives it may hold tensors.
         self._trace = with_results(read_events(event_tree(finished_results(profiler))), self._addresses)
+        if isinstance(error, OverBudget):
+            self._add_purposes(error)
 
     def name(self, **tensors: object) -> None:
         """Name tensors that live when the recording ends; containers and modules name what they hold.
@@ -213,6 +217,22 @@ class MemoryProfile(Expectations):
             ValueError: when nothing happened on the device.
         """
         return find_peak(self.timeline(), device, self._root)
+
+    def explain(self, window: Window) -> tuple[str, ...]:
+        """What a window's peak was for, if it was reached while this was recorded; else no lines."""
+        if self._trace is None:
+            return ()
+        measured = self._measurement.results if self._measurement is not None else ()
+        here = any(one.device == str(window.device) and one.peak == window.peak for one in measured)
+        return self.peak(str(window.device)).category_lines() if here else ()
+
+    def _add_purposes(self, error: OverBudget) -> None:
+        """A budget inside the recording was broken: say what the memory was for. Before Python 3.11 nobody hears it."""
+        devices = {str(one.device): None for one in error.findings if (one.cause or "").startswith("budget peak")}
+        add_note = getattr(error, "add_note", None)
+        if add_note is not None:
+            for device in devices:
+                add_note("\n".join(self.peak(device).category_lines()))
 
     def _end_mark(self) -> None:
         mark, self._mark = self._mark, None

@@ -243,6 +243,8 @@ class Trace:
     storages: tuple[Storage, ...]
     regions: tuple[Region, ...] = ()
     """By thread, then by start."""
+    main: int = 0
+    """The first thread that opened a region: the program's own; 0 when none did."""
     threads: tuple[int, ...] = ()
     """The thread ids of the system, by our number."""
     missing: tuple[str, ...] = ()
@@ -263,11 +265,11 @@ class Trace:
     def regions_at(self, time: int, thread: int) -> tuple[Region, ...]:
         """The regions that were open at a time, from the outside in.
 
-        A thread without regions of its own works for the first one: autograd's threads do what ``backward()`` asks.
+        A thread without regions of its own works for the main one: autograd's threads do what ``backward()`` asks.
         """
         place = bisect_right(self.regions, (thread, time), key=_region_order) - 1
-        if thread and (place < 0 or self.regions[place].thread != thread):
-            thread = 0
+        if thread != self.main and (place < 0 or self.regions[place].thread != thread):
+            thread = self.main
             place = bisect_right(self.regions, (thread, time), key=_region_order) - 1
         found = []
         while place >= 0 and self.regions[place].thread == thread:

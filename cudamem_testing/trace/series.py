@@ -46,7 +46,7 @@ class Series:
     """By category: bytes at each time."""
     totals: array[int]
     spans: tuple[Span, ...] = ()
-    """Annotations of the first thread, in order of their starts."""
+    """Annotations of the main thread, in order of their starts."""
 
     @property
     def peak(self) -> int:
@@ -135,16 +135,20 @@ def _spans(trace: Trace, start: int) -> Iterator[Span]:
     depths: list[int] = []
     for region in trace.regions:
         depths.append(0 if region.parent < 0 else depths[region.parent] + 1)
-        if region.thread == 0:
+        if region.thread == trace.main:
             yield Span(region_name(region.name), region.start - start, region.end - start, depths[-1])
 
 
 def module_spans(timeline: Timeline, depth: int = 1) -> Iterable[Span]:
-    """The calls of modules, ``depth`` levels of them, by the names of their classes."""
+    """The calls of modules on the thread of the first one, ``depth`` levels of them, by the names of their classes."""
     start = timeline.start
     ends: list[int] = []
+    main: int | None = None
     for event in timeline.categories.flow.trace.events:
-        if not isinstance(event, PythonCall) or event.owner is None or event.owner.is_optimizer or event.thread:
+        if not isinstance(event, PythonCall) or event.owner is None or event.owner.is_optimizer:
+            continue
+        main = event.thread if main is None else main
+        if event.thread != main:
             continue
         while ends and ends[-1] <= event.start:
             ends.pop()
