@@ -1,0 +1,80 @@
+"""``python -m suites.benchmarks.spread [--runs 20] [paths]``: how far the numbers of each test spread between runs.
+
+Every run takes the tests in another order; every second one spreads them over two workers of pytest-xdist. What is
+reported is the spread of the peak of requested bytes above start, in bytes, of the tests that passed in every run and
+allocated something. Hypothesis draws the same examples in each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from cudamem_testing.model.baselines import Measured, fold
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.report.files import read_json
+
+ROOT = Path(__file__).parents[2]
+PATHS = ("suites/tour", "suites/windows", "suites/snapshots", "suites/objects", "suites/cycles/test_collect.py")
+SEED = "CUDAMEM_SPREAD_SEED"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """As a plugin of the runs: the order of the seed, the same in every worker."""
+    items.sort(key=lambda item: item.nodeid)
+    random.Random(os.environ[SEED]).shuffle(items)
+
+
+def measure(number: int, paths: Sequence[str], device: str) -> dict[str, tuple[Measured, ...]]:
+    """One run: what every test took that passed."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "not subprocess", "-p", "no:cacheprovider"]
+        command += ["-p", "suites.benchmarks.spread", "--hypothesis-seed=1", "-o", "addopts=--import-mode=importlib"]
+        command += ["--cudamem", f"--cudamem-device={device}", "--cudamem-leaks=off", "--cudamem-cycles=off"]
+        command += ["--cudamem-baseline=off", f"--cudamem-json={report}", *(["-n", "2"] if number % 2 else []), *paths]
+        environ = {**os.environ, SEED: str(number), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+        print(f"run {number}: {done.stdout.strip().splitlines()[-1]}", flush=True)
+        return {test.nodeid: test.measured for test in read_json(report).tests if test.outcome == "passed"}
+
+
+def spreads(runs: Sequence[Mapping[str, tuple[Measured, ...]]]) -> dict[str, int]:
+    """The spread of every test that is in all runs and allocated something, in bytes."""
+    found: dict[str, int] = {}
+    for test in runs[0]:
+        if all(test in run for run in runs):
+            folded = fold([run[test] for run in runs])
+            ends = [one.values["requested"] for one in folded if not one.idle and "requested" in one.values]
+            if ends:
+                found[test] = max(end.high - end.low for end in ends)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, and print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m suites.benchmarks.spread", description=__doc__)
+    parser.add_argument("paths", nargs="*", default=list(PATHS))
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args(arguments)
+    found = spreads([measure(number, given.paths, given.device) for number in range(given.runs)])
+    exact = sum(1 for spread in found.values() if not spread)
+    share = exact / max(1, len(found))
+    print(f"{len(found)} tests that allocate, {given.runs} runs: spread of 0 bytes for {exact} ({share:.1%})")
+    for test, spread in sorted(found.items(), key=lambda pair: -pair[1]):
+        if spread:
+            print(f"  {format_size(spread):>10}  {test}")
+    return 0 if share >= 0.95 else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

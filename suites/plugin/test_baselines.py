@@ -1,0 +1,419 @@
+"""Baselines in a run: recorded, compared, missing, of other environments, dropped."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+
+import pytest
+import torch
+
+from suites.plugin.inner import KIB
+
+VERSION = ".".join(torch.__version__.split(".")[:2])
+HERE = f"{platform.machine()}, 1 thread, torch {VERSION}"
+FILE = "__cudamem__/test_it.json"
+UPDATE = "--cudamem-update=baselines"
+TEST = """
+    import os
+    import pytest, torch
+
+    MORE = int(os.environ.get("MORE", "0"))
+
+    def helper(kib):
+        return torch.empty(kib * 256)
+
+    @pytest.mark.memory_baseline
+    def test_peak():
+        helper(1024), torch.empty(256)
+        first = helper(1024 + MORE)
+        second = torch.empty(1024 * 256)
+
+    @pytest.mark.memory_baseline(tolerance="10%|1", metrics=("allocations", "peak"))
+    @pytest.mark.parametrize("name", ["a::b/c", "ü"])
+    def test_counts(name):
+        for _ in range(10 + (MORE != 0)):
+            helper(2)
+        if MORE > 2000:
+            helper(2)
+
+    @pytest.mark.memory_baseline(tolerance=0, metrics="retained")
+    def test_keeps():
+        test_keeps.kept = helper(64 + max(0, MORE))
+
+    @pytest.mark.memory_baseline
+    def test_nothing(): pass
+
+    def test_unmarked():
+        helper(1024 + MORE)
+
+    def test_unmarked_nothing(): pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def entries(pytester, file=FILE):
+    """The entries of a file by test, without the environment."""
+    data = json.loads((pytester.path / file).read_text(encoding="utf-8"))
+    found = {entry.pop("test"): entry for entry in data["entries"][:-1]}
+    for entry in found.values():
+        assert (entry.pop("environment"), entry.pop("device")) == (HERE, "cpu")
+    return found
+
+
+def run(run_inner, monkeypatch, more, *arguments, files=None):
+    """A run in which each test takes so many KiB more."""
+    monkeypatch.setenv("MORE", str(more))
+    return run_inner({} if files is None else files, "--no-header", "-rA", *arguments)
+
+
+PEAK = {"requested": 2048 * KIB, "top": [["test_it.py::helper", 1024 * KIB], ["test_it.py::test_peak", 1024 * KIB]]}
+COUNTS = {"peak": 2 * KIB, "allocations": 10, "top": [["test_it.py::helper", 2 * KIB]]}
+MARKED = {
+    "test_peak": PEAK,
+    "test_counts[a::b/c]": COUNTS,
+    "test_counts[\\xfc]": COUNTS,
+    "test_keeps": {"retained": 64 * KIB, "top": [["test_it.py::helper", 64 * KIB]]},
+    "test_nothing": {"requested": 0, "top": []},
+}
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_marked_tests_are_recorded_and_compared(run_inner, pytester, monkeypatch):
+    inner = run(run_inner, monkeypatch, 0, files=TEST)
+    assert inner.last == "7 passed"
+    assert "note: 5 tests without a baseline (--cudamem-update=baselines records it)" in inner.summary
+    assert not (pytester.path / "__cudamem__").exists()
+
+    inner = run(run_inner, monkeypatch, 0, UPDATE)
+    assert inner.last == "7 passed"
+    assert [line for line in inner.summary if line.startswith("note")] == [
+        "note: 5 baselines: 5 new",
+        f"note: written: {FILE}",
+    ]
+    assert entries(pytester) == MARKED
+    before = (pytester.path / FILE).read_bytes()
+
+    inner = run(run_inner, monkeypatch, 0)
+    assert inner.last == "7 passed"
+    assert not [line for line in inner.summary if line.startswith("note")]
+    assert all(not test.findings for test in inner.run.tests)
+
+    inner = run(run_inner, monkeypatch, 1500)
+    assert inner.last == "1 failed, 6 passed, 1 error"
+    assert inner.section("test_peak") == [
+        (
+            "cudamem: requested 3.5 MiB above start is 1.5 MiB (+73.2%) above its baseline of 2.0 MiB, 64.0 KiB "
+            "allowed (cpu)"
+        ),
+        "live at the peak, places that grew:",
+        "   +1.5 MiB  1.0 MiB -> 2.5 MiB  test_it.py:7 in helper",
+    ]
+    assert inner.section("ERROR at teardown of test_keeps") == [
+        "cudamem: retained 1.5 MiB is 1.5 MiB (+2343.8%) above its baseline of 64.0 KiB, 0 B allowed (cpu)",
+        "still live:",
+        "   +1.5 MiB  new -> 1.5 MiB  test_it.py:7 in helper",
+    ]
+    (finding,) = inner.test("test_peak").findings
+    assert (finding.kind.value, finding.verdict.value, finding.severity.value) == ("baseline", "over budget", "fail")
+    assert (finding.bytes, finding.allocated, finding.cause) == (
+        1500 * KIB,
+        "test_it.py:7 in helper",
+        "baseline requested",
+    )
+    assert any(line.startswith("BASELINE test_it.py::test_peak - ") for line in inner.lines)
+    assert any(line.startswith("test_it.py B...B...  ") for line in inner.lines)
+    assert (pytester.path / FILE).read_bytes() == before
+
+    inner = run(run_inner, monkeypatch, 2500, "-k", "counts")
+    assert inner.section("test_counts[a::b/c]") == [
+        "cudamem: allocations 12 is 2 (+20.0%) above its baseline of 10, 1 allowed (cpu)",
+        "allocations of this run, by line:",
+        "   12  test_it.py:7 in helper",
+    ]
+
+    inner = run(run_inner, monkeypatch, -200)
+    assert inner.last == "7 passed"
+    assert inner.run.notes == ("1 test improved beyond the tolerance: --cudamem-update=baselines keeps it so",)
+    (finding,) = inner.test("test_peak").findings
+    assert (finding.verdict.value, finding.severity.value, finding.bytes) == ("improved", "note", 200 * KIB)
+
+    inner = run(run_inner, monkeypatch, -200, UPDATE)
+    assert "note: 5 baselines: 2 more, 1 less, 2 the same" in inner.summary
+    inner = run(run_inner, monkeypatch, 0, "-k", "peak")
+    assert inner.outcomes == {"test_peak": "failed"}
+
+
+def test_under_cudamem_every_test_can_have_a_baseline(run_inner, pytester, monkeypatch):
+    run(run_inner, monkeypatch, 0, "--cudamem", UPDATE, "-k", "unmarked", files=TEST)
+    assert entries(pytester) == {
+        "test_unmarked": {"requested": 1024 * KIB, "top": [["test_it.py::helper", 1024 * KIB]]}
+    }
+    assert run(run_inner, monkeypatch, 500, "-k", "unmarked").last == "2 passed, 5 deselected"
+    inner = run(run_inner, monkeypatch, 500, "--cudamem", "-k", "unmarked")
+    assert inner.outcomes == {"test_unmarked": "failed", "test_unmarked_nothing": "passed"}
+    assert run(run_inner, monkeypatch, 500, "--cudamem", "--cudamem-baseline=off", "-k", "unmarked").status == 0
+    inner = run(run_inner, monkeypatch, 0, "--no-cudamem", UPDATE)
+    assert "cudamem: off (--no-cudamem): 5 tests have a memory marker that was not enforced" in inner.lines
+    assert [*entries(pytester)] == ["test_unmarked"]
+
+
+def test_required(run_inner, monkeypatch):
+    inner = run(
+        run_inner, monkeypatch, 0, "--cudamem", "--cudamem-baseline=require", "-k", "nothing or unmarked", files=TEST
+    )
+    assert inner.outcomes == {"test_nothing": "failed", "test_unmarked": "failed", "test_unmarked_nothing": "passed"}
+    assert inner.section("test_unmarked") == [
+        f"cudamem: no baseline on cpu ({HERE}): --cudamem-update=baselines records one"
+    ]
+    assert run(run_inner, monkeypatch, 0, "--cudamem", UPDATE, "-k", "nothing or unmarked").status == 0
+    inner = run(run_inner, monkeypatch, 0, "--cudamem", "--cudamem-baseline=require", "-k", "nothing or unmarked")
+    assert inner.status == 0
+
+
+SMALL = """
+    import pytest, torch
+
+    @pytest.mark.memory_baseline
+    def test_a(): torch.empty(256 * 1024)
+
+    @pytest.mark.memory_baseline
+    def test_b(): torch.empty(256 * 1024)
+"""
+
+
+def test_other_environments_are_kept_and_named_once(run_inner, pytester):
+    run_inner(SMALL, UPDATE)
+    path = pytester.path / FILE
+    path.write_text(path.read_text().replace(f"torch {VERSION}", "torch 2.1"), encoding="utf-8")
+    inner = run_inner({})
+    assert inner.last == "2 passed"
+    line = f"2 baselines not compared: torch 2.1 to {VERSION} (--cudamem-update=baselines"
+    assert [one for one in inner.summary if one.startswith("note")] == [f"note: {line}"]
+    old = path.read_text().splitlines()[1:3]
+    assert run_inner({}, "--cudamem-baseline=require").last == "2 failed"
+    run_inner({}, UPDATE)
+    lines = path.read_text().splitlines()
+    assert len(lines) == 6
+    assert {*old} < {*lines}
+    assert run_inner({}, "--cudamem-baseline=require").last == "2 passed"
+
+
+def test_tests_that_are_gone_are_named_and_pruned_after_a_whole_run_only(run_inner, pytester):
+    files = {"test_it.py": SMALL, "test_other.py": SMALL, "test_gone.py": SMALL}
+    run_inner(files, UPDATE)
+    (pytester.path / "test_gone.py").unlink()
+    renamed = {"test_it.py": SMALL.replace("def test_b", "def test_c")}
+    assert run_inner(renamed).run.notes == (
+        "1 test without a baseline (--cudamem-update=baselines records it)",
+        (
+            "3 baselines belong to tests that are no longer there: test_it.py::test_b, test_gone.py::test_a, "
+            "test_gone.py::test_b (--cudamem-prune drops them)"
+        ),
+    )
+    for part in (["-k", "test_"], ["test_it.py::test_a"], ["-x", "-k", "a"], ["--deselect=test_it.py::test_c"]):
+        inner = run_inner({}, "--cudamem-prune", *part)
+        assert inner.status == 0
+        assert "dropped" not in inner.out
+    assert "test_b" in entries(pytester)
+    inner = run_inner({}, "--cudamem-prune", "test_it.py")
+    assert "note: 3 baselines of tests that are no longer there dropped" in inner.summary
+    assert [*entries(pytester)] == ["test_a"]
+    assert [*entries(pytester, "__cudamem__/test_other.json")] == ["test_a", "test_b"]
+    assert not (pytester.path / "__cudamem__/test_gone.json").exists()
+    assert "no longer there" not in run_inner({}).out
+
+
+def test_a_broken_file_is_an_error_and_stays(run_inner, pytester):
+    run_inner(SMALL, UPDATE)
+    path = pytester.path / FILE
+    path.write_text(path.read_text().replace('"test_b"', "<<<"), encoding="utf-8")
+    before = path.read_bytes()
+    inner = run_inner({})
+    assert (inner.last, inner.status) == ("2 passed", 1)
+    assert inner.run.notes == (f"baselines not compared: {FILE}:3: is no JSON: Expecting value (column 10)",)
+    inner = run_inner({}, UPDATE)
+    assert inner.status == 1
+    assert f"not written: {FILE}:3: is no JSON: Expecting value (column 10)" in inner.run.notes
+    assert path.read_bytes() == before
+
+
+def test_only_what_passes_is_recorded(run_inner, pytester):
+    file = """
+        import pytest, torch
+        pytestmark = pytest.mark.memory_baseline
+
+        def test_passes(): torch.empty(256)
+
+        def test_fails():
+            torch.empty(256)
+            assert 1 == 2
+
+        def test_skips():
+            pytest.skip()
+
+        @pytest.mark.xfail
+        def test_xfails():
+            torch.empty(256)
+            assert 1 == 2
+
+        @pytest.mark.memory_budget(peak=0)
+        def test_over(): torch.empty(256)
+
+        @pytest.fixture
+        def bad():
+            raise ValueError
+
+        def test_error(bad): pass
+    """
+    run_inner(file, UPDATE)
+    assert [*entries(pytester)] == ["test_over", "test_passes"]  # a budget that is over is no reason to forget it
+
+
+def test_warmup(run_inner, pytester):
+    file = """
+        import pytest, torch
+        cold = {}
+
+        @pytest.mark.memory_baseline(warmup=1, metrics=("requested", "allocations"))
+        def test_warm():
+            if not cold:
+                cold["cache"] = torch.empty(1024 * 256)
+            torch.empty(256)
+    """
+    run_inner(file, UPDATE)
+    assert entries(pytester) == {
+        "test_warm": {"requested": KIB, "allocations": 1, "top": [["test_it.py::test_warm", KIB]]}
+    }
+
+
+def test_wrong_markers_stop_the_run_together(run_inner):
+    file = """
+        import pytest
+
+        @pytest.mark.memory_baseline("5%")
+        def test_a(): pass
+
+        @pytest.mark.memory_baseline(tolerance="x", metrics=("speed",))
+        def test_b(): pass
+
+        @pytest.mark.memory_baseline(limit=5)
+        def test_c(): pass
+
+        @pytest.mark.memory_baseline(warmup=1)
+        async def test_d(): pass
+    """
+    inner = run_inner(file)
+    assert inner.status == 4
+    assert inner.err.strip().splitlines() == [
+        "ERROR: cudamem: test_it.py::test_a: memory_baseline takes keyword arguments only, such as tolerance='5%'",
+        (
+            "cudamem: test_it.py::test_b: memory_baseline tolerance 'x' has the part 'x': write a share such as 5%, a "
+            "size such as 10MiB, or both with | between them"
+        ),
+        (
+            "cudamem: test_it.py::test_b: memory_baseline metrics 'speed' is not known: write of requested, peak, "
+            "reserved, retained, allocations, segments, retries"
+        ),
+        "cudamem: test_it.py::test_c: memory_baseline has no argument limit: it takes metrics, tolerance, warmup",
+        ("cudamem: test_it.py::test_d: memory_baseline warmup is not possible: an async test is run by its own plugin"),
+    ]
+
+
+def test_the_nearest_marker_counts(run_inner, pytester):
+    file = """
+        import pytest, torch
+        pytestmark = pytest.mark.memory_baseline(metrics="peak")
+
+        @pytest.mark.memory_baseline(metrics="allocations")
+        class TestIt:
+            @pytest.mark.parametrize("x", [1, pytest.param(2, marks=pytest.mark.memory_baseline(metrics="retries"))])
+            @pytest.mark.memory_baseline(metrics="requested")
+            def test_a(self, x): pass
+
+            def test_b(self): pass
+
+        def test_c(): pass
+    """
+    run_inner(file, UPDATE)
+    assert {test: sorted(entry) for test, entry in entries(pytester).items()} == {
+        "TestIt::test_a[1]": ["requested", "top"],
+        "TestIt::test_a[2]": ["retries", "top"],
+        "TestIt::test_b": ["allocations", "top"],
+        "test_c": ["peak", "top"],
+    }
+
+
+REPEATED = """
+    import itertools
+    import pytest, torch
+
+    numbers = itertools.count(1)
+    pytestmark = pytest.mark.memory_baseline
+
+    @pytest.fixture
+    def given():
+        yield next(numbers)
+
+    def test_varies(given):
+        torch.empty((3 - given % 3) * 256 * 256)
+
+    class TestState:
+        def test_has_an_instance_of_its_own(self, given):
+            assert not hasattr(self, "seen")
+            self.seen = given
+
+    def test_fails_in_its_second_run(given):
+        assert given % 5
+
+    def test_skips(given):
+        pytest.skip("always")
+"""
+
+
+def test_repeats_learn_the_spread(run_inner, pytester):
+    inner = run_inner(REPEATED, UPDATE, "--cudamem-repeat=4", "--cudamem-json=report.json")
+    assert inner.last == "1 failed, 2 passed, 1 skipped"
+    assert entries(pytester) == {
+        "TestState::test_has_an_instance_of_its_own": {"requested": 0, "top": []},
+        "test_varies": {"requested": [256 * KIB, 768 * KIB], "top": [["test_it.py::test_varies", 768 * KIB]]},
+    }
+    records = {test.nodeid.rpartition("::")[2]: test for test in inner.run.tests}
+    assert len(inner.run.tests) == 4
+    assert (records["test_varies"].attempt, records["test_varies"].notes) == (1, ("run 4 times",))
+    assert records["test_fails_in_its_second_run"].measured == ()
+    assert "E       assert (10 % 5)" in inner.out
+    for _ in range(3):  # whichever number comes first
+        assert run_inner({}, "-k", "varies").last == "1 passed, 3 deselected"
+
+
+def test_a_repeated_test_is_compared_each_time(run_inner):
+    run_inner(REPEATED, UPDATE, "-k", "varies")
+    inner = run_inner({}, "--cudamem-repeat=4", "-k", "varies")
+    assert inner.last == "1 failed, 3 deselected"  # 512 KiB were recorded; the runs take 256 (an improvement) and 768
+    assert [record.attempt for record in inner.run.tests] == [1]
+    assert inner.section("test_varies")[-1] == "   +256.0 KiB  512.0 KiB -> 768.0 KiB  test_it.py:12 in test_varies"
+
+
+@pytest.mark.subprocess
+def test_under_xdist_the_controller_alone_writes(run_outer, pytester):
+    files = {f"test_{name}.py": SMALL for name in "abc"}
+    inner = run_outer(files, "-n2", UPDATE, "--cudamem-repeat=2", plugins=["xdist.plugin"])
+    assert inner.last == "6 passed"
+    assert "note: 6 baselines: 6 new" in inner.summary
+    written = {name: (pytester.path / f"__cudamem__/test_{name}.json").read_text() for name in "abc"}
+    assert all(text.count('"requested": 1048576') == 2 for text in written.values())
+    bigger = {"test_a.py": SMALL.replace("def test_a(): torch.empty(256 * 1024)", "def test_a(): torch.empty(2 ** 19)")}
+    bigger["test_b.py"] = SMALL.replace("test_b", "test_d")
+    inner = run_outer(bigger, "-n2", "--cudamem-prune", plugins=["xdist.plugin"])
+    assert inner.last == "1 failed, 5 passed"
+    assert "   +1.0 MiB  1.0 MiB -> 2.0 MiB  test_a.py:4 in test_a" in inner.lines
+    assert "note: 1 baseline of tests that are no longer there dropped" in inner.summary
+    assert (pytester.path / "__cudamem__/test_a.json").read_text() == written["a"]
+    assert '"test": "test_b"' not in (pytester.path / "__cudamem__/test_b.json").read_text()
+    assert sorted(os.listdir(pytester.path / "__cudamem__")) == ["test_a.json", "test_b.json", "test_c.json"]
