@@ -121,7 +121,7 @@ def compare_runs(
         pairs = [*_pairs(old[test], measured)]
         reasons = dict.fromkeys(difference(one.environment, other.environment) for one, other in pairs)
         reasons.pop("", None)
-        elsewhere.update(reasons)
+        elsewhere.update([*reasons])
         same = [(one, other) for one, other in pairs if across or one.environment == other.environment]
         compared += bool(same)
         for one, other in same:

@@ -1,0 +1,210 @@
+"""Two reports against each other, shards as one report, and the commands that do so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cudamem_testing.__main__ import main
+from cudamem_testing.model.baselines import Measured, Place
+from cudamem_testing.model.changes import Change, Spread, Tolerance
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.records import Environment, RunRecord, TestRecord
+from cudamem_testing.model.windows import Window
+from cudamem_testing.report.compare import Compared, Row, compare_runs
+from cudamem_testing.report.files import read_json, write_json
+from cudamem_testing.report.merge import fails, merge_runs
+
+KIB, MIB = 2**10, 2**20
+CPU = Device("cpu")
+HERE, OLD = "x86_64, 1 thread, torch 2.13", "x86_64, 1 thread, torch 2.11"
+
+
+def record(
+    name: str, requested: int, allocations: int = 1, environment: str = HERE, outcome: str = "passed"
+) -> TestRecord:
+    values = {"requested": Spread.of(requested), "allocations": Spread.of(allocations)}
+    return TestRecord(
+        f"tests/test_x.py::{name}",
+        outcome,
+        windows=(Window("call", CPU, 0, requested, 0),),
+        measured=(Measured(CPU, environment, values, (Place("a.py::f", requested),), ("requested",)),),
+    )
+
+
+def run(*records: TestRecord, torch: str = "2.13.0", notes: tuple[str, ...] = ()) -> RunRecord:
+    return RunRecord(Environment(("cpu",), torch, "cpu"), records, notes=notes)
+
+
+BEFORE = run(
+    record("test_same", MIB),
+    record("test_more", 100 * MIB, 10),
+    record("test_less", 5 * MIB),
+    record("test_little", MIB),
+    record("test_gone", 1),
+    record("test_old", MIB, environment=OLD),
+    record("test_old_too", MIB, environment=OLD),
+)
+AFTER = run(
+    record("test_same", MIB),
+    record("test_more", 112 * MIB, 12),
+    record("test_less", 3 * MIB),
+    record("test_little", MIB + KIB, 1),
+    record("test_new", 1),
+    record("test_old", 3 * MIB),
+    record("test_old_too", MIB),
+    TestRecord("tests/test_x.py::test_failed", "failed"),
+)
+
+
+def test_what_changed() -> None:
+    conditions = {"requested": Tolerance.parse("5%|10MiB"), "allocations": None}
+    compared = compare_runs(BEFORE, AFTER, conditions)
+
+    def row(test: str, metric: str, before: int, after: int, slack: int = 0, broken: bool = False) -> Row:
+        return Row(f"tests/test_x.py::{test}", CPU, Change(metric, Spread.of(before), Spread.of(after), slack), broken)
+
+    assert compared == Compared(
+        (
+            row("test_more", "requested", 100 * MIB, 112 * MIB, 10 * MIB, True),
+            row("test_less", "requested", 5 * MIB, 3 * MIB, 10 * MIB),
+            row("test_little", "requested", MIB, MIB + KIB, 10 * MIB),
+            row("test_more", "allocations", 10, 12),
+        ),
+        4,
+        1,
+        1,
+        {"torch 2.11 to 2.13": 2},
+        False,
+    )
+    assert compared.text().splitlines() == [
+        "metric          before      after     change   share  device        test",
+        "requested    100.0 MiB  112.0 MiB  +12.0 MiB  +12.0%  cpu     FAIL  tests/test_x.py::test_more",
+        "requested      5.0 MiB    3.0 MiB   -2.0 MiB  -40.0%  cpu           tests/test_x.py::test_less",
+        "requested      1.0 MiB    1.0 MiB   +1.0 KiB   +0.1%  cpu           tests/test_x.py::test_little",
+        "allocations         10         12         +2  +20.0%  cpu           tests/test_x.py::test_more",
+        "3 tests changed of 4 compared",
+        "1 test only in the first report",
+        "1 test only in the second report",
+        "2 tests not compared: torch 2.11 to 2.13 (--across-env compares them)",
+        "1 change beyond what is allowed",
+    ]
+    assert str(compared) == compared.text()
+    assert str(compared.rows[0]) == "requested 100.0 MiB 112.0 MiB +12.0 MiB +12.0% cpu FAIL tests/test_x.py::test_more"
+    assert compared.markdown(1).splitlines() == [
+        "| metric | before | after | change | share | device |  | test |",
+        "| --- | ---: | ---: | ---: | ---: | --- | --- | --- |",
+        "| requested | 100.0 MiB | 112.0 MiB | +12.0 MiB | +12.0% | cpu | FAIL | tests/test_x.py::test_more |",
+        "",
+        "- 3 tests changed of 4 compared",
+        "- 1 test only in the first report",
+        "- 1 test only in the second report",
+        "- 2 tests not compared: torch 2.11 to 2.13 (--across-env compares them)",
+        "- 1 change beyond what is allowed",
+    ]
+
+
+def test_across_environments() -> None:
+    compared = compare_runs(BEFORE, AFTER, {"requested": None}, across=True)
+    assert [row.test for row in compared.rows][:2] == ["tests/test_x.py::test_more", "tests/test_x.py::test_less"]
+    assert compared.rows[2].test == "tests/test_x.py::test_old"
+    assert compared.lines == [
+        "4 tests changed of 6 compared",
+        "1 test only in the first report",
+        "1 test only in the second report",
+        "2 tests compared across: torch 2.11 to 2.13",
+    ]
+
+
+def test_the_same_environment_is_preferred() -> None:
+    both = TestRecord("t.py::a", measured=(*record("a", 5, environment=OLD).measured, *record("a", 7).measured))
+    other = TestRecord("t.py::a", measured=record("a", 8).measured)
+    (row,) = compare_runs(run(both), run(other), {"requested": None}, across=True).rows
+    assert (row.change.before, row.change.after) == (Spread(7, 7), Spread(8, 8))
+
+
+def test_equal_reports() -> None:
+    compared = compare_runs(AFTER, AFTER, {"requested": Tolerance.parse("0")})
+    assert compared.text() == compared.markdown().removeprefix("- ") == "0 tests changed of 7 compared"
+    assert compared.broken == ()
+
+
+def test_shards_as_one_run() -> None:
+    fault = Finding(Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, "of the run")
+    first = run(record("test_a", MIB), record("test_b", MIB), notes=("one", "both"))
+    second = run(record("test_b", 2 * MIB), record("test_c", MIB), notes=("both",), torch="2.11.0")
+    merged = merge_runs([first, second])
+    assert merged == RunRecord(
+        Environment(("cpu",), "2.13.0", "cpu"),
+        (*first.tests, *second.tests),
+        notes=(
+            "one",
+            "both",
+            "the reports are of different versions of torch: 2.13.0, 2.11.0",
+            "1 test in more than one report",
+            "took different amounts in different reports: tests/test_x.py::test_b",
+        ),
+    )
+    assert merge_runs([first]) == first
+    assert not fails(merged)
+    assert fails(run(record("test_a", 1, outcome="failed")))
+    assert fails(run(record("test_a", 1, outcome="error")))
+    assert not fails(run(record("test_a", 1, outcome="failed"), record("test_a", 1)))  # repeated until it passed
+    assert fails(RunRecord(findings=(fault,)))
+
+
+@pytest.fixture
+def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    write_json(BEFORE, tmp_path / "a.json")
+    write_json(AFTER, tmp_path / "b.json")
+    return tmp_path
+
+
+def test_the_command_compare(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "a.json", "b.json"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "requested  100.0 MiB  112.0 MiB  +12.0 MiB  +12.0%  cpu     tests/test_x.py::test_more"
+    )
+    assert main(["compare", "a.json", "b.json", "--fail-on", "requested:5%|20MiB"]) == 0
+    assert main(["compare", "a.json", "b.json", "--fail-on", "requested:5%|20MiB", "--fail-on", "allocations:1"]) == 1
+    assert main(["compare", "a.json", "b.json", "--fail-on", "requested:50%", "--across-env"]) == 1
+    capsys.readouterr()
+    assert main(["compare", "a.json", "b.json", "--markdown", "--top=1"]) == 0
+    assert capsys.readouterr().out.startswith("| metric | before |")
+    assert main(["compare", "a.json", "none.json"]) == 2
+    assert capsys.readouterr().err == "error: [Errno 2] No such file or directory: 'none.json'\n"
+    assert main(["compare", "a.json", "b.json", "--fail-on", "speed:1"]) == 2
+    assert capsys.readouterr().err.startswith("error: 'speed:1' is not METRIC:TOLERANCE with a metric of requested, ")
+    (reports / "c.json").write_text("[]", encoding="utf-8")
+    assert main(["compare", "c.json", "b.json"]) == 2
+    assert capsys.readouterr().err == "error: c.json: the top level is no object\n"
+
+
+def test_the_command_accept(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path("tests/__cudamem__/test_x.json")
+    assert main(["accept", "b.json", "--baselines"]) == 0
+    assert capsys.readouterr().out == f"7 baselines: 7 new\nwritten: {path}\n"
+    assert main(["accept", str(reports / "b.json"), "--root", str(reports), "--baselines"]) == 0
+    assert capsys.readouterr().out == "7 baselines: 7 the same\n"
+    path.write_text("", encoding="utf-8")
+    assert main(["accept", "b.json", "--baselines"]) == 1
+    assert capsys.readouterr().out == (
+        f'not written: {path}:1: does not begin with {{"kind": "baselines", "schema": 1, "entries": [\n'
+    )
+    assert path.read_text(encoding="utf-8") == ""
+
+
+def test_the_command_merge(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", "a.json", "b.json", "-o", "deep/all.json", "--top=1"]) == 1
+    assert read_json(reports / "deep/all.json") == merge_runs([BEFORE, AFTER])
+    assert capsys.readouterr().out.splitlines()[:4] == [
+        "     peak  retained  allocs  test",
+        "112.0 MiB         ?       ?  tests/test_x.py::test_more",
+        "... 13 more (--cudamem-top=14 shows them)",
+        "measured 14 tests on cpu; 1 test without torch",
+    ]
+    assert main(["merge", "a.json", "a.json", "--output", "twice.json"]) == 0
