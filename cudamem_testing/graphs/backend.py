@@ -97,7 +97,7 @@ class Backend(Protocol):
         """Nodes captured so far on the current stream; ``None`` where that cannot be asked."""
 
     def nodes(self, graph: Graph) -> NodeList:
-        """The nodes of a captured graph.
+        """The nodes of a captured graph in the order in which they were captured.
 
         Raises:
             LevelError: where neither the driver's bindings nor a dump are at hand.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from cudamem_testing.graphs.backend import Backend, Graph
 from cudamem_testing.graphs.compare import Comparison, compare
 from cudamem_testing.graphs.inputs import StaticInputs
 from cudamem_testing.graphs.liveness import Read, Reads, dead
-from cudamem_testing.graphs.nodes import Level, LevelError, NodeList
+from cudamem_testing.graphs.nodes import Level, LevelError, NodeList, ordered, with_operators
 from cudamem_testing.graphs.outer import Path, Picture, roots_of
 from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.pools import Pools, judge_pool, pool_at, pools_of
@@ -30,7 +29,6 @@ from cudamem_testing.snapshots.record import Pool
 from cudamem_testing.torch_api.trees import flatten, mapped
 
 UNCHECKED = "the capture noted no reads: capture with checks=True"
-NO_COUNTS = "the driver's bindings (cuda-bindings) that count nodes while they are captured are not there"
 
 
 class GraphError(AssertionError):
@@ -241,15 +239,7 @@ class Captured:
 
     def nodes(self) -> NodeList:
         """The nodes of the graph, with the operators that launched them where the capture could count."""
-        found = self.backend.nodes(self.graph)
-        if not self._launched:
-            return replace(found, without_operators=NO_COUNTS)
-        operators = [name for name, launched in self._launched for _ in range(launched)]
-        if len(operators) != len(found.nodes):
-            told = f"{count(len(operators), 'node')} of {len(found.nodes)} were launched by operators"
-            return replace(found, without_operators=told)
-        nodes = tuple(replace(node, operator=name) for node, name in zip(found.nodes, operators, strict=True))
-        return replace(found, nodes=nodes, without_operators="")
+        return ordered(with_operators(self.backend.nodes(self.graph), self._launched))
 
     def pools(self) -> Pools:
         """All pools of the device now."""

@@ -14,7 +14,7 @@ import torch
 from cudamem_testing import torch_api
 from cudamem_testing.graphs.backend import Allocations, Graph, Handle
 from cudamem_testing.graphs.dot import read_dot
-from cudamem_testing.graphs.nodes import LevelError, Node, NodeList, ordered
+from cudamem_testing.graphs.nodes import LevelError, Node, NodeList
 from cudamem_testing.graphs.operators import POISON
 from cudamem_testing.guards import replaced
 from cudamem_testing.model.devices import Device
@@ -180,7 +180,7 @@ class CudaBackend:
         """
         raw = api.raw_nodes(graph)
         if raw is not None:
-            return ordered([Node(kind, name) for kind, name in raw[0]], raw[1])
+            return NodeList(tuple(Node(kind, name) for kind, name in raw[0]), tuple(raw[1]))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "graph.dot"
             try:

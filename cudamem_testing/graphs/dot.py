@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from cudamem_testing.graphs.nodes import Node, NodeList, ordered
+from cudamem_testing.graphs.nodes import Node, NodeList
 
 #: The driver's words for kinds of nodes.
 KINDS = {
@@ -33,7 +33,7 @@ _KERNEL = re.compile(r"([^|{}\n]+?)\s*<<<")
 
 
 def read_dot(text: str) -> NodeList:
-    """The nodes and edges of a dump.
+    """The nodes and edges of a dump, in its own order, which is that of the capture.
 
     Raises:
         ValueError: when the text is no such dump.
@@ -50,7 +50,7 @@ def read_dot(text: str) -> NodeList:
             places[match["name"]] = len(nodes)
             nodes.append(_node(label["text"]))
     known = [(places[source], places[target]) for source, target in edges if source in places and target in places]
-    return ordered(nodes, known, "debug_dump does not tell")
+    return NodeList(tuple(nodes), tuple(known))
 
 
 def _node(label: str) -> Node:

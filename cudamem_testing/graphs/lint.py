@@ -33,6 +33,7 @@ from cudamem_testing.guards import replaced
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import name_of, type_word
 from cudamem_testing.torch_api.modes import watched
+from cudamem_testing.torch_api.trees import leaves
 
 TOO_LARGE = "the function reaches more objects than are looked at: a side effect may have been missed"
 
@@ -66,8 +67,8 @@ def lint(
     places.names = module_names(("" if any(value is one for one in own) else name, value) for name, value in roots)
     before, drawn = Picture(roots), random_state()
     sides = Sides(real=before.on_card, devices=before.devices)
-    generators = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
-    watch = Watch(places, sides, lambda tensor: storage_reference(tensor) in before.storages, generators, _run.__code__)
+    known = before.storages
+    watch = Watch(places, sides, lambda one: storage_reference(one) in known, _generators(args, kwargs), _run.__code__)
     with _streams(sides, watch, places):
         _run(function, args, kwargs, watch)
     roots, _ = roots_of(function, args, kwargs, places.is_project)
@@ -77,6 +78,15 @@ def lint(
         watch.report(change.rule, str(change), _line_of(change, names, places))
     _judge_draws(drawn, watch, names, places)
     return LintReport(type_word(function), watch.findings(), () if before.complete else (TOO_LARGE,))
+
+
+def _generators(args: Sequence[object], kwargs: Mapping[str, object]) -> list[torch.Generator]:
+    """The generators among the arguments, which a capture registers."""
+    try:
+        given = leaves((tuple(args), {**kwargs}))
+    except RecursionError:  # a container that holds itself, which no capture accepts either
+        given = [*args, *kwargs.values()]
+    return [leaf for leaf in given if isinstance(leaf, torch.Generator)]
 
 
 def _run(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], watch: Watch) -> None:

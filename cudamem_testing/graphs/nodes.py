@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
+from cudamem_testing.model.blocks import count
 from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 
 Level = Literal["kinds", "operators", "kernels"]
 LEVELS: tuple[Level, ...] = ("kinds", "operators", "kernels")
+NO_COUNTS = "the driver's bindings (cuda-bindings) that count nodes while they are captured are not there"
 NO_OPERATORS = "which operator launched a node was not noted during the capture: {}"
 
 
@@ -38,7 +40,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class NodeList:
-    """All nodes, each after those that it waits for, and the edges between their places.
+    """All nodes, and the edges between their places.
 
     ``without_operators`` says why the level ``operators`` is refused; it is empty where operators were noted.
     """
@@ -87,13 +89,16 @@ class NodeList:
         return self.text()
 
 
-def ordered(nodes: Iterable[Node], edges: Iterable[tuple[int, int]], without_operators: str = "") -> NodeList:
-    """Nodes as CUDA lists them, brought into an order in which each comes after those that it waits for.
+def ordered(captured: NodeList) -> NodeList:
+    """Nodes as they were captured, brought into an order in which each comes after those that it waits for.
 
     Of those that could come next the one that was captured first does (Kahn's algorithm with a heap), so the order
     is the capture's own wherever that is one.
+
+    Raises:
+        ValueError: when the edges run in a circle.
     """
-    found, arrows = [*nodes], sorted({*edges})
+    found, arrows = captured.nodes, sorted({*captured.edges})
     waiting = [0] * len(found)
     followers: dict[int, list[int]] = {}
     for source, target in arrows:
@@ -112,7 +117,19 @@ def ordered(nodes: Iterable[Node], edges: Iterable[tuple[int, int]], without_ope
         raise ValueError("the edges of the graph run in a circle")
     place = {at: number for number, at in enumerate(order)}
     moved = sorted((place[source], place[target]) for source, target in arrows)
-    return NodeList(tuple(found[at] for at in order), tuple(moved), without_operators)
+    return NodeList(tuple(found[at] for at in order), tuple(moved), captured.without_operators)
+
+
+def with_operators(captured: NodeList, launched: Sequence[tuple[str, int]]) -> NodeList:
+    """Nodes as they were captured, each with the operator that launched it; ``launched`` counts them by operator."""
+    if not launched:
+        return replace(captured, without_operators=NO_COUNTS)
+    operators = [name for name, number in launched for _ in range(number)]
+    if len(operators) != len(captured.nodes):
+        told = f"operators launched {len(operators)} of {count(len(captured.nodes), 'node')}"
+        return replace(captured, without_operators=told)
+    nodes = tuple(replace(node, operator=name) for node, name in zip(captured.nodes, operators, strict=True))
+    return replace(captured, nodes=nodes, without_operators="")
 
 
 def short_name(kernel: str) -> str:

@@ -24,6 +24,7 @@ from cudamem_testing.torch_api.modes import current_node, tensors
 
 Function = Callable[..., Any]
 _DEVICE = "torch.Tensor.device.__get__"
+_NEW_TENSOR = "torch.Tensor.new_tensor"
 _MOVES = ("torch.Tensor.to", "torch.Tensor.cuda", "torch.Tensor.cpu")
 
 
@@ -69,7 +70,7 @@ class Watch:
         """Call a function of the Python interface."""
         self.places.note(sys._getframe(1))
         if self._sides.real:
-            return self._called(name, func, args, kwargs)
+            return self._on_card(name, func, args, kwargs)
         if name == _DEVICE:
             device = func(*args)
             return STAND_IN if device == HOST and self._sides.on_device(args[0]) else device
@@ -92,6 +93,21 @@ class Watch:
                 self._sides.put(tensor, side)
         return result
 
+    def _on_card(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function with tensors of a card, which say themselves where they are."""
+        result = self._called(name, func, args, kwargs)
+        if name in _MOVES:
+            self._moved(name, args, kwargs, self._sides.of(args[0]), self._sides.of(result))
+        elif self._from_data(name, args, result) and self._sides.of(result) is Side.DEVICE:
+            self.report(Rule.HOST_COPY, f"{shown(name)} of host data, to the device")
+        return result
+
+    def _from_data(self, name: str, args: Sequence[Any], result: Any) -> bool:
+        """Whether a function copies data of the host, however little."""
+        given = args[1:2] if name == _NEW_TENSOR else args[:1]
+        wanted = name == _NEW_TENSOR or (name in FROM_DATA and name != "torch.scalar_tensor")
+        return wanted and result.numel() > 0 and not any(self._sides.on_device(one) for one in tensors(given))
+
     def _placed(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function that may make tensors, on the CPU wherever it wants them."""
         wanted = self._sides.wanted(kwargs.get("device"))
@@ -102,15 +118,13 @@ class Watch:
                 kwargs["device"] = HOST
         elif name in FROM_DATA:
             wanted = self._sides.wanted(torch.get_default_device()) if not any(tensors(args)) else None
-        elif name == "torch.Tensor.new_tensor":
+        elif name == _NEW_TENSOR:
             wanted = self._sides.of(args[0])
         result = self._called(name, func, args, kwargs)
         if pinned:
             wanted = Side.PINNED
         if wanted is not None:
-            from_data = (name in FROM_DATA or name == "torch.Tensor.new_tensor") and name != "torch.scalar_tensor"
-            there = any(self._sides.on_device(one) for one in tensors(args[:1] if name in FROM_DATA else args[1:2]))
-            if wanted is Side.DEVICE and from_data and not there and result.numel():
+            if wanted is Side.DEVICE and self._from_data(name, args, result):
                 self.report(Rule.HOST_COPY, f"{shown(name)} of host data, to the device")
             for tensor in tensors((result,)):
                 self._sides.put(tensor, wanted)
@@ -148,17 +162,25 @@ class Watch:
             kwargs.pop("device", None)
         source = self._sides.of(tensor) or Side.DEVICE
         result = self._called(name, func, [tensor, *rest], kwargs)
-        if target is None or (source is Side.DEVICE) is (target is Side.DEVICE):
+        if target is None or not self._moved(name, args, kwargs, source, target):
             return result
-        told = f"{shown(name)} to the {target.value}"
-        if target is Side.HOST:
-            self.report(Rule.HOST_READ, told)
-        elif not (source is Side.PINNED and _non_blocking(name, args, kwargs)):
-            self.report(Rule.HOST_COPY, told)
         if result is tensor or result.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
             result = result.clone()
         self._sides.put(result, target)
         return result
+
+    def _moved(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], source: Side | None, target: Side | None
+    ) -> bool:
+        """Judge a move; whether it went to the other side."""
+        if target is None or (source is Side.DEVICE) is (target is Side.DEVICE):
+            return False
+        told = f"{shown(name)} to the {'device' if target is Side.DEVICE else 'host'}"
+        if target is not Side.DEVICE:
+            self.report(Rule.HOST_READ, told)
+        elif not (source is Side.PINNED and _non_blocking(name, args, kwargs)):
+            self.report(Rule.HOST_COPY, told)
+        return True
 
     def _wish(self, value: object) -> Side | None:
         return self._sides.of(value) or Side.DEVICE if isinstance(value, torch.Tensor) else self._sides.wanted(value)

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cudamem_testing.graphs.backend import Allocations
-from cudamem_testing.graphs.nodes import LevelError, Node, NodeList, ordered
+from cudamem_testing.graphs.nodes import LevelError, Node, NodeList
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.snapshots.record import LiveBlock, Pool, Recording, Segment
@@ -227,7 +227,7 @@ class FakeBackend:
         for func, *_ in graph.calls:
             name = func.name().partition(".")[0]
             found += [Node(self.kind(name), f"void at::native::{name[6:]}_kernel<float>(int)")] * self.launches(name)
-        return ordered(found, [(at, at + 1) for at in range(len(found) - 1)])
+        return NodeList(tuple(found), tuple((at, at + 1) for at in range(len(found) - 1)))
 
     def launches(self, name: str) -> int:
         return 0 if name.rpartition("::")[2] in VIEWS else 1

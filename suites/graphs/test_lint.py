@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cudamem_testing.graphs.lint import check, lint
 from cudamem_testing.graphs.report import LintError, LintReport, Place
 from cudamem_testing.graphs.rules import MEANINGS, Rule
+from cudamem_testing.graphs.sides import Side, Sides
 from cudamem_testing.show.expected import TextMismatchError
 from fixtures import models
 from fixtures.zoo.graphs_lint import CASES, LintCase
@@ -22,17 +23,9 @@ from fixtures.zoo.graphs_lint import CASES, LintCase
 ROOT = str(Path(__file__).parents[2])
 
 
-@pytest.fixture(autouse=True)
-def fresh_state() -> None:
-    """What the zoo's functions change outside of themselves."""
-    from fixtures.zoo import graphs_lint
-
-    graphs_lint.STATE["calls"] = 0
-
-
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_fault_is_found_at_its_line(case: LintCase) -> None:
-    (finding,) = lint(case.body, case.arguments(), root=ROOT).findings
+    (finding,) = lint(case.body, case.arguments("cpu"), root=ROOT).findings
     assert f"{finding.rule.value}: {finding.operation}" == case.expect
     assert finding.place.source.endswith("# found")
     assert finding.place.line.startswith("fixtures/zoo/graphs_lint.py:")
@@ -43,7 +36,7 @@ def test_a_fault_is_found_at_its_line(case: LintCase) -> None:
 def test_its_control_is_clean(case: LintCase) -> None:
     assert case.controls
     for clean in case.controls:
-        assert lint(clean, case.arguments(), root=ROOT).text == "no findings"
+        assert lint(clean, case.arguments("cpu"), root=ROOT).text == "no findings"
 
 
 def test_the_zoo_is_large_and_has_every_rule() -> None:
@@ -366,3 +359,37 @@ def test_any_mixture_counts_each_line(steps: list[str]) -> None:
 def test_a_report_without_places() -> None:
     assert LintReport("f").text == "no findings"
     assert str(Place("a.py:1 in f", "a.py in f").source) == ""
+
+
+class Card(Sides):
+    """As on a card, where sixty-four bits stand for the host and everything else for the card."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__(real=True)
+
+    def of(self, tensor: torch.Tensor) -> Side:
+        return Side.HOST if tensor.dtype in (torch.float64, torch.int64) else Side.DEVICE
+
+
+def test_on_a_card_tensors_say_themselves_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudamem_testing.graphs.lint.Sides", Card)
+    waited: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append("waited"))
+
+    def run(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        y = x.to(torch.float64)
+        z = y.to(torch.float32) + torch.ones(1)
+        torch.cuda.synchronize()
+        if table.sum().item() > 0:
+            z = z + x.new_tensor([2.0])
+        return z * table
+
+    report = check(run, torch.ones(3), torch.ones(3).double())
+    assert [f"{finding.rule.value}: {finding.operation}" for finding in report.findings] == [
+        "host read: Tensor.to() to the host",
+        "host-device copy: Tensor.to() to the device",
+        "synchronize: torch.cuda.synchronize()",
+        "host-device copy: Tensor.new_tensor() of host data, to the device",
+        "wrong device: Tensor.mul()",
+    ]
+    assert waited == ["waited"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.graphs.dot import read_dot
-from cudamem_testing.graphs.nodes import LevelError, Node, NodeList, ordered, short_name
+from cudamem_testing.graphs.nodes import LevelError, Node, NodeList, ordered, short_name, with_operators
 
 KERNEL, COPY, MEMSET = Node("kernel", "void at::native::add<float>(int)"), Node("copy"), Node("memset")
 
@@ -46,13 +47,18 @@ BATCH_MEM_OP
 """
 
 
+def listed(nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> NodeList:
+    return ordered(NodeList(tuple(nodes), tuple(edges)))
+
+
 def test_a_dump_is_read() -> None:
-    nodes = read_dot(DUMP)
+    assert read_dot(DUMP).text() == "memset\nkernel\ncopy\nbatch mem op"
+    nodes = ordered(read_dot(DUMP))
     assert nodes.text() == "memset\ncopy\nkernel\nbatch mem op"
     assert nodes.edges == ((0, 1), (1, 2), (2, 3))
     assert nodes.text("kernels") == "memset\ncopy\nkernel vectorized_elementwise_kernel\nbatch mem op"
     assert nodes.nodes[2].name == "void at::native::vectorized_elementwise_kernel<4, Fill<float> >(int)"
-    with pytest.raises(LevelError, match=r"was not noted during the capture: debug_dump does not tell$"):
+    with pytest.raises(LevelError, match=r"was not noted during the capture: not asked for$"):
         nodes.text("operators")
 
 
@@ -72,15 +78,15 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def test_runs_are_counted_in_order() -> None:
-    nodes = ordered([KERNEL, KERNEL, COPY, KERNEL, MEMSET, MEMSET], [(at, at + 1) for at in range(5)])
+    nodes = listed([KERNEL, KERNEL, COPY, KERNEL, MEMSET, MEMSET], [(at, at + 1) for at in range(5)])
     assert str(nodes) == "kernel x2\ncopy\nkernel\nmemset x2"
     assert (nodes.count("kernel"), nodes.count("copy"), nodes.count("host")) == (3, 1, 0)
     assert nodes.text(edges=True).splitlines()[:3] == ["0: kernel", "1: kernel  after 0", "2: copy  after 1"]
 
 
 def test_an_extra_copy_is_a_line() -> None:
-    fused = ordered([KERNEL, KERNEL], [(0, 1)])
-    copied = ordered([KERNEL, COPY, KERNEL], [(0, 1), (1, 2)])
+    fused = listed([KERNEL, KERNEL], [(0, 1)])
+    copied = listed([KERNEL, COPY, KERNEL], [(0, 1), (1, 2)])
     assert fused.text() == "kernel x2"
     assert copied.text() == "kernel\ncopy\nkernel"
 
@@ -93,7 +99,7 @@ def test_operators() -> None:
 
 
 def test_the_graph_is_drawn() -> None:
-    diagram = ordered([KERNEL, COPY], [(0, 1)]).diagram("kernels")
+    diagram = listed([KERNEL, COPY], [(0, 1)]).diagram("kernels")
     assert [box.label for box in diagram.boxes] == ["kernel add", "copy"]
     assert diagram.boxes[0].detail == KERNEL.name
     assert 'n0 -> n1 [label=""]' in diagram.dot()
@@ -101,7 +107,7 @@ def test_the_graph_is_drawn() -> None:
 
 def test_circles_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^the edges of the graph run in a circle$"):
-        ordered([COPY, COPY], [(0, 1), (1, 0)])
+        listed([COPY, COPY], [(0, 1), (1, 0)])
 
 
 @given(st.integers(1, 12), st.randoms(use_true_random=False))
@@ -110,7 +116,7 @@ def test_each_node_comes_after_those_it_waits_for(number: int, choose: random.Ra
     choose.shuffle(names)
     rank = {name: at for at, name in enumerate(names)}
     edges = [(a, b) for a in names for b in names if rank[a] < rank[b] and choose.random() < 0.3]
-    nodes = ordered([Node("kernel", str(at)) for at in range(number)], edges)
+    nodes = listed([Node("kernel", str(at)) for at in range(number)], edges)
     place = {int(node.name): at for at, node in enumerate(nodes.nodes)}
     assert sorted(place) == [*range(number)]
     assert all(place[a] < place[b] for a, b in edges)
@@ -118,7 +124,7 @@ def test_each_node_comes_after_those_it_waits_for(number: int, choose: random.Ra
 
 
 def test_without_edges_the_order_is_the_captures() -> None:
-    assert [node.name for node in ordered([Node("kernel", name) for name in "cab"], []).nodes] == ["c", "a", "b"]
+    assert [node.name for node in listed([Node("kernel", name) for name in "cab"], []).nodes] == ["c", "a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -143,3 +149,14 @@ def test_short_names(kernel: str, short: str | None) -> None:
         "triton_": "triton_poi_fused_add_0",
     }
     assert short_name(kernel) == (wanted[kernel[:7]] if short is None else short)
+
+
+def test_operators_belong_to_nodes_in_the_order_of_the_capture() -> None:
+    """On two streams the order of dependencies is another one."""
+    captured = NodeList((Node("kernel", "c"), Node("kernel", "a"), Node("copy", "b")), ((1, 2), (2, 0)))
+    told = ordered(with_operators(captured, [("aten::relu", 1), ("aten::t", 0), ("aten::mm", 1), ("aten::copy_", 1)]))
+    assert told.text("operators") == "aten::mm  kernel\naten::copy_  copy\naten::relu  kernel"
+    with pytest.raises(LevelError, match=r"during the capture: operators launched 1 of 3 nodes$"):
+        with_operators(captured, [("aten::relu", 1)]).text("operators")
+    with pytest.raises(LevelError, match=r"during the capture: the driver's bindings \(cuda-bindings\)"):
+        with_operators(captured, []).text("operators")
