@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cudamem_testing.leaks.findings import freed_finding, leak_findings, view_lines
 from cudamem_testing.leaks.verdicts import GRAPH_HINT
 from cudamem_testing.model.blocks import Block
@@ -148,6 +150,22 @@ def test_numbers_of_the_compiler_do_not_change_the_cause() -> None:
         assert (found.verdict, found.severity) == (Verdict.COMPILER_CACHE, Severity.NOTE)
         causes.add(found.cause)
     assert len(causes) == 1
+
+
+@pytest.mark.parametrize(
+    ("chain", "stable"),
+    [
+        ("WEIGHT (Parameter) hook 17 > function <lambda>", "WEIGHT (Parameter) hook * > function <lambda>"),
+        ("thread 'Thread-12 (run)' > x", "thread 'Thread-* (run)' > x"),
+        ("thread 'ThreadPoolExecutor-0_3' > x", "thread 'ThreadPoolExecutor-*' > x"),
+        ("Task-5.x", "Task-*.x"),
+        ("frame step (tests/test_a.py:48) > local 'x2'", "frame step (tests/test_a.py) > local 'x2'"),
+        ("CACHE (dict)[(3, 4)]", "CACHE (dict)[(3, 4)]"),
+    ],
+)
+def test_what_passes_is_not_part_of_the_cause(chain: str, stable: str) -> None:
+    (found,) = leak_findings([block(1)], {1: reachable((Kind.GLOBAL, chain, "list"), item(0))})
+    assert found.cause == f"leak | reachable | cache.py::helper | module project.cache > {stable} (list)[*]"
 
 
 def test_the_largest_finding_is_first() -> None:

@@ -421,7 +421,8 @@ def test_an_old_suite_adopts_the_plugin_with_three_commands(tmp_path: Path) -> N
     recorded = command("--cudamem", "--cudamem-update=known")
     assert recorded.status == 0
     lines = [json.loads(one) for one in known(place).splitlines()]
-    assert (len(lines), {one["bytes"] for one in lines}) == (causes, {legacy.SIZE})
+    assert len(lines) == causes
+    assert {one["bytes"] - legacy.SIZE for one in lines} <= {0, 4}  # a loss beside its graph
     assert sum(len(one["tests"]) for one in lines) == leaks
     assert recorded.run.notes == (f"known findings: {causes} new ({FILE} was written)",)
 
