@@ -49,6 +49,9 @@ from cudamem_testing.windows.tracker import Tracker
 
 _FLAGS = ("record_shapes", "profile_memory", "with_stack")
 _ESSENTIAL = _FLAGS[:2]
+_ENDED = (
+    "another torch profiler was started inside of the memory profile and has ended it: torch records for one at a time"
+)
 _OPEN = (
     "a torch profiler is recording already, and a second one would end it: stop it before the memory profile starts, "
     "or analyse its own recording with from_profile(prof)"
@@ -126,8 +129,13 @@ class MemoryProfile(Expectations):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop recording, whatever happened."""
+        """Stop recording, whatever happened.
+
+        Raises:
+            RuntimeError: when another profiler was started meanwhile: torch has one, and it took over.
+        """
         profiler, self._profiler = self._profiler, None
+        whole = profiler_is_running()
         try:
             self._end_mark()
             if self._collect and error is None:
@@ -137,10 +145,15 @@ class MemoryProfile(Expectations):
             self._tensors = []
             try:
                 self._measuring.__exit__(None, None, None)
-                profiler.__exit__(None, None, None)
+                if whole:
+                    profiler.__exit__(None, None, None)
             finally:
                 disable_profiler()
                 self._restore_python_profiler()
+        if not whole:
+            if error is None:
+                raise RuntimeError(_ENDED)
+            return
         # At once: as long as the profiler's result lives it may hold tensors.
         self._trace = with_results(read_events(event_tree(finished_results(profiler))), self._addresses)
         if isinstance(error, OverBudget):

@@ -142,6 +142,18 @@ def test_torchs_older_profiler_is_an_error_too_unless_it_gives_way():
         recorder.close()
 
 
+def test_a_profiler_that_takes_over_is_an_error():
+    taken_over = pytest.raises(RuntimeError, match="another torch profiler was started inside of the memory profile")
+    with taken_over, MemoryProfile() as p, profile(profile_memory=True):
+        torch.ones(3).sin()
+    with pytest.raises(LookupError), MemoryProfile(), profile():
+        raise LookupError
+    assert not profiler_is_running()
+    with pytest.raises(RuntimeError, match="nothing is recorded yet"):
+        p.data_flow()
+    MemoryProfile(collect=False)(torch.sin, torch.ones(3))
+
+
 def test_an_exception_comes_through_and_no_profiler_is_left_running():
     def fail(x):
         x.sin()
