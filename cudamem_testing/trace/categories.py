@@ -33,10 +33,10 @@ from typing import Any
 
 from cudamem_testing.guards import collector_paused
 from cudamem_testing.trace.contents import MOST_VERSIONS, Contents, find_contents
-from cudamem_testing.trace.flow import Use
+from cudamem_testing.trace.flow import MEMORY, Use
 from cudamem_testing.trace.gradients import find_gradients, find_owners
 from cudamem_testing.trace.graph import DataFlow
-from cudamem_testing.trace.records import Storage, Trace
+from cudamem_testing.trace.records import Operator, Storage, Trace
 
 
 class Category(Enum):
@@ -57,13 +57,16 @@ class Category(Enum):
 UNKNOWN = "unknown"
 """How texts and pictures spell that a category is not known."""
 COMPILED = (
-    "compiled code ran ({regions}): it reports neither operators nor modules, so what it allocates is unknown and "
-    "parameters that only it reads may be too"
+    "compiled code ran ({names}): it shows no modules, nor all operators, so what it takes and computes is unknown "
+    "unless an optimizer or a gradient tells"
 )
+_COMPILED_NAMES = ("Torch-Compiled Region", "CompiledFunction")
+"""What the annotations around compiled code begin with."""
 
-_NONE = 1
+_NONE, _HIDDEN = 1, 256
+"""Not known yet; not to be known."""
 _PARAMETER, _STATE, _INPUT, _TEMPORARY, _ACTIVATION, _GRADIENT, _DETAIL = (category.value for category in Category)
-BY_BIT: dict[int, Category | None] = {_NONE: None, **{category.value: category for category in Category}}
+BY_BIT: dict[int, Category | None] = {_NONE: None, _HIDDEN: None, **{category.value: category for category in Category}}
 """The category of a bit."""
 
 
@@ -134,6 +137,7 @@ class Board:
 
     def __init__(self, flow: DataFlow) -> None:
         self.trace = flow.trace
+        self.nodes = flow.nodes
         self.contents = find_contents(flow.nodes, flow.trace.storages)
         self.bits = [_NONE] * len(self.contents.tensors)
         self.whole: dict[int, int] = {}
@@ -175,6 +179,26 @@ def find_seen_parameters(board: Board) -> None:
     """Parameters that the tracer saw in a module or an optimizer."""
     for _, owner in board.owners:
         board.name_tensors(board.tensors(parameter.storage for parameter in owner.parameters), _PARAMETER)
+
+
+def hide_compiled(board: Board) -> None:
+    """What compiled code takes, and all that is computed from it, is named by no later pass but as a whole tensor.
+
+    It calls the modules' code without the modules, and kernels of its own without the dispatcher. A parameter that
+    nothing else shows looks like an input there.
+    """
+    spans = [(call.start, call.end) for call in find_compiled(board.trace)]
+    if not spans:
+        return
+    bits, hidden = board.bits, bytearray(len(board.bits))
+    nodes = (node for node in board.nodes if node.name is not MEMORY)
+    for node, (reads, writes, backward) in zip(nodes, board.contents.work, strict=True):
+        compiled = any(start <= node.start < end for start, end in spans)
+        if compiled or any(hidden[number] for number in reads):
+            for number in (reads if compiled else ()) + writes:
+                if bits[number] == _NONE:
+                    hidden[number] = 1
+                    bits[number] = _NONE if backward else _HIDDEN  # what the backward pass makes is known as such
 
 
 def find_inputs(board: Board) -> None:
@@ -285,6 +309,7 @@ def find_autograd_detail(board: Board) -> None:
 PASSES: tuple[Callable[[Board], None], ...] = (
     find_gradients_and_temporaries,
     find_seen_parameters,
+    hide_compiled,
     find_inputs,
     find_updated_parameters,
     find_activations,
@@ -332,5 +357,15 @@ def categories(flow: DataFlow) -> Categories:
     return Categories(flow, board.contents, tuple(board.bits), board.whole, _notes(flow.trace))
 
 
+def find_compiled(trace: Trace) -> list[Operator]:
+    """The annotations around compiled code of the forward pass."""
+    return [
+        event
+        for event in trace.events
+        if type(event) is Operator and event.signature.name.startswith(_COMPILED_NAMES) and not event.scope.backward
+    ]
+
+
 def _notes(trace: Trace) -> tuple[str, ...]:
-    return ()
+    names = dict.fromkeys(call.name for call in find_compiled(trace))
+    return (COMPILED.format(names=", ".join(names)),) if names else ()

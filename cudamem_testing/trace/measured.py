@@ -9,11 +9,11 @@ puts those that only the recorder saw where they belong. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.model.windows import Window
@@ -108,9 +108,10 @@ def merge(measured: Measured, moves: list[Move]) -> list[Move]:
             partner.update(zip(others, ours, strict=True))
         elif ours and others:
             open_.append((ours, others))
-    apart = median_low([moves[one].time - theirs[other][0] * 1000 for other, one in partner.items()] or [0])
+    known = partner or {other: one for ours, others in open_ for one, other in _embedded(ours, others, moves, theirs)}
+    apart = median_low([moves[one].time - theirs[other][0] * 1000 for other, one in known.items()] or [0])
     for ours, others in open_:
-        _pair(ours, others, moves, theirs, apart, partner)
+        partner.update(_nearest(ours, others, moves, theirs, apart))
     latest = [0] * len(theirs)
     time = max((move.time for move in moves), default=0)
     for place in range(len(theirs) - 1, -1, -1):
@@ -131,23 +132,35 @@ def merge(measured: Measured, moves: list[Move]) -> list[Move]:
     return merged
 
 
-def _pair(
-    ours: list[int],
-    others: list[int],
-    moves: list[Move],
-    theirs: tuple[tuple[int, int, int], ...],
-    apart: int,
-    partner: dict[int, int],
-) -> None:
-    """Find the partners at one address, in order, each the nearest in time of its kind."""
-    free = list(others)
+_Moves: TypeAlias = tuple[tuple[int, int, int], ...]
+
+
+def _embedded(
+    ours: Iterable[int], others: Iterable[int], moves: list[Move], theirs: _Moves
+) -> Iterator[tuple[int, int]]:
+    """Our moves at one address with the first of theirs of the same kind that is left."""
+    left = iter(others)
     for one in ours:
-        move = moves[one]
-        fitting = [place for place, other in enumerate(free) if (theirs[other][2] > 0) == (move.nbytes > 0)]
+        found = next((other for other in left if (theirs[other][2] > 0) == (moves[one].nbytes > 0)), None)
+        if found is not None:
+            yield one, found
+
+
+def _nearest(
+    ours: list[int], others: list[int], moves: list[Move], theirs: _Moves, apart: int
+) -> Iterator[tuple[int, int]]:
+    """Their moves at one address with ours, in order, each the nearest in time that leaves a partner for the rest."""
+    latest = dict(_embedded(reversed(ours), reversed(others), moves, theirs))
+    first = -1
+    for one in ours:
+        fitting = [
+            other
+            for other in others
+            if first < other <= latest.get(one, -1) and (theirs[other][2] > 0) == (moves[one].nbytes > 0)
+        ]
         if fitting:
-            best = min(fitting, key=lambda place: abs(theirs[free[place]][0] * 1000 + apart - move.time))
-            partner[free[best]] = one
-            free = free[best + 1 :]
+            first = min(fitting, key=lambda other: abs(theirs[other][0] * 1000 + apart - moves[one].time))
+            yield first, one
 
 
 def _blocks(recorder: Recorder) -> dict[int, int] | None:

@@ -171,6 +171,7 @@ class _Ledger:
         self._changes: list[Change] = []
         self._last: dict[Storage, int] = {}
         self._open: dict[tuple[str, int], tuple[Storage | None, int]] = {}
+        self._places: set[tuple[str, int]] = set()
 
     def changes(self) -> list[Change]:
         """All changes in order."""
@@ -252,13 +253,17 @@ class _Ledger:
             elif place in open_:
                 self._leave(time, place, event)
             elif storage is None:
-                self._enter(Action.PREEXISTING, BEFORE, place, -nbytes, None, -1)
+                older = place not in self._places
+                self._enter(
+                    *((Action.PREEXISTING, BEFORE) if older else (Action.CREATE, time)), place, -nbytes, None, -1
+                )
                 self._leave(time, place, event)
 
     def _enter(
         self, action: Action, time: int, place: tuple[str, int], nbytes: int, storage: Storage | None, event: int
     ) -> None:
         self._open[place] = (storage, nbytes)
+        self._places.add(place)
         category = None if storage is None else self._categories.of(storage, 0)
         self._changes.append(
             tuple.__new__(Change, (time, action, place[0], nbytes, storage, 0, category, event, place[1]))
