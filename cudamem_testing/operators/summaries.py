@@ -83,7 +83,8 @@ def summary(rows: Sequence[Row], starts: Starts, top: int, min_bytes: int) -> Ta
 def by_operator(rows: Sequence[Row], starts: Starts, min_bytes: int) -> Table:
     """Calls of the same operator together, those that allocated most first; calls without memory are the others."""
     groups = _grouped(rows, starts, lambda row: row.operator if row.allocated or row.freed else OTHERS)
-    order = sorted(groups, key=lambda key: (key[1] in (OTHERS, BETWEEN), -groups[key].allocated, key[1], key[0]))
+    last = {OTHERS: 1, BETWEEN: 2}
+    order = sorted(groups, key=lambda key: (last.get(key[1], 0), -groups[key].allocated, key[1], key[0]))
     return _totalled("operator", ((key, groups[key]) for key in order), rows, starts, min_bytes)
 
 
@@ -193,7 +194,8 @@ def _grouped(rows: Iterable[Row], starts: Starts, key: Callable[[Row], str]) -> 
 
 
 def _by_device(rows: Iterable[Row], starts: Starts) -> dict[str, Sum]:
-    return {device: total for (device, _), total in _grouped(rows, starts, lambda row: "").items()}
+    groups = _grouped(rows, starts, lambda row: "")
+    return {device: groups[device, ""] for device in starts if (device, "") in groups}
 
 
 def _totalled(

@@ -41,7 +41,14 @@ class OperatorTable(Reports):
         """The rows of a phase, of modules and all below them, of operators, of a region, of a step, of a device.
 
         ``module``, ``operator`` and ``region`` are patterns as for file names. Levels stay those of the recording.
+
+        Raises:
+            ValueError: for a device that was not measured.
         """
+        levels = tuple(level for level in self.levels if device is None or level.device == device)
+        if not levels:
+            measured = ", ".join(level.device for level in self.levels)
+            raise ValueError(f"{device} is not measured (measured: {measured})")
         rows = tuple(
             row
             for row in self.rows
@@ -52,7 +59,7 @@ class OperatorTable(Reports):
             and (step is None or row.step == step)
             and (device is None or row.device == device)
         )
-        return replace(self, rows=rows)
+        return replace(self, rows=rows, levels=levels)
 
     def __str__(self) -> str:
         lines = []

@@ -84,7 +84,8 @@ def draw(picture: Picture, path: str | Path) -> Path:
     _moments(axes, picture, top)
     if picture.peak is not None:
         _peak(axes, picture.peak, max(longest, 1))
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, labelcolor=style.INK)
+    if picture.lines:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, labelcolor=style.INK)
     return style.save(figure, path)
 
 

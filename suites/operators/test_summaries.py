@@ -1,0 +1,257 @@
+"""Tables: exact texts, sums, order, what is hidden, several devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cudamem_testing.operators.rows import BETWEEN, Levels
+from cudamem_testing.operators.table import OperatorTable
+from cudamem_testing.show.expected import TextMismatchError
+from suites.operators.synthetic import BACKWARD, FORWARD, KIB, Maker, step
+
+
+def text(expected: str) -> str:
+    """The text of a literal: without its margin."""
+    from cudamem_testing.show.expected import canonical
+
+    return canonical(expected)
+
+
+def test_summary() -> None:
+    assert str(step().table().summary(4)) == text(
+        """
+        call  operator             module  phase      allocated     freed  temporary     after
+           8  aten::addcdiv_               optimizer   16.0 KiB  16.0 KiB   16.0 KiB  12.1 KiB
+           7  aten::mm             body.0  backward     8.0 KiB   4.0 KiB    3.0 KiB  12.1 KiB
+           0  aten::addmm          body.0  forward      4.0 KiB         -          -   4.0 KiB
+           1  aten::relu           body.1  forward      4.0 KiB         -          -   8.0 KiB
+              (others)                                  5.1 KiB   2.0 KiB    2.0 KiB   3.1 KiB
+              (between operators)                             -   8.0 KiB          -  -8.0 KiB
+              total                                    37.1 KiB  30.0 KiB   16.0 KiB   7.1 KiB
+        """
+    )
+
+
+def test_summary_without_what_is_small() -> None:
+    assert str(step().table().summary(min_bytes="3KiB")) == text(
+        """
+        call  operator             module  phase      allocated     freed  temporary     after
+           8  aten::addcdiv_               optimizer   16.0 KiB  16.0 KiB   16.0 KiB  12.1 KiB
+           7  aten::mm             body.0  backward     8.0 KiB   4.0 KiB    3.0 KiB  12.1 KiB
+           0  aten::addmm          body.0  forward      4.0 KiB         -          -   4.0 KiB
+           1  aten::relu           body.1  forward      4.0 KiB         -          -   8.0 KiB
+              (between operators)                             -   8.0 KiB          -  -8.0 KiB
+              total                                    37.1 KiB  30.0 KiB   16.0 KiB   7.1 KiB
+        """
+    )
+
+
+def test_by_module() -> None:
+    assert str(step().table().by_module()) == text(
+        """
+        module               operators  allocated     freed   forward  backward  temporary      peak
+        (model)                      6   19.1 KiB   4.0 KiB   9.1 KiB   6.0 KiB    3.0 KiB  15.1 KiB
+          body                       3   16.0 KiB   4.0 KiB   8.0 KiB   4.0 KiB    3.0 KiB  15.1 KiB
+            0                        2   12.0 KiB   4.0 KiB   4.0 KiB   4.0 KiB    3.0 KiB  15.1 KiB
+            1                        1    4.0 KiB         -   4.0 KiB         -          -   8.0 KiB
+          head                       2    3.1 KiB         -   1.1 KiB   2.0 KiB          -   9.1 KiB
+        MSELoss()                    1    2.0 KiB   2.0 KiB       4 B         -    2.0 KiB   9.1 KiB
+        (no module)                  2   16.0 KiB  16.0 KiB         -         -   16.0 KiB  28.1 KiB
+        (between operators)          0          -   8.0 KiB  -2.0 KiB  -1.0 KiB          -  12.1 KiB
+        total                        9   37.1 KiB  30.0 KiB   7.1 KiB   5.0 KiB   16.0 KiB  28.1 KiB
+        """
+    )
+
+
+def test_by_module_to_a_depth() -> None:
+    assert str(step().table().by_module(1, min_bytes=3 * KIB)) == text(
+        """
+        module               operators  allocated     freed  forward  backward  temporary      peak
+        (model)                      6   19.1 KiB   4.0 KiB  9.1 KiB   6.0 KiB    3.0 KiB  15.1 KiB
+          body                       3   16.0 KiB   4.0 KiB  8.0 KiB   4.0 KiB    3.0 KiB  15.1 KiB
+          head                       2    3.1 KiB         -        -         -          -   9.1 KiB
+        (no module)                  2   16.0 KiB  16.0 KiB        -         -   16.0 KiB  28.1 KiB
+        (between operators)          0          -   8.0 KiB        -         -          -  12.1 KiB
+        total                        9   37.1 KiB  30.0 KiB  7.1 KiB   5.0 KiB   16.0 KiB  28.1 KiB
+        """
+    )
+    assert [row[0] for row in step().table().by_module(0).rows] == [
+        "(model)",
+        "MSELoss()",
+        "(no module)",
+        "(between operators)",
+        "total",
+    ]
+
+
+def test_by_operator() -> None:
+    assert str(step().table().by_operator()) == text(
+        """
+        operator             operators  allocated     freed      kept  temporary      peak
+        aten::addcdiv_               1   16.0 KiB  16.0 KiB         -   16.0 KiB  28.1 KiB
+        aten::mm                     2   10.0 KiB   4.0 KiB   6.0 KiB    3.0 KiB  15.1 KiB
+        aten::addmm                  2    5.1 KiB         -   5.1 KiB          -   7.1 KiB
+        aten::relu                   1    4.0 KiB         -   4.0 KiB          -   8.0 KiB
+        aten::mse_loss               1    2.0 KiB   2.0 KiB       4 B    2.0 KiB   9.1 KiB
+        aten::ones_like              1        4 B         -       4 B          -   7.1 KiB
+        (others)                     1          -         -         -          -   7.1 KiB
+        (between operators)          0          -   8.0 KiB  -8.0 KiB          -  12.1 KiB
+        total                        9   37.1 KiB  30.0 KiB   7.1 KiB   16.0 KiB  28.1 KiB
+        """
+    )
+
+
+def test_by_phase() -> None:
+    assert str(step().table().by_phase()) == text(
+        """
+        phase      operators  allocated     freed      kept  temporary      peak
+        forward            5   11.1 KiB   4.0 KiB   7.1 KiB    2.0 KiB   9.1 KiB
+        backward           2   10.0 KiB   5.0 KiB   5.0 KiB    3.0 KiB  15.1 KiB
+        optimizer          1   16.0 KiB  16.0 KiB         -   16.0 KiB  28.1 KiB
+        other              1        4 B   5.0 KiB  -5.0 KiB          -  12.1 KiB
+        total              9   37.1 KiB  30.0 KiB   7.1 KiB   16.0 KiB  28.1 KiB
+        """
+    )
+
+
+def two_devices() -> OperatorTable:
+    first = Maker("cuda:0", start=100).add("mm", "a", FORWARD, KIB).add("sin", "b", FORWARD, 2 * KIB, 512)
+    second = Maker("cuda:1").add(BETWEEN, None, FORWARD, 512).add("sin", "b", FORWARD, 4 * KIB, call=1)
+    rows = sorted([*first.rows, *second.rows], key=lambda row: (row.call, row.operator != BETWEEN))
+    return OperatorTable(tuple(rows), (*first.table().levels, *second.table().levels))
+
+
+def test_several_devices() -> None:
+    table = two_devices()
+    assert str(table.by_module()) == text(
+        """
+        module               operators  device  allocated  freed  forward  backward  temporary     peak
+        (model)                      2  cuda:0    3.0 KiB  512 B  2.5 KiB         -          -  2.5 KiB
+          a                          1  cuda:0    1.0 KiB      -  1.0 KiB         -          -  1.0 KiB
+          b                          1  cuda:0    2.0 KiB  512 B  1.5 KiB         -          -  2.5 KiB
+        total                        2  cuda:0    3.0 KiB  512 B  2.5 KiB         -          -  2.5 KiB
+        (model)                      1  cuda:1    4.0 KiB      -  4.0 KiB         -          -  4.5 KiB
+          b                          1  cuda:1    4.0 KiB      -  4.0 KiB         -          -  4.5 KiB
+        (between operators)          0  cuda:1      512 B      -    512 B         -          -    512 B
+        total                        1  cuda:1    4.5 KiB      -  4.5 KiB         -          -  4.5 KiB
+        """
+    )
+    assert str(table.by_phase()) == text(
+        """
+        phase    operators  device  allocated  freed     kept  temporary     peak
+        forward          2  cuda:0    3.0 KiB  512 B  2.5 KiB          -  2.5 KiB
+        forward          1  cuda:1    4.5 KiB      -  4.5 KiB          -  4.5 KiB
+        total            2  cuda:0    3.0 KiB  512 B  2.5 KiB          -  2.5 KiB
+        total            1  cuda:1    4.5 KiB      -  4.5 KiB          -  4.5 KiB
+        """
+    )
+    assert [row[1:5] for row in table.summary(1).rows] == [
+        ("aten::sin", "b", "forward", "cuda:1"),
+        ("(others)", "", "", "cuda:0"),
+        ("(between operators)", "", "", "cuda:1"),
+        ("total", "", "", "cuda:0"),
+        ("total", "", "", "cuda:1"),
+    ]
+    assert str(table) == (
+        "cuda:0: start 100 B, peak 2.5 KiB above start, end 2.5 KiB above start\n"
+        "cuda:1: start 0 B, peak 4.5 KiB above start, end 4.5 KiB above start"
+    )
+    assert str(table.only(device="cuda:1").by_module(0)) == text(
+        """
+        module               operators  allocated  freed  forward  backward  temporary     peak
+        (model)                      1    4.0 KiB      -  4.0 KiB         -          -  4.5 KiB
+        (between operators)          0      512 B      -    512 B         -          -    512 B
+        total                        1    4.5 KiB      -  4.5 KiB         -          -  4.5 KiB
+        """
+    )
+    with pytest.raises(ValueError, match=r"^cpu is not measured \(measured: cuda:0, cuda:1\)$"):
+        table.only(device="cpu")
+
+
+def test_unknown_peaks() -> None:
+    maker = Maker().add("mm", "a", FORWARD, KIB, peak=None).add("sin", "a", FORWARD, KIB)
+    table = maker.table(notes=("why",))
+    assert str(table.by_operator()) == text(
+        """
+        operator   operators  allocated  freed     kept  temporary     peak
+        aten::mm           1    1.0 KiB      -  1.0 KiB          ?        ?
+        aten::sin          1    1.0 KiB      -  1.0 KiB          -  2.0 KiB
+        total              2    2.0 KiB      -  2.0 KiB          ?        ?
+        """
+    )
+    assert str(table) == "cpu: start 0 B, peak ? above start, end 2.0 KiB above start\nnote: why"
+
+
+def test_nothing_was_recorded() -> None:
+    table = OperatorTable((), (Levels("cpu", 5, 5, 5),))
+    assert str(table.summary()) == "call  operator  module  phase  allocated  freed  temporary  after"
+    assert str(table.by_module()) == text(
+        """
+        module  operators  allocated  freed  forward  backward  temporary  peak
+        total           0          -      -        -         -          -     ?
+        """
+    )
+
+
+def test_only() -> None:
+    table = step().table()
+    table = replace(
+        table, rows=tuple(row._replace(region="decode/attention", step=row.call // 5) for row in table.rows)
+    )
+
+    def operators(**chosen: object) -> list[str]:
+        rows = table.only(**chosen).rows  # type: ignore[arg-type]
+        return [row.operator.removeprefix("aten::") for row in rows if row.operator != BETWEEN]
+
+    assert operators(phase="backward") == ["mm", "mm"]
+    assert operators(module="body") == ["addmm", "relu", "mm"]
+    assert operators(module="b*.0") == ["addmm", "mm"]
+    assert operators(module="") == ["addmm", "relu", "addmm", "add_", "mse_loss", "mm", "mm"]
+    assert operators(operator="aten::add*", step=0) == ["addmm", "addmm", "add_"]
+    assert operators(region="decode*", step=1) == ["ones_like", "mm", "mm", "addcdiv_"]
+    assert operators(region="decode") == []
+    assert operators(module="body", phase="forward", device="cpu") == ["addmm", "relu"]
+    assert len(table.only().rows) == len(table.rows)
+    assert table.only(phase="backward").by_phase().rows[-1][:2] == ("total", "2")
+
+
+def test_expected_text() -> None:
+    table = step().table()
+    table.assert_by_module(
+        """
+        module               operators  allocated     freed  forward  backward  temporary      peak
+        (model)                      6   19.1 KiB   4.0 KiB  9.1 KiB   6.0 KiB          -  15.1 KiB
+          body                       3   16.0 KiB   4.0 KiB  8.0 KiB   4.0 KiB          -  15.1 KiB
+        (no module)                  2   16.0 KiB  16.0 KiB        -         -   16.0 KiB  28.1 KiB
+        (between operators)          0          -   8.0 KiB        -         -          -  12.1 KiB
+        total                        9   37.1 KiB  30.0 KiB  7.1 KiB   5.0 KiB   16.0 KiB  28.1 KiB
+        """,
+        depth=1,
+        min_bytes="4KiB",
+    )
+    table.assert_summary(
+        {
+            "cuda": "another",
+            "cpu": """
+        call  operator             module  phase      allocated     freed  temporary     after
+           8  aten::addcdiv_               optimizer   16.0 KiB  16.0 KiB   16.0 KiB  12.1 KiB
+              (between operators)                             -   8.0 KiB          -  -8.0 KiB
+              total                                    37.1 KiB  30.0 KiB   16.0 KiB   7.1 KiB
+            """,
+        },
+        top=1,
+        min_bytes=1,
+    )
+    with pytest.raises(TextMismatchError, match=r"^the text is not the expected one"):
+        table.assert_summary("call")
+    with pytest.raises(TextMismatchError, match=r"^there is no expected text yet"):
+        table.assert_by_module()
+    with pytest.raises(ValueError, match=r"^size 'few' is not understood"):
+        table.assert_summary("", min_bytes="few")
+
+
+def test_a_phase_between_operators_counts() -> None:
+    maker = Maker().add("mm", "a", BACKWARD, 100).add(BETWEEN, None, BACKWARD, 0, 100)
+    assert maker.table().by_phase().rows[0] == ("backward", "1", "100 B", "100 B", "-", "-", "100 B")
