@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, TypeAlias
 
+from cudamem_testing.model.blocks import count
 from cudamem_testing.show.expected import assert_text
 from cudamem_testing.torch_api import has_kernel
 from cudamem_testing.trace.categories import Categories
@@ -25,6 +26,7 @@ from cudamem_testing.trace.timeline_text import By
 Expected: TypeAlias = str | Mapping[str, str] | None
 """A text, a text for each kind of device (``cpu``, ``cuda``), or ``None`` for one that is kept beside the test."""
 
+_MOST_DOUBTS = 3
 _OPERATOR = re.compile(r"(\S.*?) +(?:T\d+\(v|->)")
 _WORDS = re.compile("cpu|mkldnn|onednn|cuda|cudnn|miopen|mps|dropout|attention|foreach|fused", re.IGNORECASE)
 """In the names of operators that other devices have another for: devices, their libraries, the documented families."""
@@ -92,7 +94,7 @@ class Expectations:
             frees=frees,
             device_aliases=device_aliases,
         )
-        assert_on_device(text, expected, self.trace, depth=3)
+        assert_on_device(text, expected, self.trace, depth=3, doubts=_doubts(self.data_flow()))
 
     def assert_categories(
         self: Analysed,
@@ -178,7 +180,7 @@ class Expectations:
         enforce(self.peak(device), categories or {}, total, at_least or {})
 
 
-def assert_on_device(text: str, expected: Expected, trace: Trace, *, depth: int) -> None:
+def assert_on_device(text: str, expected: Expected, trace: Trace, *, depth: int, doubts: Iterable[str] = ()) -> None:
     """Compare a text with the one for the device that a trace was recorded on.
 
     Args:
@@ -186,9 +188,14 @@ def assert_on_device(text: str, expected: Expected, trace: Trace, *, depth: int)
         expected: what the caller of the assertion gave for ``expected``.
         trace: where it comes from.
         depth: which call holds the literal; 3 is the call of a method that calls this function.
+        doubts: what a mismatch may come from, a line each.
     """
     __tracebackhide__ = True
-    assert_text(text, expected, key=kind_of_device(trace), depth=depth, remark=lambda was: _remark(was, text, trace))
+
+    def remark(wanted: str) -> str:
+        return "\n".join([*_differences(wanted, text, trace), *doubts])
+
+    assert_text(text, expected, key=kind_of_device(trace), depth=depth, remark=remark)
 
 
 def kind_of_device(trace: Trace) -> str:
@@ -198,23 +205,32 @@ def kind_of_device(trace: Trace) -> str:
     return kinds.most_common(1)[0][0] if kinds else "cpu"
 
 
-def _remark(expected: str, actual: str, trace: Trace) -> str:
+def _doubts(flow: DataFlow) -> list[str]:
+    """What the trace could not tell, and where it contradicts itself."""
+    contradictions = [f"note: the trace contradicts itself: {one}" for one in flow.diagnostics[:_MOST_DOUBTS]]
+    more = len(flow.diagnostics) - len(contradictions)
+    return [
+        *(f"note: {note}" for note in flow.notes),
+        *contradictions,
+        *([f"note: and {count(more, 'more contradiction')}"] if more else []),
+    ]
+
+
+def _differences(expected: str, actual: str, trace: Trace) -> list[str]:
     """Which operators differ, when some of them belong to one kind of device."""
     device = kind_of_device(trace)
     wanted, found = Counter(_operators(expected)), Counter(_operators(actual))
     missing, added = [*(wanted - found)], [*(found - wanted)]
     names = {short_name(event.name): event.name for event in trace.events if isinstance(event, Operator)}
     if not any(_belongs_to_a_device(names.get(name, name), device) for name in (*missing, *added)):
-        return ""
-    return "\n".join(
-        [
-            f"operators differ by device, and this run was on {device}:",
-            f"  only expected: {', '.join(missing) or 'none'}",
-            f"  only here:     {', '.join(added) or 'none'}",
-            'give a text for each device, expected={"cpu": ..., "cuda": ...}, or let device_aliases=True fold dropout,',
-            "attention, foreach and optimizers into names that hold on all",
-        ]
-    )
+        return []
+    return [
+        f"operators that differ from device to device are among the changes; this run was on {device}:",
+        f"  only expected: {', '.join(missing) or 'none'}",
+        f"  only here:     {', '.join(added) or 'none'}",
+        'give a text for each device, expected={"cpu": ..., "cuda": ...}, or let device_aliases=True fold dropout,',
+        "attention, foreach and optimizers into names that hold on all",
+    ]
 
 
 def _operators(text: str) -> Iterator[str]:

@@ -138,7 +138,7 @@ def test_a_mismatch(run_inner):
     ]
     told = [line[8:] for line in inner.section("test_dropout") if line.startswith("E ")]
     assert told[-6:] == [
-        "operators differ by device, and this run was on cpu:",
+        "operators that differ from device to device are among the changes; this run was on cpu:",
         "  only expected: aten::native_dropout, aten::cudnn_convolution",
         "  only here:     aten::relu",
         'give a text for each device, expected={"cpu": ..., "cuda": ...}, or let device_aliases=True fold dropout,',

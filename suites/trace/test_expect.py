@@ -1,0 +1,95 @@
+"""Texts by device: which of several holds, and what a mismatch says of operators that differ and of doubts."""
+
+from __future__ import annotations
+
+import pytest
+
+from cudamem_testing.show.expected import TextMismatchError
+from cudamem_testing.trace import data_flow
+from cudamem_testing.trace.expect import Expectations, kind_of_device
+from suites.trace.synthetic import alloc, op, read, tensor
+
+X, HELD = tensor(1), tensor(2)
+CARD = type(X.device)("cuda", 1)
+ON_CARD = tensor(3, device=CARD)
+
+
+class Profile(Expectations):
+    """A profile of a synthetic trace."""
+
+    def __init__(self, *roots):
+        self.trace = read(*roots)
+
+    def data_flow(self):
+        return data_flow(self.trace)
+
+
+def told(profile, expected, **options):
+    """What a mismatch says below its diff."""
+    with pytest.raises(TextMismatchError) as caught:
+        profile.assert_data_flow(expected, **options)
+    return [line for line in str(caught.value).splitlines()[3:] if not line.startswith(("+", "-", "@", " aten", "?"))]
+
+
+HOW = "to accept the actual text: pytest --cudamem-update=expected, or EXPECTTEST_ACCEPT=1"
+ADVICE = [
+    'give a text for each device, expected={"cpu": ..., "cuda": ...}, or let device_aliases=True fold dropout,',
+    "attention, foreach and optimizers into names that hold on all",
+    HOW,
+]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "kind"), [((), "cpu"), ((X,), "cpu"), ((X, ON_CARD), "cuda"), ((X, HELD, ON_CARD), "cuda")]
+)
+def test_a_trace_with_anything_on_a_card_is_of_the_card(tensors, kind):
+    assert kind_of_device(read(*(op("aten::sin", one) for one in tensors))) == kind
+
+
+def test_of_several_texts_the_one_for_the_device_holds():
+    texts = {
+        "cpu": "aten::sin                 T0(v0)           ->",
+        "cuda": "aten::cos                 T0(v0)           ->",
+    }
+    Profile(op("aten::sin", X)).assert_data_flow(texts)
+    Profile(op("aten::cos", ON_CARD)).assert_data_flow(texts)
+    with pytest.raises(TextMismatchError, match="there is no expected text for 'cuda' yet"):
+        Profile(op("aten::cos", ON_CARD)).assert_data_flow({"cpu": texts["cpu"]})
+    assert told(Profile(op("aten::sin", ON_CARD)), texts) == [HOW]
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ("aten::cudnn_convolution   T0(v0)           ->", "aten::cudnn_convolution"),
+        ("aten::mkldnn_convolution  T0(v0)           ->  T1(v0)", "aten::mkldnn_convolution"),
+        ("NativeDropoutBackward0    T0(v0)           ->", "NativeDropoutBackward0"),
+        ("aten::_foreach_add_                        ->", "aten::_foreach_add_"),
+        ("aten::_conv_depthwise2d   T0(v0)           ->", "aten::_conv_depthwise2d"),  # of CUDA, says the dispatcher
+    ],
+)
+def test_operators_of_other_devices_are_named(row, name):
+    assert told(Profile(op("aten::sin", X)), row) == [
+        "operators that differ from device to device are among the changes; this run was on cpu:",
+        f"  only expected: {name}",
+        "  only here:     aten::sin",
+        *ADVICE,
+    ]
+
+
+def test_operators_that_all_devices_have_are_not_blamed_on_the_device():
+    assert told(Profile(op("aten::sin", X)), "aten::cos                 T0(v0)           ->") == [HOW]
+    same = "aten::sin                 T0(v0)           ->  T1(v0)"
+    assert told(Profile(op("aten::sin", X)), same) == [HOW]
+
+
+def test_doubts_are_told():
+    broken = Profile(*(step for _ in range(5) for step in (alloc(HELD, -16), op("aten::sin", HELD))))
+    assert len(broken.data_flow().diagnostics) == 9
+    assert told(broken, "aten::cos") == [
+        "note: the trace contradicts itself: node 1: storage 0 was used after it was freed",
+        "note: the trace contradicts itself: node 2: storage 0 was freed twice",
+        "note: the trace contradicts itself: node 3: storage 0 was used after it was freed",
+        "note: and 6 more contradictions",
+        HOW,
+    ]
