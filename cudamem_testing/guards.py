@@ -6,7 +6,7 @@ import ctypes
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 Function = Callable[..., Any]
@@ -138,7 +138,7 @@ class GarbageWatch:
     def stop(self) -> None:
         """Leave the collector as it was found."""
         for ours in (self._collecting, self._collected):
-            if ours in gc.callbacks:
+            with suppress(ValueError):
                 gc.callbacks.remove(ours)
         self._before = None
 

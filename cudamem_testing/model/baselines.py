@@ -44,6 +44,10 @@ class Measured:
     metrics: tuple[str, ...] = ()
     asked: bool = False
 
+    def with_values(self, values: Mapping[str, Spread]) -> Measured:
+        """A copy with other numbers; made for every test."""
+        return Measured(self.device, self.environment, values, self.top, self.metrics, self.asked)
+
     def but(self, **changes: object) -> Measured:
         """A copy with other values."""
         return replace(self, **changes)  # type: ignore[arg-type]

@@ -68,7 +68,7 @@ class Baselines:
         self._root = root
         self._evidence = evidence
         self._tracker = tracker
-        self._files: dict[Path, Entries] = {}
+        self._entries: dict[str, Entries] = {}  # by test file: a path is slow to make, and to compare
         self._environments: dict[Device, str] = {}
 
     def identify(self) -> None:
@@ -108,7 +108,7 @@ class Baselines:
             if window is None or window.retained is None:
                 continue
             values = {**measured.values, "retained": Spread.of(window.retained)}
-            measured = running.measured[place] = measured.but(values=_ordered(values))
+            measured = running.measured[place] = measured.with_values(_ordered(values))
             entry = self._entry(running, measured)
             if comparison is not None and entry is not None and "retained" in comparison.metrics and not self._records:
                 changes = _beyond(entry, measured, comparison, ["retained"])
@@ -149,13 +149,14 @@ class Baselines:
 
     def _entry(self, running: Running, measured: Measured) -> Entry | None:
         nodeid = id_without_group(running.item)
-        path = baseline_file(self._root, nodeid)
-        if path not in self._files:
+        module = nodeid.partition("::")[0]
+        if module not in self._entries:
             try:
-                self._files[path] = read_file(path)
+                self._entries[module] = read_file(baseline_file(self._root, nodeid))
             except (BaselineError, OSError):  # said once, at the end of the run
-                self._files[path] = {}
-        return self._files[path].get(Key(name_in_module(nodeid), measured.device, measured.environment))
+                self._entries[module] = {}
+        entries = self._entries[module]
+        return entries.get(Key(name_in_module(nodeid), measured.device, measured.environment)) if entries else None
 
     def _look(self, window: Window, measured: Measured) -> tuple[Measured, Look | str]:
         """Its numbers without workspaces of libraries, and what was live at its peak, or why that is not known."""

@@ -74,7 +74,7 @@ class CycleCheck:
         """The findings of the test that is over; ``asked`` is the severity that was asked for, ``None`` the default."""
         subject, found = self._subject, self._found[:]
         self.drop()
-        if subject is None or asked == "off":
+        if subject is None or asked == "off" or not (found or self._problems):
             return []
         findings = [_unexplained(problem) for problem in self._problems]
         cycles = merged([cycle for together in found for cycle in together])

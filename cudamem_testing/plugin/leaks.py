@@ -54,15 +54,12 @@ class LeakCheck:
 
     def left(self, subject: Subject, *, fresh: bool = True) -> Left:
         """What the test retains on each device where it is not nothing, now or at the tracker's last read."""
-        exact = self._owners.owned(subject.owner)
-        left = {device: owned for device, owned in exact.items() if owned.blocks and subject.judged(device)}
-        counted = {one.device for one in self._tracker.recorders if one.tells_blocks and one.device not in exact}
-        if counted:
-            for window in self._tracker.peek(subject.whole, fresh=fresh):
-                retained = window.retained or window.blocks
-                if retained and window.device in counted and subject.judged(window.device):
-                    left[window.device] = Owned(window.retained or 0, window.blocks or 0)
-        return left
+        left = {device: owned for device, owned in self._owners.owned(subject.owner).items() if owned.blocks}
+        if any(recorder.tells_blocks and not recorder.tells_owners for recorder in self._tracker.recorders):
+            for recorder, retained, blocks in self._tracker.gained(subject.whole, fresh=fresh):
+                if recorder.tells_blocks and not recorder.tells_owners and (retained or blocks):
+                    left[recorder.device] = Owned(retained or 0, blocks or 0)
+        return {device: owned for device, owned in left.items() if subject.judged(device)} if left else left
 
     @property
     def devices(self) -> list[Device]:

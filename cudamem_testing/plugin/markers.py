@@ -31,8 +31,8 @@ LINES = (
 
 def speaks_of_memory(item: pytest.Item) -> bool:
     """Whether the test carries one of our markers or asks for one of our fixtures."""
-    marked = any(item.get_closest_marker(name) is not None for name in (BUDGET, BASELINE))
-    return marked or bool(FIXTURES.intersection(fixture_names(item)))
+    marked = keys.BUDGETS in item.stash or keys.COMPARISON in item.stash  # put there when it was collected
+    return marked or not FIXTURES.isdisjoint(fixture_names(item))
 
 
 def fixture_names(item: pytest.Item) -> Sequence[str]:
@@ -142,10 +142,7 @@ def validate(items: Iterable[pytest.Item], default: Budget | None = None) -> int
     Raises:
         pytest.UsageError: one message that names every bad test and argument.
     """
-    items = [*items]
-    overriding = [item for item in items if item.get_closest_marker(OVERRIDE) is not None]
-    limited = [item for item in items if item.get_closest_marker(BUDGET) is not None]
-    held = [item for item in items if item.get_closest_marker(BASELINE) is not None]
+    overriding, limited, held = _carriers(items, (OVERRIDE, BUDGET, BASELINE))
     if not limited and not held and not overriding:
         return 0
     from cudamem_testing.model.devices import Device
@@ -171,6 +168,15 @@ def validate(items: Iterable[pytest.Item], default: Budget | None = None) -> int
     if problems:
         raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
     return len({*limited, *held})
+
+
+def _carriers(items: Iterable[pytest.Item], names: Sequence[str]) -> list[list[pytest.Item]]:
+    """The tests that carry each of some markers; one walk over the markers of each test, of which there may be many."""
+    found: dict[str, list[pytest.Item]] = {name: [] for name in names}
+    for item in items:
+        for name in found.keys() & {mark.name for mark in item.iter_markers()}:
+            found[name].append(item)
+    return [*found.values()]
 
 
 def _compare(item: pytest.Item) -> Sequence[str]:

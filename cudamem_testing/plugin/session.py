@@ -98,6 +98,8 @@ class Session:
         failed = error is not None and not isinstance(error, pytest.skip.Exception)
         found = self.leaks.judge(subject, Severity.WARN if leaks == "warn" or failed else Severity.FAIL)
         collected = self.cycles.judge(cycles, failed=error is not None)
+        if not found:
+            return collected
         rest = self.cycles.completed(found, collected, cycles)
         return [*collected, *(one for one in rest if leaks != "off" or one.kind is Kind.CYCLE)]
 

@@ -19,18 +19,21 @@ SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_
 
 def identity(device: Device) -> str | None:
     """The line of a device; ``None`` for a card that was not used yet, and for pinned host memory."""
-    version = ".".join((torch_api.version() or "?").split(".")[:2])
     if device.kind == "cpu":
         import torch
 
-        return f"{platform.machine()}, {count(torch.get_num_threads(), 'thread')}, torch {version}"
+        return f"{platform.machine()}, {count(torch.get_num_threads(), 'thread')}, torch {_version()}"
     if device.kind != "cuda" or not torch_api.cuda_initialized():
         return None
     import torch
 
     card = torch.cuda.get_device_properties(device.index or 0)
     allocator = " ".join((torch_api.allocator_backend(), *allocator_settings(os.environ)))
-    return f"{card.name} ({card.major}.{card.minor}), torch {version}, {allocator}"
+    return f"{card.name} ({card.major}.{card.minor}), torch {_version()}, {allocator}"
+
+
+def _version() -> str:
+    return ".".join((torch_api.version() or "?").split(".")[:2])
 
 
 def allocator_settings(environ: os._Environ[str] | dict[str, str]) -> list[str]:

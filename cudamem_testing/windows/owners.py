@@ -67,11 +67,12 @@ class Owners:
 
     def owned(self, owner: Owner) -> dict[Device, Owned]:
         """What is live of an owner, on the devices that can tell."""
-        return {
-            recorder.device: recorder.owned(owner.numbers[recorder.device])
-            for recorder in self._tracker.recorders
-            if recorder.device in owner.numbers
-        }
+        found = {}
+        for recorder in self._tracker.recorders:
+            number = owner.numbers.get(recorder.device)
+            if number is not None:
+                found[recorder.device] = recorder.owned(number)
+        return found
 
     def ledger(self) -> dict[Device, dict[str, Owned]]:
         """Live blocks by owner, on the devices that can tell; owners of nothing are left out."""

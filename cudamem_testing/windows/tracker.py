@@ -70,6 +70,17 @@ class Tracker:
         """The window up to now, or up to the last read; the span stays open."""
         return _windows(span, self._boundary() if fresh else self._last)
 
+    def gained(self, span: Span, *, fresh: bool = True) -> list[tuple[Recorder, int | None, int | None]]:
+        """The growth of bytes and blocks on each device since the span began, up to now or up to the last read."""
+        found = []
+        for recorder, now in self._boundary() if fresh else self._last:
+            level = span.levels.get(recorder)
+            if level is not None:
+                start = level.start
+                bytes_, blocks = _growth(start.allocated, now.allocated), _growth(start.blocks, now.blocks)
+                found.append((recorder, bytes_, blocks))
+        return found
+
     def exclude(self, span: Span, device: Device, taken: int, blocks: int, note: str) -> None:
         """Do not count bytes and blocks that were taken inside a span on nobody's account, and are still there."""
         for recorder, level in span.levels.items():
