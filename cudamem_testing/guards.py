@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -197,6 +198,20 @@ def _let_go(garbage: list[object], known: dict[int | None, Function | None]) -> 
         if clear is not None:
             clear(id(obj))
         del obj
+
+
+def set_variable(name: str, value: str) -> Callable[[], None]:
+    """Set an environment variable of this process and of those that it starts; what puts the old value back."""
+    old = os.environ.get(name)
+    os.environ[name] = value
+
+    def restore() -> None:
+        if old is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = old
+
+    return restore
 
 
 def stand_in(function: object) -> Function | None:

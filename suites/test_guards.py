@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cudamem_testing.guards import Patches, collect_garbage, replaced, stand_in, thawed
+from cudamem_testing.guards import Patches, collect_garbage, replaced, set_variable, stand_in, thawed
 
 
 def original(number: int, *, times: int = 1) -> int:
@@ -190,3 +191,14 @@ def test_an_attribute_that_somebody_changed_meanwhile_stays() -> None:
         Heir.second = 30
     assert Heir.second == 30
     Heir.second = 2
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+def test_an_environment_variable_comes_back(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
+    monkeypatch.delenv("CUDAMEM_GUARD", raising=False)
+    if before is not None:
+        monkeypatch.setenv("CUDAMEM_GUARD", before)
+    restore = set_variable("CUDAMEM_GUARD", "new")
+    assert os.environ["CUDAMEM_GUARD"] == "new"
+    restore()
+    assert os.environ.get("CUDAMEM_GUARD") == before

@@ -7,6 +7,8 @@ markers or fixtures. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from cudamem_testing.plugin import keys, markers
@@ -35,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in markers.LINES:
         config.addinivalue_line("markers", line)
     settings = config.stash[keys.SETTINGS] = Settings.from_config(config)
+    if settings.gpus and hasattr(config, "workerinput"):
+        _choose_card(config)
     if "expected" in settings.update:
         _expect(config, accept=True)
     if settings.on:
@@ -96,6 +100,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     session = config.stash.get(keys.SESSION, None)
     if session is not None:
         session.recorders.close()
+
+
+def _choose_card(config: pytest.Config) -> None:
+    """Let a worker of pytest-xdist see one card, before anything uses CUDA."""
+    from cudamem_testing import torch_api
+    from cudamem_testing.guards import set_variable
+    from cudamem_testing.recorders.cards import share
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    worker = str(config.workerinput["workerid"]).removeprefix("gw")  # type: ignore[attr-defined]
+    card = share(int(worker), visible, torch_api.cuda_device_count())
+    if card is not None and not torch_api.cuda_initialized():
+        config.add_cleanup(set_variable("CUDA_VISIBLE_DEVICES", card))
 
 
 def _start(config: pytest.Config, settings: Settings) -> None:

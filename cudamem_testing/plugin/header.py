@@ -29,8 +29,14 @@ def header(settings: Settings) -> str:
         parts.append(f"ignore {count(len(settings.ignore), 'rule')}")
     if settings.first_use != "fail":
         parts.append(f"first use {settings.first_use}")
+    if settings.baseline != "compare":
+        parts.append(f"baseline {settings.baseline}")
+    if settings.repeat > 1:
+        parts.append(f"repeat {settings.repeat}")
     if not settings.stacks:
         parts.append("stacks off")
+    if settings.gpus:
+        parts.append("a card for each worker")
     if settings.dump is not None:
         parts.append(f"dump {settings.dump.name}")
     version = torch_api.version()

@@ -55,6 +55,7 @@ OPTIONS = (
     ),
     Option("--cudamem-budget", "budget of every test without its own, such as peak=2GiB,retained=0", "LIMITS"),
     Option("--cudamem-stacks", "auto (stacks and events for evidence) or off", "auto|off"),
+    Option("--cudamem-gpus", "auto: a card of its own for each worker of pytest-xdist", "auto"),
     Option("--cudamem-top", "rows of the summary table (default 10); 0 hides it", "N"),
     Option("--cudamem-dump", "folder for allocator snapshots of failed tests", "DIR"),
     Option("--cudamem-audit", "nothing fails; the run ends with the largest causes and how to record them"),
@@ -90,6 +91,7 @@ class Settings:
     first_use: str
     budget: Budget | None
     stacks: bool
+    gpus: bool
     top: int
     dump: Path | None
     json: Path | None
@@ -121,6 +123,7 @@ class Settings:
             first_use=read.parsed(FIRST_USE, _first_use, "fail"),
             budget=read.parsed("cudamem_budget", _budget, None),
             stacks=read.parsed("cudamem_stacks", _stacks, True),
+            gpus=read.parsed("cudamem_gpus", _gpus, False),
             top=read.parsed("cudamem_top", _count, 10),
             dump=read.parsed("cudamem_dump", lambda text: _folder(_base(config, "cudamem_dump"), text), None),
             json=read.parsed("cudamem_json", lambda text: _file(_base(config, "cudamem_json"), text), None),
@@ -225,6 +228,12 @@ def _stacks(text: str) -> bool:
     if text not in ("auto", "off"):
         raise ValueError(f"{text!r} is not known: write auto or off")
     return text == "auto"
+
+
+def _gpus(text: str) -> bool:
+    if text != "auto":
+        raise ValueError(f"{text!r} is not known: write auto")
+    return True
 
 
 def _severity(text: str) -> str:

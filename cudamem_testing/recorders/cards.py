@@ -15,6 +15,17 @@ def name(device: Device) -> str | None:
     return names[index] if index < len(names) else None
 
 
+def share(worker: int, visible: str | None, count: int) -> str | None:
+    """The card of one of several processes, as ``CUDA_VISIBLE_DEVICES`` names it; ``None`` where there is none.
+
+    ``visible`` is what that variable says already: the cards are shared among the processes within it. ``count`` is
+    the number of cards without it.
+    """
+    named = map(str, range(count)) if visible is None else (part.strip() for part in visible.split(","))
+    cards = [*filter(None, named)]
+    return cards[worker % len(cards)] if cards else None
+
+
 def other_processes(device: Device) -> int | None:
     """Bytes that other processes hold on a card; ``None`` without NVML, or where it does not know this process."""
     names, index = visible_names(), device.index or 0

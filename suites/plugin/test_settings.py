@@ -25,6 +25,7 @@ DEFAULTS = {
     "ignore_below": None,
     "ignore": (),
     "stacks": True,
+    "gpus": False,
     "dump": None,
     "top": 10,
     "json": None,
@@ -42,6 +43,7 @@ TEXTS = {
     "cycles": "strict",
     "ignore_below": "3KiB",
     "stacks": "off",
+    "gpus": "auto",
     "dump": "dumps",
     "top": "4",
     "json": "reports/memory.json",
@@ -62,6 +64,7 @@ def parsed(folder: Path) -> dict[str, object]:
         "ignore_below": 3072,
         "ignore": (),
         "stacks": False,
+        "gpus": True,
         "dump": folder / "dumps",
         "top": 4,
         "json": folder / "reports/memory.json",
@@ -211,6 +214,7 @@ def test_what_is_to_be_rewritten(run_inner, monkeypatch, arguments, expecttest, 
         (["--cudamem-top=-1"], ["--cudamem-top: '-1' is not a number of rows"]),
         (["--cudamem-top=many"], ["--cudamem-top: 'many' is not a number of rows"]),
         (["--cudamem-stacks=on"], ["--cudamem-stacks: 'on' is not known: write auto or off"]),
+        (["--cudamem-gpus=2"], ["--cudamem-gpus: '2' is not known: write auto"]),
         (["--cudamem-leaks=yes"], ["--cudamem-leaks: 'yes' is not known: write fail, warn or off"]),
         (["--cudamem-cycles=yes"], ["--cudamem-cycles: 'yes' is not known: write fail, warn, off or strict"]),
         (
@@ -282,6 +286,10 @@ def test_a_number_in_native_toml_is_a_usage_error(run_inner, pytester):
         (
             ["--cudamem-audit", "-o", "cudamem_first_use=warn"],
             f"cudamem: device auto, audit, first use warn, torch {TORCH}",
+        ),
+        (
+            ["--cudamem-baseline=require", "--cudamem-repeat=5", "--cudamem-gpus=auto"],
+            f"cudamem: device auto, baseline require, repeat 5, a card for each worker, torch {TORCH}",
         ),
         (
             ["--cudamem-device=all", "--cudamem-budget=peak=2GiB,retained=0", "--cudamem-stacks=off"],

@@ -122,3 +122,22 @@ def test_nothing_enforced_and_wrong_markers(run_outer):
     assert wrong.status == 4
     assert wrong.err.startswith("ERROR: cudamem: test_it.py::test_marked: memory_budget peak: size '1XB' has the ")
     assert "INTERNALERROR" not in wrong.out
+
+
+CARDS = """
+    import os
+    import pytest
+
+    @pytest.mark.parametrize("number", range(2))
+    def test_card(number):
+        open(os.environ["PYTEST_XDIST_WORKER"] + ".txt", "w").write(os.environ["CUDA_VISIBLE_DEVICES"])
+"""
+
+
+def test_a_card_for_each_worker(run_outer, pytester):
+    files = {"test_it.py": CARDS, "conftest.py": "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '4,6'\n"}
+    inner = run_outer(files, "-n2", "--cudamem-gpus=auto", report=False, plugins=["xdist.plugin"])
+    assert inner.last == "2 passed"
+    said = {path.name: path.read_text() for path in pytester.path.glob("gw*.txt")}
+    assert said == {name: card for name, card in (("gw0.txt", "4"), ("gw1.txt", "6")) if name in said}
+    assert said

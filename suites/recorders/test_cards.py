@@ -128,3 +128,20 @@ def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cards.visible_names() == ()
     assert cards.name(Device("cuda", 0)) is None
     assert cards.other_processes(Device("cuda", 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("worker", "visible", "count", "card"),
+    [
+        (0, None, 2, "0"),
+        (1, None, 2, "1"),
+        (5, None, 2, "1"),
+        (0, None, 0, None),
+        (1, "3, 5,7", 8, "5"),
+        (3, "3,5,7", 8, "3"),
+        (1, "GPU-aa,GPU-bb", 8, "GPU-bb"),
+        (0, "", 8, None),
+    ],
+)
+def test_each_process_has_a_card(worker: int, visible: str | None, count: int, card: str | None) -> None:
+    assert cards.share(worker, visible, count) == card
