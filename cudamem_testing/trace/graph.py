@@ -50,6 +50,8 @@ class Edge(NamedTuple):
 class Lifetime(NamedTuple):
     """How long a storage lived, as far as the trace shows."""
 
+    label: str
+    """As the unfiltered text calls it, ``T3``."""
     storage: Storage
     created: Node | None
     """``None``: it existed before."""
@@ -65,7 +67,7 @@ class Lifetime(NamedTuple):
         created = "there before" if self.created is None else f"made by {short_name(self.created.name)}"
         used = "never used" if self.last_used is None else f"last used by {short_name(self.last_used.name)}"
         freed = "never freed" if self.freed is None else f"freed in {short_name(self.freed.name)}"
-        return f"{size}: {created}, {used}, {freed}; {count(self.nodes, 'node')}"
+        return f"{self.label}, {size}: {created}, {used}, {freed}; {count(self.nodes, 'node')}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,18 +159,19 @@ class DataFlow:
     def lifetime(self, label: str, ids: Ids = "first-use") -> Lifetime:
         """Creation, last use and freeing of a storage."""
         storage, _ = self.resolve(label, ids)
-        return self._lifetime(storage, self._uses(storage))
+        return self._lifetime(storage, self._uses(storage), self.numbers(ids))
 
-    def longest_lived(self, count: int = 10) -> tuple[Lifetime, ...]:
+    def longest_lived(self, most: int = 10, ids: Ids = "first-use") -> tuple[Lifetime, ...]:
         """The storages that were made in the trace and live over the most nodes, longest first."""
+        numbers = self.numbers(ids)
         uses: dict[Storage, list[tuple[Node, Any]]] = {}
         for node in self.nodes:
             for use in node.uses:
                 uses.setdefault(use.storage, []).append((node, use))
-        lifetimes = [self._lifetime(storage, pairs) for storage, pairs in uses.items()]
+        lifetimes = [self._lifetime(storage, pairs, numbers) for storage, pairs in uses.items()]
         made = [lifetime for lifetime in lifetimes if lifetime.created is not None]
         made.sort(key=lambda lifetime: -lifetime.nodes)
-        return tuple(made[:count])
+        return tuple(made[:most])
 
     def regions(self, node: Node) -> tuple[str, ...]:
         """The names of the annotations around a node, from the outside in."""
@@ -235,7 +238,7 @@ class DataFlow:
     def _uses(self, storage: Storage) -> Iterator[tuple[Node, Any]]:
         return ((node, use) for node in self.nodes for use in node.uses if use.storage is storage)
 
-    def _lifetime(self, storage: Storage, uses: Iterable[tuple[Node, Any]]) -> Lifetime:
+    def _lifetime(self, storage: Storage, uses: Iterable[tuple[Node, Any]], numbers: dict[Storage, int]) -> Lifetime:
         created = freed = last_used = None
         for node, use in uses:
             created = node if use.before is None else created
@@ -243,7 +246,7 @@ class DataFlow:
             last_used = last_used if use.after is None and node.name == MEMORY else node
         first = 0 if created is None else created.index
         last = len(self.nodes) if freed is None else freed.index
-        return Lifetime(storage, created, last_used, freed, last - first)
+        return Lifetime(f"T{numbers[storage]}", storage, created, last_used, freed, last - first)
 
 
 def data_flow(trace: Trace, names: tuple[Name, ...] = ()) -> DataFlow:

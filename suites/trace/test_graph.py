@@ -57,6 +57,7 @@ def test_lifetimes(flow):
     assert (before.created, before.last_used.name, before.freed, before.nodes) == (None, "aten::mul", None, 5)
     assert [(life.storage.number, life.nodes) for life in flow.longest_lived()] == [(6, 4), (9, 0)]
     assert [life.storage.number for life in flow.longest_lived(1)] == [6]
+    assert [life.label for life in flow.longest_lived(ids="profiler")] == ["T6", "T9"]
 
 
 def test_labels_that_nothing_has(flow):
@@ -128,9 +129,9 @@ def test_dot(flow):
 
 def test_a_lifetime_in_words(flow):
     assert str(flow.lifetime("T2")) == (
-        "16 B on cpu: made by aten::mul, last used by SinBackward0, freed in [memory]; 4 nodes"
+        "T2, 16 B on cpu: made by aten::mul, last used by SinBackward0, freed in [memory]; 4 nodes"
     )
-    assert str(flow.lifetime("x")) == "16 B on cpu: there before, last used by aten::mul, never freed; 5 nodes"
+    assert str(flow.lifetime("x")) == "T0, 16 B on cpu: there before, last used by aten::mul, never freed; 5 nodes"
     assert repr(flow.lifetime("T2").created) == "<node 0 aten::mul (2 inputs, 1 outputs)>"
     assert repr(flow.storage("T2")) == "<storage 2, 16 bytes on cpu>"
 
