@@ -1,7 +1,8 @@
 """Limits on phases and modules: what they did as windows, which the limits of the whole package judge.
 
 A phase or a module can run many times. Its window is that of the run which rose highest above its own start, and counts
-allocations and retries of all runs. PYTEST_DONT_REWRITE
+what its operators kept, their allocations and retries in all runs. What happens between operators belongs to phases and
+not to modules, as in the tables. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def windows_of(table: OperatorTable, phase: str | None, module: str | None) -> t
         rows = [row for row in table.rows if row.device == level.device]
         runs = [*_runs(rows, phase, module)]
         if runs:
-            found.append(_window(name, level.device, runs))
+            found.append(_window(name, level.device, runs, pauses=module is None))
     if not found:
         raise ValueError(f"no operator ran in {name}")
     return tuple(found)
@@ -70,11 +71,12 @@ def _runs(rows: Sequence[Row], phase: str | None, module: str | None) -> Iterato
         yield [*run, *(pause if module is None else [])]
 
 
-def _window(name: str, device: str, runs: Sequence[Sequence[Row]]) -> Window:
+def _window(name: str, device: str, runs: Sequence[Sequence[Row]], *, pauses: bool) -> Window:
+    """Levels are those of the runs; counted are the operators, and ``pauses`` between them where these belong to it."""
     kind, _, index = device.partition(":")
     start, peak = max(((run[0].before, _peak(run)) for run in runs), key=lambda pair: (pair[1] or pair[0]) - pair[0])
     reserved = [run[-1].reserved for run in runs]
-    rows = [row for run in runs for row in run]
+    rows = [row for run in runs for row in run if pauses or row.operator != BETWEEN]
     retained = sum(row.kept for row in rows)
     retries = [row.retries for row in rows]
     return Window(

@@ -35,7 +35,7 @@ def test_what_happens_between_operators_of_a_run_is_part_of_its_level() -> None:
     maker.add("mm", "a", FORWARD, 8).add(BETWEEN, None, FORWARD, 0, 8).add("mm", "a", FORWARD, 4)
     maker.add(BETWEEN, None, FORWARD, 0, 4).add("mm", "b", FORWARD, 1)
     table = maker.table()
-    assert window(table, None, "a") == ("module a", 0, 8, 4, 4, 2)
+    assert window(table, None, "a") == ("module a", 0, 8, 12, 12, 2)
     assert window(table, "forward") == ("forward", 0, 8, 1, 1, 3)
 
 
