@@ -5,11 +5,21 @@ from __future__ import annotations
 import json
 import os
 import platform
+import textwrap
+from pathlib import Path
 
 import pytest
 import torch
 
-from suites.plugin.inner import KIB
+from cudamem_testing.model.baselines import Measured
+from cudamem_testing.model.changes import Spread
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.windows import Window
+from cudamem_testing.plugin.baselines import Baselines
+from cudamem_testing.snapshots.read import read
+from cudamem_testing.snapshots.replay import replay
+from suites.plugin.inner import KIB, MIB
+from suites.snapshots.allocator import Allocator
 
 VERSION = ".".join(torch.__version__.split(".")[:2])
 HERE = f"{platform.machine()}, 1 thread, torch {VERSION}"
@@ -417,3 +427,106 @@ def test_under_xdist_the_controller_alone_writes(run_outer, pytester):
     assert (pytester.path / "__cudamem__/test_a.json").read_text() == written["a"]
     assert '"test": "test_b"' not in (pytester.path / "__cudamem__/test_b.json").read_text()
     assert sorted(os.listdir(pytester.path / "__cudamem__")) == ["test_a.json", "test_b.json", "test_c.json"]
+
+
+class Library:
+    """A card whose library keeps workspaces of 32 MiB, and the record of a test on it."""
+
+    device = Device("cuda", 0)
+
+    def __init__(self, allocator):
+        self.recorders = [self]
+        self.replayed = replay(read(allocator.snapshot()), "requested")
+
+    def workspace_sizes(self):
+        return frozenset({32 * MIB})
+
+    def replay(self, device, counter="allocated"):
+        assert (device, counter) == (self.device, "requested")
+        return self.replayed
+
+
+def looked_at(allocator, requested, allocations):
+    library = Library(allocator)
+    window = Window("call", library.device, requested_start=0, requested_peak=requested)
+    values = {"requested": requested, "peak": requested + MIB, "allocations": allocations}
+    measured = Measured(library.device, "here", {name: Spread.of(number) for name, number in values.items()})
+    baselines = Baselines(None, Path(), library, library)
+    found, look = baselines._look(window, measured)
+    return {name: spread.low for name, spread in found.values.items()}, [block.size for block in look.live]
+
+
+def test_a_workspace_that_a_library_keeps_counts_neither_for_nor_against():
+    allocator = Allocator()
+    first = allocator.malloc(8 * MIB)
+    allocator.malloc(32 * MIB)  # the library's: it stays
+    allocator.free(first)
+    second = allocator.malloc(16 * MIB)
+    allocator.free(second)
+    assert looked_at(allocator, 48 * MIB, 3) == (
+        {"requested": 16 * MIB, "peak": 17 * MIB, "allocations": 2},
+        [16 * MIB],
+    )
+
+
+def test_a_block_of_that_size_which_was_given_back_is_the_test_s_own():
+    allocator = Allocator()
+    allocator.malloc(8 * MIB)
+    allocator.free(allocator.malloc(32 * MIB))
+    assert looked_at(allocator, 40 * MIB, 2) == (
+        {"requested": 40 * MIB, "peak": 41 * MIB, "allocations": 2},
+        [8 * MIB, 32 * MIB],
+    )
+
+
+def test_what_goes_wrong_in_the_evidence_hides_no_verdict(run_inner, monkeypatch):
+    run_inner(SMALL, UPDATE)
+
+    def fails(*arguments):
+        raise LookupError("no luck")
+
+    monkeypatch.setattr("cudamem_testing.plugin.baselines.first_moment", fails)
+    inner = run_inner({"test_it.py": SMALL.replace("256 * 1024", "512 * 1024")})
+    assert inner.last == "2 failed"
+    assert inner.section("test_a") == [
+        (
+            "cudamem: requested 2.0 MiB above start is 1.0 MiB (+100.0%) above its baseline of 1.0 MiB, 64.0 KiB "
+            "allowed (cpu)"
+        ),
+        "no evidence: LookupError: no luck",
+    ]
+
+
+def test_without_events_the_numbers_are_compared_all_the_same(run_inner, pytester):
+    run_inner(SMALL, UPDATE, "--cudamem-stacks=off")
+    assert entries(pytester) == {name: {"requested": 1024 * KIB, "top": []} for name in ("test_a", "test_b")}
+    inner = run_inner({"test_it.py": SMALL.replace("256 * 1024", "512 * 1024")}, "--cudamem-stacks=off")
+    assert inner.section("test_a")[1:] == [
+        "live at the peak: not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
+    ]
+
+
+CARD = """
+    import pytest, torch
+
+    @pytest.mark.memory_baseline
+    def test_product(): torch.ones(512, 512, device="cuda") @ torch.ones(512, 512, device="cuda")
+
+    @pytest.mark.memory_baseline
+    def test_again(): torch.ones(512, 512, device="cuda") @ torch.ones(512, 512, device="cuda")
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.subprocess
+def test_the_first_product_on_a_card_takes_what_the_second_does(pytester, monkeypatch):
+    """Whichever test comes first has the workspace of cuBLAS in its window."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(test_it=textwrap.dedent(CARD))
+    first = pytester.runpytest_subprocess("-p", "cudamem", UPDATE)
+    assert first.ret == 0
+    lines = (pytester.path / FILE).read_text().splitlines()[1:3]
+    requested = {json.loads(line.removesuffix(","))["requested"] for line in lines}
+    assert requested == {3 * MIB}
+    other_order = pytester.runpytest_subprocess("-p", "cudamem", "test_it.py::test_again", "test_it.py::test_product")
+    other_order.assert_outcomes(passed=2)
