@@ -100,6 +100,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     session = config.stash.get(keys.SESSION, None)
     if session is not None:
         session.recorders.close()
+        if session.pools is not None:
+            session.pools.close()
 
 
 def _choose_card(config: pytest.Config) -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.windows import Window
     from cudamem_testing.plugin.cycles import CycleCheck
     from cudamem_testing.plugin.leaks import LeakCheck
+    from cudamem_testing.plugin.pools import PoolCheck
 
 Wrapper = Generator[None, object, object]
 OVER_BUDGET = "OVER BUDGET"
@@ -63,6 +64,7 @@ class Session:
         self.ratchet = Ratchet(config, settings)
         self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
         self.cycles: CycleCheck | None = None
+        self.pools: PoolCheck | None = None
         self.findings: list[Finding] = []
         self.fixtures: list[FixtureRecord] = []
         self.running: Running | None = None
@@ -108,12 +110,15 @@ class Session:
         if not self.recorders.opened and torch_api.imported():
             from cudamem_testing.plugin.cycles import CycleCheck
             from cudamem_testing.plugin.leaks import LeakCheck
+            from cudamem_testing.plugin.pools import PoolCheck
 
             self.tracker.attach(self.recorders.open(self._say))
             self.baselines.identify()
             rules = self.settings.ignore
             self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self.books, self._ignore_below, rules)
-            self.cycles = CycleCheck(self.leaks, self._ignore_below, Locator(str(self.config.rootpath)))
+            locator = Locator(str(self.config.rootpath))
+            self.cycles = CycleCheck(self.leaks, self._ignore_below, locator)
+            self.pools = PoolCheck(self.tracker, locator)
 
     def _say(self, line: str) -> None:
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
@@ -205,6 +210,8 @@ class Session:
             self._drop_arguments(item)
             running.windows += self.tracker.close(running.phase)
             leaked = self._retained(running)
+            if self.settings.on and self.pools is not None:
+                leaked += self.pools.judge(item.nodeid)
             whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
             found = [] if running.failure is not None else self.judge.whole(running.budgets, whole)
             if running.failure is None:

@@ -46,6 +46,13 @@ def total_memory(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).total_memory)
 
 
+def graph_class() -> type:
+    """``torch.cuda.CUDAGraph``; a class that cannot be used in a build without CUDA."""
+    import torch
+
+    return torch.cuda.CUDAGraph
+
+
 def empty_cache() -> None:
     """Give cached segments back to the driver; nothing before CUDA is initialised."""
     import torch

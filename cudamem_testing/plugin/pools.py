@@ -1,0 +1,88 @@
+"""The pool check: private pools that a test's captures leave, and that nobody will ever use or give back.
+
+A CUDA graph allocates from a pool of its own. A capture that fails leaves it reserved, and no counter of allocated
+bytes shows that. Only a test that began a capture is looked at: its garbage is collected and cached segments go back to
+the driver, so what is reserved for a pool then is kept by a graph, or by nobody. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from cudamem_testing import torch_api
+from cudamem_testing.guards import collect_garbage, replaced
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.snapshots.capture import recording_of
+from cudamem_testing.snapshots.fragmentation import PoolUse
+from cudamem_testing.snapshots.record import Pool
+from cudamem_testing.windows.tracker import Tracker
+
+HINT = "reset the graph (or let it go) after a capture that failed; graph_capture does it, and says what failed"
+
+
+class PoolCheck:
+    """Notices captures from its making to ``close``, and judges the tests that made some."""
+
+    def __init__(self, tracker: Tracker, locator: Locator) -> None:
+        self._tracker, self._locator = tracker, locator
+        self._captured = False
+        self._known: set[tuple[Device, Pool]] = set()
+        self._replaced = ExitStack()
+        self._replaced.enter_context(replaced([self._notice(torch_api.graph_class())]))
+
+    def judge(self, nodeid: str) -> list[Finding]:
+        """A warning for each pool that is new, reserved and empty at the end of a test that captured."""
+        if not self._captured:
+            return []
+        from cudamem_testing.graphs.pools import pools_of
+
+        self._captured = False
+        collect_garbage()
+        torch_api.empty_cache()
+        found: list[Finding] = []
+        for recorder in self._tracker.recorders:
+            capture = recorder.capture()
+            if capture is not None:
+                pools = pools_of(recording_of(capture, self._locator))
+                orphans = [use for use in pools.orphans(()) if (recorder.device, use.pool) not in self._known]
+                found += [_finding(use, recorder.device, nodeid) for use in orphans]
+                self._known.update((recorder.device, use.pool) for use in pools.private)
+        return found
+
+    def close(self) -> None:
+        """Notice no more captures."""
+        self._replaced.close()
+
+    def _notice(self, graph: Any) -> tuple[object, str, Callable[..., None]]:
+        begin = graph.capture_begin
+
+        def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
+            noticed()
+            begin(self, *args, **kwargs)
+
+        def noticed() -> None:
+            self._captured = True
+
+        return graph, "capture_begin", capture_begin
+
+
+def _finding(use: PoolUse, device: Device, nodeid: str) -> Finding:
+    return Finding(
+        Kind.POOL,
+        Verdict.UNATTRIBUTED,
+        Severity.WARN,
+        f"cudamem: private pool {use.pool} of a CUDA graph keeps {format_size(use.reserved)} without a live block "
+        f"({device})",
+        bytes=use.reserved,
+        device=device,
+        cause=f"{Kind.POOL.value} | {Verdict.UNATTRIBUTED.value} | {nodeid.partition('[')[0]}",
+        details=(
+            f"   a capture of {nodeid} failed, or all that its graph made is gone; nothing else can use this memory",
+            f"   hint: {HINT}",
+        ),
+    )

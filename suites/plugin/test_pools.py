@@ -1,0 +1,126 @@
+"""The pool check: a test that captured is told the pools that it left, another is not looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.plugin import pools
+from cudamem_testing.plugin.pools import PoolCheck
+from cudamem_testing.recorders.capture import CudaCapture
+from cudamem_testing.windows.tracker import Tracker
+from suites.plugin.inner import run_inner
+from suites.windows.fake import FakeRecorder
+
+MIB = 2**20
+
+
+class Card(FakeRecorder):
+    """A card with the given pools: (number, MiB reserved, whether a block lives)."""
+
+    def __init__(self) -> None:
+        super().__init__("cuda:0")
+        self.pools: list[tuple[int, int, bool]] = []
+        self.asked = 0
+
+    def capture(self) -> CudaCapture:  # type: ignore[override]
+        self.asked += 1
+        return CudaCapture(Device("cuda", 0), {"segments": [*map(self._segment, self.pools)], "device_traces": [[]]})
+
+    def _segment(self, pool: tuple[int, int, bool]) -> dict[str, Any]:
+        number, size, live = pool
+        state = "active_allocated" if live else "inactive"
+        block = {
+            "address": number * 2**30,
+            "size": size * MIB,
+            "requested_size": size * MIB,
+            "state": state,
+            "frames": [],
+        }
+        return {
+            "device": 0,
+            "address": number * 2**30,
+            "total_size": size * MIB,
+            "stream": 0,
+            "segment_type": "large",
+            "segment_pool_id": (number, 0),
+            "blocks": [block],
+        }
+
+
+class Graph:
+    """Stands for torch's."""
+
+    def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.begun = args, kwargs
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Card, PoolCheck]]:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(pools, "collect_garbage", lambda: None)
+    recorder, tracker = Card(), Tracker()
+    tracker.attach([recorder])
+    check = PoolCheck(tracker, Locator(""))
+    yield recorder, check
+    check.close()
+    assert Graph.capture_begin.__qualname__ == "Graph.capture_begin"
+
+
+def test_a_pool_that_a_failed_capture_left(card: tuple[Card, PoolCheck]) -> None:
+    recorder, check = card
+    graph = Graph()
+    graph.capture_begin((1, 2), capture_error_mode="relaxed")
+    assert graph.begun == (((1, 2),), {"capture_error_mode": "relaxed"})
+    recorder.pools = [(0, 20, False), (3, 2, False), (4, 2, True)]
+    (finding,) = check.judge("test_a.py::test_decode[4]")
+    assert str(finding) == (
+        "cudamem: private pool (3, 0) of a CUDA graph keeps 2.0 MiB without a live block (cuda:0)\n"
+        "   a capture of test_a.py::test_decode[4] failed, or all that its graph made is gone; "
+        "nothing else can use this memory\n"
+        "   hint: reset the graph (or let it go) after a capture that failed; graph_capture does it, "
+        "and says what failed"
+    )
+    assert (finding.kind.value, finding.verdict.value, finding.severity.value) == ("pool", "unattributed", "warn")
+    assert (finding.bytes, finding.cause) == (2 * MIB, "pool | unattributed | test_a.py::test_decode")
+
+
+def test_it_is_told_of_the_test_that_made_it_alone(card: tuple[Card, PoolCheck]) -> None:
+    recorder, check = card
+    recorder.pools = [(3, 2, False)]
+    Graph().capture_begin()
+    assert len(check.judge("test_a.py::test_one")) == 1
+    Graph().capture_begin()
+    assert check.judge("test_a.py::test_two") == []
+    recorder.pools.append((5, 2, False))
+    Graph().capture_begin()
+    assert [finding.bytes for finding in check.judge("test_a.py::test_three")] == [2 * MIB]
+
+
+def test_a_test_without_a_capture_is_not_looked_at(card: tuple[Card, PoolCheck]) -> None:
+    recorder, check = card
+    recorder.pools = [(3, 2, False)]
+    assert check.judge("test_a.py::test_one") == []
+    assert recorder.asked == 0
+
+
+def test_in_a_run(pytester: pytest.Pytester) -> None:
+    """Without a card there are no pools; torch has its method back afterwards."""
+    before = vars(torch.cuda.CUDAGraph)["capture_begin"]
+    inner = run_inner(
+        pytester,
+        """
+        import torch
+
+        def test_captured(monkeypatch):
+            assert torch.cuda.CUDAGraph.capture_begin.__qualname__.startswith("PoolCheck.")
+        """,
+        "--cudamem",
+    )
+    assert inner.last == "1 passed"
+    assert vars(torch.cuda.CUDAGraph)["capture_begin"] is before
