@@ -21,6 +21,8 @@ from cudamem_testing.trace.records import Operator, PythonCall, Scope, ScopeKind
 
 _FUNCTION = re.compile(r"(.*)\(\d+\): (.*)")
 _OPTIMIZER = re.compile(r"Optimizer\.\w+#(.+)")
+_ENGINE = "autograd::engine::"
+"""What the engine calls its own steps, around the backward functions; they repeat the numbers."""
 PATH = " > "
 """Between the modules of a path."""
 
@@ -106,7 +108,10 @@ class Places:
         return {
             event.sequence: event.scope
             for event in self._trace.events
-            if isinstance(event, Operator) and event.sequence >= 0 and not event.scope.backward
+            if isinstance(event, Operator)
+            and event.sequence >= 0
+            and not event.scope.backward
+            and not event.name.startswith(_ENGINE)
         }
 
     def _author(self, scope: Scope) -> Scope | None:
