@@ -38,6 +38,9 @@ BODY = """
     def test_no_literal(memory_profile, expected):
         memory_profile(torch.sin, torch.ones(3)).assert_data_flow(expected)
 
+    def test_no_argument(memory_profile):
+        memory_profile(torch.cos, torch.ones(3)).assert_data_flow(frees=False)
+
     def test_by_device(memory_profile):
         memory_profile(torch.sin, torch.ones(3)).assert_data_flow({"cpu": "", "cuda": "other"})
 """
@@ -83,19 +86,17 @@ BY_DEVICE = '''\
 
 
 def test_texts_are_accepted_and_then_compared(run_inner, pytester):
-    inner = run_inner(BODY)
-    assert (inner.last, inner.record) == ("5 failed", None)
-    inner = run_inner({}, "--cudamem-update=expected")
-    assert inner.last == "5 passed"
-    assert inner.section("expected text")[0] == "5 expected texts written"
+    inner = run_inner(BODY, "--cudamem-update=expected")
+    assert inner.last == "6 passed"
+    assert inner.section("expected text")[0] == "6 expected texts written"
     text = (pytester.path / "test_it.py").read_text(encoding="utf-8")
     assert ACCEPTED in text
     assert BY_DEVICE in text
     kept = sorted(path.name for path in (pytester.path / "__cudamem__").rglob("*.txt"))
-    assert len(kept) == 2
+    assert len(kept) == 3
     for args in ([], ["--cudamem"]):  # with and without measuring: the recorder changes no text
         inner = run_inner({}, *args)
-        assert inner.last == "5 passed", inner.out
+        assert inner.last == "6 passed", inner.out
 
 
 def test_a_mismatch(run_inner):
@@ -123,7 +124,7 @@ def test_a_mismatch(run_inner):
             ''')
         """
     )
-    assert inner.last == "2 failed"
+    assert (inner.last, inner.record) == ("2 failed", None)
     told = [line[8:] for line in inner.section("test_sin") if line.startswith("E ")]
     assert [line for line in told[1:] if line] == [
         "--- expected",
