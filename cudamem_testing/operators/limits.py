@@ -77,17 +77,16 @@ def _window(name: str, device: str, runs: Sequence[Sequence[Row]], *, pauses: bo
     start, peak = max(((run[0].before, _peak(run)) for run in runs), key=lambda pair: (pair[1] or pair[0]) - pair[0])
     reserved = [run[-1].reserved for run in runs]
     rows = [row for run in runs for row in run if pauses or row.operator != BETWEEN]
-    retained = sum(row.kept for row in rows)
     retries = [row.retries for row in rows]
     return Window(
         name=name,
         device=Device(kind, int(index) if index else None),
         start=start,
         peak=peak,
-        end=start + retained,
+        end=runs[0][-1].after if pauses and len(runs) == 1 else None,
         reserved_start=runs[0][0].reserved,
         reserved_peak=None if None in reserved else max(one for one in reserved if one is not None),
-        retained=retained,
+        retained=sum(row.kept for row in rows),
         allocations=sum(row.allocations for row in rows),
         retries=None if None in retries else sum(one for one in retries if one is not None),
     )
