@@ -28,7 +28,8 @@ def gpt2() -> OperatorMemory:
 
 
 def test_gpt2(gpt2: OperatorMemory) -> None:
-    gpt2.assert_by_module("""
+    gpt2.assert_by_module(
+        """
         module               operators  allocated      freed    forward   backward  temporary      peak
         (model)                    481  124.9 MiB          -   47.9 MiB   76.9 MiB          -  32.3 MiB
           transformer              468  122.6 MiB          -   46.9 MiB   75.6 MiB          -  32.3 MiB
@@ -38,11 +39,15 @@ def test_gpt2(gpt2: OperatorMemory) -> None:
         (no module)                686   58.2 MiB          -          -    4.0 MiB          -  41.9 MiB
         (between operators)          0          -  143.0 MiB  -18.3 MiB  -97.1 MiB          -  41.9 MiB
         total                     1167  183.1 MiB  143.2 MiB   29.5 MiB  -16.2 MiB          -  41.9 MiB
-        """, depth=2, min_bytes="1MiB")
+        """,
+        depth=2,
+        min_bytes="1MiB",
+    )
 
 
 def test_gpt2_summary(gpt2: OperatorMemory) -> None:
-    gpt2.assert_summary("""
+    gpt2.assert_summary(
+        """
         call  operator             module                   phase    allocated      freed  temporary       after
           44  aten::mul            transformer.h.0.mlp.act  forward    1.0 MiB          -          -     4.6 MiB
           46  aten::mul            transformer.h.0.mlp.act  forward    1.0 MiB          -          -     6.6 MiB
@@ -54,11 +59,15 @@ def test_gpt2_summary(gpt2: OperatorMemory) -> None:
           88  aten::add            transformer.h.1.mlp.act  forward    1.0 MiB          -          -    13.6 MiB
               (between operators)                                            -  143.0 MiB          -  -143.0 MiB
               total                                                  183.1 MiB  143.2 MiB          -    39.9 MiB
-        """, top=8, min_bytes="1MiB")
+        """,
+        top=8,
+        min_bytes="1MiB",
+    )
 
 
 def test_llama() -> None:
-    step(models.llama, lambda: models.tokens(4, 64), use_cache=False).assert_by_module("""
+    step(models.llama, lambda: models.tokens(4, 64), use_cache=False).assert_by_module(
+        """
         module               operators  allocated      freed    forward   backward  temporary      peak
         (model)                    910  101.4 MiB          -   32.6 MiB   68.6 MiB          -  23.1 MiB
           model                    896   99.1 MiB          -   31.6 MiB   67.4 MiB          -  23.1 MiB
@@ -69,11 +78,15 @@ def test_llama() -> None:
         (no module)                517   57.3 MiB          -          -    4.0 MiB          -  41.2 MiB
         (between operators)          0          -  119.3 MiB  -11.1 MiB  -81.1 MiB          -  41.2 MiB
         total                     1427  158.7 MiB  119.4 MiB   21.6 MiB   -8.5 MiB          -  41.2 MiB
-        """, depth=2, min_bytes="1MiB")
+        """,
+        depth=2,
+        min_bytes="1MiB",
+    )
 
 
 def test_vit() -> None:
-    step(models.vit, lambda: models.images(4)).assert_by_module("""
+    step(models.vit, lambda: models.images(4)).assert_by_module(
+        """
         module                  operators  allocated     freed   forward   backward  temporary      peak
         (model)                       571   55.8 MiB   1.3 MiB  19.3 MiB   35.2 MiB          -  18.6 MiB
           vit                         557   55.5 MiB   1.3 MiB  19.3 MiB   34.9 MiB          -  18.6 MiB
@@ -87,4 +100,7 @@ def test_vit() -> None:
         (no module)                   946   49.2 MiB         -         -          -          -  38.9 MiB
         (between operators)             0          -  66.8 MiB  -2.5 MiB  -39.6 MiB          -  38.9 MiB
         total                        1517  105.0 MiB  68.1 MiB  16.8 MiB   -4.5 MiB          -  38.9 MiB
-        """, depth=3, min_bytes="1MiB")
+        """,
+        depth=3,
+        min_bytes="1MiB",
+    )
