@@ -132,6 +132,7 @@ class Knot:
 def collector() -> Iterator[None]:
     """The collector is left as it was found, and quiet meanwhile."""
     enabled, flags, thresholds = gc.isenabled(), gc.get_debug(), gc.get_threshold()
+    gc.unfreeze()  # what another test, or the runner, froze
     gc.collect()
     gc.disable()
     Knot.ended = 0

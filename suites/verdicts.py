@@ -128,7 +128,8 @@ def _run(module: str, chosen: Sequence[Case], options: Iterable[str]) -> tuple[R
         report, file = path / "report.json", path / f"test_{module}.py"
         arguments = ["--cudamem", f"--cudamem-device={DEVICE}", f"--cudamem-json={report}", *options]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "cudamem", "-p", "no:cacheprovider", *arguments]
-        environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        packages = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": packages, "OMP_NUM_THREADS": "1"}
         environ["PYTHONDONTWRITEBYTECODE"] = "1"  # the module is written twice
         if any(map(_concerns_baselines, chosen)):
             file.write_text(_module(module, chosen, before=True), encoding="utf-8")

@@ -185,7 +185,7 @@ class CudaRecorder(WithoutOwners):
         self._statistics = statistics
         self._native = backend == "native"
         self._notes = () if self._native else (f"allocator {backend} counts allocated and reserved bytes only",)
-        self._limits: list[tuple[float, int | None]] = []
+        self._limits: list[tuple[int, int | None]] = []  # what was allowed before, in bytes
         self._history = history
         self._bases: dict[int, int | None] = {} if history is None else history.bases
 
@@ -263,21 +263,23 @@ class CudaRecorder(WithoutOwners):
         Cached segments are given back first, so that the limit binds; the allocator takes segments of 2 MiB and more,
         so it binds to the next segment, not to the byte.
         """
+        total = torch_api.total_memory(self._index)
         if size is None:
-            fraction, base = self._limits.pop()
-            torch_api.set_memory_fraction(self._index, fraction)
+            before, base = self._limits.pop()
+            self._allow(before, total)
             self._bases[self._index] = base
             return
-        total = torch_api.total_memory(self._index)
-        before = torch_api.memory_fraction(self._index)
+        before = round(torch_api.memory_fraction(self._index) * total)
         torch_api.empty_cache()
-        taken = self._statistics.peek(self._index)["reserved_bytes"]["all"]["current"]
-        # Half a byte more, for the allocator drops the fraction of a byte when it computes the limit from this number.
-        wanted = (taken + size + 0.5) / total
-        torch_api.set_memory_fraction(self._index, min(before, wanted))
+        taken: int = self._statistics.peek(self._index)["reserved_bytes"]["all"]["current"]
+        self._allow(min(before, taken + size), total)
         self._limits.append((before, self._bases.get(self._index)))
-        if wanted < before:
+        if taken + size < before:
             self._bases[self._index] = taken
+
+    def _allow(self, size: int, total: int) -> None:
+        """Half a byte more, for the allocator drops the fraction of a byte when it computes the limit from this."""
+        torch_api.set_memory_fraction(self._index, min(1.0, (size + 0.5) / total))
 
     def close(self) -> None:
         """Nothing of its own: the statistics are shared by all cards and closed with them."""

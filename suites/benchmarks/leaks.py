@@ -81,7 +81,8 @@ def run(test: str, conftest: str, *arguments: str) -> list[float]:
         (place / "conftest.py").write_text(conftest, encoding="utf-8")
         (place / "test_it.py").write_text(test, encoding="utf-8")
         out = place / "out.json"
-        environ = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environ = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "cudamem", "-p", "no:cacheprovider", *arguments]
         subprocess.run(
             command, cwd=place, env={**os.environ, **environ, "BENCH_OUT": str(out)}, check=False, capture_output=True

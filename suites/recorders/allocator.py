@@ -33,7 +33,7 @@ class Allocator:
         self.fractions = [1.0] * cards
         self.total = 2**36
         self.bindings = SimpleNamespace(
-            _cuda_setMemoryFraction=self.set_fraction, _cuda_getMemoryFraction=lambda index: self.fractions[index]
+            _cuda_setMemoryFraction=self.set_fraction, _cuda_getMemoryFraction=self.get_fraction
         )
         for name, method in FUNCTIONS.items():
             setattr(self.bindings, name, getattr(self, method))
@@ -54,6 +54,11 @@ class Allocator:
     def set_fraction(self, fraction: float, index: int) -> None:
         self.fractions[index] = fraction
         self.cards[index].most = int(fraction * self.total)
+
+    def get_fraction(self, index: int) -> float:
+        """Computed from whole bytes: what was set need not come back."""
+        most = self.cards[index].most
+        return 1.0 if most is None else most / self.total
 
     def empty_cache(self) -> None:
         for card in self.cards:

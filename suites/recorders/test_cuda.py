@@ -158,20 +158,26 @@ def test_a_limit_is_exact_for_every_size_of_card(size: int, total: int) -> None:
     assert allocator.cards[0].most == min(size, total)
 
 
-def test_limits_nest(allocator: Allocator, statistics: CudaStatistics) -> None:
-    recorder = CudaRecorder(CARD, statistics)
-    allocator.set_fraction(0.5, 0)
-    recorder.set_limit(4 * SEGMENT)
-    outer = allocator.fractions[0]
-    recorder.set_limit(8 * SEGMENT)
-    assert allocator.fractions[0] == outer  # an inner limit never loosens the outer one
-    recorder.set_limit(SEGMENT)
-    assert allocator.cards[0].most == SEGMENT
-    recorder.set_limit(None)
-    recorder.set_limit(None)
-    assert allocator.fractions[0] == outer
-    recorder.set_limit(None)
-    assert allocator.fractions == [0.5, 1.0]
+@given(total=st.integers(2**30, 2**38), outer=st.integers(0, 2**29), fraction=st.floats(0.75, 1.0))
+@example(total=84987740160, outer=67108864, fraction=1.0)  # a byte less with each limit that ends, without care
+def test_limits_nest(total: int, outer: int, fraction: float) -> None:
+    allocator = Allocator()
+    allocator.total = total
+    card = allocator.cards[0]
+    with allocator.in_place():
+        statistics = CudaStatistics()
+        recorder = CudaRecorder(CARD, statistics)
+        allocator.set_fraction(fraction, 0)
+        before = card.most
+        recorder.set_limit(outer)
+        recorder.set_limit(2 * outer)
+        assert card.most == outer  # an inner limit never loosens the outer one
+        recorder.set_limit(outer // 2)
+        assert card.most == outer // 2
+        for expected in (outer, outer, before):
+            recorder.set_limit(None)
+            assert card.most == expected
+        statistics.close()
 
 
 @pytest.mark.parametrize("answer", ["missing", "refused"])

@@ -1,0 +1,104 @@
+"""What a clean test costs on a card, in calls of torch: counted on a model of its allocators."""
+
+from __future__ import annotations
+
+import json
+
+ONE_CARD = """
+    import gc
+    import json
+    from contextlib import ExitStack
+
+    import pytest
+
+    from cudamem_testing import torch_api
+    from cudamem_testing.plugin import baselines
+    from suites.recorders.allocator import Allocator
+    from suites.recorders.test_host import Pinned
+
+    class Counting(Allocator):
+        def __init__(self):
+            super().__init__()
+            self.calls = dict.fromkeys(("reads", "resets", "pinned reads", "histories", "snapshots", "collections"), 0)
+            pinned = Pinned()
+            for name, function in vars(pinned.bindings).items():
+                setattr(self.bindings, name, self.counted("pinned reads", function))
+
+        def statistics(self, index):
+            self.calls["reads"] += 1
+            return super().statistics(index)
+
+        def reset_peaks(self, index):
+            self.calls["resets"] += 1
+            super().reset_peaks(index)
+
+        def counted(self, name, function):
+            def call(*arguments, **options):
+                self.calls[name] += 1
+                return function(*arguments, **options)
+            return call
+
+        def collected(self, phase, info):
+            self.calls["collections"] += phase == "start" and info["generation"] == 2
+
+    ALLOCATOR, STACK, TESTS = Counting(), ExitStack(), []
+
+    def pytest_configure():
+        STACK.enter_context(ALLOCATOR.in_place())
+        patch = STACK.enter_context(pytest.MonkeyPatch.context())
+        nothing = {"segments": [], "device_traces": [[]]}
+        for name, function in {
+            "allocator_backend": lambda: "native",
+            "history_starter": lambda entries: ALLOCATOR.counted("histories", lambda: None),
+            "stop_history": lambda: None,
+            "snapshot": ALLOCATOR.counted("snapshots", lambda: nothing),
+        }.items():
+            patch.setattr(torch_api, name, function)
+        patch.setattr(baselines, "identity", lambda device: "a model")
+        gc.callbacks.append(ALLOCATOR.collected)
+        STACK.callback(gc.callbacks.remove, ALLOCATOR.collected)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure():
+        STACK.close()
+
+    @pytest.fixture
+    def card():
+        return ALLOCATOR.cards[0]
+
+    def pytest_runtest_logfinish(nodeid):
+        TESTS.append(dict(ALLOCATOR.calls))
+
+    def pytest_sessionfinish():
+        found = [{name: after[name] - before[name] for name in after} for before, after in zip(TESTS, TESTS[1:])]
+        with open("calls.json", "w") as out:
+            json.dump(found, out)
+"""
+CLEAN = """
+    import torch
+
+    def test_first():
+        pass
+
+    def test_idle():
+        pass
+
+    def test_allocates_and_frees(card):
+        card.allocate(100)
+        card.free(0)
+
+    def test_last():
+        pass
+"""
+
+
+def test_calls_of_a_clean_test(run_inner) -> None:
+    inner = run_inner({"conftest.py": ONE_CARD, "test_it.py": CLEAN}, "--cudamem", "--cudamem-device=cuda")
+    assert inner.last == "4 passed"
+    assert (inner.window("test_allocates_and_frees").peak_growth, inner.run.notes) == (512, ())
+    idle, busy, last = json.loads((inner.folder / "calls.json").read_text())
+    # One read for each end of setup, call and teardown: where one phase ends and the next begins they share it.
+    clean = {"reads": 4, "resets": 0, "pinned reads": 4, "histories": 1, "snapshots": 0, "collections": 0}
+    assert idle == clean
+    assert busy == clean | {"resets": 1}  # only where a peak is above what is there
+    assert last == clean | {"snapshots": 1}  # a file's last test: what hides behind equal counts is looked for
