@@ -15,7 +15,9 @@ from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.windows import Window
+from cudamem_testing.objects import HolderResult, Reach
 from cudamem_testing.plugin.baselines import Baselines
+from cudamem_testing.recorders.cpu import CpuRecorder
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.replay import replay
 from suites.plugin.inner import KIB, MIB
@@ -530,3 +532,42 @@ def test_the_first_product_on_a_card_takes_what_the_second_does(pytester, monkey
     assert requested == {3 * MIB}
     other_order = pytester.runpytest_subprocess("-p", "cudamem", "test_it.py::test_again", "test_it.py::test_product")
     other_order.assert_outcomes(passed=2)
+
+
+LIBRARY = """
+    import os
+    import pytest, torch
+
+    kept = []
+
+    @pytest.mark.memory_baseline(metrics=("requested", "allocations"))
+    def test_product():
+        torch.empty(1024 * 256)
+        if os.environ["MORE"] != "0":
+            kept.append(torch.empty(3 * 1024 * 256))
+        torch.empty(max(1, int(os.environ["MORE"])) * 256), torch.empty(2 * 1024 * 256)
+"""
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, monkeypatch):
+    """On a CPU, which has none: a size is taken for one, and nobody for its holder."""
+
+    def nobody(addresses, budget_seconds):
+        return {address: HolderResult(Reach.NOT_HELD, None) for address in addresses}
+
+    monkeypatch.setattr(CpuRecorder, "workspace_sizes", lambda self: frozenset({3 * MIB}))
+    monkeypatch.setattr("cudamem_testing.objects.find_holders", nobody)
+    run(run_inner, monkeypatch, 0, UPDATE, files=LIBRARY)
+    recorded = entries(pytester)
+    assert (recorded["test_product"]["requested"], recorded["test_product"]["allocations"]) == (2 * MIB + KIB, 3)
+    inner = run(run_inner, monkeypatch, 1)
+    assert (inner.last, inner.test("test_product").findings) == ("1 passed", ())
+    assert inner.window("test_product").requested_growth == 5 * MIB + KIB
+    inner = run(run_inner, monkeypatch, 100)
+    assert inner.section("test_product")[1:] == [
+        "live at the peak, places that grew:",
+        "   +99.0 KiB  2.0 MiB -> 2.1 MiB  test_it.py:11 in test_product",
+    ]
+    run(run_inner, monkeypatch, 1, UPDATE)
+    assert entries(pytester) == recorded
