@@ -2,7 +2,8 @@
 
 The order is the one that works on every torch: static inputs are copied, the function warms up on the capturing stream,
 what that left dies, garbage is collected, and then the function runs once while the stream records; no collection runs
-inside. PYTEST_DONT_REWRITE
+inside. The capture is the one that ``torch.cuda.graph`` makes: what the assertions need is noted in the last call of
+the warm-up. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -22,36 +23,70 @@ from cudamem_testing.graphs.failure import CaptureError, explain
 from cudamem_testing.graphs.inputs import StaticInputs
 from cudamem_testing.graphs.lint import lint as run_lint
 from cudamem_testing.graphs.liveness import Reads
+from cudamem_testing.graphs.operators import BACKWARD_NODES
 from cudamem_testing.graphs.outer import Picture, roots_of
 from cudamem_testing.graphs.places import Places, module_names
 from cudamem_testing.graphs.pools import Pools, pools_of
 from cudamem_testing.graphs.report import LintReport
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.guards import collect_garbage, collector_paused
-from cudamem_testing.model.stacks import Locator
+from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.objects import type_word
-from cudamem_testing.torch_api.modes import noted, tensors
+from cudamem_testing.torch_api.modes import current_node, noted, tensors
 
 ERROR_MODES = ("global", "thread_local", "relaxed")
 
 
 class _Notes:
-    """What a capture does, operator by operator."""
+    """What a run of the function does, operator by operator."""
 
-    def __init__(self, reads: Reads, nodes: Callable[[], int | None]) -> None:
-        self._reads, self._nodes = reads, nodes
+    def __init__(self, reads: Reads, count: Callable[[], int | None] = lambda: None) -> None:
+        self._reads, self._count = reads, count
+        self.operators: list[str] = []
+        self.backward: set[str] = set()
         self.launched: list[tuple[str, int]] = []
         self._before: int | None = None
 
     def called(self, name: str, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
+        self.operators.append(name)
+        self.backward.add(current_node())
         self._reads.called(name, inputs, written)
-        self._before = self._nodes()
+        self._before = self._count()
 
     def returned(self, name: str, outputs: Sequence[torch.Tensor]) -> None:
         self._reads.returned(name, outputs)
-        after = self._nodes()
+        after = self._count()
         if self._before is not None and after is not None:
             self.launched.append((name, after - self._before))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Everything that one capture needs, so that it can be done a second time."""
+
+    backend: Backend
+    function: Callable[..., Any]
+    inputs: StaticInputs
+    pool: Any
+    stream: Any
+    error_mode: str
+
+    def record(self, graph: Graph, notes: _Notes | None) -> Any:
+        """Call the function while the stream records, without a collection of garbage; its outputs."""
+        for _, leaf in self.inputs.leaves:
+            if isinstance(leaf, torch.Generator):
+                self.backend.register(graph, leaf)
+        with (
+            collector_paused(),
+            self.backend.capturing(graph, self.pool, self.stream, self.error_mode),
+            noted(notes) if notes is not None else contextlib.nullcontext(),
+        ):
+            return self.call()
+
+    def call(self) -> Any:
+        """Call the function with the static inputs."""
+        args, kwargs = self.inputs.arguments
+        return self.function(*args, **kwargs)
 
 
 def capture(
@@ -65,6 +100,7 @@ def capture(
     stream: Any = None,
     capture_error_mode: str = "global",
     checks: bool = True,
+    operators: bool = False,
     lint: bool = False,
     root: str = "",
     owner: str = "",
@@ -80,7 +116,10 @@ def capture(
         pool: a handle, or the ``pool`` of another capture, to share memory with.
         stream: the stream to capture on; by default one for all captures of the backend.
         capture_error_mode: ``global``, ``thread_local`` or ``relaxed``, as for ``torch.cuda.graph``.
-        checks: note which tensors are read, for the assertions that need it; costs microseconds for each operator.
+        checks: collect garbage before the capture, and note in the last call of the warm-up which tensors are read, for
+            the assertions that need it. Without warm-up the capture itself is watched.
+        operators: watch the capture, to know which operator launched which nodes. A few formulas of torch's autograd
+            take another way while they are watched, so it is not the default.
         lint: run the lint first, on the same tensors, and compare.
         root: the project's folder, for the lines that are told.
         owner: who is to blame for what a failed capture leaves, such as the name of the test.
@@ -96,29 +135,24 @@ def capture(
     places.names = module_names(("" if value is function else name, value) for name, value in roots)
     inputs = StaticInputs(args, kwargs, backend.device)
     report = run_lint(function, *inputs.fresh(args, kwargs), root=root) if lint else None
-    left = _warm_up(backend, function, inputs, warmup, stream, Picture(roots).storages)
+    plan = _Plan(backend, function, inputs, pool, stream, capture_error_mode)
+    reads = Reads(lambda: places.of_frame(sys._getframe(1), _END).line, lambda: places.stack(sys._getframe(1)))
+    seen = _Notes(reads)
+    left = _warm_up(plan, warmup, Picture(roots).storages, seen if checks else None)
     inputs.copy_in(args, kwargs)
-    collect_garbage()
-    living = [text for reference, text in left.items() if not reference.expired()]  # type: ignore[no-untyped-call]
-    notes = [f"outputs of the warm-up live on: {', '.join(living[:3])}"] if living else []
+    notes: list[str] = []
+    if checks:
+        collect_garbage()
+        living = [text for reference, text in left.items() if not reference.expired()]  # type: ignore[no-untyped-call]
+        notes += [f"outputs of the warm-up live on: {', '.join(living[:3])}"] if living else []
+        reads.adopt(tensor for _, tensor in Picture(roots).tensors)
     before = pools_of(backend.recording())
-    reads = Reads(
-        lambda: places.of_frame(sys._getframe(1), capture.__code__).line, lambda: places.stack(sys._getframe(1))
-    )
     graph = backend.new_graph()
-    for _, leaf in inputs.leaves:
-        if isinstance(leaf, torch.Generator):
-            backend.register(graph, leaf)
-    noter = _Notes(reads, backend.node_count)
+    watching = _Notes(reads, backend.node_count) if operators or (checks and not warmup) else None
     try:
-        with (
-            collector_paused(),
-            backend.capturing(graph, pool, stream, capture_error_mode),
-            noted(noter) if checks else contextlib.nullcontext(),
-        ):
-            outputs = function(*inputs.arguments[0], **inputs.arguments[1])
+        outputs = plan.record(graph, watching)
     except BaseException as error:
-        _fail(backend, graph, error, places, reads, function, before, owner, report)
+        _fail(plan, graph, error, places, (seen, watching), before, (owner, report))
     after = pools_of(backend.recording())
     if checks:
         reads.created(backend.stacks([read.address for read in reads.reads()]))
@@ -129,13 +163,17 @@ def capture(
         function,
         inputs,
         outputs,
-        reads if checks else None,
+        reads if checks or operators else None,
         places,
-        launched=noter.launched,
+        launched=watching.launched if watching is not None else (),
         growth=growth,
         notes=(*notes, *_disagreement(report)),
         lint=report,
     )
+
+
+#: Frames beyond this function are the caller's.
+_END = capture.__code__
 
 
 def _refuse(warmup: int, capture_error_mode: str) -> None:
@@ -146,47 +184,64 @@ def _refuse(warmup: int, capture_error_mode: str) -> None:
 
 
 def _warm_up(
-    backend: Backend,
-    function: Callable[..., Any],
-    inputs: StaticInputs,
-    warmup: int,
-    stream: Any,
-    known: Collection[StorageWeakRef],
+    plan: _Plan, warmup: int, known: Collection[StorageWeakRef], notes: _Notes | None
 ) -> dict[StorageWeakRef, str]:
-    """Call the function; what it returned must be dead once garbage is collected."""
+    """Call the function, the last time watched; what it returned must be dead once garbage is collected."""
     left: dict[StorageWeakRef, str] = {}
-    own = {*known, *(storage_reference(tensor) for _, tensor in inputs.tensors)}
-    with backend.warming(stream):
-        for _ in range(warmup):
-            for tensor in tensors((function(*inputs.arguments[0], **inputs.arguments[1]),)):
-                reference = storage_reference(tensor)
-                if reference is not None and reference not in own:
-                    left[reference] = f"{str(tensor.dtype).removeprefix('torch.')}{[*tensor.shape]}"
-            tensor = torch.empty(0)
+    own = {*known, *(storage_reference(tensor) for _, tensor in plan.inputs.tensors)}
+    with plan.backend.warming(plan.stream):
+        for number in range(1, warmup + 1):
+            with noted(notes) if notes is not None and number == warmup else contextlib.nullcontext():
+                outputs = plan.call()
+            left.update(_storages(outputs, own))
+            outputs = None
     return left
 
 
+def _storages(outputs: Any, own: Collection[StorageWeakRef | None]) -> Iterator[tuple[StorageWeakRef, str]]:
+    """The storages of outputs, with their tensors in words, without those that were there before."""
+    for tensor in tensors((outputs,)):
+        reference = storage_reference(tensor)
+        if reference is not None and reference not in own:
+            yield reference, f"{str(tensor.dtype).removeprefix('torch.')}{[*tensor.shape]}"
+
+
 def _fail(
-    backend: Backend,
+    plan: _Plan,
     graph: Graph,
     error: BaseException,
     places: Places,
-    reads: Reads,
-    function: Callable[..., Any],
+    notes: tuple[_Notes, _Notes | None],
     before: Pools,
-    owner: str,
-    report: LintReport | None,
+    told: tuple[str, LintReport | None],
 ) -> NoReturn:
+    """Leave the process fit for the next capture, and say what happened."""
     if not isinstance(error, Exception):
-        backend.recover(graph)
+        plan.backend.recover(graph)
         raise error
-    failure = explain(type_word(function), error, places, reads.operators)
+    failure = explain(type_word(plan.function), error, places)
     _let_go(error)
     collect_garbage()
-    backend.recover(graph)
+    plan.backend.recover(graph)
+    failure = failure.named(_operator(plan, *notes, refused=failure.refused))
     known = {use.pool for use in before.private}
-    orphans = tuple(use for use in pools_of(backend.recording()).private if use.pool not in known)
-    raise CaptureError(replace(failure, orphans=orphans, owner=owner, lint=report)) from None
+    orphans = tuple(use for use in pools_of(plan.backend.recording()).private if use.pool not in known)
+    raise CaptureError(replace(failure, orphans=orphans, owner=told[0], lint=told[1])) from None
+
+
+def _operator(plan: _Plan, seen: _Notes, watching: _Notes | None, *, refused: bool) -> str:
+    """The operator that broke a capture: where it was not watched, another capture that is tells."""
+    if watching is None and refused:
+        watching, graph = _Notes(Reads(str, Stack)), plan.backend.new_graph()
+        try:
+            plan.record(graph, watching)
+        except Exception as error:
+            _let_go(error)
+        else:  # a formula of autograd that takes another way while it is watched
+            watching.operators = [f"backward of {node}" for node in sorted(seen.backward & {*BACKWARD_NODES})]
+        finally:
+            plan.backend.recover(graph)
+    return watching.operators[-1] if watching is not None and watching.operators else ""
 
 
 def _let_go(error: BaseException) -> None:

@@ -5,10 +5,10 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from cudamem_testing.graphs.operators import OPERATORS
+from cudamem_testing.graphs.operators import BACKWARD_NODES, OPERATORS
 from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.report import LintReport, Place
 from cudamem_testing.graphs.rules import MEANINGS, Rule
@@ -52,6 +52,15 @@ class Failure:
     owner: str = ""
     lint: LintReport | None = None
 
+    @property
+    def refused(self) -> bool:
+        """Whether the driver or torch refused something because a stream was capturing."""
+        return "captur" in self.error.lower()
+
+    def named(self, operator: str) -> Failure:
+        """The same with the operator that was at work, which may say what rule it broke."""
+        return replace(self, operator=operator, rule=_rule(self.error, operator))
+
     def __str__(self) -> str:
         place = self.place
         lines = [f"the capture of {self.function} failed at {place.line}{f': {place.source}' if place.source else ''}"]
@@ -92,19 +101,19 @@ def first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def explain(function: str, error: BaseException, places: Places, operators: Sequence[str]) -> Failure:
-    """Say why a capture failed. ``operators`` are those that were called; the last of them was at work."""
+def explain(function: str, error: BaseException, places: Places) -> Failure:
+    """Say where a capture failed and what was said there."""
     cause = first_cause(error)
-    operator = operators[-1] if operators else ""
     said = f"{type(cause).__name__}: {_first_line(str(cause))}"
     place = places.of_traceback(cause.__traceback__)
-    return Failure(function, said, place, operator, _rule(str(cause), operator))
+    return Failure(function, said, place, rule=_rule(said, ""))
 
 
 def _rule(text: str, operator: str) -> Rule | None:
     found = next((rule for words, rule in _SAID if words in text), None)
     if found is None and "captur" in text:
-        found = OPERATORS.get(operator) or (Rule.HOST_COPY if operator in _COPIES else None)
+        found = OPERATORS.get(operator) or BACKWARD_NODES.get(operator.removeprefix("backward of "))
+        found = found or (Rule.HOST_COPY if operator in _COPIES else None)
     if found is None and "synchronize" in text.lower():
         found = Rule.SYNCHRONIZE
     return found

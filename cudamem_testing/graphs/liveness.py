@@ -57,11 +57,9 @@ class Reads:
         self._inside: set[StorageWeakRef] = set()
         self._watching: dict[StorageWeakRef, weakref.ref[Any]] = {}
         self._deaths: dict[StorageWeakRef, Stack] = {}
-        self.operators: list[str] = []
 
     def called(self, operator: str, inputs: Iterable[Tensor], written: Iterable[Tensor] = ()) -> None:
         """An operator is about to be called."""
-        self.operators.append(operator)
         changed = {reference for tensor in written if (reference := storage_reference(tensor)) is not None}
         for tensor in inputs:
             reference = storage_reference(tensor)
@@ -81,9 +79,13 @@ class Reads:
             if reference is not None and reference not in self._outside:
                 self._inside.add(reference)
 
-    def made_inside(self, reference: StorageWeakRef) -> bool:
-        """Whether the capture made a storage."""
-        return reference in self._inside
+    def adopt(self, tensors: Iterable[Tensor]) -> None:
+        """What a watched call made and left where the function finds it comes from outside for the next call."""
+        for tensor in tensors:
+            reference = storage_reference(tensor)
+            if reference in self._inside:
+                self._inside.discard(reference)
+                self.called("the capture", [tensor])
 
     def outside(self, reference: StorageWeakRef) -> bool:
         """Whether the graph uses a storage from outside."""

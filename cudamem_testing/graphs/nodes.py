@@ -18,7 +18,7 @@ from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 
 Level = Literal["kinds", "operators", "kernels"]
 LEVELS: tuple[Level, ...] = ("kinds", "operators", "kernels")
-NO_COUNTS = "the driver's bindings (cuda-bindings) that count nodes while they are captured are not there"
+NO_COUNTS = "capture with operators=True, and have NVIDIA's cuda-bindings installed, which count nodes"
 NO_OPERATORS = "which operator launched a node was not noted during the capture: {}"
 
 

@@ -65,6 +65,7 @@ class GraphCapture:
         stream: Any = None,
         capture_error_mode: str = "global",
         checks: bool = True,
+        operators: bool = False,
         lint: bool = False,
         **kwargs: Any,
     ) -> Captured:
@@ -86,6 +87,7 @@ class GraphCapture:
             stream=stream,
             capture_error_mode=capture_error_mode,
             checks=checks,
+            operators=operators,
             lint=lint,
             root=self._root,
             owner=self._owner,

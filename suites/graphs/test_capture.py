@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from cudamem_testing.graphs import CaptureError, GraphCapture, GraphError, InputError, LevelError, UnavailableError
 from cudamem_testing.graphs.compare import STALE
 from cudamem_testing.graphs.liveness import Read, dead
+from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.show.expected import TextMismatchError
 from suites.graphs.fake import FakeBackend
@@ -141,6 +143,7 @@ def test_a_failure_is_explained(graphs: GraphCapture, backend: FakeBackend) -> N
         "   host read: the host reads a value while the work that makes it is only recorded: the capture fails\n"
         "   do: keep it on the device (torch.where, torch.clamp, index_select), or read it after the replay\n"
         "   left behind by test_decode: private pool (2, 0) keeps 2.0 MiB\n"
+        "   left behind by test_decode: private pool (3, 0) keeps 2.0 MiB\n"
         "   the lint had found this line"
     )
     assert backend.events[-1] == "recover"
@@ -171,6 +174,54 @@ def test_an_interrupt_goes_through(graphs: GraphCapture, backend: FakeBackend) -
         graphs(interrupted, torch.ones(3), warmup=0)
     assert backend.events[-1] == "recover"
     assert gc.isenabled()
+
+
+def watched() -> bool:
+    """Whether operators are being noted."""
+    return any(type(mode).__name__ == "_Noted" for mode in _get_current_dispatch_mode_stack())
+
+
+def test_the_capture_itself_is_not_watched(graphs: GraphCapture) -> None:
+    """Modes change what autograd's formulas do: the function sees one in the last call of the warm-up alone."""
+    seen: list[bool] = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        seen.append(watched())
+        return x * 2
+
+    graphs(step, torch.ones(3))
+    graphs(step, torch.ones(3), checks=False)
+    graphs(step, torch.ones(3), warmup=0)
+    graphs(step, torch.ones(3), warmup=1, operators=True)
+    assert seen == [False, False, True, False] + [False] * 4 + [True] + [True, True]
+
+
+def test_a_formula_that_fails_unwatched_alone(graphs: GraphCapture, backend: FakeBackend) -> None:
+    x = torch.linspace(1, 2, 4).requires_grad_()
+
+    def step() -> torch.Tensor:
+        (gradient,) = torch.autograd.grad(x.prod(), x)
+        if not watched() and backend.events[-1] == "capture":
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        return gradient
+
+    with pytest.raises(CaptureError) as failure:
+        graphs(step)
+    told = failure.value.failure
+    assert (told.operator, told.rule) == ("backward of ProdBackward0", Rule.HOST_READ)
+
+
+def test_what_the_warm_up_left_in_its_place_is_an_input(graphs: GraphCapture) -> None:
+    """The capture reads the tensor that the last call put there, and puts another one there."""
+    state = {"last": torch.zeros(3)}
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        state["last"] = state["last"] + x
+        return state["last"] * 2
+
+    captured = graphs(step, torch.ones(3))
+    assert [read.operator for read in captured.reads()] == ["aten::add", "aten::add", "the capture"]
+    assert [read.dead for read in captured.reads()] == [True, False, True]
 
 
 def test_a_failed_capture_keeps_no_tensor(graphs: GraphCapture) -> None:
@@ -287,7 +338,7 @@ def test_a_tolerance(graphs: GraphCapture) -> None:
 
 
 def test_nodes_and_operators(graphs: GraphCapture, backend: FakeBackend) -> None:
-    captured = graphs(lambda x: (x.t() @ x).relu().clone(), torch.ones(3, 3))
+    captured = graphs(lambda x: (x.t() @ x).relu().clone(), torch.ones(3, 3), operators=True)
     captured.assert_nodes(
         """
         kernel x2
@@ -305,8 +356,9 @@ def test_nodes_and_operators(graphs: GraphCapture, backend: FakeBackend) -> None
     with pytest.raises(TextMismatchError):
         captured.assert_nodes("kernel x2")
     backend.tells_nodes = False
-    with pytest.raises(LevelError, match=r"the driver's bindings \(cuda-bindings\) that count nodes"):
-        graphs(double, torch.ones(3)).assert_nodes("", level="operators")
+    for watched in (True, False):
+        with pytest.raises(LevelError, match=r"capture with operators=True, and have NVIDIA's cuda-bindings installed"):
+            graphs(double, torch.ones(3), operators=watched).assert_nodes("", level="operators")
 
 
 def test_without_checks(graphs: GraphCapture) -> None:
