@@ -27,9 +27,8 @@ class Peaks:
         """Raise what is kept to the peaks of ``stats``."""
         if not self._places:
             self._places = [*_places(stats)]
-            self._highest = [0] * len(self._places)
         now = [(stats[place[0]] if len(place) == 1 else stats[place[0]][place[1]])["peak"] for place in self._places]
-        self._highest = list(map(max, self._highest, now))
+        self._highest = list(map(max, self._highest, now)) if self._highest else now
 
     def raise_in(self, stats: Stats) -> None:
         """Raise the peaks of ``stats`` to what is kept; places that it does not have are passed over."""
