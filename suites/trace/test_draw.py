@@ -66,6 +66,11 @@ def test_boxes_and_arrows():
     assert (diagram.notes, diagram.title) == ((), "Data flow")
 
 
+def test_a_named_tensor_that_is_taken_afterwards_is_no_result():
+    boxes = draw(example(made=3), HERE).boxes
+    assert [box.label for box in boxes if box.kind == "tensor"] == ["T0", "T1"]
+
+
 def test_a_click_shows_what_an_operator_does():
     diagram = draw(example(x=1, out=5), HERE)
     assert [box.detail.splitlines() for box in diagram.boxes] == [
