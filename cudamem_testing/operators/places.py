@@ -27,6 +27,7 @@ from cudamem_testing.operators.rows import OUTSIDE_MODEL, Phase
 from cudamem_testing.torch_api.running import UNNUMBERED, node_number, running
 
 Place = tuple[Phase, str | None]
+FORWARD, BACKWARD, OPTIMIZER, OTHER = Phase  # a look-up in an enumeration is no plain attribute
 AMBIGUOUS = (
     "nodes of second derivatives and of the forward pass have the same numbers on a card: their module is unknown"
 )
@@ -65,20 +66,20 @@ class Places:
             if code is call:
                 name = self._names.get(id(frame.f_locals["self"]))
                 module = name if type(name) is str else self._resolved(frame)
-                place = (Phase.FORWARD if node is None else Phase.BACKWARD), module
+                place = (FORWARD if node is None else BACKWARD), module
                 break
             if code is engine:
-                place = Phase.BACKWARD, self._made_by(node, nested=True)
+                place = BACKWARD, self._made_by(node, nested=True)
                 break
             if code is step:
-                place = Phase.OPTIMIZER, None
+                place = OPTIMIZER, None
                 break
             if code is base:
                 frame = None
                 break
             frame = frame.f_back
         if frame is None:
-            place = (Phase.OTHER, None) if node is None else (Phase.BACKWARD, self._made_by(node, nested=False))
+            place = (OTHER, None) if node is None else (BACKWARD, self._made_by(node, nested=False))
         number, made = self._next(), self._made.get(get_ident())
         if made is None:
             made = self._made[get_ident()] = _Made(number)
@@ -93,9 +94,11 @@ class Places:
         number = node_number(node)
         if number == UNNUMBERED:
             return self._owners.get(id(getattr(node, "variable", None)))
-        thread = get_ident()
-        forward, own = self._made[self._thread], self._made.get(thread)
-        if own is None or own is forward or number not in own:
+        thread, forward = get_ident(), self._made[self._thread]
+        if thread == self._thread:
+            return forward.find(number)
+        own = self._made.get(thread)
+        if own is None or number not in own:
             return forward.find(number)
         if not nested and number in forward:
             if AMBIGUOUS not in self.remarks:
@@ -148,12 +151,12 @@ class Places:
 class _Made:
     """Which module made the nodes of one thread: those from ``starts[i]`` to the next start are of ``modules[i]``."""
 
-    __slots__ = ("end", "modules", "starts")
+    __slots__ = ("end", "first", "modules", "starts")
 
     def __init__(self, number: int) -> None:
-        self.starts: list[int] = [number]
+        self.starts: list[int] = [0]  # nodes of before are of no module
         self.modules: list[str | None] = [None]
-        self.end = number
+        self.first = self.end = number
 
     def add(self, number: int, module: str | None) -> None:
         """An operator of ``module`` runs, and the next node will have this number.
@@ -167,12 +170,11 @@ class _Made:
             self.modules.append(module)
 
     def __contains__(self, number: int) -> bool:
-        return self.starts[0] <= number < self.end
+        return self.first <= number < self.end
 
     def find(self, number: int) -> str | None:
         """The module; ``None`` for nodes of before."""
-        place = bisect_right(self.starts, number) - 1
-        return self.modules[place] if place >= 0 else None
+        return self.modules[bisect_right(self.starts, number) - 1]
 
 
 def _is_below(name: str, path: str) -> bool:
