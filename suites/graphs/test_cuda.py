@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -330,6 +331,24 @@ class TestOnACard:
             copy
             """
         )
+
+    def test_garbage_with_an_old_graph_does_not_break_a_capture(self, graphs: GraphCapture) -> None:
+        old: list[Any] = [torch.cuda.CUDAGraph()]
+        with torch.cuda.graph(old[0]):
+            old.append(torch.ones(4, device="cuda") + 1)
+        old.append(old)
+        del old
+        seen: list[bool] = []
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            if torch.cuda.is_current_stream_capturing():
+                seen.append(gc.isenabled())
+                _ = [[] for _ in range(10_000)]  # enough for a collection
+            return x * 2
+
+        graphs(step, torch.ones(4, device="cuda")).assert_matches_eager()
+        assert seen == [False]
+        assert gc.isenabled()
 
     def test_a_failed_capture_leaves_the_process_usable(self, graphs: GraphCapture) -> None:
         x = torch.ones(64, device="cuda")
