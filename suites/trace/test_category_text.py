@@ -239,3 +239,13 @@ def test_names_of_regions():
         "Adam.step",
         "A.zero_grad",
     ]
+
+
+def test_a_picture(profile, tmp_path):
+    path = profile.timeline().plot(tmp_path / "step.svg", title="a step")
+    assert path == tmp_path / "step.svg"
+    from cudamem_testing.trace.picture import picture
+
+    drawn = picture(profile.timeline().series())
+    assert (drawn.title, drawn.peak_text) == ("Memory of cpu by category", "peak 540.0 KiB")
+    assert [band.name for band in drawn.bands] == ["SGD.zero_grad", "forward", "backward", "SGD.step"]

@@ -143,6 +143,6 @@ def _name_stretches(axes: Axes, bands: Sequence[Band], longest: int) -> None:
 
 
 def _fitted(name: str, share: float) -> str:
-    """As much of a name as fits into a share of the width of about a hundred and thirty letters."""
-    most = max(int(share * 130), 1)
+    """As much of a name as fits into a share of the width of about a hundred letters."""
+    most = max(int(share * 100), 1)
     return name if len(name) <= most else name[: max(most - 1, 1)] + "…"
