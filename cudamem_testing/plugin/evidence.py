@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cudamem_testing.trace.profile import MemoryProfile
 
 NOT_KEPT = "live at the peak: not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
+UNRECORDED = "cudamem: out of memory; what was live is not known, nothing was recorded (--cudamem-stacks=off)"
 BEFORE = "this test, before the window"
 WIDTH = 100
 
@@ -43,8 +44,9 @@ WIDTH = 100
 class Evidence:
     """Makes evidence from a session's recorders. What goes wrong here must not hide a verdict: it becomes a line."""
 
-    def __init__(self, tracker: Tracker, root: Path, owners: Mapping[int, str]) -> None:
+    def __init__(self, tracker: Tracker, root: Path, owners: Mapping[int, str], *, recorded: bool) -> None:
         self._tracker = tracker
+        self._recorded = recorded
         self.locator = Locator(str(root))
         self._owners = owners
         self.ledger = Ledger()
@@ -82,6 +84,8 @@ class Evidence:
             except Exception as error:
                 message = f"cudamem: out of memory on {recorder.device}; {_failed(error)}"
                 found.append(Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, message, device=recorder.device))
+        if not found and not self._recorded:
+            found.append(Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, UNRECORDED))
         return found
 
     def _out_of_memory(self, recorder: Recorder) -> Iterator[Finding]:

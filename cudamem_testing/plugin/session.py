@@ -57,7 +57,7 @@ class Session:
         self.tracker = Tracker()
         self.recorders = Recorders(settings.device, record=settings.stacks, harness=harness_codes())
         self.owners = Owners(self.tracker)
-        self.evidence = Evidence(self.tracker, config.rootpath, self.owners.names)
+        self.evidence = Evidence(self.tracker, config.rootpath, self.owners.names, recorded=settings.stacks)
         self.books = Books(self.tracker, self.owners, self.evidence)
         self.judge = Judge(self.evidence.explainer)
         self.baselines = Baselines(settings, config.rootpath, self.evidence, self.tracker)

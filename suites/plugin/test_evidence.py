@@ -171,6 +171,16 @@ def test_out_of_memory_names_who_left_what(run_inner: Run) -> None:
     assert "oom: 1 finding (out of memory) in 1 test" in inner.summary
 
 
+def test_out_of_memory_without_a_record_says_what_is_missing(run_inner: Run) -> None:
+    inner = run_inner(LEAK_AND_LIMIT, "--cudamem", "--cudamem-leaks=off", "--cudamem-stacks=off")
+    assert inner.outcomes == {"test_leaves": "passed", "test_runs_out": "failed", "test_handles_it": "passed"}
+    assert told(inner, "test_runs_out") == [
+        "cudamem: out of memory; what was live is not known, nothing was recorded (--cudamem-stacks=off)"
+    ]
+    (finding,) = inner.test("test_runs_out").findings
+    assert (finding.kind.value, finding.bytes, finding.device) == ("oom", None, None)
+
+
 def test_a_snapshot_of_each_failed_test(run_inner: Run) -> None:
     inner = run_inner(LEAK_AND_LIMIT, "--cudamem", "--cudamem-leaks=off", "--cudamem-dump=dumps")
     (path,) = (inner.folder / "dumps").iterdir()
