@@ -126,7 +126,8 @@ class Baselines:
     ) -> tuple[Measured, list[Finding]]:
         entry = self._entry(running, measured)
         metrics = [metric for metric in comparison.metrics if metric != "retained"]
-        if self._records or (entry is None and self._settings.json is not None and _worth(measured)):
+        reported = measured.asked and entry is None and self._settings.json is not None  # for who accepts the report
+        if self._records or reported:
             measured, _ = self._look(window, measured)
         if self._records:
             return measured, []

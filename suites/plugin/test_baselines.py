@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cudamem_testing.__main__ import main
 from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
@@ -571,3 +572,20 @@ def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, 
     ]
     run(run_inner, monkeypatch, 1, UPDATE)
     assert entries(pytester) == recorded
+
+
+def test_what_ci_measured_is_accepted(run_inner, pytester, monkeypatch):
+    """As if the run itself had recorded it; where nobody looked, without the places."""
+    arguments = ("--cudamem", "--cudamem-json=report.json", "-k", "peak or unmarked")
+    run(run_inner, monkeypatch, 0, *arguments, files=TEST)
+    assert main(["accept", "report.json", "--baselines"]) == 0
+    assert entries(pytester) == {"test_peak": PEAK, "test_unmarked": {"requested": 1024 * KIB, "top": []}}
+    run(run_inner, monkeypatch, 5, *arguments)  # within the tolerance: nothing is rewritten
+    assert main(["accept", "report.json", "--baselines"]) == 0
+    assert entries(pytester)["test_peak"] == PEAK
+    assert run(run_inner, monkeypatch, 500, *arguments).last == "2 failed, 1 passed, 4 deselected"
+    assert main(["accept", "report.json", "--baselines"]) == 0
+    found = entries(pytester)
+    assert (found["test_peak"]["requested"], found["test_unmarked"]["requested"]) == (2548 * KIB, 1524 * KIB)
+    assert found["test_unmarked"]["top"] == [["test_it.py::helper", 1524 * KIB]]
+    assert run(run_inner, monkeypatch, 500, *arguments).last == "3 passed, 4 deselected"
