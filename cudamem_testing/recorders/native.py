@@ -153,11 +153,14 @@ class NativeRecorder:
     def load(cls, progress: Callable[[str], None] | None = None) -> NativeRecorder:
         """Compile it if it never was, load it, and show it this Python. It is not yet in place.
 
+        A process has one, also where the folder of compiled ones has moved meanwhile (with `$HOME`, in a nested run).
+
         Raises:
             RecorderUnavailable: it cannot be compiled or loaded here.
         """
-        library, has_stacks = _loaded(compiled(progress))
-        return cls(library, has_stacks)
+        if not _of_this_process.cache_info().currsize:
+            compiled(progress)
+        return cls(*_of_this_process())
 
     def install(self) -> None:
         """Put it in place, or do nothing if it is; from here on blocks are counted.
@@ -324,6 +327,11 @@ class NativeRecorder:
     def thread(self) -> int:
         """The small number that stands for the calling thread in blocks and events."""
         return int(self._library.cudamem_thread())
+
+
+@cache
+def _of_this_process() -> tuple[ctypes.PyDLL, bool]:
+    return _loaded(compiled())
 
 
 @cache

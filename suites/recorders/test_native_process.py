@@ -217,3 +217,16 @@ def test_a_damaged_library_names_itself(tmp_path: Path) -> None:
         _loaded(damaged)
     assert str(raised.value).startswith("the compiled CPU recorder does not load (")
     assert str(raised.value).endswith(f"); delete {damaged}")
+
+
+def test_a_process_has_one_recorder_wherever_compiled_ones_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = NativeRecorder.load()
+    monkeypatch.delenv("CUDAMEM_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    said: list[str] = []
+    second = NativeRecorder.load(said.append)
+    assert second._library is first._library
+    assert (said, [*tmp_path.iterdir()]) == ([], [])  # nothing is compiled anew
