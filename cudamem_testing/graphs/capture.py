@@ -138,7 +138,7 @@ def capture(
     plan = _Plan(backend, function, inputs, pool, stream, capture_error_mode)
     reads = Reads(lambda: places.of_frame(sys._getframe(1), _END).line, lambda: places.stack(sys._getframe(1)))
     seen = _Notes(reads)
-    left = _warm_up(plan, warmup, Picture(roots).storages, seen if checks else None)
+    left = _warm_up(plan, warmup, Picture(roots).storages if checks else (), seen if checks else None)
     inputs.copy_in(args, kwargs)
     notes: list[str] = []
     if checks:

@@ -62,7 +62,7 @@ class Captured:
         self.growth, self.notes = growth, tuple(notes)
         self.pool: Pool = backend.pool(graph)
         self._reads, self._places, self._launched = reads, places, launched
-        self._named = self._tensors_by_name()
+        self._named = {} if reads is None else self._tensors_by_name()
         self._handed: list[tuple[int, str, weakref.ref[torch.Tensor], torch.Tensor]] = []
         self._replays = 0
         self.live = True
