@@ -86,14 +86,16 @@ class Baselines:
         """The call of a test has passed: findings for what it took there."""
         comparison = self.comparison(running.item)
         asked = keys.COMPARISON in running.item.stash
+        busy = any(window.allocations for window in windows)
         found: list[Finding] = []
         for window in windows:
             environment = self._environment(window.device)
             if environment is None or not window.complete or window.requested_growth is None:
                 continue
-            metrics = () if comparison is None else comparison.metrics
-            measured = Measured(window.device, environment, _values(window), None, metrics, asked)
-            if comparison is not None:
+            measured = Measured(window.device, environment, _values(window), asked=asked)
+            spare = measured.idle and (busy or bool(running.measured))  # one of several devices, and not used
+            if comparison is not None and not (spare and self._entry(running, measured) is None):
+                measured = measured.but(metrics=comparison.metrics)
                 measured, findings = self._compare(running, window, measured, comparison)
                 found += findings
             running.measured.append(measured)

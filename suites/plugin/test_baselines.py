@@ -7,16 +7,18 @@ import os
 import platform
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.baselines import Measured
-from cudamem_testing.model.changes import Spread
+from cudamem_testing.model.changes import Comparison, Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.windows import Window
 from cudamem_testing.objects import HolderResult, Reach
+from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.baselines import Baselines
 from cudamem_testing.recorders.cpu import CpuRecorder
 from cudamem_testing.snapshots.read import read
@@ -589,3 +591,28 @@ def test_what_ci_measured_is_accepted(run_inner, pytester, monkeypatch):
     assert (found["test_peak"]["requested"], found["test_unmarked"]["requested"]) == (2548 * KIB, 1524 * KIB)
     assert found["test_unmarked"]["top"] == [["test_it.py::helper", 1524 * KIB]]
     assert run(run_inner, monkeypatch, 500, *arguments).last == "3 passed, 4 deselected"
+
+
+@pytest.mark.parametrize(
+    ("allocations", "kept"),
+    [((0, 3), [1]), ((3, 0), [0]), ((0, 0), [0]), ((2, 3), [0, 1])],
+)
+def test_of_several_devices_those_that_a_test_uses_are_recorded(tmp_path, monkeypatch, allocations, kept):
+    monkeypatch.setattr("cudamem_testing.plugin.baselines.identity", lambda device: "here")
+    item = SimpleNamespace(nodeid="test_it.py::test_a", stash={keys.COMPARISON: Comparison()}, config=NoGroups())
+    running = SimpleNamespace(item=item, measured=[])
+    settings = SimpleNamespace(baseline="compare", enforce=True, on=False, update=frozenset(), json=None)
+    windows = [
+        Window("call", Device("cuda", place), requested_start=0, requested_peak=number, allocations=number)
+        for place, number in enumerate(allocations)
+    ]
+    assert Baselines(settings, tmp_path, None, None).call(running, windows) == []
+    assert [place for place, one in enumerate(running.measured) if one.metrics] == kept
+    assert [one.values["allocations"].low for one in running.measured] == [*allocations]
+
+
+class NoGroups:
+    """A config without pytest-xdist."""
+
+    def getoption(self, name, default):
+        return default
