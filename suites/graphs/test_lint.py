@@ -211,6 +211,26 @@ def test_tensors_of_the_host_may_be_read() -> None:
     assert check(with_a_table, torch.ones(3)).text == "no findings"
 
 
+def test_pinned_memory_needs_non_blocking_copies() -> None:
+    def copies(x: torch.Tensor) -> torch.Tensor:
+        pinned = torch.zeros(3).pin_memory()
+        x.copy_(pinned)
+        return x + pinned.to(x.device)
+
+    assert [finding.operation for finding in check(copies, torch.ones(3)).findings] == [
+        "Tensor.copy_()",
+        "Tensor.to() to the device",
+    ]
+
+
+def test_a_number_written_to_one_place_is_passed_over() -> None:
+    def writes(x: torch.Tensor) -> torch.Tensor:
+        x[0] = 1.0
+        return x
+
+    assert check(writes, torch.ones(3)).text == "no findings"
+
+
 def test_a_default_device_counts() -> None:
     def makes(x: torch.Tensor) -> torch.Tensor:
         with torch.device("cuda"):
