@@ -1,7 +1,8 @@
 """What explaining garbage costs, beside torch's own graph and page on the same garbage.
 
 ``python -m suites.benchmarks.cycles``: 30,000 objects must take at most 0.3 s and a third of torch's time, and
-1,000,000 at most 60 times as long as 30,000 (linear is 33).
+1,000,000 at most 45 times as long as 30,000: linear is 33, and the caches hold the smaller one. Times are processor
+times, which other work on the machine changes least.
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ def garbage(count: int, tensors: int = 200) -> list[object]:
 
 def ours(objects: list[object]) -> float:
     """Seconds to explain, with text and page."""
-    start = time.perf_counter()
+    start = time.process_time()
     draft = explain(objects, Question(Locator("")))
     for cycle in draft.settled(freed=False):
         cycle.html()
         str(cycle)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def theirs(objects: list[object]) -> float:
     """Seconds that torch takes for its graph and page."""
     from torch.utils.viz import _cycles
 
-    start = time.perf_counter()
+    start = time.process_time()
     with redirect_stderr(io.StringIO()):
         nodes = _cycles.create_graph(
             objects, context=lambda obj: None, filter=lambda obj: isinstance(obj, torch.Tensor)
         )
         _cycles.to_html(nodes)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def main() -> int:
@@ -76,9 +77,9 @@ def main() -> int:
     print(f"30,000 objects: {mine:.3f} s; torch's graph and page {torchs:.3f} s ({torchs / mine:.1f} times as long)")
     del small
     gc.collect()
-    large = min(ours(garbage(1_000_000)) for _ in range(1))
+    large = min(ours(garbage(1_000_000)) for _ in range(2))
     print(f"1,000,000 objects: {large:.2f} s ({large / mine:.0f} times 30,000)")
-    problems = [mine > 0.3, torchs < 3 * mine, large > 60 * mine]
+    problems = [mine > 0.3, torchs < 3 * mine, large > 45 * mine]
     return int(any(problems))
 
 
