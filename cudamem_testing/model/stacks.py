@@ -154,7 +154,7 @@ class Locator:
     def _locate(self, file: str) -> tuple[str, Origin]:
         if file.startswith("<") or not file:
             return _locate_without_file(file)
-        file = _whole(file)
+        file = _whole(file, self.root)
         package = _PACKAGES.match(file)
         if package is not None:
             return _slashes(file[package.end() :]), "library"
@@ -176,11 +176,11 @@ class Locator:
         return "/".join(_slashes(file).split("/")[-2:]), "project"
 
 
-def _whole(file: str) -> str:
+def _whole(file: str, root: str) -> str:
     """A file as the interpreter found it: torch's profiler cuts off the folder of ``sys.path``."""
     if os.path.isabs(file):
         return file
-    found = (os.path.join(folder, file) for folder in sys.path)
+    found = (os.path.join(folder, file) for folder in (root, *sys.path))
     return next((path for path in found if os.path.isfile(path)), file)
 
 

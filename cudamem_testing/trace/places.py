@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from bisect import bisect_right
-from collections.abc import Iterator
 from functools import cached_property
 
-from cudamem_testing.model.stacks import Locator, RawFrame, Stack
+from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.trace.flow import MEMORY
 from cudamem_testing.trace.graph import DataFlow, short_name
-from cudamem_testing.trace.records import Operator, PythonCall, Scope, ScopeKind
+from cudamem_testing.trace.records import Operator, Scope, ScopeKind
 
-_FUNCTION = re.compile(r"(.*)\(\d+\): (.*)")
 _OPTIMIZER = re.compile(r"Optimizer\.\w+#(.+)")
 _ENGINE = "autograd::engine::"
 """What the engine calls its own steps, around the backward functions; they repeat the numbers."""
@@ -38,9 +35,7 @@ class Places:
     def __init__(self, flow: DataFlow, root: str | None = None) -> None:
         self._flow = flow
         self._trace = flow.trace
-        self._root = os.getcwd() if root is None else root
-        self._locator = Locator(self._root)
-        self._files: dict[str, str] = {}
+        self._locator = Locator(os.getcwd() if root is None else root)
         self._stacks: dict[int, Stack] = {}
 
     def operator(self, event: int) -> str:
@@ -71,26 +66,7 @@ class Places:
         caller = self._trace.parents[event]
         known = self._stacks.get(caller)
         if known is None:
-            known = self._stacks[caller] = self._locator.stack(self._frames(event))
-        return known
-
-    def _frames(self, event: int) -> Iterator[RawFrame]:
-        line = 0
-        for place in self._trace.ancestors(event):
-            call = self._trace.events[place]
-            if not isinstance(call, PythonCall):
-                continue
-            match = None if call.builtin else _FUNCTION.fullmatch(call.name)
-            if match is not None:
-                yield self._file(match[1]), line, match[2]
-            line = call.line
-
-    def _file(self, file: str) -> str:
-        """The whole path of a file, from which the profiler cuts the folder of ``sys.path`` that it lies in."""
-        known = self._files.get(file)
-        if known is None:
-            whole = (os.path.join(folder, file) for folder in (self._root, *sys.path))
-            known = self._files[file] = next(filter(os.path.exists, whole), file)
+            known = self._stacks[caller] = self._locator.stack(self._trace.stack(event))
         return known
 
     @cached_property
