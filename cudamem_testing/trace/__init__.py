@@ -1,4 +1,4 @@
-"""Data flow of tensors: from the profiler's events to a graph, and to text that holds on every device.
+"""Data flow of tensors and what their memory is for: from the profiler's events to graphs, timelines and texts.
 
 Each module takes the result of the one before it:
 
@@ -12,6 +12,15 @@ Each module takes the result of the one before it:
 :mod:`.aliases`         operators that differ by device, folded into families
 :mod:`.names`           names for tensors, by address
 :mod:`.text`            the graph as text
+:mod:`.gradients`       which storages were somebody's gradient, and who says so
+:mod:`.contents`        every version of every storage, numbered, for the passes of
+:mod:`.categories`      parameter, gradient, activation, ...; :mod:`.category_text` shows them
+:mod:`.measured`        what a recorder saw meanwhile
+:mod:`.timeline`        every change of memory; as columns (:mod:`.series`), text
+                        (:mod:`.timeline_text`) and picture (:mod:`.picture`)
+:mod:`.places`          operator, modules and line of an event
+:mod:`.peak`            the highest moment and what was there; :mod:`.limits` on it
+:mod:`.expect`          all of it compared with the text at the call
 ======================  ======================================================================
 
 PYTEST_DONT_REWRITE
@@ -19,8 +28,10 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from cudamem_testing.trace.categories import Categories, Category
 from cudamem_testing.trace.flow import Diagnostic, Node, Use
 from cudamem_testing.trace.graph import DataFlow, Edge, Lifetime, Name, data_flow
+from cudamem_testing.trace.peak import Peak
 from cudamem_testing.trace.profile import MemoryProfile, from_profile
 from cudamem_testing.trace.reader import read_events
 from cudamem_testing.trace.records import (
@@ -33,9 +44,14 @@ from cudamem_testing.trace.records import (
     Storage,
     Trace,
 )
+from cudamem_testing.trace.timeline import Action, Change, Timeline
 
 __all__ = [
+    "Action",
     "Allocation",
+    "Categories",
+    "Category",
+    "Change",
     "DataFlow",
     "Diagnostic",
     "Edge",
@@ -45,10 +61,12 @@ __all__ = [
     "Node",
     "Operator",
     "OutOfMemory",
+    "Peak",
     "PythonCall",
     "Scope",
     "ScopeKind",
     "Storage",
+    "Timeline",
     "Trace",
     "Use",
     "data_flow",

@@ -126,6 +126,10 @@ class Timeline:
 
         return series(self, self.choose(device))
 
+    def to_dict(self, most: int = 2000) -> dict[str, Any]:
+        """Bytes by category over time on every device, at most about so many samples each, as plain JSON types."""
+        return {"devices": [self.series(name).to_dict(most) for name in self.devices], "notes": list(self.notes)}
+
     def text(self, **options: Any) -> str:
         """A coarse table; options as in ``render_timeline``."""
         from .timeline_text import render_timeline

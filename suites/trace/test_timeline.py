@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from hypothesis import given
@@ -142,6 +143,19 @@ def test_devices():
     x = Tensor(1, 1, 4096, device=torch.device("cuda:0"))
     line = made(op("aten::sin", x), op("aten::cos", tensor(2, sizes=[100])))
     assert line.devices == ("cuda:0", "cpu")
+    assert json.loads(json.dumps(line.to_dict())) == {
+        "devices": [
+            {
+                "device": name,
+                "times": [0],
+                "sizes": {"unknown": [size]},
+                "peak": {"time": 0, "bytes": size},
+                "regions": [],
+            }
+            for name, size in (("cuda:0", 16), ("cpu", 400))
+        ],
+        "notes": [],
+    }
     assert [line.choose(), line.choose("cpu"), line.choose("cuda")] == ["cuda:0", "cpu", "cuda:0"]
     with pytest.raises(ValueError, match=r"^no memory of cuda:1 is in the trace \(devices: cuda:0, cpu\)$"):
         line.choose("cuda:1")
