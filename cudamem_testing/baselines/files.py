@@ -76,7 +76,8 @@ def read_file(path: Path) -> dict[Key, Entry]:
 def change_entries(path: Path, change: Callable[[dict[Key, Entry]], Entries]) -> bool:
     """Replace a file in one step by what a function makes of its entries; whether that was something else.
 
-    A file that would be empty is removed; the function may be called twice. Other processes that change files of the folder wait for each other.
+    A file that would be empty is removed; the function may be called twice. Other processes that change files of the
+    folder wait for each other.
 
     Raises:
         BaselineError: when the file cannot be understood; it is then untouched.
