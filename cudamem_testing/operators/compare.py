@@ -44,16 +44,19 @@ class Comparison:
         return tuple(change for change in self.changes if change.growth > 0)
 
     def table(self) -> Table:
-        """What grew, and the peaks."""
+        """What grew, and the peaks; with the device where there are several."""
+        changes = (*self.grew, *self.peaks)
+        several = len({change.device for change in changes}) > 1
         columns = (
             Column("phase"),
             Column("module", elastic=True),
             Column("operator"),
+            *((Column("device"),) if several else ()),
             Column("before", "right"),
             Column("after", "right"),
             Column("growth", "right"),
         )
-        return Table(columns, tuple(_line(change) for change in (*self.grew, *self.peaks)))
+        return Table(columns, tuple(_line(change, several) for change in changes))
 
     def __str__(self) -> str:
         return str(self.table())
@@ -83,6 +86,7 @@ def _peaks(table: OperatorTable) -> dict[str, int]:
     return {device: peak - start for device, start, peak, _ in table.levels if peak is not None}
 
 
-def _line(change: Change) -> tuple[str, ...]:
+def _line(change: Change, device: bool) -> tuple[str, ...]:
     sizes = (change.before, change.after, change.growth)
-    return change.phase, change.module, change.operator, *map(format_size, sizes)
+    where = (change.device,) if device else ()
+    return change.phase, change.module, change.operator, *where, *map(format_size, sizes)

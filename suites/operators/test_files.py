@@ -172,3 +172,17 @@ def test_comparison() -> None:
     assert [(change.operator, change.growth) for change in back.changes] == [("aten::exp", -512), ("aten::mm", -3072)]
     assert back.grew == ()
     assert step().table().compare(step().table()).changes == ()
+
+
+def test_comparison_of_several_devices() -> None:
+    def table(size: int) -> OperatorTable:
+        cards = [Maker(f"cuda:{card}").add("mm", "a", FORWARD, size * (card + 1)).table() for card in (0, 1)]
+        return OperatorTable(cards[0].rows + cards[1].rows, cards[0].levels + cards[1].levels)
+
+    assert str(table(2 * KIB).compare(table(KIB))) == (
+        "phase    module  operator  device   before    after   growth\n"
+        "forward  a       aten::mm  cuda:1  2.0 KiB  4.0 KiB  2.0 KiB\n"
+        "forward  a       aten::mm  cuda:0  1.0 KiB  2.0 KiB  1.0 KiB\n"
+        "                 (peak)    cuda:0  1.0 KiB  2.0 KiB  1.0 KiB\n"
+        "                 (peak)    cuda:1  2.0 KiB  4.0 KiB  2.0 KiB"
+    )
