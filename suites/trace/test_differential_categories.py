@@ -95,26 +95,31 @@ def test_categories_and_timeline_equal_the_oracle(kind, part):
 
 
 def with_reused_address(prepare, run):
-    """A profile of ``run(prepare())`` in which an address was freed unseen and used again."""
-    for _ in range(20):  # whether an address is used again is the operating system's choice
-        given = prepare()
+    """A profile of ``run(prepare(size), size)`` in which an address was freed unseen and used again; and the size.
+
+    The system takes the highest gap that fits, so a tensor that fits into none is given the address again that it just
+    had: each try is larger.
+    """
+    for size in (SO_LARGE * factor // 4 for factor in (4, 4, 4, 5, 6, 8, 11, 15, 20, 25)):
+        given = prepare(size)
         with profile(record_shapes=True, profile_memory=True, with_stack=True) as prof:
-            kept = run(given)
+            kept = run(given, size)
         if missed_frees(from_profile(prof).data_flow()):
-            return prof
-        del kept
+            return prof, size
+        del kept, given
     raise AssertionError("no address was used again")
 
 
 def test_a_missed_free_is_one_storage_for_torch():
     """Memory from before, freed and given out again: ours is taken back in between."""
 
-    def run(box):
+    def run(box, size):
         box[0].view_as(box.pop())
-        return torch.ones(SO_LARGE).cos_()
+        return torch.ones(size).cos_()
 
-    found, _, graph, _ = snapshots(with_reused_address(lambda: [torch.ones(SO_LARGE)], run))
-    nbytes = 4 * SO_LARGE
+    prof, size = with_reused_address(lambda size: [torch.ones(size)], run)
+    found, _, graph, _ = snapshots(prof)
+    nbytes = 4 * size
     ours = [change for change in timeline(found).changes if change.nbytes == nbytes]
     assert [change.action for change in ours] == [
         Action.PREEXISTING,
@@ -130,20 +135,20 @@ def test_a_missed_free_is_one_storage_for_torch():
 def test_a_stale_gradient_is_a_gradient_for_torch_whatever_lies_there():
     """A module shows its gradient, which goes; the next tensor at its address is an ordinary one."""
 
-    def prepare():
-        model = torch.nn.Linear(SO_LARGE // 1000, 1000, bias=False)
+    def prepare(size):
+        model = torch.nn.Linear(size // 1000, 1000, bias=False)
         model.weight.grad = torch.ones_like(model.weight)
         return model
 
-    def run(model):
-        y = model(torch.ones(1, SO_LARGE // 1000))
+    def run(model, size):
+        y = model(torch.ones(1, size // 1000))
         model.weight.grad = None
-        return y, torch.ones(SO_LARGE).sin_()
+        return y, torch.ones(size // 1000 * 1000).sin_()
 
-    found, _, _, theirs = snapshots(with_reused_address(prepare, run))
-    gradient, other = (
-        one for one in found.flow.trace.storages if one.nbytes == 4 * SO_LARGE and one.number != weight(found)
-    )
+    prof, size = with_reused_address(prepare, run)
+    found, _, _, theirs = snapshots(prof)
+    nbytes = 4 * (size // 1000 * 1000)
+    gradient, other = (one for one in found.flow.trace.storages if one.nbytes == nbytes and one.number != weight(found))
     assert (gradient.pointer, gradient.allocation) == (other.pointer, other.allocation)
     assert found.of(gradient) is Category.GRADIENT
     assert found.of(other) is None
