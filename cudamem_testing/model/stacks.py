@@ -184,6 +184,11 @@ def _whole(file: str, root: str) -> str:
     return next((path for path in found if os.path.isfile(path)), file)
 
 
+def is_library(file: str) -> bool:
+    """Whether a file comes with Python or was installed, rather than being some project's."""
+    return Locator("")._locate(file)[1] == "library"
+
+
 def _locate_without_file(file: str) -> tuple[str, Origin]:
     """Code that was typed or made at run time; numbers that differ from run to run are left out."""
     if file.startswith("<frozen "):

@@ -18,7 +18,6 @@ import functools
 import importlib
 import signal
 import sys
-import sysconfig
 import threading
 import types
 import weakref
@@ -28,6 +27,7 @@ from enum import Enum
 from typing import Any, cast
 
 from cudamem_testing import static
+from cudamem_testing.model import stacks
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.objects.names import clean, code_place, lru_name, type_word
 from cudamem_testing.objects.reference import Kind, Reference
@@ -38,7 +38,6 @@ HARNESS_PACKAGES = ("cudamem_testing", "_pytest", "pytest", "pluggy", "xdist", "
 _USERS = frozenset({"ExceptionInfo", "RaisesExc", "MonkeyPatch", "WarningsRecorder"})
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
 _OWN_PACKAGE = __name__.rpartition(".")[0] + "."
-_LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/", sysconfig.get_paths()["stdlib"].replace("\\", "/") + "/")
 
 
 class RootKind(str, Enum):
@@ -205,15 +204,14 @@ def _rank(kind: RootKind, module: str) -> int:
     """Among chains of one length the lower rank is reported: the project's modules before frames before libraries."""
     if kind is RootKind.FRAME:
         return 2
-    return 3 if kind is RootKind.MODULE and is_library(module) else 0 if module else 1
+    return 3 if kind is RootKind.MODULE and _is_library(module) else 0 if module else 1
 
 
-def is_library(module: str) -> bool:
-    """Whether a module comes with Python or was installed, rather than being the project's."""
+def _is_library(module: str) -> bool:
     if module == "__main__":
         return False
     file = (static.instance_dict(sys.modules.get(module)) or {}).get("__file__")
-    return type(file) is not str or any(folder in file.replace("\\", "/") for folder in _LIBRARY_FOLDERS)
+    return type(file) is not str or stacks.is_library(file)
 
 
 def _thread_text(thread: object) -> str:

@@ -5,7 +5,7 @@ import sysconfig
 
 import pytest
 
-from cudamem_testing.model.stacks import Frame, Locator, Stack
+from cudamem_testing.model.stacks import Frame, Locator, Stack, is_library
 
 STANDARD = sysconfig.get_path("stdlib")
 PLACES = Locator("/home/me/project")
@@ -124,6 +124,15 @@ def test_what_is_written_on_a_line_of_the_project(tmp_path):
     assert places.source(Frame("model.py", 3, "f")) == ""
     assert places.source(Frame("gone.py", 2, "f")) == ""
     assert places.source(Frame("model.py", 2, "f", "library")) == ""
+
+
+def test_a_file_of_a_library_is_known_without_a_project() -> None:
+    assert [is_library(file) for file in (os.__file__, pytest.__file__, "/project/model.py", __file__)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_file_without_its_folder_is_looked_for_where_python_looks() -> None:
