@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from cudamem_testing.guards import collector_paused
@@ -36,7 +37,7 @@ from cudamem_testing.trace.contents import MOST_VERSIONS, Contents, find_content
 from cudamem_testing.trace.flow import MEMORY, Use
 from cudamem_testing.trace.gradients import find_gradients, find_owners
 from cudamem_testing.trace.graph import DataFlow
-from cudamem_testing.trace.records import Operator, Storage, Trace
+from cudamem_testing.trace.records import Operator, Signature, Storage, Trace
 
 
 class Category(Enum):
@@ -142,12 +143,18 @@ class Board:
         self.bits = [_NONE] * len(self.contents.tensors)
         self.whole: dict[int, int] = {}
         self.owners = find_owners(flow.trace)
+        self.compiled = find_compiled(flow.trace)
         self._by_tensor: dict[int, list[int]] = {}
         for number, tensor in enumerate(self.contents.tensors):
             if tensor in self._by_tensor:
                 self._by_tensor[tensor].append(number)
             else:
                 self._by_tensor[tensor] = [number]
+
+    @cached_property
+    def dependent(self) -> set[int]:
+        """What :func:`depends_on_gradient` finds from the gradients and parameters that were seen."""
+        return depends_on_gradient(self)
 
     def name_tensors(self, tensors: Iterable[int], bit: int) -> None:
         """Say what whole tensors are; it overrides everything."""
@@ -187,7 +194,7 @@ def hide_compiled(board: Board) -> None:
     It calls the modules' code without the modules, and kernels of its own without the dispatcher. A parameter that
     nothing else shows looks like an input there.
     """
-    spans = [(call.start, call.end) for call in find_compiled(board.trace)]
+    spans = [(call.start, call.end) for call in board.compiled]
     if not spans:
         return
     bits, hidden = board.bits, bytearray(len(board.bits))
@@ -212,7 +219,7 @@ def find_inputs(board: Board) -> None:
     Of what is left, only what meets a parameter or a gradient on its way counts, and nothing that the backward pass
     made: those are details of autograd.
     """
-    dependent = depends_on_gradient(board)
+    dependent = board.dependent
     contributes = bytearray(bit in (_GRADIENT, _PARAMETER) for bit in board.bits)
     made_backward: set[int] = set()
     for reads, writes, backward in reversed(board.contents.work):
@@ -269,7 +276,7 @@ def find_updated_parameters(board: Board) -> None:
                 break
     tensors = board.contents.tensors
     found = {tensors[number] for number in candidates if taken[number]}
-    board.name_tensors(found & depends_on_gradient(board), _PARAMETER)
+    board.name_tensors(found & board.dependent, _PARAMETER)
 
 
 def find_activations(board: Board) -> None:
@@ -354,18 +361,23 @@ def categories(flow: DataFlow) -> Categories:
         board = Board(flow)
         for find in PASSES:
             find(board)
-    return Categories(flow, board.contents, tuple(board.bits), board.whole, _notes(flow.trace))
+    return Categories(flow, board.contents, tuple(board.bits), board.whole, _notes(board.compiled))
 
 
 def find_compiled(trace: Trace) -> list[Operator]:
     """The annotations around compiled code of the forward pass."""
-    return [
-        event
-        for event in trace.events
-        if type(event) is Operator and event.signature.name.startswith(_COMPILED_NAMES) and not event.scope.backward
-    ]
+    known: dict[Signature, bool] = {}
+    found = []
+    for event in trace.events:
+        if type(event) is Operator:
+            signature = event.signature
+            if signature not in known:
+                known[signature] = signature.name.startswith(_COMPILED_NAMES)
+            if known[signature] and not event.scope.backward:
+                found.append(event)
+    return found
 
 
-def _notes(trace: Trace) -> tuple[str, ...]:
-    names = dict.fromkeys(call.name for call in find_compiled(trace))
+def _notes(compiled: Iterable[Operator]) -> tuple[str, ...]:
+    names = dict.fromkeys(call.name for call in compiled)
     return (COMPILED.format(names=", ".join(names)),) if names else ()
