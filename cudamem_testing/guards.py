@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 Function = Callable[..., Any]
@@ -139,7 +139,7 @@ class GarbageWatch:
     def stop(self) -> None:
         """Leave the collector as it was found."""
         for ours in (self._collecting, self._collected):
-            with suppress(ValueError):
+            if ours in gc.callbacks:
                 gc.callbacks.remove(ours)
         self._before = None
 

@@ -48,6 +48,10 @@ class Measured:
         """A copy with other numbers; made for every test."""
         return Measured(self.device, self.environment, values, self.top, self.metrics, self.asked)
 
+    def with_metrics(self, metrics: tuple[str, ...]) -> Measured:
+        """A copy that names what its baseline keeps; made for every test."""
+        return Measured(self.device, self.environment, self.values, self.top, metrics, self.asked)
+
     def but(self, **changes: object) -> Measured:
         """A copy with other values."""
         return replace(self, **changes)  # type: ignore[arg-type]

@@ -95,7 +95,7 @@ class Baselines:
             measured = Measured(window.device, environment, _values(window), asked=asked)
             spare = measured.idle and (busy or bool(running.measured))  # one of several devices, and not used
             if comparison is not None and not (spare and self._entry(running, measured) is None):
-                measured = measured.but(metrics=comparison.metrics)
+                measured = measured.with_metrics(comparison.metrics)
                 measured, findings = self._compare(running, window, measured, comparison)
                 found += findings
             running.measured.append(measured)
