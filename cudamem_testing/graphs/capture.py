@@ -24,7 +24,7 @@ from cudamem_testing.graphs.inputs import StaticInputs
 from cudamem_testing.graphs.lint import lint as run_lint
 from cudamem_testing.graphs.liveness import Reads
 from cudamem_testing.graphs.operators import BACKWARD_NODES
-from cudamem_testing.graphs.outer import Picture, roots_of
+from cudamem_testing.graphs.outer import Named, Picture, roots_of
 from cudamem_testing.graphs.places import Places, module_names
 from cudamem_testing.graphs.pools import Pools, pools_of
 from cudamem_testing.graphs.report import LintReport
@@ -141,11 +141,15 @@ def capture(
     left = _warm_up(plan, warmup, Picture(roots).storages if checks else (), seen if checks else None)
     inputs.copy_in(args, kwargs)
     notes: list[str] = []
+    named: Named = {}
     if checks:
         collect_garbage()
         living = [text for reference, text in left.items() if not reference.expired()]  # type: ignore[no-untyped-call]
         notes += [f"outputs of the warm-up live on: {', '.join(living[:3])}"] if living else []
-        reads.adopt(tensor for _, tensor in Picture(roots).tensors)
+        picture = Picture(roots)
+        reads.adopt(tensor for _, tensor in picture.tensors)
+        named = picture.storages_by_name()
+        del picture  # it holds what the function reaches
     before = pools_of(backend.recording())
     graph = backend.new_graph()
     watching = _Notes(reads, backend.node_count) if operators or (checks and not warmup) else None
@@ -165,6 +169,7 @@ def capture(
         outputs,
         reads if checks or operators else None,
         places,
+        named=named,
         launched=watching.launched if watching is not None else (),
         growth=growth,
         notes=(*notes, *_disagreement(report)),

@@ -15,7 +15,7 @@ from cudamem_testing.graphs.compare import Comparison, compare
 from cudamem_testing.graphs.inputs import StaticInputs
 from cudamem_testing.graphs.liveness import Read, Reads, dead
 from cudamem_testing.graphs.nodes import Level, LevelError, NodeList, ordered, with_operators
-from cudamem_testing.graphs.outer import Path, Picture, roots_of
+from cudamem_testing.graphs.outer import Named, Picture, roots_of
 from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.pools import Pools, judge_pool, pool_at, pools_of
 from cudamem_testing.graphs.report import LintReport
@@ -52,6 +52,7 @@ class Captured:
         reads: Reads | None,
         places: Places,
         *,
+        named: Named,
         launched: Sequence[tuple[str, int]] = (),
         growth: int = 0,
         notes: Sequence[str] = (),
@@ -62,7 +63,7 @@ class Captured:
         self.growth, self.notes = growth, tuple(notes)
         self.pool: Pool = backend.pool(graph)
         self._reads, self._places, self._launched = reads, places, launched
-        self._named = {} if reads is None else self._tensors_by_name()
+        self._named = named
         self._handed: list[tuple[int, str, weakref.ref[torch.Tensor], torch.Tensor]] = []
         self._replays = 0
         self.live = True
@@ -169,7 +170,7 @@ class Captured:
         """
         __tracebackhide__ = True
         self._checked()
-        now = self._tensors_by_name()
+        now = self._picture().storages_by_name()
         lines = []
         for path, (reference, text) in self._named.items():
             later = now.get(path)
@@ -283,15 +284,12 @@ class Captured:
             raise LevelError(UNCHECKED)
         return self._reads
 
-    def _tensors_by_name(self) -> dict[Path, tuple[StorageWeakRef, str]]:
-        """Every tensor that the function reaches by name, without holding any of them."""
+    def _picture(self) -> Picture:
         roots, _ = roots_of(self.function, *self.inputs.arguments, self._places.is_project)
-        entries = Picture(roots).entries.items()
-        return {path: (entry[1], entry[2]) for path, entry in entries if entry[0] == "tensor" and entry[1] is not None}
+        return Picture(roots)
 
     def _leaf_tensors(self) -> list[tuple[str, torch.Tensor]]:
-        roots, _ = roots_of(self.function, *self.inputs.arguments, self._places.is_project)
-        return [("".join(path), tensor) for path, tensor in Picture(roots).tensors if tensor.is_leaf]
+        return [("".join(path), tensor) for path, tensor in self._picture().tensors if tensor.is_leaf]
 
     def __str__(self) -> str:
         lines = [

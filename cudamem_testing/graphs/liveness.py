@@ -20,6 +20,9 @@ from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import name_of
 
+#: In the place of the line that read a tensor.
+LEFT = "(the last call of the warm-up left it there)"
+
 
 @dataclass(frozen=True, slots=True)
 class Read:
@@ -80,12 +83,19 @@ class Reads:
                 self._inside.add(reference)
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
-        """What a watched call made and left where the function finds it comes from outside for the next call."""
+        """Go on from a watched call to the capture: ``tensors`` are those that the function finds outside now.
+
+        Of what the call read the dead cannot be read again; what it made and left there comes from outside now.
+        """
+        for gone in [reference for reference in self._outside if reference.expired()]:  # type: ignore[no-untyped-call]
+            del self._outside[gone]
+            self._deaths.pop(gone, None)
         for tensor in tensors:
             reference = storage_reference(tensor)
-            if reference in self._inside:
+            if reference is not None and reference in self._inside:
                 self._inside.discard(reference)
                 self.called("the capture", [tensor])
+                self._outside[reference] = replace(self._outside[reference], read_at=LEFT)
 
     def outside(self, reference: StorageWeakRef) -> bool:
         """Whether the graph uses a storage from outside."""

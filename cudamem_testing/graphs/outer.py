@@ -32,6 +32,7 @@ _ITEMS = (list, tuple, collections.deque)
 #: Parts of torch's own that a module keeps beside its tensors.
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 Path = tuple[str, ...]
+Named = dict[Path, tuple[StorageWeakRef, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,11 @@ class Picture:
             self.entries[path] = ("object", id(value), name_of(value))
             if isinstance(value, torch.device):
                 self.devices.add(id(value))
+
+    def storages_by_name(self) -> Named:
+        """The storage of every tensor, and the tensor in words."""
+        tensors = ((path, entry) for path, entry in self.entries.items() if entry[0] == "tensor")
+        return {path: (entry[1], entry[2]) for path, entry in tensors if entry[1] is not None}
 
     def changes(self, later: Picture) -> list[Change]:
         """What is otherwise in a later picture; parts of something new or gone are not told apart."""

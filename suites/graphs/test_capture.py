@@ -13,10 +13,11 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from cudamem_testing.graphs import CaptureError, GraphCapture, GraphError, InputError, LevelError, UnavailableError
 from cudamem_testing.graphs.compare import STALE
-from cudamem_testing.graphs.liveness import Read, dead
+from cudamem_testing.graphs.liveness import LEFT, Read, dead
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.show.expected import TextMismatchError
+from fixtures import models
 from suites.graphs.fake import FakeBackend
 
 ROOT = str(Path(__file__).parents[2])
@@ -220,8 +221,7 @@ def test_what_the_warm_up_left_in_its_place_is_an_input(graphs: GraphCapture) ->
         return state["last"] * 2
 
     captured = graphs(step, torch.ones(3))
-    assert [read.operator for read in captured.reads()] == ["aten::add", "aten::add", "the capture"]
-    assert [read.dead for read in captured.reads()] == [True, False, True]
+    assert [(read.operator, read.dead) for read in captured.reads()] == [("aten::add", False), ("the capture", True)]
 
 
 def test_a_failed_capture_keeps_no_tensor(graphs: GraphCapture) -> None:
@@ -388,3 +388,29 @@ def test_without_a_card() -> None:
     with pytest.raises(UnavailableError, match=r"^CUDA graphs need a CUDA device, and torch sees none$"):
         made(double, torch.ones(3))
     assert made.check(double, torch.ones(3)).text == "no findings"
+
+
+def test_a_decode_step_of_gpt2(graphs: GraphCapture) -> None:
+    """With a static cache replays equal eager steps; with a growing one the graph keeps reading what it was."""
+    from transformers import DynamicCache, StaticCache
+
+    model, ids = models.gpt2().eval(), models.tokens(2, 4)
+    with torch.no_grad():
+        caches = [StaticCache(model.config, max_cache_len=16) for _ in range(2)]
+        for cache in caches:
+            models.extend(model, ids, cache)
+        captured = graphs(lambda token: models.extend(model, token, caches[0]), ids[:, :1], warmup=1)
+        for cache in caches:
+            cache.reset()
+            models.extend(model, ids, cache)
+        for _ in range(6):
+            token = models.tokens(2, 1)
+            torch.testing.assert_close(captured.replay(token), models.extend(model, token, caches[1]))
+        captured.assert_inputs_alive()
+        captured.assert_params_current()
+        growing = DynamicCache()
+        models.extend(model, ids, growing)
+        captured = graphs(lambda token: models.extend(model, token, growing), ids[:, :1], warmup=1)
+    with pytest.raises(GraphError, match=r"growing.layers\[0\].keys is another tensor now: float32\[2, 4, 6, 64\]"):
+        captured.assert_params_current()
+    assert [read.read_at for read in captured.reads() if read.dead] == [LEFT] * 8  # keys and values of four layers
