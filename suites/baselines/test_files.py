@@ -227,6 +227,7 @@ from cudamem_testing.model.devices import Device
 
 path, name, most = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
+sys.stdin.readline()
 for number in range(most):
     key = Key(f"test_{name}_{number % 50}", Device("cpu"), "here" * 500)
     change_entries(path, lambda entries: {**entries, key: Entry({"requested": Spread(number, number)})})
@@ -236,17 +237,30 @@ for number in range(most):
 def writer(path: Path, name: str, most: int) -> subprocess.Popen[str]:
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), name, str(most)], stdout=subprocess.PIPE, text=True, env=environ
+        [sys.executable, "-c", WRITER, str(path), name, str(most)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 
 
+def go(*processes: subprocess.Popen[str]) -> None:
+    """Let processes that are ready begin at one time."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+
 @pytest.mark.subprocess
 def test_two_processes_lose_nothing_of_each_other(tmp_path: Path) -> None:
     path = tmp_path / "test_x.json"
     processes = [writer(path, name, 50) for name in ("a", "b")]
+    go(*processes)
     for process in processes:
         process.communicate(timeout=60)
         assert process.returncode == 0
@@ -259,6 +273,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_a_whole_file(tmp_path: 
     path = tmp_path / "test_x.json"
     for delay in (0.01, 0.03, 0.05, 0.08, 0.13):
         process = writer(path, "a", 10**9)
+        go(process)
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)

@@ -616,3 +616,18 @@ class NoGroups:
 
     def getoption(self, name, default):
         return default
+
+
+def test_without_cudamem_only_the_marker_counts(run_inner, pytester):
+    """A fixture of ours has the test measured, not recorded, compared or repeated."""
+    file = """
+        import torch
+        runs = []
+
+        def test_fixture(cuda_memory):
+            runs.append(torch.empty(1024 * 256))
+            assert len(runs) == 1
+    """
+    inner = run_inner(file, UPDATE, "--cudamem-repeat=3", "--cudamem-baseline=require")
+    assert (inner.last, inner.test("test_fixture").measured[0].metrics) == ("1 passed", ())
+    assert not (pytester.path / "__cudamem__").exists()
