@@ -61,6 +61,11 @@ def test_one_tensor_twice_stays_one(graphs: GraphCapture) -> None:
     assert captured.replay(torch.zeros(3), torch.zeros(3)).tolist() == [2, 2, 2]
 
 
+def test_what_the_warm_up_did_to_the_inputs_is_undone(graphs: GraphCapture) -> None:
+    captured = graphs(lambda x: x.add_(1), torch.zeros(3), warmup=3)
+    assert captured.inputs.leaves[0][1].tolist() == [1, 1, 1]  # this backend runs the capture too
+
+
 def test_inputs_that_do_not_fit(graphs: GraphCapture) -> None:
     captured = graphs(lambda batch, scale: batch["x"] * scale + batch["y"], {"x": torch.ones(3), "y": torch.ones(3)}, 2)
     with pytest.raises(InputError) as failure:
