@@ -7,6 +7,7 @@ and blocks do. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from cudamem_testing.guards import collect_garbage, thawed
 from cudamem_testing.leaks.findings import freed_finding, leak_findings, workspace_findings
@@ -32,6 +33,18 @@ SEARCH_SECONDS = 5.0
 GROWN_SHOWN = 3
 
 
+class Reading(NamedTuple):
+    """The blocks of the judged test on one device, with the counters that tell whether they are still these."""
+
+    counters: Counters
+    blocks: list[Block]
+
+    def holds(self, now: Counters) -> bool:
+        """Whether nothing was allocated or freed since."""
+        then = self.counters
+        return now.allocations is not None and (now.allocations, now.blocks) == (then.allocations, then.blocks)
+
+
 class LeakCheck:
     """Judges what tests retain."""
 
@@ -51,6 +64,7 @@ class LeakCheck:
         self._ignore_below = ignore_below
         self.ignored = Ignored(rules)
         self._workspaces: dict[Device, set[int]] = {}
+        self._readings: dict[Device, Reading] = {}
 
     def left(self, subject: Subject, *, fresh: bool = True) -> Left:
         """What the test retains on each device where it is not nothing, now or at the tracker's last read."""
@@ -71,7 +85,7 @@ class LeakCheck:
         if not self._recorder(device).tells_blocks:
             return None
         if subject is not None:
-            return self._blocks(device, subject)
+            return self._read(device, subject)
         replayed = self._evidence.replay(device)
         return None if replayed is None else [*replayed.live_at()]
 
@@ -80,6 +94,7 @@ class LeakCheck:
 
         The tracker's last read must be of this moment. Workspaces of libraries are taken out of the test's window.
         """
+        self._readings.clear()
         left = self.left(subject, fresh=False)
         if not any(abs(owned.bytes) >= self._ignore_below(device) for device, owned in left.items()):
             return []
@@ -169,6 +184,14 @@ class LeakCheck:
         return steps
 
     def _blocks(self, device: Device, subject: Subject) -> list[Block]:
+        """The test's own live blocks, read again only where something was allocated or freed meanwhile."""
+        now = self._tracker.read(self._recorder(device))
+        reading = self._readings.get(device)
+        if reading is None or not reading.holds(now):
+            reading = self._readings[device] = Reading(now, self._read(device, subject))
+        return reading.blocks
+
+    def _read(self, device: Device, subject: Subject) -> list[Block]:
         """The test's own live blocks: allocated since its setup began, outside the wider fixtures."""
         replayed = self._evidence.replay(device)
         if replayed is None:
@@ -220,10 +243,22 @@ class LeakCheck:
                 continue
             before = looked.get(freed.verdict, {}).get(freed.device, [])
             gone = [block for block in before if block.order not in after.get(freed.device, set())]
-            found.append(
-                freed_finding(freed.verdict, freed.device, freed.owned.bytes, freed.owned.blocks, freed.step, gone)
-            )
+            others = self._freed_by_others(freed.device, gone)
+            gone = [block for block in gone if block.order not in others]
+            size = freed.owned.bytes - sum(others.values())
+            if size >= max(1, self._ignore_below(freed.device)):
+                blocks = freed.owned.blocks - len(others)
+                found.append(freed_finding(freed.verdict, freed.device, size, blocks, freed.step, gone))
         return found
+
+    def _freed_by_others(self, device: Device, gone: Sequence[Block]) -> dict[int, int]:
+        """The sizes of blocks that went by chance meanwhile: another thread let go of them. By order."""
+        own = self._recorder(device).thread()
+        replayed = self._evidence.replay(device) if own is not None and gone else None
+        if replayed is None:
+            return {}
+        sizes = {block.order: block.size for block in gone}
+        return {order: sizes[order] for order, thread in replayed.freed_by(gone).items() if thread != own}
 
 
 def _each(actions: Iterable[Callable[[], None]]) -> None:

@@ -50,6 +50,10 @@ class Recorder(Protocol):
         """What is still live of an owner."""
         ...
 
+    def thread(self) -> int | None:
+        """The number of the calling thread in the record; ``None`` where the record does not tell threads."""
+        ...
+
     def finish(self) -> None:
         """Wait until the device has done its work, so that blocks that wait for a stream are free."""
         ...
@@ -87,7 +91,7 @@ class Recorder(Protocol):
 
 
 class WithoutOwners:
-    """Blocks carry no owner; the methods are never called."""
+    """Blocks carry neither an owner nor a thread; the methods for owners are never called."""
 
     tells_owners = False
 
@@ -102,6 +106,9 @@ class WithoutOwners:
     def owned(self, owner: int) -> Owned:
         """Nothing is known."""
         return Owned(0, 0)
+
+    def thread(self) -> None:
+        """Nothing is known."""
 
 
 class WithoutEvidence:

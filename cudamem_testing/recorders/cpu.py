@@ -84,6 +84,10 @@ class CpuRecorder(WithoutWorkspaces):
         totals = self._native.owner_totals(owner)
         return Owned(totals.live_bytes, totals.live_blocks)
 
+    def thread(self) -> int:
+        """Every event carries the thread that allocated or freed."""
+        return self._native.thread()
+
     def finish(self) -> None:
         """The CPU has done its work when the call returns."""
 

@@ -8,7 +8,12 @@ from typing import cast
 
 import pytest
 
+from cudamem_testing.model.blocks import Block
+from cudamem_testing.model.counters import Counters
+from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.plugin.leaks import LeakCheck, Reading
+from cudamem_testing.plugin.running import Subject
 from suites.plugin.inner import KIB, Inner, run_inner, run_outer
 
 LEAKS = """
@@ -430,3 +435,33 @@ def test_the_collector_is_left_as_it_was(pytester: pytest.Pytester) -> None:
         assert outcome == ("error" if name.startswith("test_leaks") else "passed"), inner.out
     for name in ("test_leaks_with_the_collector_off", "test_leaks_with_flags", "test_leaks_frozen"):
         assert [one.holder for one in inner.test(name).failing] == [inner.test(name).failing[0].holder]
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_blocks_are_read_once_where_settling_changes_nothing(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    original = LeakCheck._read
+
+    def counted(self: LeakCheck, device: Device, subject: Subject) -> list[Block]:
+        read.append(subject.owner.label.partition("::")[2])
+        return original(self, device, subject)
+
+    monkeypatch.setattr(LeakCheck, "_read", counted)
+    cycle = """
+    def test_cycle():
+        cycle = [torch.zeros(32 << 10)]
+        cycle.append(cycle)
+"""
+    run_inner(pytester, ONE + cycle, "--cudamem", "--cudamem-cycles=off", "--cudamem-device=cpu")
+    assert read == ["test_leaks", "test_cycle"]  # of a test of whose blocks nothing is left nothing is read again
+
+
+def test_a_reading_holds_while_nothing_is_allocated_or_freed() -> None:
+    then = Counters(allocated=8, allocations=3, blocks=2)
+    reading = Reading(then, [])
+    assert reading.holds(then)
+    assert not reading.holds(then._replace(allocations=4))  # one was freed as well: as many are live
+    assert not reading.holds(then._replace(blocks=1))
+    assert not Reading(Counters(), []).holds(Counters())
