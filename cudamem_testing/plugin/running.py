@@ -17,8 +17,8 @@ from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Span
 
 if TYPE_CHECKING:
-    from cudamem_testing.model.devices import Device
     from cudamem_testing.model.baselines import Measured
+    from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import Window
 
