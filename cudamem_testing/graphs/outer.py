@@ -86,7 +86,7 @@ class Picture:
         elif isinstance(value, _VALUES):
             self.entries[path] = ("value", value, key_text(value))
         elif isinstance(value, (*_ITEMS, dict, set)):
-            self.entries[path] = ("items", len(value), count(len(value), "item"))
+            self.entries[path] = ("items", (type(value), len(value)), count(len(value), "item"))
         else:
             self.entries[path] = ("object", id(value), name_of(value))
             if isinstance(value, torch.device):
@@ -226,5 +226,8 @@ def _change(path: Path, before: tuple[str, Any, str] | None, after: tuple[str, A
     if after is None:
         return Change(Rule.SIDE_EFFECT, path, f"{name} is gone")
     if before[0] == after[0] == "items":
-        return Change(Rule.SIDE_EFFECT, path, f"{name} went from {before[1]} to {after[2]}")
+        (kind, size), (other, _) = before[1], after[1]
+        if kind is not other:
+            return Change(Rule.SIDE_EFFECT, path, f"{name} was a {kind.__name__}, and is a {other.__name__} now")
+        return Change(Rule.SIDE_EFFECT, path, f"{name} went from {size} to {after[2]}")
     return Change(Rule.SIDE_EFFECT, path, f"{name} went from {before[2]} to {after[2]}")

@@ -205,7 +205,7 @@ class Baselines:
             return frozenset()
         from cudamem_testing.objects import Reach, find_holders
 
-        holders = find_holders([replayed.lives.live[place].address for place in kept], budget_seconds=1.0)
+        holders = find_holders([replayed.lives.live[place].address for place in kept], budget_seconds=10.0)
         unheld = {address for address, holder in holders.items() if holder.reach is Reach.NOT_HELD}
         return frozenset(place for place in kept if replayed.lives.live[place].address in unheld)
 

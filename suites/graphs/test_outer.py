@@ -29,6 +29,7 @@ def changes(before: object, after: object) -> list[str]:
     [
         (1, 1, []),
         (float("nan"), float("nan"), []),
+        ([], {}, ["x was a list, and is a dict now"]),
         (1, 2, ["x went from 1 to 2"]),
         ({"a": 1}, {"a": 2}, ["x['a'] went from 1 to 2"]),
         ([1], [1, 2], ["x went from 1 to 2 items"]),

@@ -58,7 +58,8 @@ def test_not_accepted_without_being_asked(run_inner, pytester):
 
 
 def test_lists(run_inner):
-    assert run_inner("def test_a(): pass", "--cudamem-update=known,baselines").settings.update == {"known", "baselines"}
+    inner = run_inner("def test_a(): pass", "--cudamem", "--cudamem-update=known,baselines")
+    assert inner.settings.update == {"known", "baselines"}
     inner = run_inner("def test_a(): pass", "--cudamem-update=expected,new")
     assert inner.status == 4
     assert (

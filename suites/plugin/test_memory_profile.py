@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 
 import torch
 
+from cudamem_testing.recorders import native
 from cudamem_testing.recorders.profiler import TAKEN
 from suites.plugin.inner import MIB
 
@@ -226,6 +228,9 @@ def test_with_torchs_profiler_in_the_place_of_the_recorder(run_inner, monkeypatc
     monkeypatch.setattr("suites.plugin.inner.CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(
+        native, "_of_this_process", cache(native._of_this_process.__wrapped__)
+    )  # as if none were loaded
     inner = run_inner(WINDOWS, "--cudamem", "-k", "test_budget or test_transforms")
     assert inner.last == "2 passed, 5 deselected"
     window = inner.window("test_budget")
