@@ -6,7 +6,7 @@ and blocks do. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cudamem_testing.guards import collect_garbage, thawed
@@ -117,8 +117,8 @@ class LeakCheck:
                 self._evidence.ledger.enter(device, subject.owner.label, blocks)
             if sum(block.size for block in blocks) >= max(1, self._ignore_below(device)):
                 holders = _holders(blocks)
-                workspaces = self._find_workspaces(device, blocks, holders, subject)
-                rest = [block for block in blocks if block not in workspaces]
+                workspaces, others = self._find_workspaces(device, blocks, holders, subject)
+                rest = [block for block in blocks if block not in workspaces and block.order not in others]
                 found += workspace_findings(workspaces)
                 found += self.ignored.keep(leak_findings(rest, holders, severity))
         return found
@@ -142,10 +142,11 @@ class LeakCheck:
 
     def _find_workspaces(
         self, device: Device, blocks: Sequence[Block], holders: Holders, subject: Subject
-    ) -> list[Block]:
+    ) -> tuple[list[Block], Collection[int | None]]:
         """The blocks that no Python object holds and that are a library's: of a known size, or given back when asked.
 
-        Asking costs the next test the workspace that it takes again, so it is done once for each size.
+        Asking costs the next test the workspace that it takes again, so it is done once for each size. Beside them the
+        orders of blocks that another thread gave back meanwhile: they are nobody's leak.
         """
         known = self._sizes(device)
         unheld = [block for block in blocks if not _held(block, holders)]
@@ -155,11 +156,13 @@ class LeakCheck:
             self.left(subject)  # read anew: the window ends with the last read
             still = {block.order for block in self._blocks(device, subject)}
             gone = [block for block in unheld if block.order not in still]
+            others = self._freed_by_others(device, gone)
+            gone = [block for block in gone if block.order not in others]
             known.update(block.size for block in gone)
             self._exclude(device, [block for block in found if block.order in still], subject)
-            return [*gone, *(block for block in found if block.order in still)]
+            return [*gone, *(block for block in found if block.order in still)], others
         self._exclude(device, found, subject)
-        return found
+        return found, ()
 
     def _sizes(self, device: Device) -> set[int]:
         if device not in self._workspaces:
