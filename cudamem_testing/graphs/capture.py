@@ -32,6 +32,7 @@ from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.guards import collect_garbage, collector_paused
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.objects import type_word
+from cudamem_testing.torch_api.graphs import expired
 from cudamem_testing.torch_api.modes import current_node, noted, tensors
 
 ERROR_MODES = ("global", "thread_local", "relaxed")
@@ -144,7 +145,7 @@ def capture(
     named: Named = {}
     if checks:
         collect_garbage()
-        living = [text for reference, text in left.items() if not reference.expired()]  # type: ignore[no-untyped-call]
+        living = [text for reference, text in left.items() if not expired(reference)]
         notes += [f"outputs of the warm-up live on: {', '.join(living[:3])}"] if living else []
         picture = Picture(roots)
         reads.adopt(tensor for _, tensor in picture.tensors)

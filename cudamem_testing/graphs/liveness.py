@@ -19,6 +19,7 @@ from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import name_of
+from cudamem_testing.torch_api.graphs import expired
 
 #: In the place of the line that read a tensor.
 LEFT = "(the last call of the warm-up left it there)"
@@ -87,7 +88,7 @@ class Reads:
 
         Of what the call read the dead cannot be read again; what it made and left there comes from outside now.
         """
-        for gone in [reference for reference in self._outside if reference.expired()]:  # type: ignore[no-untyped-call]
+        for gone in [reference for reference in self._outside if expired(reference)]:
             del self._outside[gone]
             self._deaths.pop(gone, None)
         for tensor in tensors:
@@ -104,7 +105,7 @@ class Reads:
     def reads(self) -> tuple[Read, ...]:
         """Every storage from outside as it is now, in the order of first use."""
         return tuple(
-            replace(read, dead=bool(reference.expired()), died=self._deaths.get(reference))  # type: ignore[no-untyped-call]
+            replace(read, dead=expired(reference), died=self._deaths.get(reference))
             for reference, read in self._outside.items()
         )
 
@@ -115,7 +116,7 @@ class Reads:
     def written(self) -> list[StorageWeakRef]:
         """Living storages from outside that the graph writes."""
         found = [reference for reference, read in self._outside.items() if read.written]
-        return [reference for reference in found if not reference.expired()]  # type: ignore[no-untyped-call]
+        return [reference for reference in found if not expired(reference)]
 
     def created(self, stacks: dict[int, Stack]) -> None:
         """Tell who allocated the storages, by address."""

@@ -53,9 +53,14 @@ def clear_host_cache() -> None:
         clear()
 
 
+def expired(reference: StorageWeakRef) -> bool:
+    """Whether a storage is gone."""
+    return bool(reference.expired())  # type: ignore[no-untyped-call]
+
+
 def storage_bytes(reference: StorageWeakRef) -> torch.Tensor | None:
     """All bytes of a living storage as a tensor; ``None`` when it is gone."""
-    if reference.expired():  # type: ignore[no-untyped-call]
+    if expired(reference):
         return None
     storage: Any = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
     if storage is None:
