@@ -12,17 +12,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cudamem_testing.baselines.lines import CONFLICT, check_keys, json_of, text_of
 from cudamem_testing.model.baselines import Entry, Place
 from cudamem_testing.model.changes import TRACKED, Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.show.files import change_file, shown
+from cudamem_testing.show.places import FOLDER
 
-FOLDER = "__cudamem__"
 SCHEMA = 1
 _OPENING = '{"kind": "baselines", "schema": '
 _HEADER = f'{_OPENING}{SCHEMA}, "entries": ['
 _FOOTER = "null]}"
-_CONFLICT = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
 _NAMES = ("test", "device", "environment")
 
 
@@ -127,14 +127,14 @@ def parse(path: Path, content: bytes) -> dict[Key, Entry]:
         raise BaselineError(path, content[: error.start].count(b"\n") + 1, "is not UTF-8 text") from None
     numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
     for number, line in numbered:
-        if line.startswith(_CONFLICT):
+        if line.startswith(CONFLICT):
             raise BaselineError(path, number, "an unresolved merge conflict")
     _check_frame(path, numbered)
     found: dict[Key, Entry] = {}
     places: dict[Key, int] = {}
     for number, line in numbered[1:-1]:
         try:
-            key, entry = _entry(_json(line.removesuffix(",")))
+            key, entry = _entry(json_of(line.removesuffix(",")))
         except ValueError as error:
             raise BaselineError(path, number, str(error)) from None
         if key in found:
@@ -155,31 +155,13 @@ def _check_frame(path: Path, numbered: list[tuple[int, str]]) -> None:
         raise BaselineError(path, number, f"does not end with {_FOOTER}: the file was cut off")
 
 
-def _json(text: str) -> object:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON: {error.msg} (column {error.colno})") from None
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
-
-
 def _entry(data: object) -> tuple[Key, Entry]:
     if not isinstance(data, dict):
         raise ValueError("is no entry: an object is expected")
-    unknown = [name for name in data if name not in (*_NAMES, *TRACKED, "top")]
-    missing = [name for name in (*_NAMES, "top") if name not in data]
-    if unknown or missing:
-        raise ValueError(f"has the unknown key {unknown[0]!r}" if unknown else f"has no {missing[0]!r}")
-    test, device, environment = (_text(name, data[name]) for name in _NAMES)
+    check_keys(data, (*_NAMES, "top"), optional=TRACKED)
+    test, device, environment = (text_of(name, data[name]) for name in _NAMES)
     values = {metric: _spread(metric, data[metric]) for metric in TRACKED if metric in data}
     return Key(test, Device.parse(device), environment), Entry(values, _top(data["top"]))
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{name} is no text")
-    return value
 
 
 def _spread(metric: str, value: object) -> Spread:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cudamem_testing.model.baselines import TOP, Place
 from cudamem_testing.model.blocks import Block, LiveSet, count
@@ -59,7 +59,7 @@ class Grown:
 def without(live: LiveSet, orders: Collection[int | None]) -> LiveSet:
     """The blocks that were allocated in the window, without those of some orders of allocation."""
     fresh = live.fresh()
-    return LiveSet(live.device, tuple(block for block in fresh if block.order not in orders), 0, live.notes)
+    return replace(fresh, blocks=tuple(block for block in fresh if block.order not in orders))
 
 
 def top_of(live: LiveSet, most: int = TOP) -> tuple[Place, ...]:

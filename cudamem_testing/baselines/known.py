@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from cudamem_testing.baselines.lines import CONFLICT, check_keys, json_of, text_of
 from cudamem_testing.model.causes import Cause, has_cause, key_of
 from cudamem_testing.model.changes import Tolerance
 from cudamem_testing.model.findings import Finding, Severity, Standing
@@ -20,7 +21,6 @@ from cudamem_testing.model.sizes import format_size
 TOLERANCE = Tolerance.parse("1%|64KiB")
 #: Where more test functions than that have a cause, their files are named.
 MOST_TESTS = 50
-_CONFLICT = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
 _KEYS = ("cause", "device", "bytes", "tests", "reason")
 
 Key = tuple[str, str]
@@ -225,27 +225,19 @@ def function_of(nodeid: str) -> str:
 
 
 def _line(text: str, number: int) -> KnownFinding:
-    if text.startswith(_CONFLICT):
+    if text.startswith(CONFLICT):
         raise ValueError("an unresolved merge conflict: keep one line of each cause and device")
-    try:
-        data = json.loads(text, object_pairs_hook=_object)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON: {error.msg} (column {error.colno})") from None
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
+    data = json_of(text, _object)
     if not isinstance(data, dict):
         raise ValueError("is no object")
-    wrong = [key for key in data if key not in _KEYS]
-    missing = [key for key in _KEYS if key not in data and key != "reason"]
-    if wrong or missing:
-        raise ValueError(f"has the unknown key {wrong[0]!r}" if wrong else f"has no {missing[0]!r}")
-    cause, device, reason = (_text(key, data.get(key, "")) for key in ("cause", "device", "reason"))
+    check_keys(data, ("cause", "device", "bytes", "tests"), optional=("reason",))
+    cause, device, reason = (text_of(key, data.get(key, "")) for key in ("cause", "device", "reason"))
     size, tests = data["bytes"], data["tests"]
     if type(size) is not int or size < 0:
         raise ValueError("bytes is no whole number of 0 or more")
     if not isinstance(tests, list):
         raise ValueError("tests is no list")
-    return KnownFinding(cause, device, size, tuple(_text("tests", one) for one in tests), reason, number)
+    return KnownFinding(cause, device, size, tuple(text_of("tests", one) for one in tests), reason, number)
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -253,9 +245,3 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(data) < len(pairs):
         raise ValueError("has a key twice")
     return data
-
-
-def _text(key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{key} is no text")
-    return value

@@ -9,13 +9,13 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from cudamem_testing.baselines.files import FOLDER
 from cudamem_testing.baselines.known import Evidence, Lines, Update, parse, recorded, render
 from cudamem_testing.model.causes import Cause
 from cudamem_testing.show.files import change_file
+from cudamem_testing.show.places import KNOWN
 
 #: Where it lies below rootdir when nothing else is said.
-PLACE = Path(FOLDER, "known.jsonl")
+PLACE = Path(KNOWN)
 
 
 def name_of(path: Path, root: Path) -> str:

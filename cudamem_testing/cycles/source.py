@@ -17,6 +17,7 @@ from cudamem_testing import static
 from cudamem_testing.cycles.words import Hop
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import Kind
+from cudamem_testing.show.tables import begin
 
 #: The class of pytest that keeps a traceback, and with it the frame in whose local variable it stands.
 _HARNESS = ("_pytest.", "pluggy.", "unittest.")
@@ -85,8 +86,7 @@ class Sources:
         text = linecache.getline(file, number).strip()
         if not text:
             return None
-        shown = text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 3] + "..."
-        return f"{self._locator.frame((file, number, '')).file}:{number}: {shown}"
+        return f"{self._locator.frame((file, number, '')).file}:{number}: {begin(text, _LONGEST_LINE)}"
 
     def _tree(self, file: str) -> ast.Module | None:
         if file not in self._trees:

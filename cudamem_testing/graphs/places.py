@@ -6,12 +6,14 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import linecache
+import traceback
 import types
 from collections.abc import Iterable, Iterator, Mapping
 
 from cudamem_testing.graphs.report import Place
 from cudamem_testing.model.stacks import Locator, RawFrame, Stack
 from cudamem_testing.objects.frames import frame_locals
+from cudamem_testing.show.tables import begin
 
 #: Characters of a line of source that are shown.
 LONGEST_SOURCE = 100
@@ -35,13 +37,9 @@ class Places:
         """The place of the innermost project frame before the first frame that runs ``end``."""
         return self._place([*_outwards(frame, end)])
 
-    def of_traceback(self, traceback: types.TracebackType | None) -> Place:
+    def of_traceback(self, raised: types.TracebackType | None) -> Place:
         """The place where an exception was raised, seen from the project."""
-        frames: list[tuple[types.FrameType, int]] = []
-        while traceback is not None:
-            frames.insert(0, (traceback.tb_frame, traceback.tb_lineno))
-            traceback = traceback.tb_next
-        return self._place(frames)
+        return self._place([*traceback.walk_tb(raised)][::-1])
 
     def of_code(self, code: types.CodeType, line: int | None = None) -> Place:
         """A line of a function, its first one if none is named."""
@@ -82,9 +80,8 @@ class Places:
     def _text(self, raw: RawFrame, module: str) -> Place:
         frame = self._locator.frame(raw)
         source = " ".join(linecache.getline(raw[0], raw[1]).split())
-        if len(source) > LONGEST_SOURCE:
-            source = source[: LONGEST_SOURCE - 3] + "..."
-        return Place(str(frame), f"{frame.file} in {frame.function}", source, module)
+        shown = begin(source, LONGEST_SOURCE)
+        return Place(str(frame), f"{frame.file} in {frame.function}", shown, module)
 
     def _module(self, frame: types.FrameType) -> str:
         if not self.names or frame.f_code.co_name not in _CALLS:

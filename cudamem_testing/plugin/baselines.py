@@ -111,12 +111,13 @@ class Baselines:
                 continue
             values = {**measured.values, "retained": Spread.of(window.retained)}
             measured = running.measured[place] = measured.with_values(_ordered(values))
+            if comparison is None or self._records or "retained" not in comparison.metrics:
+                continue
             entry = self._entry(running, measured)
-            if comparison is not None and entry is not None and "retained" in comparison.metrics and not self._records:
-                changes = _beyond(entry, measured, comparison, ["retained"])
-                if changes:
-                    found += [_finding(change, measured, self._kept(window), entry) for change in changes]
-                    running.measured[place] = measured.but(top=entry.top if measured.top is None else measured.top)
+            changes = [] if entry is None else _beyond(entry, measured, comparison, ["retained"])
+            if entry is not None and changes:
+                found += [_finding(change, measured, self._kept(window), entry) for change in changes]
+                running.measured[place] = measured.but(top=entry.top if measured.top is None else measured.top)
         return found
 
     @property
@@ -185,14 +186,13 @@ class Baselines:
         size = sum(replayed.sizes[place] for place in places)
         peak, moment = peak_without(replayed, start, places)
         live = replayed.live_at(moment, since=start)
-        orders = _orders(replayed, places)
         values = dict(measured.values)
         if places:
             values["requested"] = Spread.of(peak)
             values["allocations"] = Spread.of(values["allocations"].low - len(places))
             if "peak" in values:
                 values["peak"] = Spread.of(max(0, values["peak"].low - size))
-        live = without(live, orders)
+        live = without(live, {replayed.orders[place] for place in places})
         return measured.but(values=values, top=top_of(live)), Look(replayed, start, live)
 
     def _workspaces(self, replayed: Replay, start: int) -> frozenset[int]:
@@ -228,11 +228,6 @@ def _beyond(entry: Entry, measured: Measured, comparison: Comparison, metrics: I
     both = [metric for metric in metrics if metric in entry.values and metric in measured.values]
     changes = [comparison.change(metric, entry.values[metric], measured.values[metric]) for metric in both]
     return [change for change in changes if change.grew or change.shrank]
-
-
-def _orders(replayed: Replay, places: frozenset[int]) -> frozenset[int]:
-    events, first = replayed.recording.events, replayed.recording.first
-    return frozenset(first + place if events.sequences is None else events.sequences[place] for place in places)
 
 
 def _finding(change: Change, measured: Measured, look: Look | str, entry: Entry) -> Finding:

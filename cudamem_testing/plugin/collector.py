@@ -158,7 +158,7 @@ class Collector:
         whole = None if self._deselected else whole_files(session)
         said = [recorded.finish(settings, root, self._tests, self._seen - {""}, whole)]
         measuring = self._config.stash.get(keys.SESSION, None)
-        if settings.on and measuring is not None:
+        if settings.on and measuring is not None and (measuring.ratchet.lines or "known" in settings.update):
             unfinished = {one for nodeid in self._outcomes for one in _ids(nodeid)}
             evidence = known.evidence_of(settings, root, self._tests, unfinished, whole)
             said.append(known.finish(settings, measuring.ratchet, self.run(), evidence))

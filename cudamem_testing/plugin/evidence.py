@@ -28,7 +28,7 @@ from cudamem_testing.snapshots.capture import recording_of
 from cudamem_testing.snapshots.fragmentation import fragmentation
 from cudamem_testing.snapshots.lifetimes import Counter
 from cudamem_testing.snapshots.record import Recording
-from cudamem_testing.snapshots.replay import Replay, moment_before_last, replay
+from cudamem_testing.snapshots.replay import Replay, moment_between, replay
 from cudamem_testing.snapshots.text import Source, live_section
 from cudamem_testing.windows.tracker import Tracker
 
@@ -170,11 +170,7 @@ def first_moment(recording: Recording, window: Window) -> int:
 
 def moment_of(recording: Recording, then: Counters | None, now: Counters | None) -> int:
     """The moment at which ``then`` was read, in a recording taken when ``now`` was; 0 where that is not known."""
-    if then is None or now is None or then.allocations is None or now.allocations is None:
-        return 0
-    allocations = now.allocations - then.allocations
-    frees = allocations - ((now.blocks or 0) - (then.blocks or 0))
-    return moment_before_last(recording, allocations, frees) or 0
+    return moment_between(recording, then, now) or 0
 
 
 def at_peak(replayed: Replay, window: Window, start: int, running: str | None, source: Source) -> str:

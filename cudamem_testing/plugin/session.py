@@ -17,7 +17,6 @@ import pytest
 from cudamem_testing import torch_api
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
-from cudamem_testing.model.stacks import Locator
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.baselines import Baselines
 from cudamem_testing.plugin.books import Books
@@ -116,9 +115,8 @@ class Session:
             self.baselines.identify()
             rules = self.settings.ignore
             self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self.books, self._ignore_below, rules)
-            locator = Locator(str(self.config.rootpath))
-            self.cycles = CycleCheck(self.leaks, self._ignore_below, locator)
-            self.pools = PoolCheck(self.tracker, locator)
+            self.cycles = CycleCheck(self.leaks, self._ignore_below, self.evidence.locator)
+            self.pools = PoolCheck(self.tracker, self.evidence.locator)
 
     def _say(self, line: str) -> None:
         reporter = self.config.pluginmanager.getplugin("terminalreporter")

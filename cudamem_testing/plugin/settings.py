@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
+from cudamem_testing.show.places import KNOWN
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cudamem_testing.leaks.rules import Rule
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
@@ -20,7 +24,6 @@ if TYPE_CHECKING:
 UNSET = None
 RECORDED = ("baselines", "known", "expected")
 FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
-RECORD_FOLDER = "__cudamem__"
 GROUP = "cudamem", "memory of PyTorch tests"
 
 
@@ -116,21 +119,21 @@ class Settings:
             on=enforce and (read.flag("cudamem") or read.flag("cudamem_audit")),
             enforce=enforce,
             device=read.parsed("cudamem_device", _device, "auto"),
-            leaks=read.parsed("cudamem_leaks", _severity, "fail"),
-            cycles=read.parsed("cudamem_cycles", _cycles, None),
+            leaks=read.parsed("cudamem_leaks", _choice("fail", "warn", "off"), "fail"),
+            cycles=read.parsed("cudamem_cycles", _choice("fail", "warn", "off", "strict"), None),
             ignore_below=read.parsed("cudamem_ignore_below", _size, None),
             ignore=read.rules("cudamem_ignore"),
-            first_use=read.parsed(FIRST_USE, _first_use, "fail"),
+            first_use=read.parsed(FIRST_USE, _choice("fail", "warn"), "fail"),
             budget=read.parsed("cudamem_budget", _budget, None),
-            stacks=read.parsed("cudamem_stacks", _stacks, True),
-            gpus=read.parsed("cudamem_gpus", _gpus, False),
+            stacks=read.parsed("cudamem_stacks", _choice("auto", "off"), "auto") == "auto",
+            gpus=read.parsed("cudamem_gpus", _choice("auto"), None) == "auto",
             top=read.parsed("cudamem_top", _count, 10),
             dump=read.parsed("cudamem_dump", lambda text: _folder(_base(config, "cudamem_dump"), text), None),
             json=read.parsed("cudamem_json", lambda text: _file(_base(config, "cudamem_json"), text), None),
             audit=read.flag("cudamem_audit"),
             known=read.parsed("cudamem_known", lambda text: _file(_base(config, "cudamem_known"), text), None)
-            or config.rootpath / RECORD_FOLDER / "known.jsonl",
-            baseline=read.parsed("cudamem_baseline", _baseline, "compare"),
+            or config.rootpath / KNOWN,
+            baseline=read.parsed("cudamem_baseline", _choice("compare", "require", "off"), "compare"),
             update=read.parsed("cudamem_update", _update, frozenset()) | _asked_by_expecttest(),
             prune=read.flag("cudamem_prune"),
             repeat=read.parsed("cudamem_repeat", _runs, 1),
@@ -224,40 +227,16 @@ def _budget(text: str) -> Budget:
     return parse_budget(text, source="--cudamem-budget")
 
 
-def _stacks(text: str) -> bool:
-    if text not in ("auto", "off"):
-        raise ValueError(f"{text!r} is not known: write auto or off")
-    return text == "auto"
+def _choice(*words: str) -> Callable[[str], str]:
+    """A parser that takes one of these words."""
 
+    def parse(text: str) -> str:
+        if text not in words:
+            known = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+            raise ValueError(f"{text!r} is not known: write {known}")
+        return text
 
-def _gpus(text: str) -> bool:
-    if text != "auto":
-        raise ValueError(f"{text!r} is not known: write auto")
-    return True
-
-
-def _severity(text: str) -> str:
-    if text not in ("fail", "warn", "off"):
-        raise ValueError(f"{text!r} is not known: write fail, warn or off")
-    return text
-
-
-def _first_use(text: str) -> str:
-    if text not in ("fail", "warn"):
-        raise ValueError(f"{text!r} is not known: write fail or warn")
-    return text
-
-
-def _cycles(text: str) -> str:
-    if text not in ("fail", "warn", "off", "strict"):
-        raise ValueError(f"{text!r} is not known: write fail, warn, off or strict")
-    return text
-
-
-def _baseline(text: str) -> str:
-    if text not in ("compare", "require", "off"):
-        raise ValueError(f"{text!r} is not known: write compare, require or off")
-    return text
+    return parse
 
 
 def _update(text: str) -> frozenset[str]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from cudamem_testing.model.blocks import Block, LiveSet
+from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.snapshots.layout import taken_sizes
 from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes, lifetimes
@@ -91,18 +92,23 @@ class Replay:
         live = self.live_at(moment, measured=measured, since=first if since is None else since)
         return Peak(moment, total, live)
 
+    @property
+    def orders(self) -> Sequence[int]:
+        """The number of each event in the order of allocation, also where older ones were dropped."""
+        events, first = self.recording.events, self.recording.first
+        return range(first, first + self.end) if events.sequences is None else events.sequences
+
     def freed_by(self, blocks: Iterable[Block]) -> dict[int, int]:
         """The thread that freed each of some blocks, by the block's order.
 
         Those are left out that still live, that are older than the record, or whose free was not recorded; all are
         where events do not tell threads.
         """
-        events, first = self.recording.events, self.recording.first
+        events = self.recording.events
         wanted = {block.order for block in blocks}
         if events.threads is None or not wanted:
             return {}
-        orders = range(first, first + self.end) if events.sequences is None else events.sequences
-        lives = zip(orders, self.lives.freed, strict=True)
+        lives = zip(self.orders, self.lives.freed, strict=True)
         return {order: events.threads[end] for order, end in lives if order in wanted and 0 <= end < self.end}
 
     def _checked(self, moment: int) -> int:
@@ -259,6 +265,14 @@ def moment_before_last(recording: Recording, allocations: int, frees: int) -> in
     after = kinds[moment:]
     found = after.count(Kind.ALLOC), after.count(Kind.FREE_REQUESTED)
     return moment if found == (allocations, frees) else None
+
+
+def moment_between(recording: Recording, then: Counters | None, now: Counters | None) -> int | None:
+    """The moment at which ``then`` was read, in a recording taken when ``now`` was; ``None`` where it is not known."""
+    if then is None or now is None or then.allocations is None or now.allocations is None:
+        return None
+    allocations = now.allocations - then.allocations
+    return moment_before_last(recording, allocations, allocations - ((now.blocks or 0) - (then.blocks or 0)))
 
 
 def _last(kinds: bytes, kind: Kind, number: int) -> int:

@@ -20,7 +20,7 @@ from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.snapshots.capture import recording_of
 from cudamem_testing.snapshots.record import Kind, Recording
-from cudamem_testing.snapshots.replay import moment_before_last, replay
+from cudamem_testing.snapshots.replay import moment_between, replay
 from cudamem_testing.trace.records import Storage
 from cudamem_testing.windows.tracker import Tracker
 
@@ -183,15 +183,9 @@ def _measured(recorder: Recorder, window: Window, live: dict[int, int]) -> Measu
 def _moves(recording: Recording, window: Window) -> tuple[tuple[int, int, int], ...] | None:
     """The recorder's events inside the window; ``None`` where they were not kept, or not all of them."""
     opened, closed, events = window.opened, window.closed, recording.events
-    if (
-        opened is None
-        or closed is None
-        or None in (opened.allocations, closed.allocations, opened.blocks, closed.blocks)
-    ):
+    if opened is None or closed is None or opened.blocks is None or closed.blocks is None:
         return None
-    allocations = (closed.allocations or 0) - (opened.allocations or 0)
-    frees = allocations - ((closed.blocks or 0) - (opened.blocks or 0))
-    first = moment_before_last(recording, allocations, frees)
+    first = moment_between(recording, opened, closed)
     if first is None or events.times is None:
         return None
     sizes = replay(recording).sizes

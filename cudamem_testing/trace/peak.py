@@ -181,7 +181,7 @@ def find_peak(timeline: Timeline, device: str | None = None, root: str | None = 
         stack=Stack() if event < 0 else places.stack(event),
         held=held,
         measured=None if measured is None else measured.peak,
-        differences=() if measured is None else tuple(_differences(timeline, place, total, measured)),
+        differences=() if measured is None else tuple(_differences(timeline, place, total, held, measured)),
         notes=timeline.notes,
     )
 
@@ -217,16 +217,14 @@ def _held(timeline: Timeline, device: str, last: int, places: Places) -> Iterabl
         )
 
 
-def _differences(timeline: Timeline, place: int, total: int, measured: Measured) -> Iterable[Difference]:
+def _differences(
+    timeline: Timeline, place: int, total: int, held: Iterable[Held], measured: Measured
+) -> Iterable[Difference]:
     """What the maximum is above the measured peak for, item by item."""
     if measured.peak is None or total == measured.peak:
         return
     apart = total - measured.peak
-    foreign = sum(
-        change.nbytes
-        for change, _ in _live(timeline, measured.device, place)
-        if change.action is Action.PREEXISTING and change.pointer not in measured.live
-    )
+    foreign = sum(one.nbytes for one in held if one.preexisting and one.pointer not in measured.live)
     older = sum(measured.live.values()) - measured.start if measured.start is not None else 0
     freed = {change.pointer for change in timeline.changes[: place + 1] if change.action is Action.DESTROY}
     gone = (

@@ -114,6 +114,8 @@ class Timeline:
         if not found:
             there = ", ".join(self.devices) or "none"
             raise ValueError(f"no memory of {device or 'any device'} is in the trace (devices: {there})")
+        if len(found) == 1:
+            return found[0]
         return max(found, key=lambda name: (name != "cpu", self.maximum(name)[1]))
 
     def series(self, device: str | None = None) -> Series:
@@ -128,7 +130,9 @@ class Timeline:
 
     def to_dict(self, most: int = 2000) -> dict[str, Any]:
         """Bytes by category over time on every device, at most about so many samples each, as plain JSON types."""
-        return {"devices": [self.series(name).to_dict(most) for name in self.devices], "notes": list(self.notes)}
+        from .series import series
+
+        return {"devices": [series(self, name).to_dict(most) for name in self.devices], "notes": list(self.notes)}
 
     def text(self, **options: Any) -> str:
         """A coarse table; options as in ``render_timeline``."""

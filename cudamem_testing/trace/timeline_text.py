@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Literal, TypeAlias, get_args
 
 from cudamem_testing.show.tables import Column, Table
-from cudamem_testing.trace.series import NAMES, Series, Span, module_spans, series
+from cudamem_testing.trace.series import NAMES, Series, Span, module_spans
 from cudamem_testing.trace.timeline import Timeline
 
 from ..model.sizes import UNITS, parse_size
@@ -51,14 +51,13 @@ def render_timeline(
         raise ValueError(f"by={by!r} is not known: write by='region' or by='module'")
     if unit.upper() not in UNITS:
         raise ValueError(f"unit={unit!r} is not known: write one of B, KiB, MiB, GiB, kB, MB, GB")
-    name = timeline.choose(device)
-    columns = series(timeline, name)
+    columns = timeline.series(device)
     spans: Iterable[Span] = columns.spans if by == "region" else module_spans(timeline, depth)
     rows = [Span(WHOLE, 0, columns.times[-1] + 1, -1), *(span for span in spans if span.depth < depth)]
-    return "\n".join(_table(columns, rows, name, unit, parse_size(min_bytes)).lines())
+    return "\n".join(_table(columns, rows, unit, parse_size(min_bytes)).lines())
 
 
-def _table(columns: Series, spans: list[Span], device: str, unit: str, min_bytes: int) -> Table:
+def _table(columns: Series, spans: list[Span], unit: str, min_bytes: int) -> Table:
     size = UNITS[unit.upper()]
 
     def rounded(nbytes: int) -> int:
@@ -70,7 +69,7 @@ def _table(columns: Series, spans: list[Span], device: str, unit: str, min_bytes
         if span.name == WHOLE or columns.totals[place] >= min_bytes:
             found.append((span, columns.totals[place], columns.at(place)))
     shown = [name for name in NAMES if any(rounded(held.get(name, 0)) for _, _, held in found)]
-    heads = (Column(f"{unit} on {device}"), Column("peak", "right"), *(Column(name, "right") for name in shown))
+    heads = (Column(f"{unit} on {columns.device}"), Column("peak", "right"), *(Column(name, "right") for name in shown))
     rows = [
         (
             "  " * (span.depth + 1) + span.name,

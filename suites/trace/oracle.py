@@ -7,6 +7,7 @@ from typing import Any
 from torch.profiler import _memory_profiler as oracle
 
 from cudamem_testing.trace import DataFlow
+from cudamem_testing.trace.categories import Categories
 
 
 def graph_of(prof: Any) -> Any:
@@ -52,3 +53,19 @@ def rows(graph: Any) -> str:
             name = node._event.name.replace("torch::autograd::", "")
             lines.append(f"{name:<25} {', '.join(inputs):<15}  ->  {', '.join(outputs)}".rstrip())
     return "\n".join(lines)
+
+
+def categories_of(found: Categories) -> dict[tuple[int, int, int], str | None]:
+    """Our categories by torch's keys."""
+    return {
+        (storage.number, storage.allocation, version): None if category is None else category.name
+        for (storage, version), category in found.snapshot().items()
+    }
+
+
+def categories_of_torch(profile: Any) -> dict[tuple[int, int, int], str | None]:
+    """The same from torch's ``MemoryProfile``."""
+    return {
+        (key.id, key.storage.allocation_id, version): None if category is None else category.name
+        for (key, version), category in profile._category_snapshot().items()
+    }

@@ -22,6 +22,7 @@ from cudamem_testing.trace import from_profile
 from cudamem_testing.trace.categories import Category, categories
 from cudamem_testing.trace.gradients import find_gradients, held
 from cudamem_testing.trace.timeline import timeline
+from suites.trace.oracle import categories_of, categories_of_torch
 
 FLAGS = {"record_shapes": True, "profile_memory": True, "with_stack": True}
 
@@ -275,7 +276,7 @@ def test_inputs_of_a_forward_pass_are_not_guessed(layer):
     expected = torchs(prof)
     for x in inputs:
         assert {*of_tensor(x, found)} == {Category.INPUT if with_parameters else None}
-    assert labels(found) == expected
+    assert categories_of(found) == expected
 
 
 def test_inputs_of_training():
@@ -333,21 +334,9 @@ def test_manual_optimizer_step():
 # Categories as text
 
 
-def labels(found):
-    """Categories by torch's keys."""
-    return {
-        (storage.number, storage.allocation, version): None if category is None else category.name
-        for (storage, version), category in found.snapshot().items()
-    }
-
-
 def torchs(prof):
-    """The same from torch."""
-    snapshot = oracle.MemoryProfile(prof.profiler.kineto_results)._category_snapshot()
-    return {
-        (key.id, key.storage.allocation_id, version): None if category is None else category.name
-        for (key, version), category in snapshot.items()
-    }
+    """Torch's categories."""
+    return categories_of_torch(oracle.MemoryProfile(prof.profiler.kineto_results))
 
 
 def categories_text(function):
@@ -355,7 +344,7 @@ def categories_text(function):
     with RecordInputOutput() as record, profile(**FLAGS) as prof:
         function(lambda name: record.mark_region(f"-- {name} ".ljust(105, "-")))
     found = analysed(prof)
-    assert labels(found) == torchs(prof)
+    assert categories_of(found) == torchs(prof)
     allocations = {}
     for event in _utils.traverse_dfs(prof.profiler.kineto_results.experimental_event_tree()):
         if event.typed[0] == torch._C._profiler._EventType.TorchOp:

@@ -20,6 +20,7 @@ from cudamem_testing.trace import from_profile
 from cudamem_testing.trace.categories import Category, categories
 from cudamem_testing.trace.timeline import Action, timeline
 from fixtures import programs
+from suites.trace.oracle import categories_of, categories_of_torch
 from suites.trace.test_differential import SO_LARGE, cheap_collections, missed_frees, recorded
 
 __all__ = ["cheap_collections"]
@@ -31,16 +32,8 @@ COUNTS = {"training": 50, "any": 25} if FULL else {"training": 5, "any": 5}
 def snapshots(prof):
     """Category of every version, ours and torch's."""
     found = categories(from_profile(prof).data_flow())
-    ours = {
-        (storage.number, storage.allocation, version): None if category is None else category.name
-        for (storage, version), category in found.snapshot().items()
-    }
     graph = oracle.MemoryProfile(prof.profiler.kineto_results)
-    theirs = {
-        (key.id, key.storage.allocation_id, version): None if category is None else category.name
-        for (key, version), category in graph._category_snapshot().items()
-    }
-    return found, ours, graph, theirs
+    return found, categories_of(found), graph, categories_of_torch(graph)
 
 
 def has_unseen_moves(line):

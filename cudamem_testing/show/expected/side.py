@@ -11,7 +11,7 @@ import hashlib
 import string
 from pathlib import Path
 
-FOLDER = "__cudamem__"
+from cudamem_testing.show.places import FOLDER
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + "_")
 _PLAIN_IN_PARAMETERS = _PLAIN | frozenset("-.,=+[]")
