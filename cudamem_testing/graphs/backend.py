@@ -72,9 +72,6 @@ class Backend(Protocol):
     def synchronize(self) -> None:
         """Wait for the device."""
 
-    def free_cached(self) -> None:
-        """Give unused segments back to the driver."""
-
     def allocations(self) -> Allocations:
         """The allocator's counters now."""
 

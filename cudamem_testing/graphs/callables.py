@@ -11,7 +11,8 @@ import torch
 
 from cudamem_testing.graphs.backend import Backend
 from cudamem_testing.graphs.captured import GraphError
-from cudamem_testing.graphs.differs import differs
+from cudamem_testing.graphs.differs import copied, differs
+from cudamem_testing.graphs.inputs import fresh_copy
 from cudamem_testing.graphs.obstacles import NO_GRADIENT, Obstacle, ObstacleError, name_of_callable, obstacles
 from cudamem_testing.graphs.pools import pools_of
 from cudamem_testing.guards import collect_garbage
@@ -216,7 +217,7 @@ def _pass(side: Sequence[Callable[..., Any]], given: Sequence[Sequence[Any]]) ->
     inputs = [mapped(_leaf, tuple(args)) for args in given]
     outputs = [function(*args) for function, args in zip(side, inputs, strict=True)]
     losses = [one.float().square().mean() for one in tensors(leaves(outputs)) if one.requires_grad]
-    values = [(f"output{name}", _copied(leaf)) for name, leaf in flatten(outputs)[0]]
+    values = [(f"output{name}", copied(leaf)) for name, leaf in flatten(outputs)[0]]
     if losses:
         try:
             torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
@@ -224,19 +225,13 @@ def _pass(side: Sequence[Callable[..., Any]], given: Sequence[Sequence[Any]]) ->
             if "once_differentiable" in str(error):
                 raise GraphError(TWICE) from error
             raise
-    found = [(f"gradient of input{name}", _copied(leaf.grad)) for name, leaf in flatten(inputs)[0] if _wants(leaf)]
+    found = [(f"gradient of input{name}", copied(leaf.grad)) for name, leaf in flatten(inputs)[0] if _wants(leaf)]
     return values + found
 
 
 def _leaf(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+    return fresh_copy(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _wants(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad
-
-
-def _copied(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf

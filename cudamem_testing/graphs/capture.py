@@ -56,7 +56,7 @@ class _Notes:
 
     def returned(self, name: str, outputs: Sequence[torch.Tensor]) -> None:
         self._reads.returned(name, outputs)
-        after = self._count()
+        after = None if self._before is None else self._count()
         if self._before is not None and after is not None:
             self.launched.append((name, after - self._before))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from cudamem_testing.graphs.differs import differs
+from cudamem_testing.graphs.differs import copied, differs
 from cudamem_testing.graphs.operators import POISON
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.torch_api.graphs import storage_bytes
@@ -146,8 +146,8 @@ def _replayed(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any],
 def _values(outputs: Any, inputs: list[tuple[str, Any]], state: State) -> Values:
     found, _ = flatten(outputs)
     return Values(
-        tuple((name, _frozen(leaf)) for name, leaf in found),
-        tuple((name, _frozen(leaf)) for name, leaf in inputs),
+        tuple((name, copied(leaf)) for name, leaf in found),
+        tuple((name, copied(leaf)) for name, leaf in inputs),
         tuple(state.now()),
     )
 
@@ -175,10 +175,6 @@ def _stale(actual: Any, expected: Any) -> bool:
     if not _tensor(actual) or not actual.is_floating_point() or not _tensor(expected):
         return False
     return actual.shape == expected.shape and bool((actual.isnan() & ~expected.isnan()).any())
-
-
-def _frozen(leaf: Any) -> Any:
-    return leaf.detach().clone() if _tensor(leaf) else leaf
 
 
 def _tensor(leaf: object) -> bool:

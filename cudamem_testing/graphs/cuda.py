@@ -126,10 +126,6 @@ class CudaBackend:
         """``torch.cuda.synchronize``."""
         torch.cuda.synchronize(self.device)
 
-    def free_cached(self) -> None:
-        """``torch.cuda.empty_cache``."""
-        torch.cuda.empty_cache()
-
     def allocations(self) -> Allocations:
         """From the allocator's nested statistics."""
         stats = torch.cuda.memory_stats_as_nested_dict(self.device)

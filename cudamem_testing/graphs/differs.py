@@ -15,7 +15,7 @@ def differs(actual: Any, expected: Any, rtol: float | None = None, atol: float |
     Not-a-number equals itself. A tolerance that is not given beside one that is counts as 0.
     """
     if not isinstance(actual, torch.Tensor) or not isinstance(expected, torch.Tensor):
-        return "" if _equal(actual, expected) else f"{_word(actual)} in the graph, {_word(expected)} in eager"
+        return "" if equal(actual, expected) else f"{_word(actual)} in the graph, {_word(expected)} in eager"
     if (rtol is None) != (atol is None):
         rtol, atol = rtol or 0.0, atol or 0.0
     try:
@@ -26,7 +26,8 @@ def differs(actual: Any, expected: Any, rtol: float | None = None, atol: float |
     return ""
 
 
-def _equal(actual: object, expected: object) -> bool:
+def equal(actual: object, expected: object) -> bool:
+    """Whether two leaves are the same or compare as equal; tensors are never compared."""
     if actual is expected:
         return True
     if isinstance(actual, torch.Tensor) or isinstance(expected, torch.Tensor):
@@ -35,6 +36,11 @@ def _equal(actual: object, expected: object) -> bool:
         return bool(actual == expected)
     except Exception:  # somebody's own comparison
         return False
+
+
+def copied(leaf: Any) -> Any:
+    """A tensor's values in memory of their own; any other leaf as it is."""
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _word(value: object) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from cudamem_testing.graphs.differs import equal
 from cudamem_testing.torch_api.trees import flatten, unflatten
 
 #: Differences that one message names.
@@ -29,7 +30,7 @@ class StaticInputs:
         self.leaves: list[tuple[str, Any]] = []
         for path, leaf in leaves:
             if isinstance(leaf, torch.Tensor) and str(leaf.device) == device:
-                leaf = copies.setdefault(id(leaf), _copy(leaf))
+                leaf = copies.setdefault(id(leaf), fresh_copy(leaf))
             self.leaves.append((_named(path), leaf))
         self._copied = {id(copy) for copy in copies.values()}
 
@@ -65,7 +66,7 @@ class StaticInputs:
         copies: dict[int, torch.Tensor] = {}
         leaves = []
         for (_, static), (_, new) in zip(self.leaves, self._checked(args, kwargs), strict=True):
-            leaves.append(copies.setdefault(id(static), _copy(new)) if id(static) in self._copied else new)
+            leaves.append(copies.setdefault(id(static), fresh_copy(new)) if id(static) in self._copied else new)
         fresh_args, fresh_kwargs = unflatten(leaves, self._spec)
         return fresh_args, fresh_kwargs
 
@@ -87,7 +88,7 @@ class StaticInputs:
 
     def _mismatch(self, name: str, static: object, new: object) -> str | None:
         if not isinstance(static, torch.Tensor) or not isinstance(new, torch.Tensor):
-            if static is new or (type(static) is type(new) and _equal(static, new)):
+            if type(static) is type(new) and equal(static, new):
                 return None
             return f"   {name}: {_shown(new)}, captured with {_shown(static)}, which every replay uses"
         facts = (
@@ -100,7 +101,8 @@ class StaticInputs:
         return f"   {name}: {'; '.join(wrong)}" if wrong else None
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
+def fresh_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """The values in memory of their own, wanting a gradient where the tensor wants one."""
     copy = tensor.detach().clone()
     return copy.requires_grad_() if tensor.requires_grad else copy
 
@@ -116,13 +118,6 @@ def _named(path: str) -> str:
     inner = path[3:]
     head, _, rest = inner.partition("]")
     return head.strip("['\"") + rest
-
-
-def _equal(first: object, second: object) -> bool:
-    try:
-        return bool(first == second)
-    except Exception:  # somebody's own comparison
-        return False
 
 
 def _shown(value: object) -> str:

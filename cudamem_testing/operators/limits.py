@@ -46,8 +46,7 @@ def enforce(table: OperatorTable, budget: Budget, phase: str | None, module: str
         ValueError: when no operator ran there.
     """
     __tracebackhide__ = True
-    part = table.only(phase=phase, module=module)
-    judge = Judge(lambda: lambda breach: part.summary(top=SHOWN).lines())
+    judge = Judge(lambda: lambda breach: table.only(phase=phase, module=module).summary(top=SHOWN).lines())
     broken = judge.all([budget], windows_of(table, phase, module))
     if broken:
         raise OverBudget(broken)

@@ -20,7 +20,6 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 from threading import Lock
 from types import CodeType
-from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -35,6 +34,7 @@ from cudamem_testing.operators.table import OperatorTable
 from cudamem_testing.recorders.journal import Journal, open_journal
 from cudamem_testing.recorders.native_journal import Note
 from cudamem_testing.torch_api import cuda_initialized
+from cudamem_testing.torch_api.dispatch import operator_name
 from cudamem_testing.torch_api.running import fake_mode_is_on, is_fake
 
 START, BOUNDARY, STEP = "fw_start", "fw_bw_boundary", "optimizer_step"
@@ -201,7 +201,7 @@ class OperatorMemory(Reports):
 
     def _tabulated(self) -> OperatorTable:
         taken = sorted(self._taken, key=lambda one: one[0])
-        calls = [Call(before, after, _name(func), *place) for before, after, func, place in taken]
+        calls = [Call(before, after, operator_name(func), *place) for before, after, func, place in taken]
         by_device = [rows_of(str(device), notes, calls, self._marks) for device, notes in self._noted]
         rows = by_device[0]
         if len(by_device) > 1:
@@ -231,11 +231,6 @@ def _note_of(journals: Sequence[Journal]) -> Callable[[], int]:
             return first
 
     return note
-
-
-def _name(func: Any) -> str:
-    """``aten::add`` of ``aten.add.Tensor``; higher-order operators have a plain name."""
-    return str(func.name()).partition(".")[0]
 
 
 def _tensors_of(model: torch.nn.Module | None) -> list[torch.Tensor]:

@@ -11,9 +11,21 @@ if TYPE_CHECKING:
     from cudamem_testing.cycles import ReferenceCycles
     from cudamem_testing.graphs import GraphCapture
     from cudamem_testing.operators.recording import OperatorMemory
+    from cudamem_testing.plugin.session import Session
     from cudamem_testing.snapshots.moments import Snapshots
     from cudamem_testing.trace.profile import MemoryProfile
     from cudamem_testing.windows.memory import Memory
+
+
+def _prepared(request: pytest.FixtureRequest) -> Session | None:
+    """The session with its recorders at work; ``None`` where no test is being measured."""
+    from cudamem_testing.plugin import keys
+
+    session = request.config.stash.get(keys.SESSION, None)
+    if session is None or session.running is None:
+        return None
+    session.prepare()
+    return session
 
 
 @pytest.fixture
@@ -22,13 +34,12 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
     from cudamem_testing.plugin import keys
     from cudamem_testing.windows.memory import Memory
 
-    session = request.config.stash.get(keys.SESSION, None)
+    session = _prepared(request)
     running = session.running if session is not None else None
     if session is None or running is None:
         with Memory.on(str(request.config.stash[keys.SETTINGS].device)) as memory:
             yield memory
     else:
-        session.prepare()
         memory = Memory(session.tracker, running.add, session.judge, session.leaks.grown if session.leaks else None)
         yield memory
         memory.close()
@@ -37,13 +48,11 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
 @pytest.fixture
 def memory_snapshot(request: pytest.FixtureRequest) -> Snapshots:
     """Allocator snapshots: ``take()``, ``live()``, ``peak()``, ``compare(before, after)``, ``write`` and ``read``."""
-    from cudamem_testing.plugin import keys
     from cudamem_testing.snapshots.moments import Snapshots
 
-    session = request.config.stash.get(keys.SESSION, None)
-    if session is None or session.running is None:
+    session = _prepared(request)
+    if session is None:
         pytest.fail("memory_snapshot was asked for too late: name it among the test's arguments", pytrace=False)
-    session.prepare()
     return Snapshots(session.tracker, request.config.rootpath, session.owners.names)
 
 
@@ -51,25 +60,19 @@ def memory_snapshot(request: pytest.FixtureRequest) -> Snapshots:
 def reference_cycles(request: pytest.FixtureRequest) -> Callable[[], ReferenceCycles]:
     """Find the cycles that are made in a block, which ``assert_none`` and ``assert_cycle`` judge."""
     from cudamem_testing.cycles import ReferenceCycles
-    from cudamem_testing.plugin import keys
 
-    session = request.config.stash.get(keys.SESSION, None)
-    if session is None or session.running is None:
-        return ReferenceCycles
-    session.prepare()
-    return ReferenceCycles if session.cycles is None else session.cycles.region
+    session = _prepared(request)
+    return ReferenceCycles if session is None or session.cycles is None else session.cycles.region
 
 
 @pytest.fixture
 def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., MemoryProfile]]:
     """Record a call, or a block, and analyse it: data flow, categories, timeline and peak of its tensors."""
-    from cudamem_testing.plugin import keys
     from cudamem_testing.trace.profile import MemoryProfile
 
-    session = request.config.stash.get(keys.SESSION, None)
+    session = _prepared(request)
     tracker, made = None, []
-    if session is not None and session.running is not None:
-        session.prepare()
+    if session is not None:
         tracker, made = session.tracker, session.evidence.profiles
 
     def record(function: Callable[..., object] | None = None, /, *args: object, **kwargs: object) -> MemoryProfile:
@@ -85,11 +88,8 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
 def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., OperatorMemory]]:
     """What each operator of a block allocates, by module and phase: tables, expected text, limits, files, a picture."""
     from cudamem_testing.operators.recording import OperatorMemory
-    from cudamem_testing.plugin import keys
 
-    session = request.config.stash.get(keys.SESSION, None)
-    if session is not None and session.running is not None:
-        session.prepare()
+    _prepared(request)
     made: list[OperatorMemory] = []
 
     def record(*args: Any, **kwargs: Any) -> OperatorMemory:

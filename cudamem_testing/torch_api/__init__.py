@@ -24,13 +24,13 @@ then unknown.
 | ``torch._C._dispatch_has_computed_kernel_for_dispatch_key`` | 1.9 | operators are told apart by name alone |
 | ``torch._C.TensorBase``, ``DisableTorchFunction``, ``StorageBase`` | 1.9 | no holders, no cycles |
 | ``torch.nn.Module._call_impl`` (its code) | 1.8 | operators have no module |
-| ``torch._C._current_autograd_node``, ``_sequence_nr`` of nodes | 2.1 | operators of backward have no module |
+| ``torch._C._current_autograd_node`` | 2.1 | operators of backward have no module or formula |
+| ``_sequence_nr`` of autograd's nodes | 2.1 | operators of backward have no module |
 | ``torch.autograd.graph._engine_run_backward`` (its code) | 2.3 | the same |
 | ``torch.utils._python_dispatch`` | 1.13 | no operators |
 | ``torch._subclasses.fake_tensor`` | 1.13 | no fake tensors |
 | ``_raw_saved_*`` of autograd's nodes | 1.9 | what they saved is held by C++ |
 | ``TorchFunctionMode``, ``TorchDispatchMode`` | 1.13 | no lint, no notes of captures |
-| ``torch._C._current_autograd_node`` | 2.0 | the lint does not name backward formulas |
 | ``torch.utils._pytree`` | 1.8 | no captures |
 | ``CUDAGraph(keep_graph=True)`` and ``raw_cuda_graph`` | 2.8 | nodes are read from ``debug_dump`` |
 | ``torch._C._construct_storage_from_data_pointer`` | 2.1 | free memory of pools is not overwritten between replays |

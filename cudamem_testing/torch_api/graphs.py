@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -173,6 +174,7 @@ def demangled(name: str) -> str:
     return text
 
 
+@functools.cache
 def _demangler() -> Callable[..., Any] | None:
     for library in (None, "libstdc++.so.6", "libc++.1.dylib"):
         with contextlib.suppress(OSError, AttributeError):

@@ -11,17 +11,25 @@ from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from cudamem_testing.torch_api.dispatch import TorchDispatchMode, operator_name
+from cudamem_testing.torch_api.running import node_function
+
+_current_node = node_function()
 
 
-class Watcher(Protocol):
+class OperatorWatcher(Protocol):
+    """Who is asked to make each call of an operator."""
+
+    def operator(self, name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call an operator."""
+
+
+class Watcher(OperatorWatcher, Protocol):
     """Who is asked to make each call."""
 
     def function(self, name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function of the Python interface."""
-
-    def operator(self, name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call an operator."""
 
 
 class _Functions(TorchFunctionMode):
@@ -42,14 +50,14 @@ class _Functions(TorchFunctionMode):
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: OperatorWatcher) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watcher = watcher
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        return self._watcher.operator(func.name().partition(".")[0], func, args, kwargs or {})
+        return self._watcher.operator(operator_name(func), func, args, kwargs or {})
 
 
 @contextmanager
@@ -69,18 +77,13 @@ class Noter(Protocol):
         """It has returned these tensors."""
 
 
-class _Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    supports_higher_order_operators = True
+class _Noting:
+    """Calls each operator, and tells of it before and after."""
 
     def __init__(self, noter: Noter) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self._noter = noter
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = func.name().partition(".")[0]
+    def operator(self, name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         written = [*tensors(_written(func, args, kwargs))]
         self._noter.called(name, [*tensors((*args, *kwargs.values()))], written)
         result = func(*args, **kwargs)
@@ -88,9 +91,13 @@ class _Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
+class _Noted(_Operators):  # type: ignore[no-untyped-call]
+    """By its name the mode that notes is told from the one that watches."""
+
+
 def noted(noter: Noter) -> TorchDispatchMode:
     """A mode that tells each operator before and after it is called."""
-    return _Noted(noter)
+    return _Noted(_Noting(noter))
 
 
 def tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
@@ -120,5 +127,5 @@ def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
 
 def current_node() -> str:
     """The autograd node whose backward is at work, such as ``ProdBackward0``; empty outside of any."""
-    node = getattr(torch._C, "_current_autograd_node", lambda: None)()
+    node = _current_node()
     return "" if node is None else str(node.name())

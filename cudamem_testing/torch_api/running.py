@@ -24,6 +24,13 @@ class Running(NamedTuple):
     """Of the function around every optimizer's ``step``."""
 
 
+def node_function() -> Callable[[], Any]:
+    """What gives the autograd node that runs on this thread, or ``None``; always ``None`` where torch cannot tell."""
+    import torch
+
+    return getattr(torch._C, "_current_autograd_node", lambda: None)
+
+
 def running() -> Running:
     """Those of the installed torch."""
     import torch
@@ -34,7 +41,7 @@ def running() -> Running:
     engine = getattr(getattr(torch.autograd.graph, "_engine_run_backward", None), "__code__", None)
     wrap = getattr(torch.optim.Optimizer, "profile_hook_step", None)
     return Running(
-        getattr(torch._C, "_current_autograd_node", lambda: None),
+        node_function(),
         getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0),
         call,
         engine,

@@ -8,7 +8,6 @@ Faults are planted through the attributes.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -177,9 +176,6 @@ class FakeBackend:
     def synchronize(self) -> None:
         pass
 
-    def free_cached(self) -> None:
-        pass
-
     def allocations(self) -> Allocations:
         return Allocations(self.made, self.made // 2, self.made * 512, self.made * 1024)
 
@@ -256,11 +252,6 @@ class FakeBackend:
             self.orphans.append(Segment(2**40 + 2**22 * at, 2**20 * (at + 1), pool=(9, 0)))
             after_capture()
         return tuple(graphed)
-
-
-def twin(module: Any) -> Any:
-    """A copy with the same values."""
-    return copy.deepcopy(module)
 
 
 def _tensor(leaf: object) -> bool:

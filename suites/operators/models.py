@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,9 +139,8 @@ TASKS: dict[str, Callable[[], Task]] = {
 IMAGES = ("residual", "hourglass", "vit")
 
 
-@contextmanager
-def _channels_last(task: Task) -> Iterator[Task]:
-    yield Task(
+def _channels_last(task: Task) -> Task:
+    return Task(
         task.model.to(memory_format=torch.channels_last),
         tuple(one.to(memory_format=torch.channels_last) for one in task.batch),
         task.loss,
@@ -153,8 +152,7 @@ def train(task: Task, way: str, device: str, steps: int = 2) -> Callable[[], Non
     or ``channels_last``; made ready, and begun by calling it.
     """
     if way == "channels_last":
-        with _channels_last(task) as converted:
-            task = converted
+        task = _channels_last(task)
     options: dict[str, Any] = {"foreach": way == "foreach"} if way != "fused" else {"fused": True}
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=0.01, **options)
     batch = task.batch
