@@ -154,11 +154,12 @@ def _values(outputs: Any, inputs: list[tuple[str, Any]], state: State) -> Values
 
 def _poison(captured: Captured) -> int:
     """Overwrite what the next replay must write itself."""
-    keep = {storage_reference(tensor) for _, tensor in captured.inputs.tensors}
-    for name, tensor in (*captured.inputs.tensors, *captured.output_tensors()):
+    inputs = [tensor for _, tensor in captured.inputs.tensors]
+    keep = {storage_reference(tensor) for tensor in inputs}
+    made = [tensor for _, tensor in captured.output_tensors() if storage_reference(tensor) not in keep]
+    for tensor in (*inputs, *made):
         reference = storage_reference(tensor)
-        outside = reference is None or captured.outside(reference)
-        if reference is not None and (name in dict(captured.inputs.tensors) or not (outside or reference in keep)):
+        if reference is not None and (reference in keep or not captured.outside(reference)):
             _bytes(reference).fill_(1 if tensor.dtype is torch.bool else POISON)
     return captured.backend.poison_free(captured.pool)
 

@@ -320,6 +320,18 @@ def test_frozen_random_numbers_show(graphs: GraphCapture, backend: FakeBackend) 
         captured.assert_matches_eager(replays=2)
 
 
+def test_a_returned_parameter_is_not_overwritten_whatever_an_argument_is_called(graphs: GraphCapture) -> None:
+    """An argument may be called as outputs are: what is overwritten between replays is told by its storage."""
+    weight = torch.arange(3.0)
+
+    def step(*, output: torch.Tensor) -> torch.Tensor:
+        output.add_(weight)
+        return weight
+
+    graphs(step, output=torch.ones(3)).assert_matches_eager()
+    assert weight.tolist() == [0.0, 1.0, 2.0]
+
+
 def test_comparing_leaves_everything_as_it_was(graphs: GraphCapture) -> None:
     average = torch.zeros(3)
 
