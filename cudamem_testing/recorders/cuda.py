@@ -34,8 +34,9 @@ PEAKED = ("allocated_bytes", "requested_bytes", "reserved_bytes", "active_bytes"
 class CudaStatistics:
     """A reader of the allocator's statistics on all devices, with peaks of its own: those since it last read.
 
-    Readers can be many (a session inside a session); none takes a peak from another, nor from the test. After the last
-    one is closed the test sees the allocator's own peaks, which are those since the last read.
+    Readers can be many (a session inside a session); none takes a peak from another, nor from the test: where their
+    resets still hide a peak when the last one is closed, torch's functions go on adding it back until the test resets
+    its peaks.
     """
 
     def __init__(self) -> None:
@@ -77,7 +78,7 @@ class CudaStatistics:
         return pay
 
     def close(self) -> None:
-        """Stop reading; the last reader puts torch's own functions back. Closing again does nothing."""
+        """Stop reading; with the last reader torch's own functions come back. Closing again does nothing."""
         views, self._views = self._views, None
         if views is not None:
             views.leave(self._lost)
@@ -132,7 +133,18 @@ class _Views:
 
     def leave(self, lost: dict[int, Peaks]) -> None:
         self.readers = [other for other in self.readers if other is not lost]
-        if not self.readers:
+        for index in [index for index, hidden in self.hidden.items() if not self._is_hidden(index, hidden)]:
+            del self.hidden[index]
+        self._restore_if_idle()
+
+    def _is_hidden(self, index: int, hidden: Peaks) -> bool:
+        try:
+            return hidden.exceed(self._read(index))
+        except Exception:  # a card that is gone shows nothing
+            return False
+
+    def _restore_if_idle(self) -> None:
+        if not self.readers and not self.hidden:
             self._patches.restore()
 
     def _memory_stats(self, original: Function, index: int, *rest: Any) -> Stats:
@@ -149,6 +161,7 @@ class _Views:
             for lost in self.readers:
                 lost.setdefault(index, Peaks()).keep(stats)
             self.hidden.pop(index, None)
+            self._restore_if_idle()
         return original(index, *rest)
 
     def _reset_counts(self, original: Function, index: int, *rest: Any) -> Any:

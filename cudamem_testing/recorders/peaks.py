@@ -32,12 +32,21 @@ class Peaks:
 
     def raise_in(self, stats: Stats) -> None:
         """Raise the peaks of ``stats`` to what is kept; places that it does not have are passed over."""
+        for values, highest in self._lower(stats):
+            values["peak"] = highest
+
+    def exceed(self, stats: Stats) -> bool:
+        """Whether a peak of ``stats`` is lower than what is kept."""
+        return any(True for _ in self._lower(stats))
+
+    def _lower(self, stats: Stats) -> Iterator[tuple[dict[str, int], int]]:
+        """The values whose peak is lower than what is kept, with that."""
         for place, highest in zip(self._places, self._highest, strict=True):
             values: Any = stats
             for name in place:
                 values = values.get(name) if isinstance(values, dict) else None
             if isinstance(values, dict) and values.get("peak", highest) < highest:
-                values["peak"] = highest
+                yield values, highest
 
 
 def _places(stats: Stats) -> Iterator[Place]:

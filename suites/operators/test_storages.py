@@ -19,6 +19,7 @@ from suites.operators.models import TASKS
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FAKE = "inner peaks are unknown: only what operators return was seen (tensors are fake)"
+FUSED_ATTENTION = ("aten::_scaled_dot_product_efficient_attention",)
 # Of the others, fake tensors cannot be made: their initialisation reads values, or copies tensors by address.
 SAME = ["mlp", "residual", "hourglass", "recurrent", "shared", "attention", "bag", "gpt2", "llama"]
 
@@ -33,8 +34,9 @@ def recorded(name: str, device: str, fake: bool) -> OperatorMemory:
     with fake_tensors() if fake else nullcontext(), torch.device(device):
         torch.manual_seed(0)
         task = TASKS[name]()
+        batch = [one.to(device) for one in task.batch]
         with OperatorMemory(task.model, device=device) as memory:
-            task.loss(task.model(*task.batch)).backward()
+            task.loss(task.model(*batch)).backward()
     return memory
 
 
@@ -51,13 +53,17 @@ def outputs(memory: OperatorMemory) -> list[tuple[str, str | None, str, int]]:
 @pytest.mark.parametrize("name", SAME)
 def test_fake_outputs_have_the_bytes_of_real_ones(name: str, device: str) -> None:
     real, fake = recorded(name, device, False), recorded(name, device, True)
-    assert outputs(fake) == outputs(real)
+    expected = outputs(real)
+    if device == "cuda":  # torch's fake kernel puts the seed and offset of its dropout on the card, the real one does not
+        expected = [(*row[:3], row[3] + 1024 * (row[0] in FUSED_ATTENTION)) for row in expected]
+    more = sum(row[3] for row in expected) - sum(row[3] for row in outputs(real))
+    assert outputs(fake) == expected
     assert FAKE in fake.table.notes
     for row in fake.table.rows:
         assert (row.peak, row.temporary, row.active, row.reserved, row.retries) == (None,) * 5
     (levels,), (real_levels,) = fake.table.levels, real.table.levels
     assert levels.peak is None
-    assert levels.end - levels.start == real_levels.end - real_levels.start
+    assert levels.end - levels.start == real_levels.end - real_levels.start + more
     assert sum(row.kept for row in fake.table.rows) == levels.end - levels.start
 
 
