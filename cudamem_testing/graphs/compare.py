@@ -3,12 +3,18 @@
 For each set of inputs the function is called ``replays`` times, then the graph is replayed as often. Before, what both
 change is put back: the tensors from outside that the graph writes and the random generator, so that dropout masks and
 running averages must agree call by call. Between replays the static inputs, the outputs and the free memory of the pool
-are overwritten, so that what a replay does not write, or reads without having written it, shows. PYTEST_DONT_REWRITE
+are overwritten, so that what a replay does not write, or reads without having written it, shows.
+
+What is written there must do no harm where it is read: a kernel that is given an index out of bounds ends the CUDA
+context of the whole process. So only memory of the graph's own is overwritten: static inputs, which the next replay's
+inputs overwrite before it starts, and outputs in the graph's pool. Integers become 0, the one index that every tensor
+has which is not empty. The pool's free memory has no type: it becomes not-a-number as floating point and -1 as an
+integer, which indexing takes for the last element. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from cudamem_testing.graphs.differs import copied, differs
 from cudamem_testing.graphs.operators import POISON
+from cudamem_testing.graphs.pools import pool_at
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.torch_api.graphs import storage_bytes
 from cudamem_testing.torch_api.trees import flatten
@@ -106,15 +113,18 @@ def compare(
     """Compare a graph with its function for each set of positional inputs."""
     differences: list[Difference] = []
     poisoned, kwargs = 0, captured.inputs.fresh(*captured.inputs.arguments)[1]
-    state = State(captured)
+    sets = [captured.inputs.fresh(args, kwargs)[0] for args in inputs]  # some may be the static inputs themselves
+    state, own = State(captured), _own(captured)
     try:
-        for number, args in enumerate(inputs, 1):
+        for args in sets[:1]:  # a capture runs nothing: what it made, and calls may find, has values after a replay
+            _replayed(captured, args, kwargs, state)
+        for number, args in enumerate(sets, 1):
             state.restore()
             eager = [_called(captured, args, kwargs, state) for _ in range(replays)]
             state.restore()
             replayed = []
             for _ in range(replays):
-                poisoned = _poison(captured)
+                poisoned = _poison(captured, own)
                 replayed.append(_replayed(captured, args, kwargs, state))
             frozen = _repeats(replayed) and not _repeats(eager)
             for at, (wanted, got) in enumerate(zip(eager, replayed, strict=True), 1):
@@ -152,15 +162,31 @@ def _values(outputs: Any, inputs: list[tuple[str, Any]], state: State) -> Values
     )
 
 
-def _poison(captured: Captured) -> int:
-    """Overwrite what the next replay must write itself."""
+def _own(captured: Captured) -> dict[StorageWeakRef, int]:
+    """Static inputs, and outputs that lie in the graph's pool and were made there, with the byte to overwrite each."""
+    recording = captured.backend.recording()
     inputs = [tensor for _, tensor in captured.inputs.tensors]
-    keep = {storage_reference(tensor) for tensor in inputs}
-    made = [tensor for _, tensor in captured.output_tensors() if storage_reference(tensor) not in keep]
-    for tensor in (*inputs, *made):
+    own = {reference: tensor for tensor in inputs if (reference := storage_reference(tensor)) is not None}
+    for _, tensor in captured.output_tensors():
         reference = storage_reference(tensor)
-        if reference is not None and (reference in keep or not captured.outside(reference)):
-            _bytes(reference).fill_(1 if tensor.dtype is torch.bool else POISON)
+        if reference is None or reference in own or captured.outside(reference):
+            continue
+        if pool_at(recording, tensor.untyped_storage().data_ptr()) == captured.pool:
+            own[reference] = tensor
+    return {reference: _byte(tensor.dtype) for reference, tensor in own.items()}
+
+
+def _byte(dtype: torch.dtype) -> int:
+    """No number where the type has such values, else one that is safe as an index and as a truth."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return POISON
+    return 1 if dtype is torch.bool else 0
+
+
+def _poison(captured: Captured, own: Mapping[StorageWeakRef, int]) -> int:
+    """Overwrite what the next replay must write itself."""
+    for reference, byte in own.items():
+        _bytes(reference).fill_(byte)
     return captured.backend.poison_free(captured.pool)
 
 

@@ -85,5 +85,6 @@ def shown(name: str) -> str:
     return f"{name.removeprefix('torch.') if name.startswith('torch.Tensor.') else name}()"
 
 
-#: The byte that is written where nobody may read: no number in any floating type, -1 in signed ones.
+#: The byte that is written where nobody may read: no number in any floating type, and -1 in signed ones, which indexing
+#: takes for the last element.
 POISON = 0xFF
