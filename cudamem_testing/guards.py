@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import gc
 import os
@@ -75,10 +76,10 @@ def collect_garbage() -> None:
 def thawed() -> Iterator[None]:
     """The collector sees every object: those that somebody froze too; debug flags are off, so nothing is kept.
 
-    Afterwards the flags are back. What is tracked by then is frozen again if anything was: the collector cannot be
+    Afterwards the flags are back. What is tracked by then is frozen again if anybody froze: the collector cannot be
     told which objects those were.
     """
-    flags, frozen = gc.get_debug(), gc.get_freeze_count()
+    flags, frozen = gc.get_debug(), _somebody_froze()
     gc.set_debug(0)
     if frozen:
         gc.unfreeze()
@@ -88,6 +89,17 @@ def thawed() -> Iterator[None]:
         if frozen:
             gc.freeze()
         gc.set_debug(flags)
+
+
+def _somebody_froze() -> bool:
+    """Whether ``gc.freeze()`` was called and not undone.
+
+    The count alone does not tell: CPython 3.12 sets immortal objects aside with the frozen ones whenever a collection
+    meets them (``update_refs`` in ``gcmodule.c``), so it is about 375 where nobody froze. To thaw and freeze there
+    would freeze the whole process. But who freezes, freezes all that is tracked, and one object has been there from
+    the start and is not immortal: the module ``builtins``. The collector lists what is not frozen.
+    """
+    return gc.get_freeze_count() > 0 and all(found is not builtins for found in gc.get_objects())
 
 
 #: Where a failure is left for debuggers.
