@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from cudamem_testing.cycles import graph
 from cudamem_testing.cycles.draw import cycle_diagram
 from cudamem_testing.cycles.results import NAMED, Cycle, KeptTensor, merged
-from cudamem_testing.cycles.source import Sources, is_harness
+from cudamem_testing.cycles.source import Sources, is_closed, is_harness
 from cudamem_testing.cycles.words import INNER, Hop, hops, name_along, pieces, rank, shape_of, signature
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.objects import carried_by, is_tensor
@@ -220,6 +220,7 @@ class _Explanation:
             signature(steps),
             any(map(self._sources.is_project, objects[:ENDS])),
             any(map(is_harness, objects[:ENDS])),
+            any(map(is_closed, objects)),
             self._sources.closed_by(steps, self._files(tensors)),
             hanging,
             diagram=self._diagram(steps, paths, inside, size, tensors),

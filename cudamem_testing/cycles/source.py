@@ -23,6 +23,12 @@ from cudamem_testing.show.tables import begin
 _HARNESS = ("_pytest.", "pluggy.", "unittest.")
 _LONGEST_LINE = 80
 # Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
+_FRAME_FIELDS = {
+    id(types.GeneratorType): "gi_frame",
+    id(types.CoroutineType): "cr_frame",
+    id(types.AsyncGeneratorType): "ag_frame",
+}
+# Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
 _CODE_FIELDS = {
     id(types.FunctionType): "__code__",
     id(types.FrameType): "f_code",
@@ -101,6 +107,16 @@ def is_harness(obj: object) -> bool:
     """Whether an object belongs to the test harness."""
     cls = type(obj)
     return static.is_heap_type(cls) and static.class_module(cls).startswith(_HARNESS)
+
+
+def is_closed(obj: object) -> bool:
+    """Whether an object is a generator or coroutine that will not run again.
+
+    The collector calls finalizers before it shows garbage, and theirs closes them. That frees their variables; but not
+    on CPython from 3.12 on where a generator had not started (up to 3.14 at least).
+    """
+    field = _FRAME_FIELDS.get(id(type(obj)))
+    return field is not None and object.__getattribute__(obj, field) is None
 
 
 def _targets(node: ast.AST) -> Iterator[ast.AST]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import re
+import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import networkx as nx
@@ -209,6 +211,35 @@ def test_project_and_library() -> None:
         "torch.nn.modules.linear.Linear .me": False,
         "torch.Tensor .me": False,
     }
+
+
+def test_what_finalizers_close() -> None:
+    """An attribute that is a generator is closed before anybody looks; a coroutine that nobody awaited is not."""
+
+    def steps(held: Node) -> Iterator[Node]:
+        yield held
+
+    async def work(held: Node) -> Node:
+        return held
+
+    def forgotten() -> None:
+        one = node(big=torch.ones(256))
+        one.work = work(one)  # type: ignore[attr-defined]
+        del one
+        gc.collect()
+
+    with reference_cycles() as cycles:
+        one = node(big=torch.ones(256))
+        one.steps = steps(one)  # type: ignore[attr-defined]
+        del one
+    read = [(("Node.__dict__['steps']", "generator steps", "(internal)", "Node"), True)]
+    found = [(cycle.chain, cycle.finalized) for cycle in cycles.found]
+    assert found == (read if sys.version_info >= (3, 12) else [])
+    with reference_cycles() as cycles, pytest.warns(RuntimeWarning, match="never awaited"):
+        forgotten()
+    (cycle,) = cycles.found
+    chain = ("Node.__dict__['work']", "coroutine work", "local 'held'", "Node")
+    assert (cycle.chain, cycle.finalized) == (chain, False)
 
 
 def test_a_tensor_that_lives_on_is_not_counted() -> None:
