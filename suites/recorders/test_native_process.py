@@ -28,11 +28,14 @@ def run(folder: Path, program: str, *arguments: str) -> list[str]:
 
 
 FORK_AND_EXIT = """
-import atexit, os, sys, threading, time
+import atexit, os, sys, threading, time, warnings
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 from cudamem_testing.recorders.native import NativeRecorder
 
+# Python 3.12 and later warn of each fork with other threads around, which is what is tried here.
+FORK = r"This process \\(pid=\\d+\\) is multi-threaded, use of fork\\(\\) may lead to deadlocks in the child"
+warnings.filterwarnings("ignore", FORK, DeprecationWarning)
 torch.set_num_threads(1)
 native = NativeRecorder.load()
 native.install()
@@ -43,6 +46,7 @@ kept = torch.ones(1000)
 start = slot.read()
 
 def in_child(body):
+    sys.stdout.flush()  # else the child prints it too
     pid = os.fork()
     if pid == 0:
         try:
