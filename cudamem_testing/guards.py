@@ -6,7 +6,9 @@ import builtins
 import ctypes
 import gc
 import os
+import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -64,6 +66,14 @@ def replaced(changes: Iterable[tuple[object, str, object]]) -> Iterator[None]:
                 delattr(owner, name)  # it is inherited
             else:
                 setattr(owner, name, original)
+
+
+@contextmanager
+def without_warning(begins: str) -> Iterator[None]:
+    """Warnings that begin with these words are not shown inside, whatever the filters say."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=re.escape(begins))
+        yield
 
 
 def collect_garbage() -> None:

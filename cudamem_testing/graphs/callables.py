@@ -14,10 +14,12 @@ from cudamem_testing.graphs.captured import GraphError
 from cudamem_testing.graphs.differs import copied, differs
 from cudamem_testing.graphs.inputs import fresh_copy
 from cudamem_testing.graphs.obstacles import NO_GRADIENT, Obstacle, ObstacleError, name_of_callable, obstacles
-from cudamem_testing.graphs.pools import pools_of
-from cudamem_testing.guards import collect_garbage
+from cudamem_testing.graphs.pools import pool_at, pools_of
+from cudamem_testing.guards import collect_garbage, without_warning
 from cudamem_testing.model.blocks import count
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.objects import name_of
+from cudamem_testing.snapshots.record import Pool
 from cudamem_testing.torch_api.modes import tensors
 from cudamem_testing.torch_api.trees import flatten, leaves, mapped
 
@@ -28,6 +30,9 @@ TWICE = (
     "a graphed callable was differentiated twice, which it cannot be: compute the second derivative with the callable "
     "before it was graphed"
 )
+STATIC_ADVICE = "   do: give each parameter its .grad before the first backward, and zero it with set_to_none=False"
+#: torch 2.11 says so of every graphed callable: the graphs keep the nodes that add to ``.grad``, made on their stream.
+OTHER_STREAM = "The AccumulateGrad node's stream does not match the stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +62,9 @@ class GraphedCallables:
         sample_args: tuple[tuple[Any, ...], ...],
         memory: tuple[CallableMemory, ...],
         remarks: tuple[Obstacle, ...],
+        pool: Pool,
     ) -> None:
-        self.callables, self.memory, self.remarks = callables, memory, remarks
+        self.callables, self.memory, self.remarks, self.pool = callables, memory, remarks, pool
         self._backend, self._twins, self._samples = backend, twins, sample_args
 
     def __call__(self, *args: Any) -> Any:
@@ -76,9 +82,9 @@ class GraphedCallables:
     ) -> None:
         """Fail if outputs, gradients of inputs or of parameters differ from the eager twins in a step of training.
 
-        Each step runs all callables forward and backward ``accumulate`` times on new inputs, without clearing
-        gradients between (a gradient that lies in the graph's own memory is overwritten by then), compares, and
-        takes a step of the optimizer.
+        Each step runs all callables forward and backward ``accumulate`` times on new inputs, compares, and takes a
+        step of the optimizer. Gradients of parameters add up in memory of their own, which each step makes anew:
+        without it torch takes the graph's memory as ``.grad``, see :meth:`assert_static_grads`.
 
         Args:
             steps: how many steps.
@@ -98,7 +104,7 @@ class GraphedCallables:
         for step in range(1, steps + 1):
             for _, named in sides:
                 for _, parameter in named:
-                    parameter.grad = None
+                    parameter.grad = torch.zeros_like(parameter)
             for part in range(accumulate):
                 given = self._inputs(step, part) if inputs is None else inputs(step)
                 state = self._backend.random_state()
@@ -114,6 +120,27 @@ class GraphedCallables:
                     one.step()
             values = [[(f"{name} after the step", one.detach()) for name, one in named] for _, named in sides]
             self._compare(f"step {step}", values, rtol, atol)
+
+    def assert_static_grads(self) -> None:
+        """Fail if a parameter's ``.grad`` lies in the pool of the graphs, where the next backward overwrites it.
+
+        torch puts it there when ``.grad`` is ``None`` before a backward of graphed callables. As long as each backward
+        is followed by a step of the optimizer that does no harm; gradients that add up over several would be wrong.
+
+        Raises:
+            GraphError: with the names.
+        """
+        __tracebackhide__ = True
+        recording = self._backend.recording()
+        lines = [
+            f"   {name}.grad {name_of(parameter.grad)}"
+            for name, parameter in _parameters(self.callables)
+            if parameter.grad is not None
+            and pool_at(recording, parameter.grad.untyped_storage().data_ptr()) == self.pool
+        ]
+        if lines:
+            head = f"{count(len(lines), 'gradient')} in the pool of the graphs, which the next backward overwrites:"
+            raise GraphError("\n".join((head, *lines, STATIC_ADVICE)))
 
     def _inputs(self, step: int, part: int) -> list[tuple[Any, ...]]:
         generator = torch.Generator().manual_seed(1000 * step + part)
@@ -165,21 +192,27 @@ def graphed(
     """
     several = callables if isinstance(callables, tuple) else (callables,)
     samples = sample_args if isinstance(callables, tuple) else (sample_args,)
-    found = obstacles(
-        several, samples, sample_kwargs, allow_unused_input=allow_unused_input, double_backward=double_backward
-    )
-    if any(one.blocks for one in found):
-        raise ObstacleError(found)
-    twins = tuple(copy.deepcopy(one) if isinstance(one, torch.nn.Module) else one for one in several)
-    handle = backend.new_pool() if pool is None else pool
-    collect_garbage()
-    sizes = [_reserved(backend)]
-    made = backend.make_graphed_callables(
-        several, samples, num_warmup_iters, allow_unused_input, handle, lambda: sizes.append(_reserved(backend))
-    )
+    with without_warning(OTHER_STREAM):
+        found = obstacles(
+            several, samples, sample_kwargs, allow_unused_input=allow_unused_input, double_backward=double_backward
+        )
+        if any(one.blocks for one in found):
+            raise ObstacleError(found)
+        twins = tuple(copy.deepcopy(one) if isinstance(one, torch.nn.Module) else one for one in several)
+        handle = backend.new_pool() if pool is None else pool
+        collect_garbage()
+        sizes = [_reserved(backend, handle)]
+        made = backend.make_graphed_callables(
+            several,
+            samples,
+            num_warmup_iters,
+            allow_unused_input,
+            handle,
+            lambda: sizes.append(_reserved(backend, handle)),
+        )
     without = {one.callable for one in found if one.text == NO_GRADIENT}
     memory = _memory(several, sizes, without)
-    return GraphedCallables(backend, made, twins, tuple(map(tuple, samples)), memory, found)
+    return GraphedCallables(backend, made, twins, tuple(map(tuple, samples)), memory, found, handle)
 
 
 def _memory(
@@ -195,9 +228,9 @@ def _memory(
     return tuple(CallableMemory(*one) for one in zip(names, grown.values(), parameters, strict=True))
 
 
-def _reserved(backend: Backend) -> int:
-    """Bytes of all private pools."""
-    return pools_of(backend.recording()).reserved
+def _reserved(backend: Backend, pool: Pool) -> int:
+    """Bytes of the pool. Those of other graphs may be given back meanwhile."""
+    return pools_of(backend.recording()).of(pool).reserved
 
 
 def _parameters(side: Sequence[Callable[..., Any]]) -> list[tuple[str, torch.nn.Parameter]]:
@@ -220,7 +253,8 @@ def _pass(side: Sequence[Callable[..., Any]], given: Sequence[Sequence[Any]]) ->
     values = [(f"output{name}", copied(leaf)) for name, leaf in flatten(outputs)[0]]
     if losses:
         try:
-            torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+            with without_warning(OTHER_STREAM):
+                torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if "once_differentiable" in str(error):
                 raise GraphError(TWICE) from error

@@ -116,7 +116,8 @@ def _of_gradients(
     if isinstance(function, torch.nn.Module):
         surface += [(f"parameter {path}", parameter) for path, parameter in function.named_parameters()]
     wanting = [(path, tensor) for path, tensor in surface if tensor.requires_grad]
-    outputs = [one for one in tensors(leaves(function(*args))) if one.requires_grad]
+    # Times 1: backward begins in a thread of its own there, where cuBLAS as the first call warns of a missing context.
+    outputs = [one * 1 for one in tensors(leaves(function(*args))) if one.requires_grad]
     if not outputs:
         yield Obstacle(name, NO_GRADIENT, blocks=not graphs_without_gradients())
         return

@@ -249,7 +249,7 @@ class FakeBackend:
             else:
                 graphed.append(self.wrap(function))
         for at in range(2 * len(callables)):
-            self.orphans.append(Segment(2**40 + 2**22 * at, 2**20 * (at + 1), pool=(9, 0)))
+            self.orphans.append(Segment(2**40 + 2**22 * at, 2**20 * (at + 1), pool=pool))
             after_capture()
         return tuple(graphed)
 

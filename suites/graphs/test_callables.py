@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 
 from cudamem_testing.graphs import GraphCapture, GraphError, ObstacleError
+from cudamem_testing.graphs.callables import OTHER_STREAM
 from cudamem_testing.graphs.obstacles import NO_GRADIENT, obstacles
+from cudamem_testing.snapshots.record import Segment
 from suites.graphs.fake import FakeBackend
 
 
@@ -154,8 +157,8 @@ def test_a_difference_is_told(backend: FakeBackend, change: Callable[..., Any], 
     assert lines[1].startswith(first)
 
 
-def test_gradients_in_the_graphs_own_memory_show(backend: FakeBackend) -> None:
-    """The second backward pass overwrites what the first left in the gradient, before it adds to it."""
+def test_gradients_in_the_graphs_own_memory(backend: FakeBackend) -> None:
+    """The memory that a graph writes becomes ``.grad`` where there is none: the next backward overwrites it."""
     static = torch.zeros(4)
 
     class Graphed(torch.autograd.Function):
@@ -178,12 +181,39 @@ def test_gradients_in_the_graphs_own_memory_show(backend: FakeBackend) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * self.weight
 
-    scale = Scale()
+    scale, x = Scale(), torch.ones(4)
     backend.wrap = lambda function: lambda x: Graphed.apply(x, scale.weight)
     made = GraphCapture(backend).callables(scale, (torch.ones(4, requires_grad=True),))
-    made.assert_matches_eager(steps=1, accumulate=1)
-    with pytest.raises(GraphError, match=r"gradient of weight: Mismatched elements: 4 / 4"):
-        made.assert_matches_eager(steps=1, accumulate=2)
+    backend.orphans.append(Segment(static.untyped_storage().data_ptr(), static.nbytes, pool=made.pool))
+    made.assert_matches_eager(steps=2, accumulate=3)
+    made.assert_static_grads()
+
+    scale.weight.grad = None
+    made(x).sum().backward()
+    with pytest.raises(GraphError) as failure:
+        made.assert_static_grads()
+    assert str(failure.value) == (
+        "1 gradient in the pool of the graphs, which the next backward overwrites:\n"
+        "   weight.grad float32[4] on cpu\n"
+        "   do: give each parameter its .grad before the first backward, and zero it with set_to_none=False"
+    )
+
+
+def test_what_torch_says_of_every_graphed_callable_is_no_error(backend: FakeBackend) -> None:
+    """Warnings are errors in these suites."""
+
+    class Warns(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            warnings.warn(f"{OTHER_STREAM} of the node that produced the gradient", stacklevel=1)
+            return gradient * 2
+
+    made = GraphCapture(backend).callables(lambda x: Warns.apply(x), (torch.ones(3, requires_grad=True),))
+    made.assert_matches_eager(steps=2)
 
 
 def test_differentiating_twice_is_explained(backend: FakeBackend) -> None:
