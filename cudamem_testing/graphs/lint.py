@@ -26,7 +26,7 @@ from cudamem_testing.graphs.places import Places, module_names
 from cudamem_testing.graphs.report import LintReport, Place
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import Sides, storage_reference
-from cudamem_testing.graphs.standins import Streams, waiting_calls
+from cudamem_testing.graphs.standins import Streams, noted_calls
 from cudamem_testing.graphs.stores import line_that_changes, line_that_uses
 from cudamem_testing.graphs.watch import Watch
 from cudamem_testing.guards import replaced
@@ -106,7 +106,7 @@ def _streams(sides: Sides, watch: Watch, places: Places) -> Iterator[None]:
         return places.of_frame(sys._getframe(1), _run.__code__)
 
     if sides.real:
-        with replaced(waiting_calls(watch.report, here)):
+        with replaced(noted_calls(watch.report, here)):
             yield
         return
     streams = Streams(watch.report, here)

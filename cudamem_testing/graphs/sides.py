@@ -30,7 +30,7 @@ class Side(Enum):
 
 
 class Sides:
-    """Sides of storages. With ``real`` tensors of a card their device decides, and nothing is remembered.
+    """Sides of storages. With ``real`` tensors of a card their device decides, and only who was met is remembered.
 
     ``devices`` are the ``id`` of ``torch.device`` objects that were noted before the run: where such a one says
     ``cpu``, it was read from a tensor that stands on the device.
@@ -52,9 +52,13 @@ class Sides:
 
     def put(self, tensor: torch.Tensor, side: Side) -> None:
         """Say where a tensor's storage stands."""
-        reference = None if self.real else storage_reference(tensor)
+        reference = storage_reference(tensor)
         if reference is not None:
             self._sides[reference] = side
+
+    def met(self, tensor: torch.Tensor) -> bool:
+        """Whether somebody has said where a tensor's storage stands."""
+        return storage_reference(tensor) in self._sides
 
     def on_device(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor stands on the device; one that nothing is known of does."""

@@ -17,6 +17,7 @@ from cudamem_testing.graphs.rules import Rule
 
 Report = Callable[..., None]
 Change = tuple[object, str, object]
+_SEEDS = ("manual_seed", "manual_seed_all", "set_rng_state", "get_rng_state")
 
 
 class Streams:
@@ -97,8 +98,7 @@ class Streams:
 
             return seed
 
-        names = ("manual_seed", "manual_seed_all", "set_rng_state", "get_rng_state")
-        changes: list[Change] = [(torch.cuda, name, refuse(f"torch.cuda.{name}()")) for name in names]
+        changes: list[Change] = [(torch.cuda, name, refuse(f"torch.cuda.{name}()")) for name in _SEEDS]
         return [(torch, "manual_seed", refuse("torch.manual_seed()")), *changes]
 
     def _classes(self) -> tuple[type, type]:
@@ -160,17 +160,26 @@ class Streams:
         return Stream, Event
 
 
-def waiting_calls(report: Report, here: Callable[[], Place]) -> list[Change]:
-    """On a card: the calls that wait are noted, and executed all the same."""
+def noted_calls(report: Report, here: Callable[[], Place]) -> list[Change]:
+    """On a card: the calls that wait or seed are noted, and executed all the same."""
+    inside: list[str] = []
 
-    def noted(original: Callable[..., Any], operation: str) -> Callable[..., Any]:
+    def noted(original: Callable[..., Any], rule: Rule, operation: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            report(Rule.SYNCHRONIZE, operation, here())
-            return original(*args, **kwargs)
+            if not inside:  # torch.manual_seed() calls torch.cuda.manual_seed_all()
+                report(rule, operation, here())
+            inside.append(operation)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                inside.pop()
 
         return call
 
-    calls: list[tuple[object, str, str]] = [(torch.cuda, "synchronize", "torch.cuda.synchronize()")]
-    calls += [(torch.cuda.Stream, name, f"Stream.{name}()") for name in ("synchronize", "query")]
-    calls += [(torch.cuda.Event, name, f"Event.{name}()") for name in ("synchronize", "query", "elapsed_time")]
-    return [(owner, name, noted(getattr(owner, name), operation)) for owner, name, operation in calls]
+    wait, seed = Rule.SYNCHRONIZE, Rule.GENERATOR
+    calls: list[tuple[object, str, Rule, str]] = [(torch.cuda, "synchronize", wait, "torch.cuda.synchronize()")]
+    calls += [(torch.cuda.Stream, name, wait, f"Stream.{name}()") for name in ("synchronize", "query")]
+    calls += [(torch.cuda.Event, name, wait, f"Event.{name}()") for name in ("synchronize", "query", "elapsed_time")]
+    calls += [(torch, "manual_seed", seed, "torch.manual_seed()")]
+    calls += [(torch.cuda, name, seed, f"torch.cuda.{name}()") for name in _SEEDS]
+    return [(owner, name, noted(getattr(owner, name), rule, operation)) for owner, name, rule, operation in calls]

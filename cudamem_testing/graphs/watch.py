@@ -21,10 +21,15 @@ from cudamem_testing.graphs.report import LintFinding, Place
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import HOST, STAND_IN, Side, Sides
 from cudamem_testing.torch_api.modes import current_node, tensors
+from cudamem_testing.torch_api.trees import leaves
 
 Function = Callable[..., Any]
 _DEVICE = "torch.Tensor.device.__get__"
 _NEW_TENSOR = "torch.Tensor.new_tensor"
+_INDEXING = {
+    "torch.Tensor.__getitem__": "x[indices of the host]",
+    "torch.Tensor.__setitem__": "x[indices of the host] = ...",
+}
 _MOVES = ("torch.Tensor.to", "torch.Tensor.cuda", "torch.Tensor.cpu")
 
 
@@ -89,7 +94,7 @@ class Watch:
         result = func(*args, **kwargs)
         side = self._output_side(kwargs, sides)
         for tensor in tensors((result,)):
-            if self._sides.of(tensor) is None:
+            if not self._sides.met(tensor):
                 self._sides.put(tensor, side)
         return result
 
@@ -139,6 +144,8 @@ class Watch:
         try:
             if name in HOST_READS and any(map(self._sides.on_device, tensors(args[:2]))):
                 self._tell(Rule.HOST_READ, shown(name))
+            elif self._sides.real and name in _INDEXING and self._sides.on_device(args[0]) and _of_host(args[1]):
+                self._tell(Rule.HOST_COPY, _INDEXING[name])
             elif name.endswith(".one_hot") and _number_of_classes(args, kwargs) >= 0:
                 self._told = True  # a card does not look at the values then
             generator = kwargs.get("generator")
@@ -197,13 +204,13 @@ class Watch:
 
     def _input(self, tensor: torch.Tensor, operator: str) -> Side:
         side = self._sides.of(tensor)
-        if side is not None:
+        if side is not None and self._sides.met(tensor):
             return side
         if operator == "aten::lift_fresh":  # torch.tensor and its kin: the function says where it goes
-            side = Side.DEVICE if self._inherits else Side.HOST
+            side = side or (Side.DEVICE if self._inherits else Side.HOST)
         else:
-            side = Side.DEVICE
-            if not self._known(tensor):
+            side = side or Side.DEVICE
+            if side is Side.DEVICE and not self._known(tensor):
                 self.report(Rule.OUTSIDE, "a tensor that no variable of the function leads to")
         self._sides.put(tensor, side)
         return side
@@ -252,14 +259,25 @@ class Watch:
             words = {"torch.Tensor.__getitem__": "x[mask]", "torch.Tensor.__setitem__": "x[mask] = tensor"}
             self._tell(Rule.DATA_SHAPE, words.get(self._call, told))
         elif any(self._sides.of(index) is Side.HOST for index in indices):
-            words = {"torch.Tensor.__getitem__": "x[indices of the host]"}
-            self._tell(Rule.HOST_COPY, words.get(self._call, "x[indices of the host] = ..."))
+            self._tell(Rule.HOST_COPY, _INDEXING.get(self._call, _INDEXING["torch.Tensor.__setitem__"]))
 
     def _tell(self, rule: Rule, operation: str) -> None:
         """Report once for each call of the Python interface."""
         if not self._told:
             self.report(rule, operation)
         self._told = bool(self._call)
+
+
+def _of_host(index: object) -> bool:
+    """Whether an index has integers in a list or an array. torch moves them to a card where no mode can see it."""
+    for part in index if isinstance(index, tuple) else (index,):
+        if isinstance(part, (list, range)):
+            inner = next(iter(leaves([*part])), None)
+            if isinstance(inner, int) and not isinstance(inner, bool):
+                return True
+        if getattr(getattr(part, "dtype", None), "kind", "") in ("i", "u") and part.ndim:
+            return True
+    return False
 
 
 def _non_blocking(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

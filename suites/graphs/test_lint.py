@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from cudamem_testing.graphs.lint import check, lint
 from cudamem_testing.graphs.report import LintError, LintReport, Place
 from cudamem_testing.graphs.rules import MEANINGS, Rule
-from cudamem_testing.graphs.sides import Side, Sides
 from cudamem_testing.show.expected import TextMismatchError
 from fixtures import models
 from fixtures.zoo.graphs_lint import CASES, LintCase
@@ -379,37 +378,3 @@ def test_any_mixture_counts_each_line(steps: list[str]) -> None:
 def test_a_report_without_places() -> None:
     assert LintReport("f").text == "no findings"
     assert str(Place("a.py:1 in f", "a.py in f").source) == ""
-
-
-class Card(Sides):
-    """As on a card, where sixty-four bits stand for the host and everything else for the card."""
-
-    def __init__(self, **_: Any) -> None:
-        super().__init__(real=True)
-
-    def of(self, tensor: torch.Tensor) -> Side:
-        return Side.HOST if tensor.dtype in (torch.float64, torch.int64) else Side.DEVICE
-
-
-def test_on_a_card_tensors_say_themselves_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cudamem_testing.graphs.lint.Sides", Card)
-    waited: list[str] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append("waited"))
-
-    def run(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        y = x.to(torch.float64)
-        z = y.to(torch.float32) + torch.ones(1)
-        torch.cuda.synchronize()
-        if table.sum().item() > 0:
-            z = z + x.new_tensor([2.0])
-        return z * table
-
-    report = check(run, torch.ones(3), torch.ones(3).double())
-    assert [f"{finding.rule.value}: {finding.operation}" for finding in report.findings] == [
-        "host read: Tensor.to() to the host",
-        "host-device copy: Tensor.to() to the device",
-        "synchronize: torch.cuda.synchronize()",
-        "host-device copy: Tensor.new_tensor() of host data, to the device",
-        "wrong device: Tensor.mul()",
-    ]
-    assert waited == ["waited"]
