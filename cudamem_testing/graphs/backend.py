@@ -93,6 +93,9 @@ class Backend(Protocol):
     def node_count(self) -> int | None:
         """Nodes captured so far on the current stream; ``None`` where that cannot be asked."""
 
+    def size(self, graph: Graph) -> int | None:
+        """Nodes of a captured graph; ``None`` where that cannot be asked without reading them all."""
+
     def nodes(self, graph: Graph) -> NodeList:
         """The nodes of a captured graph in the order in which they were captured.
 

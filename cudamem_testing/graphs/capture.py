@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -19,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from cudamem_testing.graphs.backend import Backend, Graph
 from cudamem_testing.graphs.captured import Captured
-from cudamem_testing.graphs.failure import CaptureError, explain
+from cudamem_testing.graphs.failure import EMPTY, CaptureError, explain
 from cudamem_testing.graphs.inputs import StaticInputs
 from cudamem_testing.graphs.lint import lint as run_lint
 from cudamem_testing.graphs.liveness import Reads
@@ -67,6 +68,7 @@ class _Plan:
 
     backend: Backend
     function: Callable[..., Any]
+    code: types.CodeType | None
     inputs: StaticInputs
     pool: Any
     stream: Any
@@ -132,11 +134,11 @@ def capture(
     _refuse(warmup, capture_error_mode)
     kwargs = {**(kwargs or {})}
     places = Places(Locator(root))
-    roots, _ = roots_of(function, args, kwargs, places.is_project)
+    roots, codes = roots_of(function, args, kwargs, places.is_project)
     places.names = module_names(("" if value is function else name, value) for name, value in roots)
     inputs = StaticInputs(args, kwargs, backend.device)
     report = run_lint(function, *inputs.fresh(args, kwargs), root=root) if lint else None
-    plan = _Plan(backend, function, inputs, pool, stream, capture_error_mode)
+    plan = _Plan(backend, function, next(iter(codes), None), inputs, pool, stream, capture_error_mode)
     reads = Reads(lambda: places.of_frame(sys._getframe(1), _END).line, lambda: places.stack(sys._getframe(1)))
     seen = _Notes(reads)
     left = _warm_up(plan, warmup, Picture(roots).storages if checks else (), seen if checks else None)
@@ -154,6 +156,8 @@ def capture(
     before = pools_of(backend.recording())
     graph = backend.new_graph()
     watching = _Notes(reads, backend.node_count) if operators or (checks and not warmup) else None
+    if watching is not None:
+        backend.node_count()  # what it needs is loaded outside of the capture
     try:
         outputs = plan.record(graph, watching)
     except BaseException as error:
@@ -161,6 +165,7 @@ def capture(
     after = pools_of(backend.recording())
     if checks:
         reads.created(backend.stacks([read.address for read in reads.reads()]))
+        notes += [EMPTY] if backend.size(graph) == 0 else []
     growth = after.of(backend.pool(graph)).reserved - before.of(backend.pool(graph)).reserved
     return Captured(
         backend,
@@ -225,7 +230,7 @@ def _fail(
     if not isinstance(error, Exception):
         plan.backend.recover(graph)
         raise error
-    failure = explain(type_word(plan.function), error, places)
+    failure = explain(type_word(plan.function), error, places, _Plan.call.__code__, plan.code)
     _let_go(error)
     collect_garbage()
     plan.backend.recover(graph)

@@ -168,6 +168,10 @@ class CudaBackend:
         """From the driver, while the current stream captures."""
         return api.captured_nodes()
 
+    def size(self, graph: Graph) -> int | None:
+        """From the driver."""
+        return api.count_nodes(graph)
+
     def nodes(self, graph: Graph) -> NodeList:
         """Through NVIDIA's bindings, else from a dump.
 

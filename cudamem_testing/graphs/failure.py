@@ -5,8 +5,10 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import CodeType
 
 from cudamem_testing.graphs.operators import BACKWARD_NODES, OPERATORS
 from cudamem_testing.graphs.places import Places
@@ -33,6 +35,14 @@ OTHER_LIBRARY = (
     "library: make it before the capture (warm up longer), or capture with capture_error_mode='thread_local' if "
     "another thread makes it"
 )
+EMPTY = (
+    "the graph is empty, nothing that the function did was recorded: it launches nothing (views, shapes, work of the "
+    "host) and needs no graph, or its work went to another device, or to a stream that does not begin from the "
+    "capturing one: make its tensors on the device of the capture, and let side streams wait for "
+    "torch.cuda.current_stream()"
+)
+#: How torch warns of it.
+_EMPTY_SAID = "CUDA Graph is empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class Failure:
     @property
     def refused(self) -> bool:
         """Whether the driver or torch refused something because a stream was capturing."""
-        return "captur" in self.error.lower()
+        return "captur" in self.error.lower() and _EMPTY_SAID not in self.error
 
     def named(self, operator: str) -> Failure:
         """The same with the operator that was at work, which may say what rule it broke."""
@@ -68,7 +78,7 @@ class Failure:
         lines.append(f"   {self.operator or 'no operator'} was at work{where}")
         lines.append(f"   {self.error}")
         if self.rule is None:
-            lines.append(f"   {OTHER_LIBRARY}")
+            lines.append(f"   {EMPTY if _EMPTY_SAID in self.error else OTHER_LIBRARY}")
         else:
             meaning = MEANINGS[self.rule]
             lines += [f"   {self.rule.value}: {meaning.happens}", f"   do: {meaning.advice}"]
@@ -101,11 +111,14 @@ def first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def explain(function: str, error: BaseException, places: Places) -> Failure:
-    """Say where a capture failed and what was said there."""
+def explain(
+    function: str, error: BaseException, places: Places, call: CodeType, code: CodeType | None = None
+) -> Failure:
+    """Say where a capture failed and what was said there: in the ``call``, or at the function's own ``code``."""
     cause = first_cause(error)
     said = f"{type(cause).__name__}: {_first_line(str(cause))}"
-    place = places.of_traceback(cause.__traceback__)
+    called = any(frame.f_code is call for frame, _ in traceback.walk_tb(cause.__traceback__))
+    place = places.of_traceback(cause.__traceback__) if called or code is None else places.of_code(code)
     return Failure(function, said, place, rule=_rule(said, ""))
 
 

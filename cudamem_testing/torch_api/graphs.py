@@ -117,6 +117,18 @@ def captured_nodes() -> int | None:
     return None if int(error) else int(answer[-1])
 
 
+def count_nodes(graph: Any) -> int | None:
+    """Nodes of a captured graph; ``None`` without the bindings or a kept graph."""
+    bindings = cuda_bindings()
+    if bindings is None or not hasattr(graph, "raw_cuda_graph"):
+        return None
+    try:
+        error, *answer = bindings[0].cudaGraphGetNodes(graph.raw_cuda_graph(), numNodes=0)
+    except RuntimeError:
+        return None
+    return None if int(error) else int(answer[-1])
+
+
 def raw_nodes(graph: Any) -> tuple[list[tuple[str, str]], list[tuple[int, int]]] | None:
     """Kinds and kernel names of a graph's nodes, and its edges; ``None`` without the bindings or a kept graph."""
     bindings = cuda_bindings()
@@ -145,9 +157,12 @@ def raw_nodes(graph: Any) -> tuple[list[tuple[str, str]], list[tuple[int, int]]]
 
 def _kernel_name(driver: Any, node: Any) -> str:
     error, parameters = driver.cuGraphKernelNodeGetParams(driver.CUgraphNode(init_value=int(node)))
-    if int(error) or not int(parameters.func):
+    if int(error):
         return ""
-    error, name = driver.cuFuncGetName(driver.CUfunction(init_value=int(parameters.func)))
+    if int(parameters.func):
+        error, name = driver.cuFuncGetName(driver.CUfunction(init_value=int(parameters.func)))
+    else:  # of a library that belongs to no context
+        error, name = driver.cuKernelGetName(driver.CUkernel(init_value=int(parameters.kern)))
     if int(error):
         return ""
     return demangled(name.decode() if isinstance(name, bytes) else str(name))

@@ -8,6 +8,7 @@ Faults are planted through the attributes.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -105,6 +106,7 @@ class FakeBackend:
         self.frozen_generator = False
         self.skipped: set[str] = set()
         self.leaves_orphans = False
+        self.warns_of_empty_graphs = False
         self.stack_of: dict[int, Stack] = {}
         self.events: list[str] = []
         self.made = 0
@@ -138,6 +140,8 @@ class FakeBackend:
                 if self.leaves_orphans:
                     self.orphans.append(Segment(2**40, 2**21, pool=graph.pool))
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+        if not self.size(graph) and self.warns_of_empty_graphs:
+            warnings.warn("The CUDA Graph is empty. It was attempted to be captured on wrong device.", stacklevel=2)
         self.graphs.append(graph)
 
     def recover(self, graph: FakeGraph) -> None:
@@ -215,6 +219,9 @@ class FakeBackend:
 
     def node_count(self) -> int | None:
         return self.nodes_so_far if self.tells_nodes else None
+
+    def size(self, graph: FakeGraph) -> int | None:
+        return sum(self.launches(func.name().partition(".")[0]) for func, *_ in graph.calls)
 
     def nodes(self, graph: FakeGraph) -> NodeList:
         if not graph.calls:

@@ -65,15 +65,18 @@ def test_a_graph_keeps_its_nodes_where_torch_can(monkeypatch: pytest.MonkeyPatch
 
 
 class Driver:
-    """Three nodes: memset -> kernel -> copy, and a kernel without a name."""
+    """Three nodes: memset -> kernel -> copy, a kernel without a name, and one of a library that has no context."""
 
-    CUgraphNode = CUfunction = staticmethod(lambda init_value: init_value)
+    CUgraphNode = CUfunction = CUkernel = staticmethod(lambda init_value: init_value)
 
     def cuGraphKernelNodeGetParams(self, node: int) -> tuple[int, Any]:  # noqa: N802
-        return 0, SimpleNamespace(func=0 if node == 14 else node * 10)
+        return 0, SimpleNamespace(func=node * 10 if node < 14 else 0, kern=node * 10 if node > 14 else 0)
 
     def cuFuncGetName(self, function: int) -> tuple[int, bytes]:  # noqa: N802
         return 0, b"_ZN2at6native3addIfEEvi"
+
+    def cuKernelGetName(self, kernel: int) -> tuple[int, bytes | None]:  # noqa: N802
+        return (0, b"reduce") if kernel else (1, None)
 
 
 class Runtime:
@@ -82,7 +85,7 @@ class Runtime:
     def __init__(self, *, extra: bool) -> None:
         words = ("cudaGraphNodeTypeKernel", "cudaGraphNodeTypeMemcpy", "cudaGraphNodeTypeMemset")
         self.cudaGraphNodeType = SimpleNamespace(**{word: place for place, word in enumerate(words)})
-        self.kinds = {11: 2, 12: 0, 13: 1, 14: 0}
+        self.kinds = {11: 2, 12: 0, 13: 1, 14: 0, 15: 0}
         self.extra = ("data",) if extra else ()
 
     def cudaGraphGetNodes(self, graph: int, numNodes: int = 0) -> tuple[Any, ...]:  # noqa: N802, N803
@@ -107,8 +110,11 @@ def test_nodes_through_the_bindings(monkeypatch: pytest.MonkeyPatch, extra: bool
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=3))
     found = graphs.raw_nodes(SimpleNamespace(raw_cuda_graph=lambda: 77))
     add = "void at::native::add<float>(int)"
-    assert found == ([("memset", ""), ("kernel", add), ("copy", ""), ("kernel", "")], [(0, 1), (1, 2)])
-    assert graphs.captured_nodes() == 4
+    assert found is not None
+    assert found[0] == [("memset", ""), ("kernel", add), ("copy", ""), ("kernel", ""), ("kernel", "reduce")]
+    assert found[1] == [(0, 1), (1, 2)]
+    assert graphs.captured_nodes() == graphs.count_nodes(SimpleNamespace(raw_cuda_graph=lambda: 77)) == 5
+    assert graphs.count_nodes(SimpleNamespace()) is None
     assert graphs.raw_nodes(SimpleNamespace()) is None  # a torch that keeps no graph
 
 
@@ -117,6 +123,7 @@ def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     assert graphs.raw_nodes(SimpleNamespace(raw_cuda_graph=lambda: 77)) is None
     assert graphs.captured_nodes() is None
+    assert graphs.count_nodes(SimpleNamespace(raw_cuda_graph=lambda: 77)) is None
 
 
 def test_the_stream_comes_back_also_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

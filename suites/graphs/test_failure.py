@@ -1,0 +1,65 @@
+"""Captures that fail outside of every rule, and captures of nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from cudamem_testing.graphs import CaptureError, GraphCapture
+from cudamem_testing.graphs.failure import EMPTY
+from suites.graphs.fake import FakeBackend
+
+ROOT = str(Path(__file__).parents[2])
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
+    monkeypatch.setattr("cudamem_testing.graphs.capture.collect_garbage", lambda: None)
+    return FakeBackend()
+
+
+@pytest.fixture
+def graphs(backend: FakeBackend) -> Iterator[GraphCapture]:
+    made = GraphCapture(backend, root=ROOT)
+    yield made
+    made.close()
+
+
+def test_a_failure_that_is_nobodys_rule(graphs: GraphCapture) -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        if x.grad_fn is None and len(calls) == 1:
+            raise OSError("the library is\n busy")
+        calls.append(1)
+        return x * 2
+
+    calls: list[int] = []
+    with pytest.raises(CaptureError) as failure:
+        graphs(broken, torch.ones(3), warmup=1, lint=False)
+    lines = str(failure.value).splitlines()
+    assert lines[1:3] == ["   no operator was at work", "   OSError: the library is"]
+    assert lines[3].startswith("   a call that the driver does not allow while a stream captures")
+
+
+def half(x: torch.Tensor) -> torch.Tensor:
+    return x[:2]
+
+
+def test_an_empty_graph_is_explained(graphs: GraphCapture, backend: FakeBackend) -> None:
+    """Whether torch's warning of it is an error, as here, or not."""
+    assert graphs(half, torch.ones(4)).notes == (EMPTY,)
+    assert graphs(lambda x: x * 2, torch.ones(4)).notes == ()
+    backend.warns_of_empty_graphs = True
+    with pytest.raises(CaptureError) as failure:
+        graphs(half, torch.ones(4))
+    line = half.__code__.co_firstlineno
+    assert str(failure.value) == (
+        f"the capture of function half failed at suites/graphs/test_failure.py:{line} in half: "
+        "def half(x: torch.Tensor) -> torch.Tensor:\n"
+        "   no operator was at work\n"
+        "   UserWarning: The CUDA Graph is empty. It was attempted to be captured on wrong device.\n"
+        f"   {EMPTY}"
+    )
+    graphs(lambda x: x * 2, torch.ones(4)).assert_matches_eager()
