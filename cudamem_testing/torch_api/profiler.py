@@ -90,11 +90,37 @@ def profiler_is_running() -> bool:
 def older_profiler_is_running() -> bool:
     """Whether ``torch.autograd.profiler_legacy`` records on this thread.
 
-    It may be a recorder's, which gives way when another profiler starts. Nobody else's does: starting fails then.
+    It may be a recorder's, which gives way when another profiler starts (:func:`older_profiler_stays`).
     """
     import torch
 
     return bool(torch._C._autograd._profiler_enabled()) and not _newer_is_enabled()
+
+
+def older_profiler_stays() -> bool:
+    """Whether torch's older profiler records on this thread and would not give way to another one.
+
+    Found out by starting it a second time, which a recorder notices, and which fails without harm where it is anybody
+    else's. The newer one would be prepared by then and not started, and torch 2.11 could start none ever after.
+    """
+    if not older_profiler_is_running():
+        return False
+    from torch.autograd import profiler_legacy
+
+    try:
+        profiler_legacy._enable_profiler_legacy(memory_profiler_config())
+    except RuntimeError:
+        return True
+    profiler_legacy._disable_profiler_legacy()
+    return False
+
+
+def prepared_by_another(error: BaseException) -> bool:
+    """Whether a profiler could not start because another one was prepared and not started (torch 2.12 and before).
+
+    One with a schedule is, as long as it warms up; and so is one whose start failed half way, until the process ends.
+    """
+    return isinstance(error, RuntimeError) and "disable Kineto profiler when it's not running" in str(error)
 
 
 def disable_profiler() -> None:

@@ -32,7 +32,8 @@ from cudamem_testing.torch_api import (
     event_tree,
     finished_results,
     new_profiler,
-    older_profiler_is_running,
+    older_profiler_stays,
+    prepared_by_another,
     profiler_is_running,
 )
 from cudamem_testing.trace.categories import Categories, categories
@@ -55,6 +56,10 @@ _ENDED = (
 _OPEN = (
     "a torch profiler is recording already, and a second one would end it: stop it before the memory profile starts, "
     "or analyse its own recording with from_profile(prof)"
+)
+_PREPARED = (
+    "another torch profiler is prepared and not started, and torch can start no other until it is: start the memory "
+    "profile before or after the warm-up of a profiler's schedule; where a profiler failed to start, in a new process"
 )
 
 
@@ -119,8 +124,8 @@ class MemoryProfile(Expectations):
         except BaseException as error:
             disable_profiler()
             self._restore_python_profiler()
-            if older_profiler_is_running():
-                raise RuntimeError(_OPEN) from error
+            if prepared_by_another(error):
+                raise RuntimeError(_PREPARED) from error
             raise
         self._profiler = profiler
         self._measurement = self._measuring.__enter__()
@@ -255,7 +260,7 @@ class MemoryProfile(Expectations):
     def _check_fresh(self) -> None:
         if self._profiler is not None or self._trace is not None:
             raise RuntimeError("a MemoryProfile records once: make a new one")
-        if profiler_is_running():
+        if profiler_is_running() or older_profiler_stays():
             raise RuntimeError(_OPEN)
 
     def _note(self, name: str, value: object, *, given: bool) -> None:

@@ -58,8 +58,11 @@ def test_the_older_profiler_is_told_apart_and_left_alone() -> None:
         assert not torch_api.profiler_is_running()
         torch_api.disable_profiler()
         assert torch_api.older_profiler_is_running()
+        assert torch_api.older_profiler_stays()
+        assert torch_api.older_profiler_is_running()
     finally:
         older._disable_profiler_legacy()
+    assert not torch_api.older_profiler_stays()
 
 
 def test_the_profiler_lets_go_of_what_it_recorded() -> None:

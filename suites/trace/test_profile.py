@@ -131,6 +131,7 @@ def test_torchs_older_profiler_is_an_error_too_unless_it_gives_way():
         assert older_profiler_is_running()
     finally:
         profiler_legacy._disable_profiler_legacy()
+    MemoryProfile(collect=False)(torch.sin, torch.ones(3))  # torch's profiler was not left half started
     recorder = ProfilerRecorder()
     try:
         recorder.wake(limited=True)
@@ -179,6 +180,16 @@ def test_a_profiler_that_cannot_start_leaves_nothing_running(monkeypatch):
         MemoryProfile()(torch.sin, torch.ones(3))
     assert not torch._C._autograd._profiler_enabled()
     assert not profiler_is_running()
+
+
+def test_a_profiler_in_its_warm_up_is_told(monkeypatch):
+    class Prepared:
+        def __enter__(self):  # as torch 2.12 and before say it; later ones drop what the other prepared
+            raise RuntimeError("Can't disable Kineto profiler when it's not running")
+
+    monkeypatch.setattr("cudamem_testing.trace.profile.new_profiler", Prepared)
+    with pytest.raises(RuntimeError, match="another torch profiler is prepared and not started"):
+        MemoryProfile()(torch.sin, torch.ones(3))
 
 
 def test_a_profile_records_once():
