@@ -139,7 +139,7 @@ class Board:
     def __init__(self, flow: DataFlow) -> None:
         self.trace = flow.trace
         self.nodes = flow.nodes
-        self.contents = find_contents(flow.nodes, flow.trace.storages)
+        self.contents = find_contents(flow.nodes, flow.trace)
         self.bits = [_NONE] * len(self.contents.tensors)
         self.whole: dict[int, int] = {}
         self.owners = find_owners(flow.trace)

@@ -6,8 +6,9 @@ comes before it. So the versions are numbered once, densely, and a node becomes 
 only allocate or free (``[memory]``) compute nothing and are left out; their versions are numbered all the same.
 
 A tensor here is what the profiler takes for one: all storages that the same tensor object had, one after the other
-(``x.data = y``). The profiler goes wrong where it missed a free and the address was used again: both storages got one
-number. The reader found those, and they are tensors of their own. PYTEST_DONT_REWRITE
+(``x.data = y``). The profiler goes wrong where it missed a free and the address was used again, and with tensors that
+begin without memory, which it all takes for one. The reader found those, and they are tensors of their own.
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cudamem_testing.trace.flow import MEMORY, Node
-from cudamem_testing.trace.records import Storage
+from cudamem_testing.trace.records import Storage, Trace
 
 MOST_VERSIONS = 1 << 32
 
@@ -51,7 +52,7 @@ class Contents:
         return self.numbers.get(storage.index * MOST_VERSIONS + version, -1)
 
 
-def find_contents(nodes: Iterable[Node], storages: Sequence[Storage]) -> Contents:
+def find_contents(nodes: Iterable[Node], trace: Trace) -> Contents:
     """Number the contents of a data flow in the order in which the nodes meet them."""
     numbers: dict[int, int] = {}
     owners: list[int] = []
@@ -90,17 +91,18 @@ def find_contents(nodes: Iterable[Node], storages: Sequence[Storage]) -> Content
             writes.append(number)
         if node.name is not MEMORY:
             work.append(Work(tuple(reads), tuple(writes), node.scope.backward))
-    tensor_of = _tensors(storages)
+    tensor_of = _tensors(trace)
     return Contents(
         numbers, [tensor_of[owner] for owner in owners], before, tuple(work), tuple(intermediates), tensor_of
     )
 
 
-def _tensors(storages: Sequence[Storage]) -> list[int]:
+def _tensors(trace: Trace) -> list[int]:
     """The tensor of each storage: the profiler's number, or a negative one for what the reader told apart."""
     seen: set[int] = set()
     tensors = []
-    for storage in storages:
-        tensors.append(-1 - storage.index if storage.allocation in seen else storage.number)
+    for storage in trace.storages:
+        apart = storage.allocation in seen or storage.number in trace.shared_numbers
+        tensors.append(-1 - storage.index if apart else storage.number)
         seen.add(storage.allocation)
     return tensors

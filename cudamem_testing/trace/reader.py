@@ -152,6 +152,7 @@ class _Reader:
             tuple(self._thread_numbers),
             missing,
             tuple(notes),
+            frozenset(self._storages.shared_numbers),
         )
 
     def _regions(self) -> tuple[Region, ...]:
@@ -294,6 +295,9 @@ class _Storages:
     The profiler misses frees: those of other threads, and on the CPU those of what was allocated before the recording.
     The next tensor at the address then gets the same number. Memory that is given out at a later time than the number
     was first seen is therefore another storage, from there on.
+
+    All tensors without memory have one address to the profiler, so whatever begins empty and grows (``torch.arange``,
+    on a card an embedding) gets one tensor number with all others that did (``shared_numbers``).
     """
 
     def __init__(self) -> None:
@@ -301,6 +305,7 @@ class _Storages:
         self.notes: list[str] = []
         self.settled: dict[int | None, Storage] = {}
         """By allocation number, those whose size is final."""
+        self.shared_numbers: set[int] = set()
         self.look_again = False
         self.unseen_frees = 0
         self._by_allocation: dict[int, Storage] = {}
@@ -313,7 +318,10 @@ class _Storages:
         storage = self._by_allocation.get(allocation)
         if storage is None:
             pointer = tensor.storage_data_ptr
-            if allocation is None or not pointer or tensor.id is None:
+            if allocation is None or tensor.id is None:
+                return None
+            if not pointer:
+                self.shared_numbers.add(tensor.id)
                 return None
             storage = self._add(tensor.id, allocation, pointer, str(tensor.device), start)
         if storage.measured:

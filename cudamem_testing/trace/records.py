@@ -250,6 +250,8 @@ class Trace:
     missing: tuple[str, ...] = ()
     """Flags that this trace was recorded without, as ``profile_memory=True``."""
     notes: tuple[str, ...] = field(default=())
+    shared_numbers: frozenset[int] = frozenset()
+    """Tensor numbers of the profiler that stand for many tensors: those that began without memory."""
 
     def subtree(self, index: int) -> tuple[Event, ...]:
         """An event and everything inside it, depth first."""

@@ -121,11 +121,11 @@ def test_a_recorder_without_events_leaves_a_difference_that_is_itemised():
     recorders = Recorders("cpu")
     tracker = Tracker(recorders.open())
     try:
-        older = [torch.ones(1000)]
+        older = [torch.ones(1000) for _ in range(40)]  # what comes later does not fit between two of them
         with MemoryProfile(tracker=tracker) as profile:
-            older.clear()
-            kept = torch.ones(500).cos()
-        del kept
+            del older[20]
+            kept = torch.ones(1500).cos()
+        del kept, older
         peak = profile.peak("cpu")
         assert peak.total - peak.measured == 4000
         assert [tuple(one) for one in peak.differences] == [
