@@ -111,6 +111,9 @@ class Captured:
     ) -> Comparison:
         """Fail if replays compute something else than the function.
 
+        A graph whose memory is gone is not replayed: what it would read there may be anything, also an index that ends
+        the CUDA context. That fails as in :meth:`assert_inputs_alive`.
+
         Args:
             inputs: sets of positional inputs, each a tuple (or the one input); by default those of the capture.
             rtol: relative tolerance, by default that of ``torch.testing.assert_close`` for each type.
@@ -121,7 +124,7 @@ class Captured:
             GraphError: an ``AssertionError`` with what differs.
         """
         __tracebackhide__ = True
-        self._checked()
+        self.assert_inputs_alive()
         sets = [self.inputs.fresh(*self.inputs.arguments)[0]] if inputs is None else [_tuple(one) for one in inputs]
         found = compare(self, sets, rtol, atol, replays)
         if found.differences:
