@@ -197,7 +197,7 @@ LATE = {
 
         def test_own_profiler():
             from torch.profiler import ProfilerActivity, profile
-            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
                 takes(3)
             used = [(one.key, one.cpu_memory_usage) for one in profiler.key_averages() if one.cpu_memory_usage]
             assert used == [("aten::empty", 3 * 1024), ("[memory]", -3 * 1024)]
