@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.stacks import Locator, Stack
+from cudamem_testing.recorders.history import snapshot
 
 
 def recorded_allocations() -> Callable[[str, int], Stack | None]:
@@ -32,7 +33,7 @@ def recorded_allocations() -> Callable[[str, int], Stack | None]:
 def _blocks() -> dict[tuple[str, int], Stack]:
     locator = Locator(os.getcwd())
     found: dict[tuple[str, int], Stack] = {}
-    for segment in torch_api.snapshot().get("segments", ()):
+    for segment in snapshot().get("segments", ()):
         address = segment["address"]
         for block in segment["blocks"]:
             frames = block.get("frames") or ()

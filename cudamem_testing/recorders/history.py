@@ -11,12 +11,18 @@ import weakref
 from typing import Any
 
 from cudamem_testing import torch_api
-from cudamem_testing.guards import Function, Patches
+from cudamem_testing.guards import Function, Patches, replaced
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.capture import OFF, CudaCapture, Refusal
 
 MAX_ENTRIES = 100_000
 USERS = "the memory history is the test's own"
+
+
+def snapshot() -> torch_api.Stats:
+    """The allocator's segments, blocks and events on all cards; imports nothing for it."""
+    with replaced(torch_api.lazy_without_compiler()):
+        return torch_api.snapshot()
 
 
 class CudaHistory:
@@ -64,7 +70,7 @@ class CudaHistory:
         if not torch_api.cuda_initialized():
             return CudaCapture(device, {"segments": [], "device_traces": []}, missing="CUDA is not initialised")
         missing = USERS if self._users else None if self._ours else OFF
-        return CudaCapture(device, torch_api.snapshot(), MAX_ENTRIES if self._ours else None, missing)
+        return CudaCapture(device, snapshot(), MAX_ENTRIES if self._ours else None, missing)
 
     def close(self) -> None:
         """Leave the history as it was found."""

@@ -13,6 +13,7 @@ then unknown.
 | ``torch._C._accelerator_getDeviceStats`` and resets | 2.9 | nothing: tests cannot call them either |
 | ``torch._C._cuda_setMemoryFraction`` / ``_cuda_getMemoryFraction`` | 1.8 / 2.8 | hard limits end with no limit |
 | ``torch.cuda.memory._record_memory_history``, ``_snapshot`` | 2.1 | no stacks, no live at the peak |
+| ``torch._lazy_modules`` | 2.1 | the first snapshot of a process imports torch's compiler, which takes 2 s |
 | ``torch._C._cuda_isHistoryEnabled`` | 2.1 | a history of the user's is not noticed before the session |
 | ``torch._C._cuda_attach_out_of_memory_observer`` | 2.0 | out of memory is told after unwinding, without stacks |
 | ``torch._C._cuda_hostMemoryStats`` | 2.6 | pinned host memory is not measured |
@@ -61,6 +62,7 @@ from cudamem_testing.torch_api.history import (
     Stats,
     history_enabled,
     history_starter,
+    lazy_without_compiler,
     observe_out_of_memory,
     snapshot,
     stop_history,
@@ -103,6 +105,7 @@ __all__ = [
     "history_enabled",
     "history_starter",
     "imported",
+    "lazy_without_compiler",
     "memory_fraction",
     "memory_profiler_config",
     "new_profiler",

@@ -36,8 +36,23 @@ def stop_history() -> None:
     torch.cuda.memory._record_memory_history(enabled=None)
 
 
+def lazy_without_compiler() -> list[tuple[object, str, object]]:
+    """What is to be replaced, so that a snapshot doesn't import torch's compiler: owner, attribute and value.
+
+    To put frames into words, torch looks whether it has a compiler that knows their source
+    (``combined_traceback.cpp``), and its modules come when they are looked at: 800 of them in 2 s, in the middle of
+    a collection or an out-of-memory error. What was not imported has compiled nothing.
+    """
+    import torch
+
+    lazy = vars(torch).get("_lazy_modules")
+    if not isinstance(lazy, set) or "_inductor" in vars(torch):
+        return []
+    return [(torch, "_lazy_modules", lazy - {"_inductor"})]
+
+
 def snapshot() -> Stats:
-    """The allocator's segments, blocks and events on all cards."""
+    """The allocator's segments, blocks and events on all cards. May import torch's compiler."""
     import torch
 
     return dict(torch.cuda.memory._snapshot())
