@@ -23,6 +23,9 @@ from cudamem_testing.objects import Kind as PathKind
 
 NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, note="the search did not reach it")
 SHOWN = 3
+#: Who holds what ``capture_begin`` allocates: it lives as long as one graph that began a capture does.
+A_GRAPH = "a CUDA graph that began a capture and lives, for its random numbers"
+A_GRAPH_HINT = "reset the graph, or let it go"
 _WORDS = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
 _VIEW = re.compile(r".*?\[(?P<part>[\d, ]*)\] on .*, view of \[(?P<whole>[\d, ]*)\].*")
 _KEY = re.compile(r"\['[^']*\d[^']*'\]")
@@ -47,13 +50,14 @@ def leak_findings(
     """One finding for each holder among the retained blocks of one device, the largest first.
 
     Blocks belong together when one object holds them (a module all its parameters, a list all its items), or when C++
-    holds them: what hangs together there cannot be told apart.
+    holds them: what hangs together there cannot be told apart, but for the state of graphs.
     """
     groups: dict[tuple[Verdict, str], list[Held]] = {}
     for block in blocks:
         holder = NOT_SEARCHED if block.address is None else holders.get(block.address, NOT_SEARCHED)
         verdict = verdict_of(block, holder)
-        groups.setdefault((verdict, holder_of(holder)), []).append(Held(block, holder, verdict))
+        held = Held(block, holder, verdict)
+        groups.setdefault((verdict, A_GRAPH if held.by_graph else holder_of(holder)), []).append(held)
     found = [_finding(sorted(group, key=lambda held: -held.block.size), severity) for group in groups.values()]
     return sorted(found, key=lambda finding: -(finding.bytes or 0))
 
@@ -64,6 +68,29 @@ class Held(NamedTuple):
     block: Block
     holder: HolderResult
     verdict: Verdict
+
+    @property
+    def by_graph(self) -> bool:
+        """Whether it is the state of the random generator that captured graphs share: torch allocates it when the first
+        of them begins its capture, and frees it with the last.
+        """
+        innermost = self.block.stack.frames[0] if self.block.stack.frames else None
+        return (
+            self.verdict is Verdict.HELD_BY_CPP
+            and innermost is not None
+            and innermost.file == "torch/cuda/graphs.py"
+            and innermost.function.rpartition(".")[2] == "capture_begin"
+        )
+
+    @property
+    def chain(self) -> str | None:
+        """Who holds it, as text."""
+        return A_GRAPH if self.by_graph else None if self.holder.path is None else self.holder.path.text
+
+    @property
+    def hint(self) -> str:
+        """What to do."""
+        return A_GRAPH_HINT if self.by_graph else MEANINGS[self.verdict].hint
 
 
 def holder_of(holder: HolderResult) -> str:
@@ -143,10 +170,10 @@ def _finding(group: Sequence[Held], severity: Severity) -> Finding:
     if verdict is not Verdict.REACHABLE:
         details.append(f"   {verdict.value}: {meaning.text}")
     if meaning.leak:
-        details.append(f"   hint: {GRAPH_HINT if _keeps_graph(group) else meaning.hint}")
+        details.append(f"   hint: {GRAPH_HINT if _keeps_graph(group) else first.hint}")
         details.append(f"   see docs/verdicts.md#{anchor(verdict)}")
     details += [f"   note: {note}" for note in dict.fromkeys(held.holder.note for held in group) if note is not None]
-    held_by = holder_of(first.holder)
+    held_by = A_GRAPH if first.by_graph else holder_of(first.holder)
     return Finding(
         Kind.LEAK,
         verdict,
@@ -156,7 +183,7 @@ def _finding(group: Sequence[Held], severity: Severity) -> Finding:
         bytes=size,
         device=first.block.device,
         allocated=first.block.stack.line,
-        holder=None if first.holder.path is None else first.holder.path.text,
+        holder=first.chain,
         cause=" | ".join(part for part in ("leak", verdict.value, first.block.stack.place, held_by) if part),
         details=tuple(details),
     )
@@ -174,8 +201,9 @@ def _block_lines(held: Held) -> list[str]:
         f"   {format_size(held.block.size)}  {names[0]}  {held.verdict.value}",
         f"      allocated  {_where(held.block)}",
     ]
-    if held.holder.path is not None:
-        lines.append(f"      {_WORDS.get(held.holder.reach, 'from   ')}    {held.holder.path.text}")
+    if held.chain is not None:
+        word = "held by" if held.by_graph else _WORDS.get(held.holder.reach, "from   ")
+        lines.append(f"      {word}    {held.chain}")
     return lines + [f"      {line}" for line in view_lines(names, held.block.size)]
 
 
@@ -199,6 +227,8 @@ def anchor(verdict: Verdict) -> str:
 
 def _where(block: Block) -> str:
     stack = block.stack
+    if not stack.frames and block.after is not None:
+        return f"by a thread of torch's own, as in backward (no Python stack), after {block.after}"
     text = stack.line if not stack.library else f"{stack.line} ({stack.library})"
     call: Frame | None = stack.caller
     return text if call is None or call == stack.project_frame else f"{text} <- {call}"

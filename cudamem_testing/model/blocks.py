@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.model.stacks import Stack
+from cudamem_testing.model.stacks import Frame, Stack
 
 K = TypeVar("K")
 
@@ -24,7 +24,8 @@ class Block:
 
     ``size`` is what it takes from the allocator and ``requested`` what was asked for, in bytes. ``address`` and
     ``order`` (position in the order of allocation) are ``None`` where the record does not tell. A block that was
-    never seen being allocated is ``preexisting``.
+    never seen being allocated is ``preexisting``. ``after`` is all that is known where there is no stack: the project's
+    line that allocated last on the device before this block.
     """
 
     size: int
@@ -38,6 +39,7 @@ class Block:
     thread: int | None = None
     owner: str | None = None
     preexisting: bool = False
+    after: Frame | None = None
 
     def __str__(self) -> str:
         return f"{format_size(self.size)} on {self.device} allocated {self.stack.line}"

@@ -81,6 +81,16 @@ class Stack:
         return project[-1] if len(project) > 1 else None
 
     @property
+    def in_thread(self) -> bool:
+        """Whether the calls began in a thread that Python started; false too where the record cut them off."""
+        outermost = self.frames[-1] if self.frames else None
+        return (
+            outermost is not None
+            and outermost.file == "threading.py"
+            and outermost.function.rpartition(".")[2] == "_bootstrap"
+        )
+
+    @property
     def line(self) -> str:
         """Where to look: the project's line, else the innermost frame, else ``(no Python stack)``."""
         frame = self.project_frame or (self.frames[0] if self.frames else None)

@@ -6,6 +6,7 @@ and blocks do. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -151,18 +152,25 @@ class LeakCheck:
         known = self._sizes(device)
         unheld = [block for block in blocks if not _held(block, holders)]
         found = [block for block in unheld if block.size in known]
-        if len(found) < len(unheld):
-            self._recorder(device).release()
-            self.left(subject)  # read anew: the window ends with the last read
-            still = {block.order for block in self._blocks(device, subject)}
-            gone = [block for block in unheld if block.order not in still]
-            others = self._freed_by_others(device, gone)
-            gone = [block for block in gone if block.order not in others]
-            known.update(block.size for block in gone)
-            self._exclude(device, [block for block in found if block.order in still], subject)
-            return [*gone, *(block for block in found if block.order in still)], others
-        self._exclude(device, found, subject)
-        return found, ()
+        if len(found) == len(unheld):
+            self._exclude(device, found, subject)
+            return found, ()
+        before = self._orders(device, subject)  # the search for holders took its time
+        self._recorder(device).release()
+        after = self._orders(device, subject)
+        others = {block.order for block in unheld if block.order not in before}
+        gone = [block for block in unheld if block.order in before - after]
+        others.update(self._freed_by_others(device, gone))
+        given_back = [block for block in gone if block.order not in others]
+        known.update(block.size for block in given_back)
+        kept = [block for block in found if block.order in after]
+        self._exclude(device, kept, subject)
+        return [*given_back, *kept], others
+
+    def _orders(self, device: Device, subject: Subject) -> set[int | None]:
+        """The orders of the test's live blocks, read anew: the window ends with the last read."""
+        self.left(subject)
+        return {block.order for block in self._blocks(device, subject)}
 
     def _sizes(self, device: Device) -> set[int]:
         if device not in self._workspaces:
@@ -248,19 +256,28 @@ class LeakCheck:
             gone = [block for block in before if block.order not in after.get(freed.device, set())]
             others = self._freed_by_others(freed.device, gone)
             gone = [block for block in gone if block.order not in others]
-            size = freed.owned.bytes - sum(others.values())
+            own = sum(block.size for block in gone)  # the counters also tell what went of earlier tests
+            size = min(freed.owned.bytes - sum(others.values()), own)
             if size >= max(1, self._ignore_below(freed.device)):
-                blocks = freed.owned.blocks - len(others)
+                blocks = min(freed.owned.blocks - len(others), len(gone))
                 found.append(freed_finding(freed.verdict, freed.device, size, blocks, freed.step, gone))
         return found
 
     def _freed_by_others(self, device: Device, gone: Sequence[Block]) -> dict[int, int]:
-        """The sizes of blocks that went by chance meanwhile: another thread let go of them. By order."""
+        """The sizes of blocks that went by chance meanwhile: another thread let go of them. By order.
+
+        The history of a card does not tell who frees. There a block is taken for the thread's that allocated it.
+        """
         own = self._recorder(device).thread()
-        replayed = self._evidence.replay(device) if own is not None and gone else None
+        sizes = {block.order: block.size for block in gone if block.order is not None}
+        if own is None:
+            if threading.current_thread() is not threading.main_thread():
+                return {}  # then the test's own stacks begin in a thread as well
+            threads = {block.order for block in gone if block.stack.in_thread}
+            return {order: size for order, size in sizes.items() if order in threads}
+        replayed = self._evidence.replay(device) if sizes else None
         if replayed is None:
             return {}
-        sizes = {block.order: block.size for block in gone}
         return {order: sizes[order] for order, thread in replayed.freed_by(gone).items() if thread != own}
 
 

@@ -7,12 +7,13 @@ the driver, so what is reserved for a pool then is kept by a graph, or by nobody
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import collect_garbage, replaced
+from cudamem_testing.leaks.findings import A_GRAPH
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
@@ -35,22 +36,27 @@ class PoolCheck:
         self._replaced = ExitStack()
         self._replaced.enter_context(replaced([self._notice(torch_api.graph_class())]))
 
-    def judge(self, nodeid: str) -> list[Finding]:
-        """A warning for each pool that is new, reserved and empty at the end of a test that captured."""
+    def judge(self, nodeid: str, leaked: Sequence[Finding] = ()) -> list[Finding]:
+        """What the test leaked, and a warning for each pool that is new, reserved and empty at the end of a test that
+        captured. What a graph keeps beside such a pool is no finding of its own: it goes with the graph.
+        """
         if not self._captured:
-            return []
+            return [*leaked]
         from cudamem_testing.graphs.pools import pools_of
 
         self._captured = False
         collect_garbage()
         torch_api.empty_cache()
-        found: list[Finding] = []
+        found = [*leaked]
         for recorder in self._tracker.recorders:
             capture = recorder.capture()
             if capture is not None:
                 pools = pools_of(recording_of(capture, self._locator))
                 orphans = [use for use in pools.orphans(()) if (recorder.device, use.pool) not in self._known]
-                found += [_finding(use, recorder.device, nodeid) for use in orphans]
+                if orphans:
+                    beside = [one for one in found if one.holder == A_GRAPH and one.device == recorder.device]
+                    found = [one for one in found if one not in beside]
+                    found += [_finding(use, recorder.device, nodeid, beside) for use in orphans]
                 self._known.update((recorder.device, use.pool) for use in pools.private)
         return found
 
@@ -71,7 +77,8 @@ class PoolCheck:
         return graph, "capture_begin", capture_begin
 
 
-def _finding(use: PoolUse, device: Device, nodeid: str) -> Finding:
+def _finding(use: PoolUse, device: Device, nodeid: str, beside: Sequence[Finding]) -> Finding:
+    more = tuple(f"   beside it: {format_size(one.bytes or 0)} held by {A_GRAPH}" for one in beside)
     return Finding(
         Kind.POOL,
         Verdict.UNATTRIBUTED,
@@ -83,6 +90,7 @@ def _finding(use: PoolUse, device: Device, nodeid: str) -> Finding:
         cause=f"{Kind.POOL.value} | {Verdict.UNATTRIBUTED.value} | {nodeid.partition('[')[0]}",
         details=(
             f"   a capture of {nodeid} failed, or all that its graph made is gone; nothing else can use this memory",
+            *more,
             f"   hint: {HINT}",
         ),
     )

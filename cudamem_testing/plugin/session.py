@@ -209,7 +209,7 @@ class Session:
             running.windows += self.tracker.close(running.phase)
             leaked = self._retained(running)
             if self.settings.on and self.pools is not None:
-                leaked += self.pools.judge(item.nodeid)
+                leaked = self.pools.judge(item.nodeid, leaked)
             whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
             found = [] if running.failure is not None else self.judge.whole(running.budgets, whole)
             if running.failure is None:

@@ -17,6 +17,7 @@ from itertools import accumulate
 from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.stacks import Frame
 from cudamem_testing.snapshots.layout import taken_sizes
 from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes, lifetimes
 from cudamem_testing.snapshots.record import MAIN_POOL, Kind, Pool, Recording
@@ -121,9 +122,9 @@ class Replay:
             if old.freed >= moment:
                 yield self._block_before(old, size)
         freed = self.lives.freed
-        pools = _PoolFinder(self.recording)
+        pools, lines = _PoolFinder(self.recording), _LineFinder(self.recording)
         for place in [place for place, end in enumerate(freed[:moment]) if end >= moment]:
-            yield self._block(place, pools, place < since)
+            yield self._block(place, pools, lines, place < since)
 
     def _block_before(self, old: Before, size: int) -> Block:
         recording, events, known = self.recording, self.recording.events, old.block
@@ -157,23 +158,44 @@ class Replay:
             preexisting=True,
         )
 
-    def _block(self, place: int, pools: _PoolFinder, preexisting: bool) -> Block:
+    def _block(self, place: int, pools: _PoolFinder, lines: _LineFinder, preexisting: bool) -> Block:
         recording, events = self.recording, self.recording.events
         known = self.lives.live.get(place)
         size = self.sizes[place]
+        stack = recording.stacks[events.stacks[place]]
         return Block(
             size=size,
             requested=size if self.counter == "requested" else events.sizes[place],
             device=recording.device,
             address=events.addresses[place],
-            stack=recording.stacks[events.stacks[place]],
+            stack=stack,
             order=recording.first + place if events.sequences is None else events.sequences[place],
             pool=known.pool if known is not None else pools.find(place),
             stream=0 if events.streams is None else events.streams[place],
             thread=None if events.threads is None else events.threads[place],
             owner=None if events.owners is None else recording.owners.get(events.owners[place]),
             preexisting=preexisting,
+            after=None if stack.frames else lines.before(place),
         )
+
+
+class _LineFinder:
+    """The project's line that allocated last before an event. They are asked for in their order; each is read once."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._place = 0
+        self._line: Frame | None = None
+
+    def before(self, place: int) -> Frame | None:
+        """The line before event ``place``; ``None`` where no earlier event of the record has one."""
+        events, stacks = self._recording.events, self._recording.stacks
+        for earlier in range(place - 1, self._place - 1, -1):
+            if events.kinds[earlier] == Kind.ALLOC and (line := stacks[events.stacks[earlier]].project_frame):
+                self._line = line
+                break
+        self._place = place
+        return self._line
 
 
 class _PoolFinder:

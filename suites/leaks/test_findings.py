@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cudamem_testing.leaks.findings import freed_finding, leak_findings, view_lines
+from cudamem_testing.leaks.findings import A_GRAPH, freed_finding, leak_findings, view_lines
 from cudamem_testing.leaks.verdicts import GRAPH_HINT
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
@@ -244,3 +244,32 @@ def test_what_a_step_freed_where_blocks_are_not_known() -> None:
     found = freed_finding(Verdict.CYCLE, CPU, 350, 3, "garbage collection", [])
     assert found.message == "cudamem: 350 B kept by a reference cycle (3 blocks, cpu)"
     assert (found.allocated, found.cause) == (None, "cycle | cycle | (no Python stack)")
+
+
+CAPTURE = Stack((Frame("torch/cuda/graphs.py", 118, "capture_begin", "library"), TEST))
+
+
+def test_the_state_of_captured_graphs() -> None:
+    nobody = HolderResult(Reach.NOT_HELD, None)
+    blocks = [block(1, 512, stack=CAPTURE), block(2, 512, stack=CAPTURE), block(3, 4 * KIB)]
+    other, state = leak_findings(blocks, dict.fromkeys((1, 2, 3), nobody))
+    assert str(state) == (
+        "cudamem: 1.0 KiB leaked (2 blocks, cpu)\n"
+        "   512 B  memory without a Python tensor  held by C++\n"
+        "      allocated  test_it.py:9 in test_it (torch/cuda/graphs.py capture_begin)\n"
+        "      held by    a CUDA graph that began a capture and lives, for its random numbers\n"
+        "   ... 1 more block: 512 B\n"
+        "   held by C++: it lives after a collection, and no chain of Python references from a root reaches it\n"
+        "   hint: reset the graph, or let it go\n"
+        "   see docs/verdicts.md#held-by-c"
+    )
+    assert (state.holder, state.cause) == (A_GRAPH, f"leak | held by C++ | test_it.py::test_it | {A_GRAPH}")
+    assert (other.bytes, other.holder, other.verdict) == (4 * KIB, None, Verdict.HELD_BY_CPP)
+
+
+def test_a_block_of_a_thread_of_torchs_own() -> None:
+    (found,) = leak_findings([block(1, stack=Stack(), after=TEST)], {1: reachable(CACHE, item(0))})
+    assert found.details[1] == (
+        "      allocated  by a thread of torch's own, as in backward (no Python stack), after test_it.py:9 in test_it"
+    )
+    assert (found.allocated, found.cause.split(" | ")[2]) == ("(no Python stack)", "(no Python stack)")

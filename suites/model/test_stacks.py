@@ -141,3 +141,18 @@ def test_a_file_without_its_folder_is_looked_for_where_python_looks() -> None:
     assert locator.frame(("torch/nn/functional.py", 3, "relu")) == Frame("torch/nn/functional.py", 3, "relu", "library")
     assert locator.frame(("json/decoder.py", 3, "decode")).origin == "library"
     assert locator.frame(("nowhere/to/be.py", 3, "found")) == Frame("to/be.py", 3, "found", "project")
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        ((), False),
+        ((Frame("test_a.py", 3, "test_a"),), False),
+        ((Frame("work.py", 7, "filling"), Frame("threading.py", 1032, "_bootstrap", "library")), True),
+        ((Frame("work.py", 7, "filling"), Frame("threading.py", 966, "Thread._bootstrap", "library")), True),
+        ((Frame("threading.py", 1032, "_bootstrap", "library"), Frame("test_a.py", 3, "test_a")), False),
+        ((Frame("work.py", 7, "filling"), Frame("threading.py", 1075, "_bootstrap_inner", "library")), False),
+    ],
+)
+def test_in_thread(frames, expected):
+    assert Stack(frames).in_thread is expected

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from cudamem_testing.leaks.findings import A_GRAPH
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.plugin import pools
 from cudamem_testing.plugin.pools import PoolCheck
@@ -124,3 +127,25 @@ def test_in_a_run(pytester: pytest.Pytester) -> None:
     )
     assert inner.last == "1 passed"
     assert vars(torch.cuda.CUDAGraph)["capture_begin"] is before
+
+
+def test_what_the_graph_keeps_beside_its_pool_goes_with_it(card: tuple[Card, PoolCheck]) -> None:
+    recorder, check = card
+
+    def leak(holder: str | None, device: str = "cuda:0") -> Finding:
+        found = Finding(Kind.LEAK, Verdict.HELD_BY_CPP, Severity.FAIL, "cudamem: leaked", bytes=1024)
+        return replace(found, holder=holder, device=Device.parse(device))
+
+    leaks = [leak(A_GRAPH), leak(None), leak(A_GRAPH, "cuda:1")]
+    assert check.judge("test_a.py::test", leaks) == leaks, "nothing was captured"
+    Graph().capture_begin()
+    assert check.judge("test_a.py::test", leaks) == leaks, "no pool was left"
+    recorder.pools = [(3, 2, False)]
+    Graph().capture_begin()
+    *rest, pool = check.judge("test_a.py::test", leaks)
+    assert rest == leaks[1:]
+    assert pool.details == (
+        "   a capture of test_a.py::test failed, or all that its graph made is gone; nothing else can use this memory",
+        "   beside it: 1.0 KiB held by a CUDA graph that began a capture and lives, for its random numbers",
+        f"   hint: {pools.HINT}",
+    )

@@ -28,6 +28,8 @@ KINDS = {
     "roundup": {"roundup": 4},
 }
 
+LIVE = "active_allocated"
+
 
 def live_of(live):
     return {block.address: (block.size, block.requested) for block in live.blocks}
@@ -247,3 +249,23 @@ def test_who_freed_what_is_told_where_events_tell_threads():
     assert replay(Recording(Device("cpu"), events=told, blocks=live)).freed_by(blocks) == {11: 7, 10: 8}
     untold = Events(kinds, **columns)
     assert replay(Recording(Device("cpu"), events=untold, blocks=live)).freed_by(blocks) == {}
+
+
+def test_a_block_without_a_stack_is_placed_by_the_line_before():
+    """What autograd allocates in a thread of its own; frees tell nothing, nor do lines of libraries alone."""
+    first, second = ([{"filename": "train.py", "line": line, "name": "step"}] for line in (30, 31))
+    torchs = [{"filename": "lib/python3.12/site-packages/torch/optim/adam.py", "line": 9, "name": "step"}]
+    told = [[], first, [], torchs, [], second, []]
+    trace = [
+        {"action": "alloc", "addr": 512 * place, "size": 512, "stream": 0, "frames": frames}
+        for place, frames in enumerate(told)
+    ]
+    trace.insert(5, {"action": "free_requested", "addr": 512, "size": 512, "stream": 0, "frames": second})
+    blocks = [
+        {"address": 512 * place, "size": 512, "requested_size": 512, "state": "inactive" if place == 1 else LIVE}
+        for place in range(len(told))
+    ]
+    segment = {"device": 0, "address": 0, "total_size": 512 * len(told), "stream": 0, "segment_type": "small"}
+    replayed = replay(read({"segments": [{**segment, "blocks": blocks}], "device_traces": [trace]}))
+    after = [str(block.after) for block in replayed.live_at()]
+    assert after == ["None", "train.py:30 in step", "None", "train.py:30 in step", "None", "train.py:31 in step"]

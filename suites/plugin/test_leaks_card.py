@@ -1,0 +1,197 @@
+"""The leak check on a card, whose history tells neither threads nor owners: who freed what, and when."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Severity
+from cudamem_testing.plugin import leaks
+from cudamem_testing.plugin.books import Books
+from cudamem_testing.plugin.evidence import Evidence
+from cudamem_testing.plugin.leaks import LeakCheck
+from cudamem_testing.plugin.running import Subject
+from cudamem_testing.recorders.base import WithoutOwners
+from cudamem_testing.recorders.capture import CudaCapture
+from cudamem_testing.windows.owners import Owners
+from cudamem_testing.windows.tracker import Tracker
+from suites.windows.fake import FakeRecorder
+
+KIB, MIB = 2**10, 2**20
+WORKSPACE = 32 * MIB
+TEST = [("/project/test_a.py", 3, "test_a"), ("/project/.venv/bin/pytest", 8, "<module>")]
+THREAD = [("/project/work.py", 7, "filling"), ("/usr/lib/python3.12/threading.py", 1032, "_bootstrap")]
+Frames = list[tuple[str, int, str]]
+
+
+class Card(WithoutOwners, FakeRecorder):
+    """A card with its history. ``asked`` is what happens when libraries are asked for their workspaces."""
+
+    tells_blocks = True
+
+    def __init__(self) -> None:
+        super().__init__("cuda:0")
+        self.events: list[dict[str, Any]] = []
+        self.live: dict[int, int] = {}
+        self.asked: Callable[[], None] = lambda: None
+
+    def take(self, size: int, frames: Frames = TEST) -> int:
+        """A block, somewhere no Python object knows of."""
+        address = 2**50 + len(self.events) * WORKSPACE
+        self.live[address] = size
+        self._event("alloc", address, size, frames)
+        self.allocate(size)
+        return address
+
+    def free(self, address: int) -> None:
+        size = self.live.pop(address)
+        self._event("free_requested", address, size, [])
+        self._event("free_completed", address, size, [])
+        self.allocate(-size)
+
+    def _event(self, action: str, address: int, size: int, frames: Frames) -> None:
+        named = [dict(zip(("filename", "line", "name"), frame, strict=True)) for frame in frames]
+        self.events.append({"action": action, "addr": address, "size": size, "stream": 0, "frames": named})
+
+    def capture(self) -> CudaCapture:  # type: ignore[override]
+        segments = [
+            {
+                "device": 0,
+                "address": address,
+                "total_size": size,
+                "stream": 0,
+                "segment_type": "large",
+                "segment_pool_id": (0, 0),
+                "blocks": [{"address": address, "size": size, "requested_size": size, "state": "active_allocated"}],
+            }
+            for address, size in self.live.items()
+        ]
+        return CudaCapture(Device("cuda", 0), {"segments": segments, "device_traces": [[*self.events]]}, 1000)
+
+    def finish(self) -> None: ...
+
+    def workspace_sizes(self) -> frozenset[int]:
+        return frozenset({WORKSPACE})
+
+    def release(self) -> None:
+        self.asked()
+
+
+class Judged:
+    """A test on a card."""
+
+    def __init__(self, card: Card) -> None:
+        self.card, self.tracker = card, Tracker()
+        self.tracker.attach([card])
+        self.owners = Owners(self.tracker)
+        evidence = Evidence(self.tracker, Path("/project"), self.owners.names, recorded=True)
+        books = Books(self.tracker, self.owners, evidence)
+        self.check = LeakCheck(self.tracker, self.owners, evidence, books, lambda device: 0)
+        self.begin()
+
+    def begin(self) -> None:
+        whole, _ = self.tracker.open_nested("test", "setup")
+        self.subject = Subject(whole, self.owners.new("test_a.py::test_a"), (), None)
+
+    def findings(self) -> list[tuple[str, int | None, str | None]]:
+        self.tracker.read(self.card)
+        found = self.check.judge(self.subject, Severity.FAIL)
+        return [(finding.verdict.value, finding.bytes, finding.allocated) for finding in found]
+
+
+@pytest.fixture
+def test(monkeypatch: pytest.MonkeyPatch) -> Judged:
+    monkeypatch.setattr(leaks, "collect_garbage", lambda: None)
+    return Judged(Card())
+
+
+LEAK = ("held by C++", 4 * KIB, "test_a.py:3 in test_a")
+
+
+def test_what_libraries_give_back_is_theirs(test: Judged) -> None:
+    test.card.take(4 * KIB)
+    workspace = test.card.take(3 * MIB)
+    test.card.asked = lambda: test.card.free(workspace)
+    assert test.findings() == [("library workspace", 3 * MIB, "test_a.py:3 in test_a"), LEAK]
+
+
+def test_what_a_thread_frees_while_libraries_are_asked_is_nobodys(test: Judged) -> None:
+    test.card.take(4 * KIB)
+    passing = test.card.take(512, THREAD)
+    test.card.asked = lambda: test.card.free(passing)
+    assert test.findings() == [LEAK]
+    test.begin()
+    test.card.asked = lambda: None
+    test.card.take(512)
+    assert test.findings() == [("held by C++", 512, "test_a.py:3 in test_a")], "its size is no workspace's"
+
+
+def test_what_went_before_libraries_were_asked_is_nobodys(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
+    test.card.take(4 * KIB)
+    passing = test.card.take(512)
+    search = leaks.find_holders
+
+    def long_search(*args: Any, **kwargs: Any) -> Any:
+        found = search(*args, **kwargs)
+        if passing in test.card.live:
+            test.card.free(passing)
+        return found
+
+    monkeypatch.setattr(leaks, "find_holders", long_search)
+    assert test.findings() == [LEAK]
+
+
+def test_workspaces_of_known_sizes_are_not_asked_for(test: Judged) -> None:
+    test.card.take(WORKSPACE)
+    test.card.asked = lambda: pytest.fail("asked")
+    assert test.findings() == [("library workspace", WORKSPACE, "test_a.py:3 in test_a")]
+
+
+@pytest.mark.parametrize(
+    ("frames", "found"), [(TEST, [("cycle", 512, "test_a.py:3 in test_a"), LEAK]), (THREAD, [LEAK])]
+)
+def test_what_a_collection_frees(
+    test: Judged, monkeypatch: pytest.MonkeyPatch, frames: Frames, found: list[tuple[str, int, str]]
+) -> None:
+    test.card.take(4 * KIB)
+    garbage = test.card.take(512, frames)
+    monkeypatch.setattr(leaks, "collect_garbage", lambda: test.card.free(garbage))
+    assert test.findings() == found
+
+
+def test_garbage_of_earlier_tests_is_not_this_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Card()
+    earlier = card.take(MIB)
+    test = Judged(card)
+    monkeypatch.setattr(leaks, "collect_garbage", lambda: card.free(earlier))
+    card.take(2 * MIB, TEST)
+    assert test.findings() == [("held by C++", 2 * MIB, "test_a.py:3 in test_a")]
+
+
+def test_a_test_that_runs_in_a_thread_is_judged_as_any(test: Judged) -> None:
+    test.card.take(4 * KIB)
+    workspace = test.card.take(3 * MIB, [*TEST, *THREAD[1:]])
+    test.card.asked = lambda: test.card.free(workspace)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.extend(test.findings()))
+    thread.start()
+    thread.join()
+    assert found == [("library workspace", 3 * MIB, "test_a.py:3 in test_a"), LEAK]
+
+
+def test_what_autograd_allocates_is_placed_by_the_line_before(test: Judged) -> None:
+    test.card.take(512)
+    backward = test.card.take(MIB, [])
+    test.card.free(next(iter(test.card.live)))
+    test.tracker.read(test.card)
+    (finding,) = test.check.judge(test.subject, Severity.FAIL)
+    assert backward in test.card.live
+    assert str(finding).splitlines()[2] == (
+        "      allocated  by a thread of torch's own, as in backward (no Python stack), after test_a.py:3 in test_a"
+    )
+    assert finding.allocated == "(no Python stack)"
