@@ -103,15 +103,15 @@ def older_profiler_stays() -> bool:
     Found out by starting it a second time, which a recorder notices, and which fails without harm where it is anybody
     else's. The newer one would be prepared by then and not started, and torch 2.11 could start none ever after.
     """
-    if not older_profiler_is_running():
+    modules = profiler_modules()
+    if modules is None or not older_profiler_is_running():
         return False
-    from torch.autograd import profiler_legacy
-
+    older = modules[1]
     try:
-        profiler_legacy._enable_profiler_legacy(memory_profiler_config())
+        older._enable_profiler_legacy(memory_profiler_config())
     except RuntimeError:
         return True
-    profiler_legacy._disable_profiler_legacy()
+    older._disable_profiler_legacy()
     return False
 
 

@@ -136,8 +136,7 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
             return None
         if static.is_a(obj, TensorBase) and torch._C._is_cow_tensor(obj):  # type: ignore[attr-defined]
             # Reading a mutable pointer would copy a lazily cloned tensor.
-            address = TensorBase.const_data_ptr(obj)  # type: ignore[attr-defined]
-            address -= int(TensorBase.storage_offset(obj)) * TensorBase.element_size(obj)  # type: ignore[arg-type]
+            address = torch._C._data_address(obj)  # type: ignore[attr-defined]
         else:
             address = torch._C.StorageBase.data_ptr(untyped)  # type: ignore[attr-defined]
         return int(torch._C.StorageBase.__dict__["_cdata"].__get__(untyped)), int(address), int(nbytes), str(device)
