@@ -16,7 +16,7 @@ from cudamem_testing.graphs.backend import Allocations, Graph, Handle
 from cudamem_testing.graphs.dot import read_dot
 from cudamem_testing.graphs.nodes import LevelError, Node, NodeList
 from cudamem_testing.graphs.operators import POISON
-from cudamem_testing.guards import replaced
+from cudamem_testing.guards import replaced, without_warning
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.snapshots.fragmentation import fragmentation
@@ -184,7 +184,8 @@ class CudaBackend:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "graph.dot"
             try:
-                graph.debug_dump(str(path))
+                with without_warning("DEBUG: calling"):
+                    graph.debug_dump(str(path))
                 text = path.read_text(encoding="utf-8", errors="replace")
             except (OSError, RuntimeError) as error:
                 raise LevelError(f"{NO_NODES} ({' '.join(str(error).split())[:120]})") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,23 +42,25 @@ def test_its_control_passes(case: GraphCase, graphs: GraphCapture) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_fault_is_found_on_a_card(case: GraphCase) -> None:
+def test_a_fault_is_found_on_a_card(case: GraphCase, figure: Callable[[str], None]) -> None:
     made = GraphCapture(root=ROOT)
     try:
         with pytest.raises(Exception, match=r".") as failure:
             case.body(made, "cuda:0")
         assert case.expect in str(failure.value)
+        figure("zoo of captured graphs: fault found")
     finally:
         made.close()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_its_control_passes_on_a_card(case: GraphCase) -> None:
+def test_its_control_passes_on_a_card(case: GraphCase, figure: Callable[[str], None]) -> None:
     made = GraphCapture(root=ROOT)
     try:
         for control in case.controls:
             control(made, "cuda:0")
+        figure("zoo of captured graphs: control of a fault passes")
     finally:
         made.close()
 
