@@ -114,14 +114,14 @@ def _shortfall(case: Case, expect: Expect, finding: Finding) -> str | None:
         ("verdict", expect.verdict, finding.verdict.value, expect.verdict == finding.verdict.value),
         ("severity", expect.severity, finding.severity.value, expect.severity == finding.severity.value),
         ("bytes", expect.bytes, finding.bytes, expect.bytes in (None, finding.bytes)),
-        ("holder", expect.holder, finding.holder, _holds(expect.holder or "", finding.holder or "")),
+        ("holder", expect.holder, finding.holder, holds(expect.holder or "", finding.holder or "")),
         ("line", case.allocated, line, not expect.line or not case.allocated or line in case.allocated),
         ("text", mentions, text, all(piece in text for piece in mentions)),
     )
     return next((f"{name} is {found!r}, not {wanted!r}" for name, wanted, found, right in checks if not right), None)
 
 
-def _holds(wanted: str, found: str) -> bool:
+def holds(wanted: str, found: str) -> bool:
     """Whether a holder line contains a text in which ``*`` is any number."""
     return re.search(re.escape(wanted).replace(r"\*", r"\d+"), found) is not None
 

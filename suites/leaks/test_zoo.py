@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cudamem_testing.leaks.findings import anchor
 from cudamem_testing.model.findings import Verdict
-from fixtures.zoo import DEVICE, MODULES, cases
-from suites.verdicts import PAGE, document, run_module, runs_here
+from fixtures.zoo import DEVICE, MODULES, NOTHING, case, cases
+from suites import verdicts
+from suites.verdicts import PAGE, document, holds, run_module, runs_here
 
 
 @pytest.mark.subprocess
@@ -39,3 +42,60 @@ def test_the_page_has_every_anchor() -> None:
     headings = {line[3:] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("## ")}
     assert {verdict.value for verdict in Verdict} <= headings
     assert all(anchor(verdict) == verdict.value.lower().replace(" ", "-").replace("+", "") for verdict in Verdict)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "held"),
+    [
+        ("KEPT (list)[*].indices", "module a > KEPT (list)[17].indices", True),
+        ("KEPT (list)[*].indices", "module a > KEPT (list)[17].values", False),
+        ("KEPT (list)[*] > tuple[1]", "module a > KEPT (list)[1] > tuple[0]", False),
+        ("KEPT (list)[*]", "module a > KEPT (list)['1']", False),
+        ("hook *", "hook of it", False),
+        ("", "", True),
+    ],
+)
+def test_a_star_is_a_number(wanted: str, found: str, held: bool) -> None:
+    assert holds(wanted, found) is held
+
+
+@pytest.mark.parametrize(("needs", "why"), [("cpu only", ""), ("cpu", "it is slow")])
+def test_what_runs_on_the_cpu_alone_says_why(needs: str, why: str) -> None:
+    with pytest.raises(ValueError, match=r"^case Z1: what runs on the CPU alone says why, and nothing else does$"):
+        case("Z1", origin="", expect=NOTHING, needs=needs, why=why)
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        (
+            "cuda",
+            [
+                "not run on cuda:",
+                "  arrays of numpy are in the memory of the CPU: S2, S3, S14",
+                "  quantised tensors are made for the CPU: S6",
+                "  a limit on a card binds to the segments that it takes next, not to the byte: R15",
+            ],
+        ),
+        (
+            "cpu",
+            [
+                "not run on cpu:",
+                "  the case needs a CUDA device: D1, R10, R13, R14, D2, D3, D4, D5, B7",
+                "written: docs/page.md",
+            ],
+        ),
+    ],
+)
+def test_what_a_run_says_and_writes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, device: str, told: list[str]
+) -> None:
+    """A card writes no page: what it tells of a few cases differs."""
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    for name, value in {"DEVICE": device, "ROOT": tmp_path, "PAGE": page, "run_module": lambda name: []}.items():
+        monkeypatch.setattr(verdicts, name, value)
+    assert verdicts.main([]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[said.index(f"0 of 0 cases right on {device}, beside 0 controls") + 1 :] == told
+    assert page.exists() == (device == "cpu")
