@@ -10,7 +10,8 @@ From the events of a trace to a graph in three steps, each a function below:
    it; written when a fitting schema writes it, or when nothing but calls without schema took it (then nothing is
    known, and a write has to be assumed); created and freed as the allocator said.
 3. **Versions.** The nodes are replayed in the order in which they started. Contents begin as version 0, a node that
-   writes a storage it did not create makes the next version.
+   writes a storage it did not create makes the next version. What a node leaves stands in the order of its next use:
+   in which order a kernel allocates its results is its own affair, and differs between devices.
 
 A trace of several threads, or one with holes, may contradict itself: a storage used after it was freed, freed twice,
 created after its first use. Each contradiction is a :class:`Diagnostic` of the result; the replay goes on with what the
@@ -20,7 +21,7 @@ allocator said. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from cudamem_testing.trace.records import Allocation, Event, Operator, Scope, Storage, Trace
@@ -61,6 +62,11 @@ class Use(NamedTuple):
     def is_intermediate(self) -> bool:
         """Whether the storage lives only inside the node."""
         return self.before is None and self.after is None
+
+    @property
+    def is_created(self) -> bool:
+        """Whether the storage is made here and left."""
+        return self.before is None and self.after is not None
 
     @property
     def is_written(self) -> bool:
@@ -215,7 +221,27 @@ def replay(steps: Iterable[Step]) -> tuple[list[Node], list[Diagnostic]]:
             else:
                 uses.append(Use(storage, before, after))
         nodes.append(Node(len(nodes), step.event, step.name, step.start, step.thread, step.scope, tuple(uses)))
-    return nodes, diagnostics
+    return _by_next_use(nodes), diagnostics
+
+
+def _by_next_use(nodes: list[Node]) -> list[Node]:
+    """The nodes, each with what it creates in the order of its next use; what is not used comes last, as it was."""
+    never = (len(nodes), 0)
+    next_use: dict[Storage, tuple[int, int]] = {}
+    ordered: list[Node] = []
+    for node in reversed(nodes):
+        uses = node.uses
+        made = [use for use in uses if use.is_created]
+        if len(made) > 1:
+            made.sort(key=lambda use: next_use.get(use.storage, never))
+            following = iter(made)
+            uses = tuple([next(following) if use.is_created else use for use in uses])
+            node = replace(node, uses=uses)
+        for place, use in enumerate(uses):
+            next_use[use.storage] = (node.index, place)
+        ordered.append(node)
+    ordered.reverse()
+    return ordered
 
 
 def _problem(flags: int, seen: bool, freed: bool) -> str:

@@ -602,8 +602,9 @@ def test_every_stream_counts(memory: Memory) -> None:
 
 @pytest.mark.gpu
 def test_functions_of_torch_are_back_after_measuring_a_card() -> None:
-    before = {name: getattr(torch._C, name) for name in FUNCTIONS if hasattr(torch._C, name)}
+    torch.ones(1, device="cuda")
     torch.cuda.reset_peak_memory_stats(0)
+    before = {name: getattr(torch._C, name) for name in FUNCTIONS if hasattr(torch._C, name)}
     with Memory.on("cuda:0"):
         assert all(getattr(torch._C, name) is not function for name, function in before.items())
     assert {name: getattr(torch._C, name) for name in before} == before

@@ -166,9 +166,9 @@ def custom_function(device: str):
     return run, {"x": torch.ones(16, device=device, requires_grad=True), "weight": torch.ones(16, device=device)}
 
 
-@program(min_bytes=64)
+@program(min_bytes="1KiB")
 def growing_cache(device: str):
-    layer = nn.Linear(8, 8).to(device).requires_grad_(False)
+    layer = nn.Linear(128, 128).to(device).requires_grad_(False)
 
     def run(layer, x):
         cache = x
@@ -176,7 +176,7 @@ def growing_cache(device: str):
             cache = torch.cat([cache, layer(cache[-1:])])
         return {"cache": cache}
 
-    return run, {"layer": layer, "x": torch.ones(2, 8, device=device)}
+    return run, {"layer": layer, "x": torch.ones(2, 128, device=device)}
 
 
 @program(frees=False)

@@ -84,6 +84,17 @@ def test_a_list_is_taken_tensor_by_tensor():
     assert uses(flow) == [("aten::_foreach_mul_", [(1, 0, 1), (2, 0, 1)]), ("aten::cat", [(2, 1, 1), (1, 1, 1)])]
 
 
+@pytest.mark.parametrize("allocated", [(Y, Z), (Z, Y)])
+def test_what_a_node_makes_is_in_order_of_its_next_use_whatever_the_order_of_allocation(allocated):
+    flow = analyse(
+        op("aten::sin", X, children=[alloc(one, 16) for one in allocated]),
+        op("aten::cos", Z),
+        op("aten::cos", Y),
+    )
+    assert uses(flow)[0] == ("aten::sin", [(1, 0, 0), (3, None, 0), (2, None, 0)])
+    assert flow.text().splitlines()[0] == "aten::sin                 T0(v0)           ->  T1(v0), T2(v0)"
+
+
 def test_nodes_are_in_order_of_time_whatever_their_thread():
     flow = analyse(
         op("aten::sin", X, start=10, tid=1),
