@@ -38,7 +38,6 @@ OPERATORS = {
     "aten::is_nonzero": Rule.HOST_READ,
     "aten::equal": Rule.HOST_READ,
     "aten::allclose": Rule.HOST_READ,
-    "aten::multinomial": Rule.HOST_READ,
     "aten::_linalg_check_errors": Rule.HOST_READ,
     "aten::linalg_eig": Rule.HOST_READ,
     "aten::linalg_lstsq": Rule.HOST_READ,
