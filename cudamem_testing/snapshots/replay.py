@@ -20,7 +20,7 @@ from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.snapshots.layout import taken_sizes
 from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes, lifetimes
-from cudamem_testing.snapshots.record import MAIN_POOL, Kind, Pool, Recording
+from cudamem_testing.snapshots.record import MAIN_POOL, NO_STACK, Kind, Pool, Recording
 
 DROPPED = "older events were dropped from the ring: blocks allocated in them count as live before"
 NO_HISTORY = "no events were recorded: all that is known is what was live when the snapshot was taken"
@@ -191,7 +191,11 @@ class _LineFinder:
         """The line before event ``place``; ``None`` where no earlier event of the record has one."""
         events, stacks = self._recording.events, self._recording.stacks
         for earlier in range(place - 1, self._place - 1, -1):
-            if events.kinds[earlier] == Kind.ALLOC and (line := stacks[events.stacks[earlier]].project_frame):
+            number = events.stacks[earlier]
+            if number == NO_STACK or events.kinds[earlier] != Kind.ALLOC:
+                continue
+            line = stacks[number].project_frame
+            if line is not None:
                 self._line = line
                 break
         self._place = place
