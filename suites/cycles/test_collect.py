@@ -16,7 +16,7 @@ import torch
 
 import cudamem_testing
 from cudamem_testing import Cycle, find_cycles, reference_cycles, warn_cycles, watch_cycles
-from cudamem_testing.guards import GarbageWatch
+from cudamem_testing.guards import GarbageWatch, collector_paused
 
 
 class Node:
@@ -66,8 +66,9 @@ def test_a_watch_and_its_remover() -> None:
         ring()
         gc.collect()
         assert len(found) == 1
-        ring()
-        gc.collect(0)
+        with collector_paused():  # an automatic collection while the ring is made would move it on to the next one
+            ring()
+            gc.collect(0)
         assert len(found) == 2, "in any generation"
     finally:
         remove()
