@@ -15,7 +15,7 @@ from cudamem_testing.graphs.differs import copied, differs
 from cudamem_testing.graphs.inputs import fresh_copy
 from cudamem_testing.graphs.obstacles import NO_GRADIENT, Obstacle, ObstacleError, name_of_callable, obstacles
 from cudamem_testing.graphs.pools import pool_at, pools_of
-from cudamem_testing.guards import collect_garbage, without_warning
+from cudamem_testing.guards import collect_garbage, collector_paused, without_warning
 from cudamem_testing.model.blocks import count
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.objects import name_of
@@ -202,14 +202,15 @@ def graphed(
         handle = backend.new_pool() if pool is None else pool
         collect_garbage()
         sizes = [_reserved(backend, handle)]
-        made = backend.make_graphed_callables(
-            several,
-            samples,
-            num_warmup_iters,
-            allow_unused_input,
-            handle,
-            lambda: sizes.append(_reserved(backend, handle)),
-        )
+        with collector_paused():
+            made = backend.make_graphed_callables(
+                several,
+                samples,
+                num_warmup_iters,
+                allow_unused_input,
+                handle,
+                lambda: sizes.append(_reserved(backend, handle)),
+            )
     without = {one.callable for one in found if one.text == NO_GRADIENT}
     memory = _memory(several, sizes, without)
     return GraphedCallables(backend, made, twins, tuple(map(tuple, samples)), memory, found, handle)
