@@ -51,7 +51,7 @@ class Recorders:
             opened.append(host.HostRecorder())
         self._open = tuple(opened)
         names = tuple(f"{device} ({name})" if (name := cards.name(device)) else str(device) for device in devices)
-        self.environment = Environment(names, torch_api.version(), backend)
+        self.environment = Environment(names, torch_api.version(), _allocator(devices, backend))
         return self._open
 
     def close(self) -> None:
@@ -77,3 +77,9 @@ class Recorders:
         except RecorderUnavailable as error:
             self.notes.append(f"{error}; on cpu only tests with a limit or a window are measured, and in part")
             return ProfilerRecorder()
+
+
+def _allocator(devices: Sequence[Device], backend: str) -> str | None:
+    """Of the devices that are measured: that of the cards wherever there is one among them."""
+    kinds = {device.kind for device in devices}
+    return backend if "cuda" in kinds else "cpu" if kinds else None

@@ -52,7 +52,7 @@ def test_with_two_cards(two_cards: Allocator, selection: str | Device, names: tu
     assert (recorders.opened, recorders.environment) == (False, Environment(torch=VERSION))
     opened = recorders.open()
     assert recorders.opened
-    assert recorders.environment == Environment(names, VERSION, "native")
+    assert recorders.environment == Environment(names, VERSION, "cpu" if names == ("cpu",) else "native")
     assert [str(recorder.device) for recorder in opened] == [name.partition(" ")[0] for name in names]
     kinds = [CpuRecorder if name == "cpu" else CudaRecorder for name in names]
     assert [type(recorder) for recorder in opened] == kinds
@@ -91,7 +91,7 @@ def test_a_selection_that_is_not_there_is_noted(monkeypatch: pytest.MonkeyPatch,
     recorders = Recorders(selection)
     assert recorders.open() == ()
     assert recorders.notes == [f"{selection} is not on this machine: nothing is measured"]
-    assert recorders.environment.devices == ()
+    assert recorders.environment == Environment((), VERSION, None)
     recorders.close()
 
 

@@ -470,11 +470,12 @@ def test_timeline_of_memory_that_no_operator_shows(device):
         z.view_as(z)
         del z
     changes = [(change.action.name, change.nbytes) for change in timeline(analysed(prof)).changes]
+    smallest = 512 if device == "cuda" else 256  # a card's allocator cuts no smaller blocks
     expected = [
         ("PREEXISTING", 4096),
         ("DESTROY", 4096),
-        ("CREATE", 256),
-        ("DESTROY", 256),
+        ("CREATE", smallest),
+        ("DESTROY", smallest),
         ("CREATE", 1024),
         ("DESTROY", 1024),
     ]
