@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,14 @@ def measure(number: int, paths: Sequence[str], device: str) -> dict[str, tuple[M
         command += ["-p", "suites.benchmarks.spread", "--hypothesis-seed=1", "-o", "addopts=--import-mode=importlib"]
         command += ["--cudamem", f"--cudamem-device={device}", "--cudamem-leaks=off", "--cudamem-cycles=off"]
         command += ["--cudamem-baseline=off", f"--cudamem-json={report}", *(["-n", "2"] if number % 2 else []), *paths]
-        environ = {**os.environ, SEED: str(number), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environ = {**os.environ, SEED: str(number), "PYTHONPATH": _packages(), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         print(f"run {number}: {done.stdout.strip().splitlines()[-1]}", flush=True)
         return {test.nodeid: test.measured for test in read_json(report).tests if test.outcome == "passed"}
+
+
+def _packages() -> str:
+    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
 def spreads(runs: Sequence[Mapping[str, tuple[Measured, ...]]]) -> dict[str, int]:
@@ -77,13 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", default=list(PATHS))
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     given = parser.parse_args(arguments)
-    runs: list[dict[str, tuple[Measured, ...]]] = []
-    try:
-        while len(runs) < given.runs:
-            runs.append(measure(len(runs), given.paths, given.device))
-    except KeyboardInterrupt:
-        print("interrupted: the figures are those of the runs so far")
+    with ThreadPoolExecutor(given.jobs) as pool:
+        runs = [*pool.map(lambda number: measure(number, given.paths, given.device), range(given.runs))]
     found = spreads(runs)
     exact = sum(1 for spread in found.values() if not spread)
     share = exact / max(1, len(found))
