@@ -420,7 +420,9 @@ def _event_loop(tensor: Any) -> Callable[[], object]:
 
 REQUEST: contextvars.ContextVar[Any] = contextvars.ContextVar("request")
 LOOPS: list[Any] = []
-EXECUTOR = "ThreadPoolExecutor._work_queue (SimpleQueue) (internal) > list[0] > _WorkItem.args (tuple)[0]"
+# Up to Python 3.12 a SimpleQueue keeps a list; later ones keep what waits themselves.
+QUEUED = "(internal)" if sys.version_info >= (3, 13) else "(internal) > list[0]"
+EXECUTOR = f"ThreadPoolExecutor._work_queue (SimpleQueue) {QUEUED} > _WorkItem.args (tuple)[0]"
 ROOTS: list[tuple[Callable[[Any], Callable[[], object]], RootKind, str]] = [
     (_class_attribute, RootKind.CLASS, f"class {__name__}.Holder.shared (list)[0]"),
     (_method_cache, RootKind.LRU_CACHE, f"lru_cache of {__name__}.Holder.forward cached argument 0 > Holder.value"),
