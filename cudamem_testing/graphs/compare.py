@@ -25,6 +25,7 @@ from cudamem_testing.graphs.differs import copied, differs
 from cudamem_testing.graphs.operators import POISON
 from cudamem_testing.graphs.pools import pool_at
 from cudamem_testing.graphs.sides import storage_reference
+from cudamem_testing.model.blocks import count
 from cudamem_testing.torch_api.graphs import storage_bytes
 from cudamem_testing.torch_api.trees import flatten
 
@@ -62,9 +63,13 @@ class Comparison:
 
     def __str__(self) -> str:
         if not self.differences:
-            return f"{self.replays} replays equal to eager"
+            return f"{count(self.replays, 'replay')} equal to eager"
         more = len(self.differences) - MOST
-        lines = [f"the graph differs from eager in {len(self.differences)} of {self.replays} replays' values:"]
+        values, differing = (
+            count(len(self.differences), "value"),
+            len({(one.inputs, one.replay) for one in self.differences}),
+        )
+        lines = [f"the graph differs from eager in {values}, in {differing} of {count(self.replays, 'replay')}:"]
         lines += [str(difference) for difference in self.differences[:MOST]]
         return "\n".join((*lines, *((f"... and {more} more",) if more > 0 else ())))
 

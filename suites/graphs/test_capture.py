@@ -292,7 +292,7 @@ def test_what_a_replay_does_not_write_shows(graphs: GraphCapture, backend: FakeB
     with pytest.raises(GraphError) as failure:
         captured.assert_matches_eager(replays=1)
     lines = str(failure.value).splitlines()
-    assert lines[0] == "the graph differs from eager in 1 of 1 replays' values:"
+    assert lines[0] == "the graph differs from eager in 1 value, in 1 of 1 replay:"
     assert lines[1].startswith("inputs 1, replay 1: output['sum']: ")
     assert lines[2] == f"   {STALE}"
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from cudamem_testing.graphs import GraphCapture, GraphError
+from cudamem_testing.graphs.compare import MOST, Comparison, Difference
 from suites.graphs.fake import FakeBackend, FakeGraph
 
 
@@ -82,3 +83,14 @@ def test_an_integer_that_no_replay_writes_shows(graphs: GraphCapture, backend: S
     backend.skipped = {"aten::add"}
     with pytest.raises(GraphError, match=r"inputs 1, replay 1: output: Mismatched elements: 2 / 2"):
         captured.assert_matches_eager(replays=1)
+
+
+def test_values_and_replays_are_counted_apart() -> None:
+    differences = [
+        Difference(inputs, replay, f"output{at}", "off") for inputs, replay in ((1, 1), (2, 3)) for at in "abc"
+    ]
+    lines = str(Comparison(tuple(differences), 6)).splitlines()
+    assert lines[0] == "the graph differs from eager in 6 values, in 2 of 6 replays:"
+    assert lines[-2:] == ["inputs 2, replay 3: outputb: off", f"... and {6 - MOST} more"]
+    assert str(Comparison((), 1)) == "1 replay equal to eager"
+    assert str(Comparison((), 3)) == "3 replays equal to eager"
