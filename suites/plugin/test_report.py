@@ -7,6 +7,7 @@ import os
 import stat
 
 import pytest
+import torch
 
 from cudamem_testing.report.files import read_json
 from suites.plugin.inner import KIB
@@ -100,7 +101,8 @@ def test_json(run_inner, pytester):
     )
     data = json.loads(path.read_text())
     assert (data["schema"], data["kind"]) == (1, "report")
-    assert data["environment"] == {"devices": ["cpu"], "torch": inner.run.environment.torch, "allocator": "cpu"}
+    allocator = "native" if torch.backends.cuda.is_built() else "cpu"
+    assert data["environment"] == {"devices": ["cpu"], "torch": inner.run.environment.torch, "allocator": allocator}
     assert {test["nodeid"]: test["outcome"] for test in data["tests"]} == {
         "test_it.py::test_small": "passed",
         "test_it.py::test_large": "passed",
