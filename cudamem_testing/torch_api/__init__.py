@@ -31,6 +31,7 @@ then unknown.
 | ``torch.utils._python_dispatch`` | 1.13 | no operators |
 | ``torch._subclasses.fake_tensor`` | 1.13 | no fake tensors |
 | ``_raw_saved_*`` of autograd's nodes | 1.9 | what they saved is held by C++ |
+| ``SavedTensor.data`` | after 2.7 | the same |
 | ``TorchFunctionMode``, ``TorchDispatchMode`` | 1.13 | no lint, no notes of captures |
 | ``torch.utils._pytree`` | 1.8 | no captures |
 | ``CUDAGraph(keep_graph=True)`` and ``raw_cuda_graph`` | 2.8 | nodes are read from ``debug_dump`` |
