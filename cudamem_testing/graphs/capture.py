@@ -31,6 +31,7 @@ from cudamem_testing.graphs.pools import Pools, pools_of
 from cudamem_testing.graphs.report import LintReport
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.guards import collect_garbage, collector_paused
+from cudamem_testing.model.errors import together
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.objects import type_word
 from cudamem_testing.torch_api.graphs import expired
@@ -257,14 +258,7 @@ def _operator(plan: _Plan, seen: _Notes, watching: _Notes | None, *, refused: bo
 
 def _let_go(error: BaseException) -> None:
     """Frames of the failed capture hold tensors of its pool, which would keep the pool."""
-    seen: set[int] = set()
-    pending: list[BaseException | None] = [error]
-    while pending:
-        one = pending.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        pending += [one.__cause__, one.__context__]
+    for one in together(error):
         one.__traceback__ = None
 
 

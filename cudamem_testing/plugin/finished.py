@@ -7,14 +7,12 @@ nobody needs them. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import builtins
 import inspect
 from types import FrameType
-from typing import Any
 
 from cudamem_testing.guards import take_last_failure
+from cudamem_testing.model.errors import together
 
-_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # 3.11
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -24,12 +22,7 @@ def let_go(error: BaseException) -> None:
     Those are the frames in its traceback, and those that called the first of them: pytest's, one of which has the error
     itself in a local variable.
     """
-    todo, seen = [error], set()
-    while todo:
-        one = todo.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
+    for one in together(error):
         traceback = one.__traceback__
         if traceback is not None:
             _clear_callers(traceback.tb_frame)
@@ -37,8 +30,6 @@ def let_go(error: BaseException) -> None:
         while traceback is not None:
             _clear(traceback.tb_frame)
             traceback = traceback.tb_next
-        parts = one.exceptions if isinstance(one, _GROUP) else ()
-        todo += [other for other in (one.__cause__, one.__context__, *parts) if other is not None]
 
 
 def forget_last() -> None:

@@ -49,7 +49,7 @@ class PoolCheck:
         torch_api.empty_cache()
         found = [*leaked]
         for recorder in self._tracker.recorders:
-            capture = recorder.capture()
+            capture = recorder.capture() if recorder.has_pools else None
             if capture is not None:
                 pools = pools_of(recording_of(capture, self._locator))
                 orphans = [use for use in pools.orphans(()) if (recorder.device, use.pool) not in self._known]

@@ -11,7 +11,6 @@ import pytest
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.items import id_without_group
 from cudamem_testing.plugin.override import NOTHING
 from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Span
@@ -73,7 +72,7 @@ class Running:
     def record(self, whole: tuple[Window, ...]) -> TestRecord:
         """What the reports know of it; the outcome is known to the collector of reports alone."""
         return TestRecord(
-            id_without_group(self.item),
+            self.nodeid,
             attempt=self.attempt,
             windows=tuple(self.windows),
             whole=whole,

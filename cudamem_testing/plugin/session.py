@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cudamem_testing import torch_api
+from cudamem_testing.model.errors import together
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
 from cudamem_testing.plugin import keys, markers
@@ -22,7 +23,7 @@ from cudamem_testing.plugin.baselines import Baselines
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import forget_last, let_go
-from cudamem_testing.plugin.items import add_properties, harness_codes, is_foreign
+from cudamem_testing.plugin.items import add_properties, harness_codes, id_without_group, is_foreign
 from cudamem_testing.plugin.override import cycles_of
 from cudamem_testing.plugin.ratchet import Ratchet
 from cudamem_testing.plugin.running import Running
@@ -150,7 +151,7 @@ class Session:
                 self.books.begin()
             for recorder in self.tracker.recorders:
                 recorder.wake(limited=special or bool(limits))
-            owner = self.owners.new(item.nodeid)
+            owner = self.owners.new(id_without_group(item))
             attempt = self._attempts[owner.label] = self._attempts.get(owner.label, 0) + 1
             whole, setup = self.tracker.open_nested("test", "setup")
             self.running = Running(item, attempt, whole, setup, limits, owner)
@@ -209,7 +210,7 @@ class Session:
             running.windows += self.tracker.close(running.phase)
             leaked = self._retained(running)
             if self.settings.on and self.pools is not None:
-                leaked = self.pools.judge(item.nodeid, leaked)
+                leaked = self.pools.judge(running.nodeid, leaked)
             whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
             found = [] if running.failure is not None else self.judge.whole(running.budgets, whole)
             if running.failure is None:
@@ -239,7 +240,8 @@ class Session:
         if call.excinfo is None and call.when != "teardown":
             self._unsaid = []
             return report
-        if self.running is not None and call.excinfo is not None and torch_api.ran_out_of_memory(call.excinfo.value):
+        error = None if self.running is None or call.excinfo is None else call.excinfo.value
+        if self.running is not None and error is not None and any(map(torch_api.is_out_of_memory, together(error))):
             found = self.evidence.out_of_memory()
             self.running.findings += found
             self._unsaid = [*self._unsaid, *found]
@@ -270,7 +272,7 @@ class Session:
 
     def _dump(self, item: pytest.Item, report: pytest.TestReport, folder: Path) -> None:
         """Write snapshots of a measured test at its first failure: a later one has less to show."""
-        attempt = self._attempts.get(item.nodeid)
+        attempt = self._attempts.get(id_without_group(item))
         if attempt is None or item.stash.get(DUMPED, None) == attempt:
             return
         item.stash[DUMPED] = attempt

@@ -20,12 +20,14 @@ class Recorder(Protocol):
     """The source of truth for one device.
 
     ``tells_blocks`` is whether its blocks can be told apart, ``tells_owners`` whether they carry an owner.
+    ``has_pools`` is whether CUDA graphs have pools of their own in it.
     ``incomplete`` is the reason why its windows may miss something, ``None`` when it sees everything.
     """
 
     device: Device
     tells_owners: bool
     tells_blocks: bool
+    has_pools: bool
 
     @property
     def incomplete(self) -> str | None: ...
@@ -124,7 +126,9 @@ class WithoutEvidence:
 
 
 class WithoutWorkspaces:
-    """Libraries keep no workspaces in this allocator."""
+    """Libraries keep no workspaces in this allocator, and graphs no pools."""
+
+    has_pools = False
 
     def workspace_sizes(self) -> frozenset[int]:
         """None."""

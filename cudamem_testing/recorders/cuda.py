@@ -185,6 +185,7 @@ class CudaRecorder(WithoutOwners):
 
     incomplete: str | None = None
     tells_blocks = True
+    has_pools = True
 
     def __init__(
         self,

@@ -132,18 +132,8 @@ def when_cuda_starts(action: Callable[[], None]) -> None:
     torch.cuda._lazy_call(action)  # type: ignore[no-untyped-call]
 
 
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception, or one that it was raised from, is torch's out-of-memory error."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception is torch's out-of-memory error."""
     import torch
 
-    seen: set[int] = set()
-    chain: list[BaseException | None] = [error]
-    while chain:
-        one = chain.pop()
-        if one is None or id(one) in seen:
-            continue
-        if isinstance(one, torch.OutOfMemoryError):
-            return True
-        seen.add(id(one))
-        chain += [one.__cause__, one.__context__]
-    return False
+    return isinstance(error, torch.OutOfMemoryError)

@@ -26,6 +26,8 @@ MIB = 2**20
 class Card(FakeRecorder):
     """A card with the given pools: (number, MiB reserved, whether a block lives)."""
 
+    has_pools = True
+
     def __init__(self) -> None:
         super().__init__("cuda:0")
         self.pools: list[tuple[int, int, bool]] = []
@@ -108,6 +110,15 @@ def test_it_is_told_of_the_test_that_made_it_alone(card: tuple[Card, PoolCheck])
 def test_a_test_without_a_capture_is_not_looked_at(card: tuple[Card, PoolCheck]) -> None:
     recorder, check = card
     recorder.pools = [(3, 2, False)]
+    assert check.judge("test_a.py::test_one") == []
+    assert recorder.asked == 0
+
+
+def test_a_device_without_pools_is_not_asked(card: tuple[Card, PoolCheck]) -> None:
+    recorder, check = card
+    recorder.has_pools = False
+    recorder.pools = [(3, 2, False)]
+    Graph().capture_begin()
     assert check.judge("test_a.py::test_one") == []
     assert recorder.asked == 0
 

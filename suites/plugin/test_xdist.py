@@ -52,6 +52,24 @@ FILES = {
 }
 
 
+GROUPED = """
+    import pytest, torch
+
+    @pytest.mark.xdist_group("of one card")
+    class TestGrouped:
+        def test_leaves(self):
+            type(self).kept = torch.zeros(64 << 10)
+"""
+
+
+def test_a_group_is_no_part_of_an_owner(run_outer):
+    inner = run_outer(GROUPED, "--cudamem", "-n1", "--dist=loadgroup", plugins=["xdist.plugin"])
+    assert inner.last == "1 passed, 1 error"
+    assert [entry.owner for entry in inner.run.ledger if entry.bytes == 256 * KIB] == [
+        "test_it.py::TestGrouped::test_leaves"
+    ]
+
+
 def test_workers_send_and_only_the_controller_writes(run_outer, pytester):
     inner = run_outer(FILES, "--cudamem", "-n2", "--dist=loadgroup", "--junitxml=junit.xml", plugins=["xdist.plugin"])
     assert inner.last == "2 failed, 3 passed, 1 xfailed"
