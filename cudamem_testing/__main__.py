@@ -51,6 +51,7 @@ def _add_accept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("report", type=Path, metavar="REPORT.json")
     parser.add_argument("--baselines", action="store_true", help="baselines (default: all that the report has)")
     parser.add_argument("--known", action="store_true", help="known findings")
+    parser.add_argument("--expected", action="store_true", help="expected texts, in the test files")
     parser.add_argument("--known-file", type=Path, metavar="FILE", help="default: __cudamem__/known.jsonl at rootdir")
     parser.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="pytest's rootdir (default: here)")
     parser.set_defaults(run=_accept)
@@ -94,9 +95,10 @@ def _accept(given: argparse.Namespace) -> int:
     from cudamem_testing.baselines.update import update
     from cudamem_testing.model.causes import causes
     from cudamem_testing.report.files import read_json
+    from cudamem_testing.show.expected.accept import accept_texts
 
     run = read_json(given.report)
-    every = not (given.baselines or given.known)
+    every = not (given.baselines or given.known or given.expected)
     refused = False
     if given.baselines or every:
         updated = update(given.root, run.tests)
@@ -105,6 +107,10 @@ def _accept(given: argparse.Namespace) -> int:
     if given.known or every:
         path = given.known_file or given.root / PLACE
         print(accept(path, name_of(path, given.root), causes(run)))
+    if given.expected or every:
+        written = accept_texts(given.root, run.checked)
+        refused |= bool(written.refused)
+        print(written)
     return 1 if refused else 0
 
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.findings import Finding, Severity
 from cudamem_testing.model.windows import Window
+from cudamem_testing.show.expected.checked import Checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """Everything that a run measured."""
+    """Everything that a run measured; ``checked`` are its checks of expected texts, where a report is written."""
 
     environment: Environment = Environment()
     tests: tuple[TestRecord, ...] = ()
@@ -103,6 +104,7 @@ class RunRecord:
     notes: tuple[str, ...] = ()
     unenforced: dict[str, int] = field(default_factory=dict)
     ledger: tuple[LedgerEntry, ...] = ()
+    checked: tuple[Checked, ...] = ()
 
     @property
     def all_findings(self) -> list[tuple[str, Finding]]:

@@ -39,8 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = config.stash[keys.SETTINGS] = Settings.from_config(config)
     if settings.gpus and hasattr(config, "workerinput"):
         _choose_card(config)
-    if "expected" in settings.update:
-        _expect(config, accept=True)
+    if "expected" in settings.update or settings.json is not None:
+        _expect(config, accept="expected" in settings.update)
     if settings.on:
         _start(config, settings)
     elif _distributes(config) or (settings.json is not None and not hasattr(config, "workerinput")):
@@ -123,6 +123,7 @@ def _start(config: pytest.Config, settings: Settings) -> None:
 
     session = config.stash[keys.SESSION] = Session(config, settings)
     config.pluginmanager.register(session, "cudamem-session")
+    config.pluginmanager.register(session.wider, "cudamem-wider")
     if settings.repeat > 1:
         from cudamem_testing.plugin.repeat import Repeats
 
@@ -139,7 +140,9 @@ def _expect(config: pytest.Config, *, accept: bool) -> None:
 
     if not config.pluginmanager.hasplugin("cudamem-expected"):
         distributed = hasattr(config, "workerinput") or _distributes(config)
-        config.pluginmanager.register(ExpectedText(accept=accept, distributed=distributed), "cudamem-expected")
+        keep = config.rootpath if config.stash[keys.SETTINGS].json is not None else None
+        plugin = ExpectedText(accept=accept, distributed=distributed, keep=keep)
+        config.pluginmanager.register(plugin, "cudamem-expected")
 
 
 def _collect(config: pytest.Config, settings: Settings) -> None:

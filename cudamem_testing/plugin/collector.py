@@ -6,6 +6,7 @@ report of the test's teardown and the rest when it ends. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from cudamem_testing.plugin.whole import is_whole, whole_files
 from cudamem_testing.report.causes import audit_lines
 from cudamem_testing.report.files import write_json
 from cudamem_testing.report.schema import (
+    checked_from_json,
     finding_from_json,
     finding_to_json,
     fixture_from_json,
@@ -33,6 +35,7 @@ from cudamem_testing.report.schema import (
     record_from_json,
 )
 from cudamem_testing.report.terminal import summary_lines
+from cudamem_testing.show.expected.checked import Checked
 
 RUN = pytest.StashKey[RunRecord]()
 WORKER_KEY = "cudamem"
@@ -53,6 +56,7 @@ class Collector:
         self._notes: list[str] = []
         self._findings: list[Finding] = []
         self._ledger: list[LedgerEntry] = []
+        self._checked: dict[str, list[Checked]] = {}
         self._ignored: Counter[str] = Counter()
         self._about_rules: list[str] = []
         self._about_records: list[str] = []
@@ -69,6 +73,11 @@ class Collector:
         """Follow the outcome through the phases; the record comes with teardown."""
         nodeid = report.nodeid
         outcome = self._outcomes[nodeid] = _outcome(report, self._outcomes.get(nodeid))
+        if report.when == "setup":  # of the attempts of a test the last one counts
+            self._checked.pop(nodeid, None)
+        checks = json.loads(getattr(report, "cudamem_expected", "[]"))
+        if checks:
+            self._checked.setdefault(nodeid, []).extend(map(checked_from_json, checks))
         if report.when == "teardown":
             self._seen |= _ids(report.nodeid)
             del self._outcomes[nodeid]
@@ -148,6 +157,7 @@ class Collector:
             tuple(dict.fromkeys((*self._notes, *self._about_rules, *self._about_records))),
             dict(sorted(self._unenforced.items())),
             tuple(self._ledger),
+            tuple(one for checks in self._checked.values() for one in checks),
         )
 
     def _record(self, session: pytest.Session) -> None:

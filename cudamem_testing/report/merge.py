@@ -34,6 +34,7 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
         tuple(dict.fromkeys((*(note for run in runs for note in run.notes), *_across(runs)))),
         dict(sorted(unenforced.items())),
         tuple(entry for run in runs for entry in run.ledger),
+        tuple(one for run in runs for one in run.checked),
     )
 
 

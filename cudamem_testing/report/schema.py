@@ -17,9 +17,13 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Ve
 from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.shape import REPORT
+from cudamem_testing.show.expected.callsite import CallSite, Span
+from cudamem_testing.show.expected.checked import Checked
 
 SCHEMA = 1
 Json = dict[str, Any]
+CALL_KEYS = ("function", "first_line", "line", "callee", "argument", "position")
+SPAN_KEYS = ("line", "column", "end_line", "end_column")
 WINDOW_KEYS = (
     "start",
     "peak",
@@ -56,6 +60,7 @@ def run_to_json(run: RunRecord) -> Json:
             "ledger": [ledger_to_json(entry) for entry in run.ledger],
             "notes": list(run.notes),
             "unenforced": dict(run.unenforced),
+            "expected": [checked_to_json(one) for one in run.checked],
         },
     }
 
@@ -78,6 +83,7 @@ def run_from_json(data: Mapping[str, Any]) -> RunRecord:
         tuple(run["notes"]),
         dict(run.get("unenforced", {})),
         tuple(map(ledger_from_json, run["ledger"])),
+        tuple(map(checked_from_json, run.get("expected", ()))),
     )
 
 
@@ -160,6 +166,35 @@ def ledger_to_json(entry: LedgerEntry) -> Json:
 def ledger_from_json(data: Mapping[str, Any]) -> LedgerEntry:
     """The entry that :func:`ledger_to_json` wrote."""
     return LedgerEntry(data["device"], data["owner"], data["bytes"], data["blocks"])
+
+
+def checked_to_json(checked: Checked) -> Json:
+    """One check of an expected text; ``actual`` is ``null`` where the text is right."""
+    call, expected = checked.call, checked.expected
+    return {
+        "test": checked.test,
+        "device": checked.device,
+        "file": checked.file,
+        "digest": checked.digest,
+        "call": None
+        if call is None
+        else {
+            **{key: getattr(call, key) for key in CALL_KEYS},
+            "span": None if call.span is None else [getattr(call.span, key) for key in SPAN_KEYS],
+        },
+        "expected": {**expected} if isinstance(expected, Mapping) else expected,
+        "actual": checked.actual,
+    }
+
+
+def checked_from_json(data: Mapping[str, Any]) -> Checked:
+    """The check that :func:`checked_to_json` wrote."""
+    file, call = data["file"], data["call"]
+    at = None
+    if call is not None:
+        span = None if call["span"] is None else Span(*call["span"])
+        at = CallSite(file, span=span, **{key: call[key] for key in CALL_KEYS})
+    return Checked(data["test"], file, data["digest"], at, data["device"], data["expected"], data["actual"])
 
 
 def cause_to_json(cause: Cause) -> Json:

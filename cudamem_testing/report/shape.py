@@ -120,6 +120,31 @@ def _place(value: object, place: str) -> None:
     WHOLE(value[1], f"{place}[1]")
 
 
+def _texts_by_device(value: object, place: str) -> None:
+    of(str, dict, type(None))(value, place)
+    if isinstance(value, dict):
+        for key, text in value.items():
+            TEXT(text, f"{place}.{key}")
+
+
+def _span(value: object, place: str) -> None:
+    if value is not None:
+        every(WHOLE)(value, place)
+        if not isinstance(value, list) or len(value) != 4:
+            raise ValueError(f"{place} is not [line, column, last line, last column]")
+
+
+def _place_or_null(value: object, place: str) -> None:
+    WHOLE_OR_NULL(value, place)
+    if isinstance(value, int) and value < 0:
+        raise ValueError(f"{place} is {value}, less than 0")
+
+
+def _call(value: object, place: str) -> None:
+    if value is not None:
+        _CALL(value, place)
+
+
 TEXT, WHOLE, FLAG = of(str), of(int), of(bool)
 TEXT_OR_NULL, WHOLE_OR_NULL = of(str, type(None)), of(int, type(None))
 TEXTS = every(TEXT)
@@ -161,13 +186,29 @@ TEST = fields(
 )
 FIXTURE = fields({"name": TEXT, "scope": TEXT, "first_used_by": TEXT, "windows": every(WINDOW)})
 LEDGER = fields({"device": parsed(Device.parse), "owner": TEXT, "bytes": WHOLE, "blocks": WHOLE})
+_CALL = fields(
+    {
+        **dict.fromkeys(("function", "callee", "argument"), TEXT),
+        **dict.fromkeys(("first_line", "line"), WHOLE),
+        "position": _place_or_null,
+        "span": _span,
+    }
+)
+CHECKED = fields(
+    {
+        **dict.fromkeys(("test", "file"), TEXT),
+        **dict.fromkeys(("device", "digest", "actual"), TEXT_OR_NULL),
+        "call": _call,
+        "expected": _texts_by_device,
+    }
+)
 REPORT = fields(
     {
         "environment": fields({"devices": TEXTS, "torch": TEXT_OR_NULL, "allocator": TEXT_OR_NULL}),
         "tests": every(TEST),
         "run": fields(
             {"fixtures": every(FIXTURE), "findings": every(FINDING), "ledger": every(LEDGER), "notes": TEXTS},
-            {"unenforced": _counts},
+            {"unenforced": _counts, "expected": every(CHECKED)},
         ),
     }
 )

@@ -24,6 +24,8 @@ from cudamem_testing.report.schema import (
     run_from_json,
     run_to_json,
 )
+from cudamem_testing.show.expected.callsite import CallSite, Span
+from cudamem_testing.show.expected.checked import Checked
 
 CARD = Device("cuda", 0)
 RUN = RunRecord(
@@ -81,6 +83,25 @@ RUN = RunRecord(
     ("written",),
     {"cuda:1 is not measured here": 2},
     (LedgerEntry("cuda:0", "test_a.py::test_b[x]", 512, 1),),
+    (
+        Checked(
+            "test_a.py::test_b[x]",
+            "test_a.py",
+            "f00d",
+            CallSite("test_a.py", "test_b", 2, 4, Span(4, 4, 6, 7), "assert_text", "expected", 0),
+            "cuda",
+            {"cpu": "a"},
+            "b\nc",
+        ),
+        Checked("test_a.py::test_b[x]", "__cudamem__/test_a/test_b[x].txt", None, None, None, None, "b"),
+        Checked(
+            "test_a.py::test_c",
+            "test_a.py",
+            None,
+            CallSite("test_a.py", "<module>", 1, 9, None, "assert_text", "expected", None),
+            None,
+        ),
+    ),
 )
 UNKNOWN = {
     "start": None,
@@ -219,6 +240,51 @@ DOCUMENT = {
         "ledger": [{"device": "cuda:0", "owner": "test_a.py::test_b[x]", "bytes": 512, "blocks": 1}],
         "notes": ["written"],
         "unenforced": {"cuda:1 is not measured here": 2},
+        "expected": [
+            {
+                "test": "test_a.py::test_b[x]",
+                "device": "cuda",
+                "file": "test_a.py",
+                "digest": "f00d",
+                "call": {
+                    "function": "test_b",
+                    "first_line": 2,
+                    "line": 4,
+                    "callee": "assert_text",
+                    "argument": "expected",
+                    "position": 0,
+                    "span": [4, 4, 6, 7],
+                },
+                "expected": {"cpu": "a"},
+                "actual": "b\nc",
+            },
+            {
+                "test": "test_a.py::test_b[x]",
+                "device": None,
+                "file": "__cudamem__/test_a/test_b[x].txt",
+                "digest": None,
+                "call": None,
+                "expected": None,
+                "actual": "b",
+            },
+            {
+                "test": "test_a.py::test_c",
+                "device": None,
+                "file": "test_a.py",
+                "digest": None,
+                "call": {
+                    "function": "<module>",
+                    "first_line": 1,
+                    "line": 9,
+                    "callee": "assert_text",
+                    "argument": "expected",
+                    "position": None,
+                    "span": None,
+                },
+                "expected": None,
+                "actual": None,
+            },
+        ],
     },
 }
 
@@ -239,7 +305,15 @@ def test_the_smallest_report() -> None:
         "kind": "report",
         "environment": {"devices": [], "torch": None, "allocator": None},
         "tests": [],
-        "run": {"fixtures": [], "findings": [], "causes": [], "ledger": [], "notes": [], "unenforced": {}},
+        "run": {
+            "fixtures": [],
+            "findings": [],
+            "causes": [],
+            "ledger": [],
+            "notes": [],
+            "unenforced": {},
+            "expected": [],
+        },
     }
     assert run_from_json(found) == RunRecord()
 
@@ -309,6 +383,18 @@ TESTS = st.builds(
     st.one_of(st.none(), st.floats(0, 1e9)),
     TEXTS,
 )
+LINE = st.integers(0, 9)
+PLACES = st.tuples(LINE, LINE, st.one_of(st.none(), st.builds(Span, LINE, LINE, LINE, LINE)))
+CHECKS = st.builds(
+    lambda file, place, texts, *rest: Checked(
+        rest[0], file, rest[1], place and CallSite(file, "f", *place, "assert_text", "expected", 0), rest[2], *texts
+    ),
+    TEXT,
+    st.one_of(st.none(), PLACES),
+    st.tuples(st.one_of(st.none(), TEXT, st.dictionaries(TEXT, TEXT, max_size=1)), st.one_of(st.none(), TEXT)),
+    TEXT,
+    *[st.one_of(st.none(), TEXT)] * 2,
+)
 FIXTURES = st.builds(FixtureRecord, TEXT, TEXT, TEXT, few(WINDOWS))
 RUNS = st.builds(
     RunRecord,
@@ -319,6 +405,7 @@ RUNS = st.builds(
     TEXTS,
     st.dictionaries(TEXT, st.integers(0, 9), max_size=2),
     few(st.builds(LedgerEntry, DEVICES.map(str), TEXT, st.integers(0, 2**60), st.integers(0, 99))),
+    few(CHECKS),
 )
 
 
@@ -406,6 +493,15 @@ def broken(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
         (("tests", 0, "measured", 0, "top", 0), ["a"], "tests[0].measured[0].top[0] is not [name, bytes]"),
         (("tests", 0, "measured", 0, "asked"), 1, "tests[0].measured[0].asked is a whole number, not true or false"),
         (("tests", 0, "whole", 0, "name"), None, "tests[0].whole[0].name is null, not text"),
+        (("run", "expected", 0, "actual"), KeyError, "run.expected[0].actual is missing"),
+        (("run", "expected", 0, "expected"), {"cpu": 1}, "run.expected[0].expected.cpu is a whole number, not text"),
+        (("run", "expected", 0, "call"), "x", "run.expected[0].call is text, not an object"),
+        (("run", "expected", 0, "call", "position"), -1, "run.expected[0].call.position is -1, less than 0"),
+        (
+            ("run", "expected", 0, "call", "span"),
+            [1, 2, 3],
+            "run.expected[0].call.span is not [line, column, last line, last column]",
+        ),
         (("tests", 0, "findings", 0, "kind"), "lek", "tests[0].findings[0].kind: 'lek' is not a valid Kind"),
         (("tests", 0, "findings", 0, "severity"), [], "tests[0].findings[0].severity is a list, not text"),
         (("tests", 0, "findings", 0, "bytes"), "4", "tests[0].findings[0].bytes is text, not a whole number or null"),
@@ -434,5 +530,5 @@ def test_nothing_but_a_value_error_comes_of_a_broken_document(path: tuple[Any, .
         run = run_from_json(broken(path, value))
     except ValueError:
         return
-    assert all(str(test) for test in run.tests)  # what was accepted can be shown, and written again
+    assert all(map(str, (*run.tests, *run.checked)))  # what was accepted can be shown, and written again
     json.dumps(run_to_json(run))

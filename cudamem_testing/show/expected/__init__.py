@@ -13,13 +13,16 @@ text instead, and `Session.write` puts all of them into the source files at the 
 The pieces, one module each: `text` says when two texts are the same, `difference` shows how they differ,
 `callsite` says where a call stands, `source` finds its literal in the file, `literal` spells a text as
 Python source, `edits` collects and writes, `side` names the files for texts without a literal, `session`
-ties them to a run, and `check` is what result objects call.
+ties them to a run, and `check` is what result objects call. `checked` is what a report keeps of a check, and
+`accept` takes texts from there.
 
 PYTEST_DONT_REWRITE
 """
 
+from .accept import accept_texts
 from .callsite import CallSite
 from .check import accepting, assert_text, check
+from .checked import Checked
 from .edits import Edits, Refused, Written
 from .errors import ConflictError, NotAcceptedError, NotLocatedError, NotWrittenError, TextMismatchError
 from .session import Session
@@ -27,6 +30,7 @@ from .text import canonical
 
 __all__ = [
     "CallSite",
+    "Checked",
     "ConflictError",
     "Edits",
     "NotAcceptedError",
@@ -36,6 +40,7 @@ __all__ = [
     "Session",
     "TextMismatchError",
     "Written",
+    "accept_texts",
     "accepting",
     "assert_text",
     "canonical",

@@ -69,7 +69,7 @@ def check(
     session = session or Session.current()
     accept = session is not None and session.accept
     place, wanted, obstacle = None, given, None
-    if session is not None and (accept or session.may_have_side_files(at)):
+    if session is not None and session.looks_at(at):
         try:
             place, wanted = session.find(at, expected, key)
         except NotLocatedError as error:
@@ -79,6 +79,8 @@ def check(
             _record(session, place, Wish(text, session.test_name(at), wanted), at)
             return
     if wanted is not None and canonical(wanted) == text:
+        if session is not None:
+            session.was_right(at, place, key if isinstance(expected, Mapping) else None)
         return
     kind: type[TextMismatchError] = NotAcceptedError if accept else TextMismatchError
     kept = place.file if isinstance(place, SideFile) and wanted is not given else None
@@ -88,6 +90,7 @@ def check(
         "\n".join([*lines, *filter(None, [more]), f"not accepted: {obstacle}" if accept else HOW]),
         actual=text,
         expected=None if wanted is None else canonical(wanted),
+        checked=session.checked(at, place, key, expected, text) if session is not None and session.keep else None,
     )
 
 

@@ -89,6 +89,18 @@ class Edits:
         if path not in self._digests:
             self._digests[path] = _digest(path)
 
+    def digest(self, path: Path) -> str | None:
+        """Return what tells the content of `path` when it was first looked at from others; None for no file.
+
+        Raises:
+            NotLocatedError: it cannot be read.
+        """
+        try:
+            self.watch(path)
+        except OSError as error:
+            raise NotLocatedError(f"{path} cannot be read: {error.strerror or error}") from error
+        return self._digests[_real(path)]
+
     def source(self, path: Path) -> Source:
         """Return the parsed file.
 

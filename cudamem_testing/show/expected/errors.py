@@ -3,6 +3,8 @@
 PYTEST_DONT_REWRITE
 """
 
+from .checked import Checked
+
 
 class TextMismatchError(AssertionError):
     """The actual text is not the expected one; the message holds the diff.
@@ -10,12 +12,14 @@ class TextMismatchError(AssertionError):
     Attributes:
         actual: the canonical actual text.
         expected: the canonical expected text, or None if there is none yet.
+        checked: what a report keeps of the check, or None if none is written.
     """
 
-    def __init__(self, message: str, *, actual: str, expected: str | None) -> None:
+    def __init__(self, message: str, *, actual: str, expected: str | None, checked: Checked | None = None) -> None:
         super().__init__(message)
         self.actual = actual
         self.expected = expected
+        self.checked = checked
 
 
 class NotAcceptedError(TextMismatchError):

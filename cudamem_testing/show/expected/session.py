@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .callsite import CallSite
-from .edits import Edits, Place, Written
+from .checked import Checked
+from .edits import Edits, Place, SideFile, Written
+from .errors import NotLocatedError
 from .side import side_file, side_folder
 
 _current: ContextVar["Session | None"] = ContextVar("expected_text_session", default=None)
@@ -28,11 +30,15 @@ class Session:
         refusal: why texts cannot be accepted in this process, such as in an xdist worker; a differing text
             then raises with this reason.
         edits: what was collected.
+        keep: note what checks see, for a report: of those that fail it is part of their error.
+        right: the checks of literals whose text was right since they were last taken; empty without `keep`.
     """
 
     accept: bool = False
     refusal: str | None = None
     edits: Edits = field(default_factory=Edits)
+    keep: bool = False
+    right: list[Checked] = field(default_factory=list)
     _test: str | None = None
     _module: Path | None = None
     _numbers: dict[tuple[Path, str], int] = field(default_factory=dict)
@@ -61,6 +67,7 @@ class Session:
         """
         self._test, self._module = test, module
         self._numbers.clear()
+        self.right.clear()
         if module is not None and self.accept:
             self.edits.watch(module)
 
@@ -83,6 +90,23 @@ class Session:
             self._folders[module] = side_folder(Path(module)).is_dir()
         return self._folders[module]
 
+    def looks_at(self, at: CallSite) -> bool:
+        """Whether a check has to know where its text is kept, and not only what it was given."""
+        return self.accept or self.keep or self.may_have_side_files(at)
+
+    def checked(
+        self, at: CallSite, place: Place | None, key: str | None, expected: str | Mapping[str, str] | None, actual: str
+    ) -> Checked:
+        """Return what a report keeps of a check that failed; it may be that its place was not found (None)."""
+        if isinstance(place, SideFile):
+            return Checked(self.test_name(at), str(place.file), self._digest(place.file), None, key, expected, actual)
+        return Checked(self.test_name(at), at.file, self._digest(Path(at.file)), at, key, expected, actual)
+
+    def was_right(self, at: CallSite, place: Place | None, key: str | None) -> None:
+        """Note a check whose text was right; of side files that says nothing, for each belongs to one test."""
+        if self.keep and not isinstance(place, SideFile):
+            self.right.append(Checked(self.test_name(at), at.file, None, at, key))
+
     def find(self, at: CallSite, expected: str | Mapping[str, str] | None, key: str | None) -> tuple[Place, str | None]:
         """Return where the text of a call is kept, and the text there (None: none yet).
 
@@ -101,6 +125,12 @@ class Session:
         path = side_file(module, test, number=number, key=key if isinstance(expected, Mapping) else None)
         side, kept = self.edits.side(path)
         return side, given if kept is None else kept
+
+    def _digest(self, path: Path) -> str | None:
+        try:
+            return self.edits.digest(path)
+        except NotLocatedError:
+            return None
 
     def _test_module(self, at: CallSite) -> Path:
         return self._module if self._module is not None else Path(at.file)

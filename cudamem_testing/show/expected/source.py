@@ -100,6 +100,14 @@ class Source:
             raise NotLocatedError(CHANGED)
         return Literal(self.path, node.lineno, start, end, indent)
 
+    def called(self, at: CallSite, expected: object) -> str | None:
+        """Return the name that a call gives to what it calls, or None if that is no name.
+
+        Raises:
+            NotLocatedError: the call cannot be told apart from others, or the file is not what was imported.
+        """
+        return _name(self._call(at, expected).func)
+
     def column(self, offset: int) -> int:
         """Return the column of a character."""
         return offset - self._starts[bisect_right(self._starts, offset) - 1]

@@ -1,0 +1,91 @@
+"""Accept the texts that another run found, from what it kept of its checks.
+
+What was kept comes from a file and is not trusted. It can change nothing but a string literal which is the argument of
+an assertion, in a source file that is to the byte the one that was measured, and the side files of expected texts; all
+of them below one root.
+
+PYTEST_DONT_REWRITE
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cudamem_testing.show.places import FOLDER
+
+from .checked import Checked
+from .edits import Edits, Place, Refused, Wish, Written
+from .errors import NotLocatedError
+from .text import canonical
+
+OTHER = "it is not as it was when it was measured: take the commit that was, or run the tests again"
+
+
+def accept_texts(root: Path, checks: Sequence[Checked]) -> Written:
+    """Write the texts of a run into the files below `root`, as the run itself would have.
+
+    The checks whose text was right tell where two tests share a literal and only one of them wants another text.
+    Failures are in the result, nothing is raised for them.
+    """
+    edits = Edits()
+    right: dict[object, list[str]] = {}
+    for one in checks:
+        if one.actual is None:
+            right.setdefault(one.place, []).append(one.test)
+    refused: dict[tuple[Path, str], list[tuple[int, str, str]]] = {}
+    for one in checks:
+        if one.actual is None:
+            continue
+        text = canonical(one.actual)
+        try:
+            place, current = _place(edits, root, one)
+        except NotLocatedError as error:
+            line = 1 if one.call is None else one.call.line
+            refused.setdefault((root / one.file, str(error)), []).append((line, one.test, text))
+            continue
+        edits.want(place, Wish(text, one.test, current))
+        for test in right.pop(one.place, ()) if current is not None else ():
+            edits.want(place, Wish(canonical(current or ""), test, current))
+    written = edits.write()
+    return Written(written.files, (*(Refused(*why, tuple(texts)) for why, texts in refused.items()), *written.refused))
+
+
+def _place(edits: Edits, root: Path, one: Checked) -> tuple[Place, str | None]:
+    """Return where a text goes and what stands there.
+
+    Raises:
+        NotLocatedError: it cannot go there; the message says why.
+    """
+    path = _below(root, one.file)
+    is_side = path.suffix == ".txt" and path.parent.parent.name == FOLDER
+    if one.call is None and not is_side:
+        raise NotLocatedError(f"it is no file of expected texts: they lie in {FOLDER}")
+    if one.digest != edits.digest(path) or (one.call is not None and one.digest is None):
+        raise NotLocatedError(OTHER)
+    if one.call is None:
+        return edits.side(path)
+    source = edits.source(path)
+    called = source.called(one.call, one.expected)
+    if called is None or not called.startswith("assert"):
+        raise NotLocatedError(f"the call there is no assertion, but of {called or 'an expression'}")
+    place = source.locate(one.call, one.expected, one.device)
+    if place is None:
+        raise NotLocatedError("the argument there is no literal")
+    given = one.expected.get(one.device or "") if isinstance(one.expected, Mapping) else one.expected
+    return place, given
+
+
+def _below(root: Path, file: str) -> Path:
+    """Return the path of a file below `root`, links followed.
+
+    Raises:
+        NotLocatedError: it does not lie there.
+    """
+    named = Path(file)
+    try:
+        top, path = Path(os.path.realpath(root)), Path(os.path.realpath(root / named))
+    except (OSError, ValueError) as error:  # such as a null character
+        raise NotLocatedError(f"its name cannot be read: {error}") from error
+    if named.is_absolute() or named.drive or ".." in named.parts or path == top or not path.is_relative_to(top):
+        raise NotLocatedError(f"it does not lie below {root}")
+    return path

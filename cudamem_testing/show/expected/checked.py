@@ -1,0 +1,50 @@
+"""What a check of an expected text saw, kept so that the text can be accepted later, and on another machine.
+
+PYTEST_DONT_REWRITE
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .callsite import CallSite
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One check of an expected text.
+
+    Attributes:
+        test: id of the test that checked.
+        file: the file that holds the expected text, or is to: a source file or a side file.
+        digest: what tells the content that the file had from others; None where there was no file to read.
+        call: the call whose argument is the text; None for a side file.
+        device: which text of a mapping is meant, the kind of device; None where none was said.
+        expected: the text or texts that the check was given or had kept; None for none, and where the text is right.
+        actual: the text at hand; None where it is the expected one.
+    """
+
+    test: str
+    file: str
+    digest: str | None
+    call: CallSite | None
+    device: str | None
+    expected: str | Mapping[str, str] | None = None
+    actual: str | None = None
+
+    @property
+    def place(self) -> tuple[str, CallSite | None, str | None]:
+        """What two checks of one literal have in common; a text that is right has a device only where that is its key."""
+        is_keyed = self.actual is None or isinstance(self.expected, Mapping)
+        return self.file, self.call, self.device if is_keyed else None
+
+    def below(self, root: Path) -> "Checked":
+        """Return the same with its file relative to `root`, where it lies below, and with forward slashes."""
+        path, top = Path(os.path.realpath(self.file)), Path(os.path.realpath(root))
+        file = path.relative_to(top).as_posix() if path.is_relative_to(top) else self.file
+        return replace(self, file=file, call=None if self.call is None else replace(self.call, file=file))
+
+    def __str__(self) -> str:
+        line = "" if self.call is None else f":{self.call.line}"
+        return f"{self.test}: {self.file}{line} {'is right' if self.actual is None else 'has another text'}"
