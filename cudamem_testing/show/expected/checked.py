@@ -35,7 +35,7 @@ class Checked:
 
     @property
     def place(self) -> tuple[str, CallSite | None, str | None]:
-        """What two checks of one literal have in common; a text that is right has a device only where that is its key."""
+        """What two checks of one literal have in common; of a text that is right the device is its key, or None."""
         is_keyed = self.actual is None or isinstance(self.expected, Mapping)
         return self.file, self.call, self.device if is_keyed else None
 
