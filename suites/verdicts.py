@@ -38,6 +38,17 @@ OTHERS = {
     "fixtures had left, and what would have made room. Fails the test, which failed already.",
     Verdict.NOT_REPEATABLE: "The body of a test with `warmup=` did not pass when it was repeated. A note.",
 }
+FIXTURES = """
+## Wider fixtures
+
+A fixture of a class, module, package or session is judged when it is over, for what it allocated itself: in its setup
+and in its finalizer. What lives on after the steps of settling is a leak of the fixture, told once and under its
+name, such as `cudamem: fixture 'model': 512.0 MiB leaked`. `setup_class`, `setUpClass` and their like are fixtures
+too. As with any error of a finalizer, pytest reports it as an error at the teardown of the test in which the fixture
+ended, mostly the last one that used it; the tests that used it before are not blamed. A fixture whose parameter
+changes ends in the next test. `--cudamem-leaks` and `cudamem_ignore` hold for fixtures; a marker is of its test
+alone.
+"""
 CONFTEST = """\
 import pytest
 from fixtures import zoo
@@ -199,6 +210,7 @@ def document(every: Sequence[Case]) -> str:
             fails = "Fails the test" if meaning.leak else "A note, never a failure"
             lines += [f"{_sentence(meaning.text)} {fails}.", "", f"What to do: {meaning.hint}."]
         lines += _table([case for case in every if verdict.value in {expect.verdict for expect in case.expected}])
+    lines += FIXTURES.rstrip().splitlines()
     lines += ["", "## Nothing", "", "Cases that look like faults and are none; they give no finding at all."]
     lines += _table([case for case in every if not case.expected])
     lines += ["", "## Where they run", "", "On the CPU and on a CUDA device, but for these:", ""]

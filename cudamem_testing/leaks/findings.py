@@ -23,6 +23,7 @@ from cudamem_testing.objects import Kind as PathKind
 
 NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, note="the search did not reach it")
 SHOWN = 3
+FIXTURE_HINT = "drop the reference when the fixture ends, after its yield or in a finalizer"
 #: Who holds what ``capture_begin`` allocates: it lives as long as one graph that began a capture does.
 A_GRAPH = "a CUDA graph that began a capture and lives, for its random numbers"
 A_GRAPH_HINT = "reset the graph, or let it go"
@@ -141,6 +142,14 @@ def freed_finding(
         cause=f"{kind.value} | {verdict.value} | {place}",
         details=(*lines, f"   {verdict.value}: {meaning.text}"),
     )
+
+
+def of_fixture(finding: Finding, label: str) -> Finding:
+    """The finding as one of a wider fixture, which is named and told what to do."""
+    message = finding.message.replace("cudamem: ", f"cudamem: {label}: ", 1)
+    hint = f"   hint: {MEANINGS[Verdict.REACHABLE].hint}"
+    details = tuple(f"   hint: {FIXTURE_HINT}" if line == hint else line for line in finding.details)
+    return replace(finding, message=message, details=details)
 
 
 def workspace_findings(blocks: Sequence[Block]) -> list[Finding]:

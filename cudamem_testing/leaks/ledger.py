@@ -30,6 +30,13 @@ class Ledger:
             if block.address is not None:
                 entries[block.address] = (block.size, number)
 
+    def forget(self, device: Device, blocks: Iterable[tuple[int, int]]) -> None:
+        """Blocks by address and size that went, as far as is known: one that is there after all has no owner."""
+        entries = self._owners.get(device, {})
+        for address, size in blocks:
+            if entries.get(address, (None,))[0] == size:
+                del entries[address]
+
     def named(self, recording: Recording) -> Recording:
         """The recording with owners at its blocks, where its device does not name them itself.
 

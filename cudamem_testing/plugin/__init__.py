@@ -123,6 +123,7 @@ def _start(config: pytest.Config, settings: Settings) -> None:
 
     session = config.stash[keys.SESSION] = Session(config, settings)
     config.pluginmanager.register(session, "cudamem-session")
+    config.pluginmanager.register(session.wider, "cudamem-wider")
     if settings.repeat > 1:
         from cudamem_testing.plugin.repeat import Repeats
 

@@ -178,7 +178,7 @@ class Baselines:
         return Look(replayed, start, replayed.live_at(since=start).fresh())
 
     def _examine(self, window: Window, measured: Measured) -> tuple[Measured, Look | str]:
-        replayed = self._evidence.replay(window.device, "requested")
+        replayed = self._evidence.replay(window.device, counter="requested")
         if replayed is None or not len(replayed.recording.events):
             return measured.but(top=()), NOT_KEPT
         start = first_moment(replayed.recording, window)

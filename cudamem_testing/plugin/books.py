@@ -7,7 +7,6 @@ counts and yet is new. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from cudamem_testing.model.blocks import LiveSet
@@ -15,8 +14,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import LedgerEntry
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.model.windows import Window
-from cudamem_testing.plugin.evidence import Evidence, moment_of
+from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.recorders.base import Owned, Recorder
 from cudamem_testing.snapshots.text import live_section
 from cudamem_testing.windows.owners import Owners
@@ -35,17 +33,6 @@ class Books:
     def known(self, device: Device) -> set[int]:
         """Addresses of blocks that are no news: from before, or with an owner."""
         return self._known.get(device, set()) | self._evidence.ledger.entered(device)
-
-    def fixture_made(self, label: str, windows: Sequence[Window]) -> None:
-        """A wider fixture was set up: enter what it allocated, on devices whose blocks carry no owner."""
-        entered = {recorder.device for recorder in self._tracker.recorders if not recorder.tells_owners}
-        for window in windows:
-            if not window.blocks or window.device not in entered:
-                continue
-            replayed = self._evidence.replay(window.device)
-            if replayed is not None:
-                start = moment_of(replayed.recording, window.opened, window.closed)
-                self._evidence.ledger.enter(window.device, label, replayed.live_at(since=start).fresh().blocks)
 
     def begin(self) -> None:
         """What is live before the first test is nobody's."""

@@ -58,15 +58,20 @@ class Evidence:
         """Explains limits that broke at one moment."""
         return Explainer(self)
 
-    def replay(self, device: Device, counter: Counter = "allocated") -> Replay | None:
-        """The record of a device from now back to the start of the test; ``None`` where none is kept."""
+    def replay(
+        self, device: Device, owners: Mapping[int, str] | None = None, counter: Counter = "allocated"
+    ) -> Replay | None:
+        """The record of a device from now back to the start of the test; ``None`` where none is kept.
+
+        Blocks have the owners of all tests, or of those that are given by their numbers alone.
+        """
         recorder = next(one for one in self._tracker.recorders if one.device == device)
         capture = recorder.capture()
-        return None if capture is None else replay(self.recording(capture), counter)
+        return None if capture is None else replay(self.recording(capture, owners), counter)
 
-    def recording(self, capture: Capture) -> Recording:
+    def recording(self, capture: Capture, owners: Mapping[int, str] | None = None) -> Recording:
         """A capture with the project's lines and the names of the tests that own its blocks."""
-        return self.ledger.named(recording_of(capture, self.locator, self._owners))
+        return self.ledger.named(recording_of(capture, self.locator, self._owners if owners is None else owners))
 
     def purposes(self, window: Window) -> tuple[str, ...]:
         """What the window's peak was for, where the test recorded a profile around it."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from cudamem_testing.guards import collect_garbage, thawed
@@ -20,9 +22,10 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.objects import HolderResult, Reach, find_holders
+from cudamem_testing.plugin.belongings import Belongings
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence, moment_of
-from cudamem_testing.plugin.running import Subject
+from cudamem_testing.plugin.running import Fixture, Subject
 from cudamem_testing.recorders.base import Owned, Recorder
 from cudamem_testing.torch_api import capturing
 from cudamem_testing.windows.grow import Grown, by_size
@@ -30,6 +33,7 @@ from cudamem_testing.windows.owners import Owners
 from cudamem_testing.windows.tracker import Tracker
 
 Holders = Mapping[int, HolderResult]
+Key = tuple[int | None, int | None]
 SEARCH_SECONDS = 5.0
 GROWN_SHOWN = 3
 
@@ -59,22 +63,20 @@ class LeakCheck:
         rules: Sequence[Rule] = (),
     ) -> None:
         self._tracker = tracker
-        self._owners = owners
         self._evidence = evidence
-        self._books = books
+        self._belongings = Belongings(tracker, owners, evidence, books)
         self._ignore_below = ignore_below
         self.ignored = Ignored(rules)
         self._workspaces: dict[Device, set[int]] = {}
         self._readings: dict[Device, Reading] = {}
 
     def left(self, subject: Subject, *, fresh: bool = True) -> Left:
-        """What the test retains on each device where it is not nothing, now or at the tracker's last read."""
-        left = {device: owned for device, owned in self._owners.owned(subject.owner).items() if owned.blocks}
-        if any(recorder.tells_blocks and not recorder.tells_owners for recorder in self._tracker.recorders):
-            for recorder, retained, blocks in self._tracker.gained(subject.whole, fresh=fresh):
-                if recorder.tells_blocks and not recorder.tells_owners and (retained or blocks):
-                    left[recorder.device] = Owned(retained or 0, blocks or 0)
-        return {device: owned for device, owned in left.items() if subject.judged(device)} if left else left
+        """What a subject retains on each device where it is not nothing, now or at the tracker's last read."""
+        return self._belongings.left(subject, fresh=fresh)
+
+    def made(self, fixture: Fixture) -> None:
+        """A wider fixture was set up."""
+        self._belongings.made(fixture)
 
     @property
     def devices(self) -> list[Device]:
@@ -86,7 +88,7 @@ class LeakCheck:
         if not self._recorder(device).tells_blocks:
             return None
         if subject is not None:
-            return self._read(device, subject)
+            return self._belongings.blocks(self._recorder(device), subject)
         replayed = self._evidence.replay(device)
         return None if replayed is None else [*replayed.live_at()]
 
@@ -119,7 +121,7 @@ class LeakCheck:
             if sum(block.size for block in blocks) >= max(1, self._ignore_below(device)):
                 holders = _holders(blocks)
                 workspaces, others = self._find_workspaces(device, blocks, holders, subject)
-                rest = [block for block in blocks if block not in workspaces and block.order not in others]
+                rest = [block for block in blocks if block not in workspaces and _key(block) not in others]
                 found += workspace_findings(workspaces)
                 found += self.ignored.keep(leak_findings(rest, holders, severity))
         return found
@@ -143,11 +145,11 @@ class LeakCheck:
 
     def _find_workspaces(
         self, device: Device, blocks: Sequence[Block], holders: Holders, subject: Subject
-    ) -> tuple[list[Block], Collection[int | None]]:
+    ) -> tuple[list[Block], Collection[Key]]:
         """The blocks that no Python object holds and that are a library's: of a known size, or given back when asked.
 
         Asking costs the next test the workspace that it takes again, so it is done once for each size. Beside them the
-        orders of blocks that another thread gave back meanwhile: they are nobody's leak.
+        keys of blocks that another thread gave back meanwhile: they are nobody's leak.
         """
         known = self._sizes(device)
         unheld = [block for block in blocks if not _held(block, holders)]
@@ -155,22 +157,22 @@ class LeakCheck:
         if len(found) == len(unheld):
             self._exclude(device, found, subject)
             return found, ()
-        before = self._orders(device, subject)  # the search for holders took its time
+        before = self._keys(device, subject)  # the search for holders took its time
         self._recorder(device).release()
-        after = self._orders(device, subject)
-        others = {block.order for block in unheld if block.order not in before}
-        gone = [block for block in unheld if block.order in before - after]
+        after = self._keys(device, subject)
+        others = {_key(block) for block in unheld if _key(block) not in before}
+        gone = [block for block in unheld if _key(block) in before - after]
         others.update(self._freed_by_others(device, gone))
-        given_back = [block for block in gone if block.order not in others]
+        given_back = [block for block in gone if _key(block) not in others]
         known.update(block.size for block in given_back)
-        kept = [block for block in found if block.order in after]
+        kept = [block for block in found if _key(block) in after]
         self._exclude(device, kept, subject)
         return [*given_back, *kept], others
 
-    def _orders(self, device: Device, subject: Subject) -> set[int | None]:
-        """The orders of the test's live blocks, read anew: the window ends with the last read."""
+    def _keys(self, device: Device, subject: Subject) -> set[Key]:
+        """The keys of the test's live blocks, read anew: the window ends with the last read."""
         self.left(subject)
-        return {block.order for block in self._blocks(device, subject)}
+        return {*map(_key, self._blocks(device, subject))}
 
     def _sizes(self, device: Device) -> set[int]:
         if device not in self._workspaces:
@@ -181,7 +183,8 @@ class LeakCheck:
         if blocks and device not in subject.owner.numbers:
             size = sum(block.size for block in blocks)
             note = f"a library keeps {format_size(size)} of workspace on {device}, not counted here"
-            self._tracker.exclude(subject.whole, device, size, len(blocks), note)
+            if subject.whole is not None:
+                self._tracker.exclude(subject.whole, device, size, len(blocks), note)
             self._evidence.ledger.enter(device, "library workspaces", blocks)
 
     def _steps(self, subject: Subject) -> list[Step]:
@@ -192,40 +195,30 @@ class LeakCheck:
         ]
         if subject.release_frames is not None:
             steps.insert(0, Step("frames of the failed test", subject.release_frames, Verdict.TRACEBACK))
-        return steps
+        return [replace(step, action=partial(self._apart, subject, step.action)) for step in steps]
+
+    def _apart(self, subject: Subject, action: Callable[[], object]) -> None:
+        """What a step frees of wider fixtures that are over is not counted in the test."""
+        whole = subject.whole
+        before = [self.left(fixture.subject) for fixture in subject.over]
+        action()
+        for fixture, then in zip(subject.over, before, strict=True):
+            now = self.left(fixture.subject)
+            for device, owned in then.items():
+                rest = now.get(device, Owned(0, 0))
+                if whole is not None and rest != owned:
+                    size, blocks = rest.bytes - owned.bytes, rest.blocks - owned.blocks
+                    note = f"{fixture.owner.label} changed {device} by {format_size(size)}, not counted here"
+                    self._tracker.peek(whole)  # the peaks so far have it
+                    self._tracker.exclude(whole, device, size, blocks, note, throughout=True)
 
     def _blocks(self, device: Device, subject: Subject) -> list[Block]:
         """The test's own live blocks, read again only where something was allocated or freed meanwhile."""
         now = self._tracker.read(self._recorder(device))
         reading = self._readings.get(device)
         if reading is None or not reading.holds(now):
-            reading = self._readings[device] = Reading(now, self._read(device, subject))
+            reading = self._readings[device] = Reading(now, self._belongings.blocks(self._recorder(device), subject))
         return reading.blocks
-
-    def _read(self, device: Device, subject: Subject) -> list[Block]:
-        """The test's own live blocks: allocated since its setup began, outside the wider fixtures."""
-        replayed = self._evidence.replay(device)
-        if replayed is None:
-            return []
-        if device in subject.owner.numbers:
-            return [block for block in replayed.live_at() if block.owner == subject.owner.label]
-        if not len(replayed.recording.events):
-            known = self._books.known(device)
-            return [block for block in replayed.live_at() if block.address not in known]
-        now = next(window for window in self._tracker.peek(subject.whole) if window.device == device)
-        start = moment_of(replayed.recording, now.opened, now.closed)
-        first = replayed.recording.first
-        foreign = [
-            range(
-                first + moment_of(replayed.recording, window.opened, now.closed),
-                first + moment_of(replayed.recording, window.closed, now.closed),
-            )
-            for window in subject.fixtures
-            if window.device == device
-        ]
-        return [
-            block for block in replayed.live_at(since=start).fresh() if not any(block.order in span for span in foreign)
-        ]
 
     def _recorder(self, device: Device) -> Recorder:
         return next(one for one in self._tracker.recorders if one.device == device)
@@ -248,14 +241,14 @@ class LeakCheck:
         remaining: dict[Device, list[Block]],
     ) -> list[Finding]:
         found = []
-        after = {device: {block.order for block in blocks} for device, blocks in remaining.items()}
+        after = {device: {*map(_key, blocks)} for device, blocks in remaining.items()}
         for freed in settlement.freed:
             if freed.verdict is None or freed.owned.bytes < self._ignore_below(freed.device):
                 continue
             before = looked.get(freed.verdict, {}).get(freed.device, [])
-            gone = [block for block in before if block.order not in after.get(freed.device, set())]
+            gone = [block for block in before if _key(block) not in after.get(freed.device, set())]
             others = self._freed_by_others(freed.device, gone)
-            gone = [block for block in gone if block.order not in others]
+            gone = [block for block in gone if _key(block) not in others]
             own = sum(block.size for block in gone)  # the counters also tell what went of earlier tests
             size = min(freed.owned.bytes - sum(others.values()), own)
             if size >= max(1, self._ignore_below(freed.device)):
@@ -263,22 +256,26 @@ class LeakCheck:
                 found.append(freed_finding(freed.verdict, freed.device, size, blocks, freed.step, gone))
         return found
 
-    def _freed_by_others(self, device: Device, gone: Sequence[Block]) -> dict[int, int]:
-        """The sizes of blocks that went by chance meanwhile: another thread let go of them. By order.
+    def _freed_by_others(self, device: Device, gone: Sequence[Block]) -> dict[Key, int]:
+        """The sizes of blocks that went by chance meanwhile: another thread let go of them. By key.
 
         The history of a card does not tell who frees. There a block is taken for the thread's that allocated it.
         """
         own = self._recorder(device).thread()
-        sizes = {block.order: block.size for block in gone if block.order is not None}
         if own is None:
             if threading.current_thread() is not threading.main_thread():
                 return {}  # then the test's own stacks begin in a thread as well
-            threads = {block.order for block in gone if block.stack.in_thread}
-            return {order: size for order, size in sizes.items() if order in threads}
-        replayed = self._evidence.replay(device) if sizes else None
+            return {_key(block): block.size for block in gone if block.stack.in_thread}
+        replayed = self._evidence.replay(device) if gone else None
         if replayed is None:
             return {}
-        return {order: sizes[order] for order, thread in replayed.freed_by(gone).items() if thread != own}
+        threads = replayed.freed_by(gone)
+        return {_key(block): block.size for block in gone if threads.get(block.order or 0, own) != own}
+
+
+def _key(block: Block) -> Key:
+    """What tells a block from others: on a card one that is older than its history has no order."""
+    return block.order, block.address
 
 
 def _each(actions: Iterable[Callable[[], None]]) -> None:

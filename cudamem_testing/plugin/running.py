@@ -26,14 +26,52 @@ if TYPE_CHECKING:
 class Subject:
     """What is judged for leaks and cycles: a test's span and owner, and what wider fixtures did inside.
 
-    ``release_frames`` lets go of the frames of a test that failed. ``judged`` tells which devices count.
+    ``release_frames`` lets go of the frames of a test that failed. ``judged`` tells which devices count. ``over`` are
+    the wider fixtures that ended during the test and left something. A wider fixture is a subject of its own, without
+    a span.
     """
 
-    whole: Span
+    whole: Span | None
     owner: Owner
     fixtures: Sequence[Window]
     release_frames: Callable[[], None] | None
     judged: Callable[[Device], bool] = lambda device: True
+    over: Sequence[Fixture] = ()
+    fixture: Fixture | None = None
+
+
+class Fixture:
+    """A wider fixture, from its setup to what is left of it after its finalizer.
+
+    ``made`` are the blocks of its setup by address and size, where blocks carry no owner. ``windows`` are its own in
+    the test that runs now, ``foreign`` those of all wider fixtures in that test.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.made: dict[Device, set[tuple[int, int]]] = {}
+        self.windows: list[Window] = []
+        self.subject = Subject(None, owner, (), None, fixture=self)
+        self._counted: dict[Device, tuple[int, int]] = {}
+        self._within: Span | None = None
+
+    def measured(self, running: Running | None, windows: Sequence[Window]) -> None:
+        """It was set up or torn down during a test."""
+        within = None if running is None else running.whole
+        if within is not self._within:
+            self._within = within
+            self.windows.clear()
+        self.windows += windows
+        for window in windows:
+            size, blocks = self._counted.get(window.device, (0, 0))
+            self._counted[window.device] = (size + (window.retained or 0), blocks + (window.blocks or 0))
+        if running is not None:
+            running.foreign += windows
+            self.subject.fixtures = running.foreign
+
+    def is_even(self, device: Device) -> bool:
+        """Whether by the counters it gave back what it took; what tests left in it, it gives back beside that."""
+        return not any(self._counted.get(device, ()))
 
 
 class Running:
@@ -58,6 +96,7 @@ class Running:
         self.failure: BaseException | None = None
         self.owner = owner
         self.foreign: list[Window] = []
+        self.over: list[Fixture] = []
         self.override = item.stash.get(keys.OVERRIDE, NOTHING)
         self.subject = Subject(whole, owner, self.foreign, None, self.override.covers)
         self.disown: Callable[[], None] = lambda: None

@@ -28,12 +28,13 @@ from cudamem_testing.plugin.override import cycles_of
 from cudamem_testing.plugin.ratchet import Ratchet
 from cudamem_testing.plugin.running import Running
 from cudamem_testing.plugin.settings import Settings, runs_tests
+from cudamem_testing.plugin.wider import WiderFixtures
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.report.schema import record_to_json
 from cudamem_testing.windows.judge import Judge, ignored_below
 from cudamem_testing.windows.memory import OverBudget
 from cudamem_testing.windows.owners import Owners
-from cudamem_testing.windows.tracker import Span, Tracker
+from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from cudamem_testing.plugin.cycles import CycleCheck
     from cudamem_testing.plugin.leaks import LeakCheck
     from cudamem_testing.plugin.pools import PoolCheck
+    from cudamem_testing.plugin.retained import Retained
 
 Wrapper = Generator[None, object, object]
 OVER_BUDGET = "OVER BUDGET"
@@ -65,45 +67,36 @@ class Session:
         self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
         self.cycles: CycleCheck | None = None
         self.pools: PoolCheck | None = None
+        self.retained: Retained | None = None
         self.findings: list[Finding] = []
-        self.fixtures: list[FixtureRecord] = []
+        self.wider = WiderFixtures(self)
         self.running: Running | None = None
         self._attempts: dict[str, int] = {}
         self._unsaid: list[Finding] = []
         self._undelivered: dict[str, list[TestRecord]] = {}
-        self._teardowns: dict[pytest.FixtureDef[Any], Span] = {}
 
     @property
     def environment(self) -> Environment:
         """What is measured where."""
         return self.recorders.environment
 
+    @property
+    def fixtures(self) -> list[FixtureRecord]:
+        """Setups and teardowns of wider fixtures."""
+        return self.wider.records
+
     def _ignore_below(self, device: Device) -> int:
         return ignored_below(device) if self.settings.ignore_below is None else self.settings.ignore_below
 
     def _retained(self, running: Running) -> list[Finding]:
-        """What the leak check finds at the end of a test; a test that failed already is warned, not failed again."""
-        leaks = running.override.leaks or self.settings.leaks
-        cycles = cycles_of(running.override, self.settings)
+        """What the test retains, and what wider fixtures left that ended during it."""
         error = running.failure
         release = None if error is None or self.config.getoption("usepdb", False) else lambda: let_go(error)
-        if self.leaks is None or self.cycles is None or not self.settings.on or leaks == cycles == "off":
-            if release is not None:
-                release()
-            if self.cycles is not None:
-                self.cycles.drop()
-            return []
-        subject = running.subject
-        subject.release_frames = release
-        if cycles != "off":
-            self.cycles.begun(subject)
-        failed = error is not None and not isinstance(error, pytest.skip.Exception)
-        found = self.leaks.judge(subject, Severity.WARN if leaks == "warn" or failed else Severity.FAIL)
-        collected = self.cycles.judge(cycles, failed=error is not None)
-        if not found:
-            return collected
-        rest = self.cycles.completed(found, collected, cycles)
-        return [*collected, *(one for one in rest if leaks != "off" or one.kind is Kind.CYCLE)]
+        if self.retained is not None:
+            return self.retained.judge(running, release)
+        if release is not None:
+            release()
+        return []
 
     def prepare(self) -> None:
         """Put the recorders to work once torch is there; until then there is nothing to measure."""
@@ -111,6 +104,7 @@ class Session:
             from cudamem_testing.plugin.cycles import CycleCheck
             from cudamem_testing.plugin.leaks import LeakCheck
             from cudamem_testing.plugin.pools import PoolCheck
+            from cudamem_testing.plugin.retained import Retained
 
             self.tracker.attach(self.recorders.open(self._say))
             self.baselines.identify()
@@ -118,6 +112,7 @@ class Session:
             self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self.books, self._ignore_below, rules)
             self.cycles = CycleCheck(self.leaks, self._ignore_below, self.evidence.locator)
             self.pools = PoolCheck(self.tracker, self.evidence.locator)
+            self.retained = Retained(self.settings, self.tracker, self.leaks, self.cycles)
 
     def _say(self, line: str) -> None:
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
@@ -298,45 +293,6 @@ class Session:
         """A plugin that repeats tests may log no teardown for an early attempt: its record goes with the next one."""
         if report.when == "teardown":
             self._undelivered.pop(report.nodeid, None)
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Wrapper:
-        __tracebackhide__ = is_foreign
-        running = self.running
-        if running is None or fixturedef.scope == "function":
-            return (yield)
-        self.prepare()
-        name = fixturedef.argname
-        span = self.tracker.open(f"setup of fixture {name!r}", exclusive=True)
-        back = self.owners.enter(self.owners.new(f"fixture {name!r}"))
-        try:
-            return (yield)
-        finally:
-            windows = self.tracker.close(span)
-            back()
-            running.foreign += windows
-            if self.settings.on and self.leaks is not None:
-                self.books.fixture_made(f"fixture {name!r}", windows)
-            self.fixtures.append(FixtureRecord(name, fixturedef.scope, running.item.nodeid, windows))
-            fixturedef.addfinalizer(lambda: self._begin_teardown(fixturedef))  # runs first: the last one added
-
-    def _begin_teardown(self, fixturedef: pytest.FixtureDef[Any]) -> None:
-        name = f"teardown of fixture {fixturedef.argname!r}"
-        self._teardowns[fixturedef] = self.tracker.open(name, exclusive=True)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
-        """Let go of the value as pytest does right after this, so that what it held is given back by the fixture."""
-        span = self._teardowns.pop(fixturedef, None)
-        if span is not None:
-            fixturedef.cached_result = None
-            if self.running is not None and self.running.phase.name == "teardown":
-                (getattr(self.running.item, "funcargs", None) or {}).pop(fixturedef.argname, None)
-            windows = self.tracker.close(span)
-            if self.running is not None:
-                self.running.foreign += windows
-            nodeid = "" if self.running is None else self.running.item.nodeid
-            self.fixtures.append(FixtureRecord(fixturedef.argname, fixturedef.scope, nodeid, windows))
 
     def _enter(self, running: Running, phase: str) -> tuple[Window, ...]:
         self.prepare()  # the phase that ends may have been the first to import torch

@@ -81,12 +81,19 @@ class Tracker:
                 found.append((recorder, bytes_, blocks))
         return found
 
-    def exclude(self, span: Span, device: Device, taken: int, blocks: int, note: str) -> None:
-        """Do not count bytes and blocks that were taken inside a span on nobody's account, and are still there."""
+    def exclude(
+        self, span: Span, device: Device, taken: int, blocks: int, note: str, *, throughout: bool = False
+    ) -> None:
+        """Do not count bytes and blocks that were taken inside a span on nobody's account, and are still there.
+
+        ``throughout`` the span they were there (and are now given back: then they are negative): the peak has them too.
+        """
         for recorder, level in span.levels.items():
             if recorder.device == device:
                 start = level.start
                 level.start = start._replace(allocated=_sum(start.allocated, taken), blocks=_sum(start.blocks, blocks))
+                if throughout:
+                    level.allocated_peak = _sum(level.allocated_peak, taken)
                 span.notes.append(note)
 
     def read(self, recorder: Recorder) -> Counters:

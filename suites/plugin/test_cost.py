@@ -90,6 +90,26 @@ CLEAN = """
     def test_last():
         pass
 """
+FIXTURE = """
+    import pytest
+
+    @pytest.fixture(scope="class")
+    def model(card):
+        card.allocate(1000)
+        yield
+        card.free(0)
+
+    def test_first():
+        pass
+
+    class TestModel:
+        def test_one(self, model): pass
+        def test_two(self, model): pass
+        def test_ends_it(self, model): pass
+
+    def test_last():
+        pass
+"""
 
 
 def test_calls_of_a_clean_test(run_inner) -> None:
@@ -102,3 +122,14 @@ def test_calls_of_a_clean_test(run_inner) -> None:
     assert idle == clean
     assert busy == clean | {"resets": 1}  # only where a peak is above what is there
     assert last == clean | {"snapshots": 1}  # a file's last test: what hides behind equal counts is looked for
+
+
+def test_a_wider_fixture_that_gives_all_back_costs_two_reads_at_each_end(run_inner) -> None:
+    conftest = ONE_CARD.replace("@pytest.fixture\n", "@pytest.fixture(scope='session')\n")
+    inner = run_inner({"conftest.py": conftest, "test_it.py": FIXTURE}, "--cudamem", "--cudamem-device=cuda")
+    assert inner.last == "5 passed"
+    one, two, end, _ = json.loads((inner.folder / "calls.json").read_text())
+    # Two more for the moment in which the test lets go of its wider fixtures' values.
+    using = {"reads": 6, "resets": 0, "pinned reads": 6, "histories": 1, "snapshots": 0, "collections": 0}
+    assert (two, end) == (using, using | {"reads": 8, "resets": 1, "pinned reads": 8})
+    assert one["snapshots"] == 1  # what it made is noted once

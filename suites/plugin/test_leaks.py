@@ -10,10 +10,11 @@ import pytest
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.counters import Counters
-from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Severity, Verdict
-from cudamem_testing.plugin.leaks import LeakCheck, Reading
+from cudamem_testing.plugin.belongings import Belongings
+from cudamem_testing.plugin.leaks import Reading
 from cudamem_testing.plugin.running import Subject
+from cudamem_testing.recorders.base import Recorder
 from suites.plugin.inner import KIB, Inner, run_inner, run_outer
 
 LEAKS = """
@@ -442,13 +443,13 @@ def test_blocks_are_read_once_where_settling_changes_nothing(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    original = LeakCheck._read
+    original = Belongings.blocks
 
-    def counted(self: LeakCheck, device: Device, subject: Subject) -> list[Block]:
+    def counted(self: Belongings, recorder: Recorder, subject: Subject) -> list[Block]:
         read.append(subject.owner.label.partition("::")[2])
-        return original(self, device, subject)
+        return original(self, recorder, subject)
 
-    monkeypatch.setattr(LeakCheck, "_read", counted)
+    monkeypatch.setattr(Belongings, "blocks", counted)
     cycle = """
     def test_cycle():
         cycle = [torch.zeros(32 << 10)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from cudamem_testing.plugin import leaks
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.leaks import LeakCheck
-from cudamem_testing.plugin.running import Subject
+from cudamem_testing.plugin.running import Fixture, Subject
 from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.capture import CudaCapture
 from cudamem_testing.windows.owners import Owners
@@ -38,12 +40,13 @@ class Card(WithoutOwners, FakeRecorder):
         super().__init__("cuda:0")
         self.events: list[dict[str, Any]] = []
         self.live: dict[int, int] = {}
+        self.frames: dict[int, Frames] = {}
         self.asked: Callable[[], None] = lambda: None
 
     def take(self, size: int, frames: Frames = TEST) -> int:
         """A block, somewhere no Python object knows of."""
-        address = 2**50 + len(self.events) * WORKSPACE
-        self.live[address] = size
+        address = 2**50 + len(self.frames) * WORKSPACE
+        self.live[address], self.frames[address] = size, frames
         self._event("alloc", address, size, frames)
         self.allocate(size)
         return address
@@ -55,8 +58,7 @@ class Card(WithoutOwners, FakeRecorder):
         self.allocate(-size)
 
     def _event(self, action: str, address: int, size: int, frames: Frames) -> None:
-        named = [dict(zip(("filename", "line", "name"), frame, strict=True)) for frame in frames]
-        self.events.append({"action": action, "addr": address, "size": size, "stream": 0, "frames": named})
+        self.events.append({"action": action, "addr": address, "size": size, "stream": 0, "frames": named(frames)})
 
     def capture(self) -> CudaCapture:  # type: ignore[override]
         segments = [
@@ -67,7 +69,15 @@ class Card(WithoutOwners, FakeRecorder):
                 "stream": 0,
                 "segment_type": "large",
                 "segment_pool_id": (0, 0),
-                "blocks": [{"address": address, "size": size, "requested_size": size, "state": "active_allocated"}],
+                "blocks": [
+                    {
+                        "address": address,
+                        "size": size,
+                        "requested_size": size,
+                        "state": "active_allocated",
+                        "frames": named(self.frames[address]),
+                    }
+                ],
             }
             for address, size in self.live.items()
         ]
@@ -80,6 +90,10 @@ class Card(WithoutOwners, FakeRecorder):
 
     def release(self) -> None:
         self.asked()
+
+
+def named(frames: Frames) -> list[dict[str, Any]]:
+    return [dict(zip(("filename", "line", "name"), frame, strict=True)) for frame in frames]
 
 
 class Judged:
@@ -195,3 +209,152 @@ def test_what_autograd_allocates_is_placed_by_the_line_before(test: Judged) -> N
         "      allocated  by a thread of torch's own, as in backward (no Python stack), after test_a.py:3 in test_a"
     )
     assert finding.allocated == "(no Python stack)"
+
+
+FIXTURE = [("/project/test_a.py", 9, "model"), ("/project/.venv/bin/pytest", 8, "<module>")]
+FIXTURE_LEAK = ("held by C++", MIB, "test_a.py:9 in model")
+
+
+class Wider(Judged):
+    """A wider fixture on a card, set up in one test and ended in another. A history lasts one test."""
+
+    def __init__(self) -> None:
+        super().__init__(Card())
+        self.running = self._test()
+        self.fixture = Fixture(self.owners.new("fixture 'model'"))
+
+    def _test(self) -> Any:
+        running = SimpleNamespace(whole=self.subject.whole, foreign=[])
+        self.subject.fixtures = running.foreign
+        return running
+
+    def next_test(self) -> None:
+        self.card.events.clear()
+        self.begin()
+        self.running = self._test()
+
+    @contextmanager
+    def setup(self, fixture: Fixture | None = None) -> Iterator[None]:
+        fixture = self.fixture if fixture is None else fixture
+        with self.teardown(fixture):
+            yield
+        self.check.made(fixture)
+
+    @contextmanager
+    def teardown(self, fixture: Fixture | None = None) -> Iterator[None]:
+        span = self.tracker.open("of the fixture", exclusive=True)
+        yield
+        (fixture or self.fixture).measured(self.running, self.tracker.close(span))
+
+    def left(self) -> list[tuple[str, int | None, str | None]]:
+        self.tracker.read(self.card)
+        found = self.check.judge(self.fixture.subject, Severity.FAIL)
+        return [(finding.verdict.value, finding.bytes, finding.allocated) for finding in found]
+
+
+@pytest.fixture
+def wider(monkeypatch: pytest.MonkeyPatch) -> Wider:
+    monkeypatch.setattr(leaks, "collect_garbage", lambda: None)
+    return Wider()
+
+
+def test_a_fixture_that_gives_all_back_is_not_looked_at(wider: Wider, monkeypatch: pytest.MonkeyPatch) -> None:
+    with wider.setup():
+        taken = wider.card.take(MIB, FIXTURE)
+    wider.next_test()
+    with wider.teardown():
+        wider.card.free(taken)
+    monkeypatch.setattr(Card, "capture", lambda self: pytest.fail("looked at"))
+    assert wider.left() == []
+
+
+def test_what_a_fixture_leaves_on_a_card(wider: Wider) -> None:
+    with wider.setup():
+        wider.card.take(MIB, FIXTURE)
+        freed = wider.card.take(2 * MIB, FIXTURE)
+    wider.next_test()
+    own = wider.card.take(4 * KIB)
+    with wider.teardown():
+        wider.card.free(freed)
+        wider.card.take(512, FIXTURE)
+    assert wider.left() == [("held by C++", MIB + 512, "test_a.py:9 in model")]
+    assert wider.findings() == [LEAK], "the test in which it ended keeps its own"
+    wider.card.free(own)
+    wider.next_test()
+    assert wider.findings() == []
+
+
+def test_a_fixture_that_begins_and_ends_in_one_test(wider: Wider) -> None:
+    before = wider.card.take(2 * MIB)
+    with wider.setup():
+        wider.card.take(MIB, FIXTURE)
+    wider.card.take(4 * KIB)
+    wider.card.free(before)
+    with wider.teardown():
+        pass
+    assert wider.left() == [FIXTURE_LEAK]
+    assert wider.findings() == [LEAK]
+
+
+def test_a_fixture_inside_the_setup_of_another_keeps_its_own(wider: Wider) -> None:
+    inner = Fixture(wider.owners.new("fixture 'inner'"))
+    with wider.setup():
+        wider.card.take(MIB, FIXTURE)
+        with wider.setup(inner):
+            wider.card.take(3 * MIB)
+    assert wider.left() == [FIXTURE_LEAK]
+    wider.next_test()
+    assert wider.left() == [FIXTURE_LEAK]
+
+
+def test_what_took_the_place_of_a_fixtures_block_is_not_the_fixtures(wider: Wider) -> None:
+    with wider.setup():
+        taken = wider.card.take(MIB, FIXTURE)
+    wider.next_test()
+    wider.card.free(taken)  # by the test: the counters no longer tell that the fixture is clean
+    wider.card.events.append({**wider.card.events[-1], "action": "alloc"})
+    wider.card.live[taken] = MIB
+    wider.card.allocate(MIB)
+    assert wider.left() == []
+
+
+def test_a_workspace_of_a_fixture_is_no_leak_of_it(wider: Wider) -> None:
+    with wider.setup():
+        wider.card.take(WORKSPACE, FIXTURE)
+        library = wider.card.take(3 * MIB, FIXTURE)
+        wider.card.take(MIB, FIXTURE)
+    wider.next_test()
+    wider.card.asked = lambda: wider.card.free(library)
+    with wider.teardown():
+        pass
+    assert wider.left() == [("library workspace", WORKSPACE + 3 * MIB, "test_a.py:9 in model"), FIXTURE_LEAK]
+
+
+def test_a_cycle_of_a_fixture_on_a_card(wider: Wider, monkeypatch: pytest.MonkeyPatch) -> None:
+    with wider.setup():
+        garbage = wider.card.take(MIB, FIXTURE)
+    wider.next_test()
+    with wider.teardown():
+        pass
+    monkeypatch.setattr(leaks, "collect_garbage", lambda: wider.card.free(garbage))
+    assert wider.left() == [("cycle", MIB, "test_a.py:9 in model")]
+
+
+def test_what_a_failed_test_held_of_a_fixture_is_not_given_back_by_the_test(wider: Wider) -> None:
+    with wider.setup():
+        held = wider.card.take(MIB, FIXTURE)
+    wider.next_test()
+    own = wider.card.take(4 * KIB)
+    with wider.teardown():
+        pass
+
+    def release() -> None:
+        wider.card.free(held)
+        wider.card.free(own)
+
+    wider.subject.release_frames, wider.subject.over = release, [wider.fixture]
+    assert wider.findings() == [("traceback", 4 * KIB, "test_a.py:3 in test_a")]
+    assert wider.subject.whole is not None
+    (whole,) = wider.tracker.close(wider.subject.whole)
+    assert (whole.retained, whole.blocks, whole.peak_growth) == (0, 0, 4 * KIB)
+    assert whole.notes == ("fixture 'model' changed cuda:0 by -1.0 MiB, not counted here",)

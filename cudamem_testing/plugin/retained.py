@@ -1,0 +1,81 @@
+"""Retained: what is judged when a test is over, the test's own memory and that of wider fixtures that ended with it.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cudamem_testing.leaks.findings import of_fixture
+from cudamem_testing.model.findings import Finding, Kind, Severity
+from cudamem_testing.plugin.cycles import CycleCheck
+from cudamem_testing.plugin.leaks import LeakCheck
+from cudamem_testing.plugin.override import NOTHING, cycles_of
+from cudamem_testing.plugin.running import Fixture, Running, Subject
+from cudamem_testing.windows.tracker import Tracker
+
+if TYPE_CHECKING:
+    from cudamem_testing.plugin.settings import Settings
+
+Release = Callable[[], None] | None
+
+
+class Retained:
+    """Asks the checks of leaks and cycles."""
+
+    def __init__(self, settings: Settings, tracker: Tracker, leaks: LeakCheck, cycles: CycleCheck) -> None:
+        self._settings = settings
+        self._tracker = tracker
+        self._leaks = leaks
+        self._cycles = cycles
+
+    def judge(self, running: Running, release: Release) -> list[Finding]:
+        """What is wrong at the end of a test; ``release`` lets go of the frames of one that failed.
+
+        A test that failed already is warned, not failed again. A fixture is judged for itself, whatever the test did.
+        """
+        leaks = running.override.leaks or self._settings.leaks
+        cycles = cycles_of(running.override, self._settings)
+        over = [fixture for fixture in running.over if self._leaks.left(fixture.subject)] if self._settings.on else []
+        found = []
+        if not self._settings.on or leaks == cycles == "off":
+            if release is not None:
+                release()
+            self._cycles.drop()
+        else:
+            error, subject = running.failure, running.subject
+            failed = error is not None and not isinstance(error, pytest.skip.Exception)
+            severity = Severity.WARN if leaks == "warn" or failed else Severity.FAIL
+            subject.release_frames, subject.over = release, over
+            found = self._found(subject, severity, leaks, cycles, failed=error is not None)
+        return [*found, *(finding for fixture in over for finding in self._left_by(fixture, release))]
+
+    def _left_by(self, fixture: Fixture, release: Release) -> list[Finding]:
+        """What a wider fixture that is over left; what settling frees of it is not counted in the test."""
+        leaks, cycles = self._settings.leaks, cycles_of(NOTHING, self._settings)
+        if leaks == cycles == "off":
+            return []
+        span = self._tracker.open(f"what {fixture.owner.label} left", exclusive=True)
+        try:
+            fixture.subject.release_frames = release
+            severity = Severity.WARN if leaks == "warn" else Severity.FAIL
+            found = self._found(fixture.subject, severity, leaks, cycles, failed=False)
+        finally:
+            self._tracker.close(span)
+        return [of_fixture(finding, fixture.owner.label) for finding in found]
+
+    def _found(
+        self, subject: Subject, severity: Severity, leaks: str, cycles: str | None, *, failed: bool
+    ) -> list[Finding]:
+        if cycles != "off":
+            self._cycles.begun(subject)
+        found = self._leaks.judge(subject, severity)
+        collected = self._cycles.judge(cycles, failed=failed)
+        if not found:
+            return collected
+        rest = self._cycles.completed(found, collected, cycles)
+        return [*collected, *(one for one in rest if leaks != "off" or one.kind is Kind.CYCLE)]

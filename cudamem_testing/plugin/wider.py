@@ -1,0 +1,87 @@
+"""Wider fixtures: measured apart from the tests that use them, as owners of what they allocate.
+
+One that is over is handed to the running test, at whose end it is judged: its value is gone by then, as are those of
+the fixtures that it needed. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cudamem_testing.model.records import FixtureRecord
+from cudamem_testing.plugin.items import is_foreign
+from cudamem_testing.plugin.running import Fixture
+
+if TYPE_CHECKING:
+    from cudamem_testing.plugin.session import Session
+    from cudamem_testing.windows.tracker import Span
+
+#: What pytest makes of ``setup_module``, ``setup_class``, ``setUpClass`` and ``setUpModule``.
+_OF_A_CLASS = re.compile(r"_(?:xunit|unittest)_(?P<function>\w+?)_fixture_(?P<owner>.+)")
+
+
+class WiderFixtures:
+    """The wider fixtures of a session, with the records of their setups and teardowns."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.records: list[FixtureRecord] = []
+        self._ending: dict[pytest.FixtureDef[Any], tuple[Fixture, Span, Callable[[], None]]] = {}
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        """Measure the setup apart."""
+        __tracebackhide__ = is_foreign
+        session, running = self._session, self._session.running
+        if running is None or fixturedef.scope == "function":
+            return (yield)
+        session.prepare()
+        name = fixturedef.argname
+        span = session.tracker.open(f"setup of fixture {name!r}", exclusive=True)
+        fixture = Fixture(session.owners.new(label_of(name)))
+        back = session.owners.enter(fixture.owner)
+        try:
+            return (yield)
+        finally:
+            windows = session.tracker.close(span)
+            back()
+            fixture.measured(running, windows)
+            if session.settings.on and session.leaks is not None:
+                session.leaks.made(fixture)
+            self.records.append(FixtureRecord(name, fixturedef.scope, running.item.nodeid, windows))
+            fixturedef.addfinalizer(lambda: self._end(fixturedef, fixture))  # runs first: the last one added
+
+    def _end(self, fixturedef: pytest.FixtureDef[Any], fixture: Fixture) -> None:
+        session = self._session
+        span = session.tracker.open(f"teardown of fixture {fixturedef.argname!r}", exclusive=True)
+        self._ending[fixturedef] = fixture, span, session.owners.enter(fixture.owner)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        """Let go of the value as pytest does right after this, so that what it held is given back by the fixture."""
+        if fixturedef not in self._ending:
+            return
+        fixture, span, back = self._ending.pop(fixturedef)
+        session, running = self._session, self._session.running
+        fixturedef.cached_result = None
+        if running is not None and running.phase.name == "teardown":
+            (getattr(running.item, "funcargs", None) or {}).pop(fixturedef.argname, None)
+        windows = session.tracker.close(span)
+        back()
+        fixture.measured(running, windows)
+        if running is not None:
+            running.over.append(fixture)
+        nodeid = "" if running is None else running.item.nodeid
+        self.records.append(FixtureRecord(fixturedef.argname, fixturedef.scope, nodeid, windows))
+
+
+def label_of(name: str) -> str:
+    """What a fixture is called where it owns memory."""
+    match = _OF_A_CLASS.fullmatch(name)
+    return f"fixture {name!r}" if match is None else f"{match['function']} of {match['owner']}"

@@ -1,0 +1,239 @@
+"""Wider fixtures are judged when they are over: what they left is theirs, and no test's."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from suites.plugin.inner import KIB, Inner, run_inner
+
+LEAKING = """
+    import pytest, torch
+
+    KEPT = []
+
+    def remember(kib):
+        KEPT.append(torch.zeros(kib * 256))
+
+    @pytest.fixture(scope="module")
+    def shared():
+        return []
+
+    @pytest.fixture(scope="module")
+    def leaky(shared):
+        remember(100)
+        shared.append(torch.zeros(256 * 256))  # goes with the fixture that holds it
+        yield
+        remember(200)
+
+    @pytest.fixture(scope="module")
+    def model():
+        yield {"weight": torch.zeros(128 * 256)}
+
+    @pytest.fixture(scope="class", params=[300, 400])
+    def parameter(request):
+        remember(request.param)
+
+    class TestParameters:
+        def test_with(self, parameter, model): pass
+
+    def test_uses(leaky, model): pass
+
+    def test_between():
+        remember(70)
+
+    @pytest.fixture(scope="module")
+    def lazily():
+        remember(90)
+
+    class TestOld:
+        @classmethod
+        def setup_class(cls):
+            cls.table = torch.zeros(500 * 256)
+
+        def test_of_class(self, request):
+            request.getfixturevalue("lazily")
+
+    def test_last(model): pass
+"""
+
+
+def told(inner: Inner, name: str) -> list[tuple[str, str, str]]:
+    return [(one.message, one.severity.value, one.allocated or "") for one in inner.test(name).findings]
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_what_a_fixture_leaves_is_its_own(pytester: pytest.Pytester) -> None:
+    inner = run_inner(pytester, LEAKING, "--cudamem")
+    assert inner.last == "6 passed, 4 errors"
+
+    def leaked(who: str, kib: int, line: int, where: str, blocks: str = "1 block") -> tuple[str, str, str]:
+        message = f"cudamem: {who}{kib}.0 KiB leaked ({blocks}, cpu)"
+        return message, "fail", f"test_it.py:{line} in {where}"
+
+    assert told(inner, "test_with[300]") == []
+    # Another parameter ends the fixture during the setup of the next test; the last one at the end of the class.
+    assert told(inner, "test_with[400]") == [
+        leaked("fixture 'parameter': ", 300, 6, "remember"),
+        leaked("fixture 'parameter': ", 400, 6, "remember"),
+    ]
+    assert told(inner, "test_uses") == []
+    assert told(inner, "test_between") == [leaked("", 70, 6, "remember")]
+    assert told(inner, "test_of_class") == [leaked("setup_class of TestOld: ", 500, 42, "TestOld.setup_class")]
+    assert told(inner, "test_last") == [
+        leaked("fixture 'lazily': ", 90, 6, "remember"),
+        leaked("fixture 'leaky': ", 300, 6, "remember", "2 blocks"),
+    ]
+    assert {test.nodeid: test.whole[0].retained for test in inner.run.tests if test.whole[0].retained} == {
+        "test_it.py::test_between": 70 * KIB
+    }
+    assert {(entry.owner, entry.bytes // KIB) for entry in inner.run.ledger if entry.bytes > 64 * KIB} == {
+        ("fixture 'parameter'", 700),
+        ("test_it.py::test_between", 70),
+        ("setup_class of TestOld", 500),
+        ("fixture 'lazily'", 90),
+        ("fixture 'leaky'", 300),
+    }
+    assert inner.section("ERROR at teardown of TestParameters.test_with[400]")[:6] == [
+        "cudamem: fixture 'parameter': 300.0 KiB leaked (1 block, cpu)",
+        "   300.0 KiB  float32[76800] on cpu  reachable",
+        "      allocated  test_it.py:6 in remember <- test_it.py:25 in parameter",
+        "      held by    module test_it > KEPT (list)[0]",
+        "   hint: drop the reference when the fixture ends, after its yield or in a finalizer",
+        "   see docs/verdicts.md#reachable",
+    ]
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+@pytest.mark.parametrize(
+    ("flag", "last", "severities"),
+    [
+        ("--cudamem-leaks=warn", "1 passed", ["warn"]),
+        ("--cudamem-leaks=off", "1 passed", []),
+        ("--cudamem-ignore-below=101KiB", "1 passed", []),
+        ("--cudamem-ignore-below=100KiB", "1 passed, 1 error", ["fail"]),
+    ],
+)
+def test_flags(pytester: pytest.Pytester, flag: str, last: str, severities: list[str]) -> None:
+    test = """
+        import pytest, torch
+        KEPT = []
+
+        @pytest.fixture(scope="session")
+        def leaky():
+            KEPT.append(torch.zeros(100 * 256))
+
+        @pytest.mark.cudamem(leaks="off", reason="of the test alone")
+        def test_uses(leaky): pass
+    """
+    inner = run_inner(pytester, test, "--cudamem", flag)
+    assert inner.last == last
+    assert [severity for _, severity, _ in told(inner, "test_uses")] == severities
+
+
+OVERRIDDEN = {
+    "conftest.py": """
+        import pytest, torch
+
+        @pytest.fixture(scope="session")
+        def model():
+            yield torch.zeros(100 * 256)
+    """,
+    "test_one.py": """
+        import pytest, torch
+
+        @pytest.fixture(scope="module")
+        def model(model):
+            yield model, torch.zeros(200 * 256)
+
+        def test_one(model): pass
+    """,
+    "test_two.py": "def test_two(model): pass",
+}
+
+
+def test_fixtures_of_one_name_are_told_apart(pytester: pytest.Pytester) -> None:
+    inner = run_inner(pytester, OVERRIDDEN, "--cudamem", "--cudamem-ignore-below=0")
+    assert inner.last == "2 passed"
+    assert (told(inner, "test_one"), told(inner, "test_two")) == ([], [])
+
+
+CYCLE = """
+    import gc
+    import pytest, torch
+
+    class Node:
+        pass
+
+    @pytest.fixture(scope="module")
+    def cyclic():
+        gc.disable()
+        node = Node()
+        node.me, node.x = node, torch.zeros(100 * 256)
+        yield node
+        del node
+
+    def test_uses(cyclic): pass
+"""
+
+
+def test_a_cycle_of_a_fixture_is_explained(pytester: pytest.Pytester) -> None:
+    try:
+        inner = run_inner(pytester, CYCLE, "--cudamem", "--cudamem-cycles=fail")
+    finally:
+        gc.enable()
+    assert inner.last == "1 passed, 1 error"
+    (finding,) = inner.test("test_uses").findings
+    assert finding.message == "cudamem: fixture 'cyclic': 100.0 KiB kept by a reference cycle (1 tensor, cpu)"
+    assert (finding.holder, finding.allocated) == ("Node.__dict__['me'] -> Node", "test_it.py:11 in cyclic")
+    assert inner.test("test_uses").whole[0].retained == 0
+
+
+LAST_USER_FAILS = """
+    import pytest, torch
+
+    @pytest.fixture(scope="class")
+    def model():
+        return torch.zeros(100 * 256)
+
+    @pytest.fixture(scope="class")
+    def closed():
+        x = torch.zeros(300 * 256)
+        yield [x]
+
+    class TestOwn:
+        def test_own(self, model, closed):
+            own = torch.zeros(200 * 256)
+            raise ValueError
+
+    class TestNothing:
+        def test_nothing(self, model):
+            raise ValueError
+
+    def test_next(): pass
+"""
+
+
+def test_a_failed_test_does_not_give_back_what_fixtures_took(pytester: pytest.Pytester) -> None:
+    """The traceback of the last user holds the fixture until it is let go."""
+    gc.collect()
+    gc.disable()
+    try:
+        inner = run_inner(pytester, LAST_USER_FAILS, "--cudamem", "--cudamem-ignore-below=0", "--tb=short")
+    finally:
+        gc.enable()
+    assert inner.last == "2 failed, 1 passed"
+    wholes = {test.nodeid.rpartition("::")[2]: test.whole[0] for test in inner.run.tests}
+    assert {name: (whole.peak_growth, whole.retained) for name, whole in wholes.items()} == {
+        "test_own": (200 * KIB, 0),
+        "test_nothing": (0, 0),
+        "test_next": (0, 0),
+    }
+    assert {whole.start for whole in wholes.values()} == {wholes["test_own"].start}
+    assert [message for message, _, _ in told(inner, "test_own")] == [
+        "cudamem: 200.0 KiB retained, then freed by: frames of the failed test (1 block, cpu)"
+    ]
+    assert [message for message, _, _ in told(inner, "test_nothing")] == [
+        "cudamem: fixture 'model': 100.0 KiB retained, then freed by: frames of the failed test (1 block, cpu)"
+    ]
