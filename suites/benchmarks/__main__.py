@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from suites.benchmarks import cpu_recorder, plugin_overhead
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, measure, print."""
@@ -16,17 +18,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, help="runs with and without the plugin (5; 2 with --quick)")
     parser.add_argument("--quick", action="store_true", help="a fifth of the work")
     parser.add_argument("--recorder", action="store_true", help="also time the CPU recorder alone")
+    parser.add_argument("--only", nargs="+", choices=plugin_overhead.PARTS, default=plugin_overhead.PARTS)
     options = parser.parse_args(arguments)
 
     import torch
-
-    from suites.benchmarks import cpu_recorder, plugin_overhead
 
     device = options.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     rounds = options.rounds or (2 if options.quick else 5)
-    passed = plugin_overhead.measure(device, rounds, scale=5 if options.quick else 1)
+    passed = plugin_overhead.measure(device, rounds, 5 if options.quick else 1, options.only)
     if options.recorder:
         cpu_recorder.main()
     return 0 if passed else 1

@@ -21,6 +21,8 @@ from pathlib import Path
 from cudamem_testing.show.tables import Column, Table
 
 OUT = "out.json"
+#: Width and batch of layers: on a card those of width 256 are done before the next one is launched, others are not.
+SHAPES = {"cpu": ((256, 64),), "cuda": ((256, 64), (1024, 2048))}
 RING_MIB = 12  # the events that the CPU recorder keeps, which may not all have come by a tenth of the run
 CONFTEST = """
 import json, os, time
@@ -52,8 +54,8 @@ DEVICE = {device!r}
 @torch.no_grad()
 @pytest.mark.parametrize("number", range({tests}))
 def test_layers(number):
-    layer = torch.nn.Linear(256, 256, device=DEVICE)
-    x = torch.ones(64, 256, device=DEVICE)
+    layer = torch.nn.Linear({width}, {width}, device=DEVICE)
+    x = torch.ones({batch}, {width}, device=DEVICE)
     for _ in range({work}):
         x = torch.relu(layer(x))
     if DEVICE == "cuda":
@@ -148,11 +150,16 @@ def clean(rounds: int, device: str, tests: int = 1000) -> list[Outcome]:
 
 
 def layers(rounds: int, device: str, tests: int = 200) -> list[Outcome]:
-    """Tests of about 10 ms of operators of width 256."""
-    work = _calibrate(device)
-    off, on = pairs(LAYERS.format(device=device, tests=tests, work=work), rounds, device)
-    limit = 1.05 if device == "cuda" else 1.1
-    return [*_outcomes(f"{tests} tests of layers", off, on, "tests", limit), *_shares(off, on)]
+    """Tests of about 10 ms of operators of each shape."""
+    outcomes: list[Outcome] = []
+    for width, batch in SHAPES[device]:
+        work = _calibrate(device, width, batch)
+        source = LAYERS.format(device=device, tests=tests, work=work, width=width, batch=batch)
+        off, on = pairs(source, rounds, device)
+        limit = 1.05 if device == "cuda" else 1.1
+        name = f"{tests} tests of {work} layers, width {width}"
+        outcomes += [*_outcomes(name, off, on, "tests", limit), *_shares(off, on)]
+    return outcomes
 
 
 def million(rounds: int, device: str, operators: int = 1_000_000) -> list[Outcome]:
@@ -174,21 +181,24 @@ def loading(rounds: int, limit_ms: float = 6.0) -> list[Outcome]:
     return [Outcome("loading the plugin (best)", "", f"{best:.1f} ms", "", f"{limit_ms:.0f} ms", best <= limit_ms)]
 
 
-def measure(device: str, rounds: int, scale: int) -> bool:
-    """Run everything and print the table; whether every limit holds. ``scale`` divides the sizes."""
+PARTS = ("clean", "layers", "million", "loading")
+
+
+def measure(device: str, rounds: int, scale: int, chosen: Sequence[str] = PARTS) -> bool:
+    """Run the chosen parts and print the table; whether every limit holds. ``scale`` divides the sizes."""
     import torch
 
     print(f"torch {torch.__version__}, {device}, {rounds} rounds, medians; ratios are of runs side by side")
     parts: Mapping[str, Callable[[], list[Outcome]]] = {
-        "clean tests": lambda: clean(rounds, device, 1000 // scale),
-        "tests of layers": lambda: layers(rounds, device, 200 // scale),
-        "small operators": lambda: million(rounds, device, 1_000_000 // scale),
+        "clean": lambda: clean(rounds, device, 1000 // scale),
+        "layers": lambda: layers(rounds, device, 200 // scale),
+        "million": lambda: million(rounds, device, 1_000_000 // scale),
         "loading": lambda: loading(4 * rounds),
     }
     outcomes: list[Outcome] = []
-    for name, part in parts.items():
+    for name in chosen:
         print(f"  measuring: {name}", flush=True)
-        outcomes += part()
+        outcomes += parts[name]()
     print("\n".join(Table(COLUMNS, tuple(outcome.row() for outcome in outcomes)).lines(100)))
     return all(outcome.passed is not False for outcome in outcomes)
 
@@ -252,13 +262,13 @@ def _ratio(off: Sequence[Run], on: Sequence[Run], key: str) -> float:
     return statistics.median(getattr(b, key) / getattr(a, key) for a, b in zip(off, on, strict=True))
 
 
-def _calibrate(device: str, seconds: float = 0.010) -> int:
+def _calibrate(device: str, width: int, batch: int, seconds: float = 0.010) -> int:
     """How many layers take about that long."""
     import torch
 
     torch.set_num_threads(1)
-    layer = torch.nn.Linear(256, 256, device=device)
-    x = torch.ones(64, 256, device=device)
+    layer = torch.nn.Linear(width, width, device=device)
+    x = torch.ones(batch, width, device=device)
     best = float("inf")
     with torch.no_grad():
         for _ in range(20):

@@ -141,6 +141,7 @@ def run_inner(pytester: pytest.Pytester, files: Files, *args: str, plugins: Sequ
         patch.setenv("CUDAMEM_CACHE", CACHE)
         for name in HEEDED:
             patch.delenv(name, raising=False)
+        patch.setattr(sys, "dont_write_bytecode", True)  # tests are rewritten faster than a file's time tells
         patch.setattr(torch_api, "cuda_device_count", lambda: 0)  # what is expected here was written for a CPU
         result = pytester.runpytest_inprocess(*loaded, *args, plugins=[catch], no_reraise_ctrlc=True)
     return Inner(int(result.ret), result.stdout.str(), result.stderr.str(), pytester.path, catch.record, catch.settings)
@@ -166,6 +167,7 @@ def run_outer(
         "COLUMNS": "80",
         "CUDAMEM_CACHE": CACHE,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": path_list,
         "CUDA_VISIBLE_DEVICES": "",
     }
