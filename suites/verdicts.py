@@ -38,6 +38,10 @@ OTHERS = {
     "fixtures had left, and what would have made room. Fails the test, which failed already.",
     Verdict.NOT_REPEATABLE: "The body of a test with `warmup=` did not pass when it was repeated. A note.",
 }
+FAILS = {
+    Verdict.FIXTURE: "A note, but a failure of the third use of a wider fixture in a row that left more in it than the "
+    "one before: that is no plateau.",
+}
 FIXTURES = """
 ## Wider fixtures
 
@@ -207,8 +211,8 @@ def document(every: Sequence[Case]) -> str:
         if meaning is None:
             lines.append(OTHERS[verdict])
         else:
-            fails = "Fails the test" if meaning.leak else "A note, never a failure"
-            lines += [f"{_sentence(meaning.text)} {fails}.", "", f"What to do: {meaning.hint}."]
+            fails = FAILS.get(verdict, "Fails the test." if meaning.leak else "A note, never a failure.")
+            lines += [f"{_sentence(meaning.text)} {fails}", "", f"What to do: {meaning.hint}."]
         lines += _table([case for case in every if verdict.value in {expect.verdict for expect in case.expected}])
     lines += FIXTURES.rstrip().splitlines()
     lines += ["", "## Nothing", "", "Cases that look like faults and are none; they give no finding at all."]

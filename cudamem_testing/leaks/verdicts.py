@@ -94,9 +94,7 @@ _COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx.e
 _KEEPERS: tuple[tuple[Verdict, frozenset[str]], ...] = (
     (
         Verdict.FIXTURE,
-        frozenset(
-            {"FixtureDef", "CallSpec", "CallSpec2", ".cached_result", ".funcargs", "._arg2fixturedefs", ".callspec"}
-        ),
+        frozenset({"CallSpec", "CallSpec2", ".cached_result", ".funcargs", "._arg2fixturedefs", ".callspec"}),
     ),
     (Verdict.TEST_INSTANCE, frozenset({"._instance", ".instance", "._obj", ".obj", ".__self__"})),
     (
@@ -148,5 +146,7 @@ def _kept_by_harness(path: Path | None) -> Verdict:
     """What pytest itself keeps, by its own classes and attributes on the way."""
     if path is None:
         return Verdict.UNATTRIBUTED
+    if path.root.startswith("fixture "):
+        return Verdict.FIXTURE
     met = {path.root, *(word for step in path.steps for word in (step.reference.text, step.type_name))}
     return next((verdict for verdict, words in _KEEPERS if met & words), Verdict.UNATTRIBUTED)

@@ -146,7 +146,7 @@ class Roots:
         elif _at_work(obj, "asyncio.base_events", "BaseEventLoop", "_closed"):
             return self._root(RootKind.EVENT_LOOP, f"event loop {type_word(obj)}", obj, "")
         elif type(obj).__name__ not in _USERS and self._ignore.package(module := static.class_module(type(obj))):
-            return self._root(RootKind.HARNESS, type_word(obj), obj, module)
+            return self._root(RootKind.HARNESS, _harness_word(obj), obj, module)
         return None
 
     def _root(self, kind: RootKind, text: str, holder: object, module: str) -> Root:
@@ -198,6 +198,13 @@ class Roots:
         for variable, value in context.items():
             root = self._root(RootKind.CONTEXT, f"context variable '{variable.name}'", context, "")
             self._add_value(root, Reference(Kind.ROOT, "value"), value)
+
+
+def _harness_word(obj: object) -> str:
+    """The class of an object of the harness; a fixture has its name."""
+    word = type_word(obj)
+    name = (static.instance_dict(obj) or {}).get("argname") if word == "FixtureDef" else None
+    return f"fixture {name!r}" if type(name) is str else word
 
 
 def _rank(kind: RootKind, module: str) -> int:

@@ -36,6 +36,12 @@ def id_without_group(item: pytest.Item) -> str:
     return nodeid.removesuffix(f"@{'_'.join(sorted(names))}")
 
 
+def fixtures_of(item: pytest.Item) -> set[str]:
+    """Names of the fixtures that a test has used, also those that it asked for while it ran."""
+    request = getattr(item, "_request", None)
+    return {*getattr(request if request else item, "fixturenames", ())}
+
+
 def harness_codes() -> tuple[CodeType, ...]:
     """The code of pytest that calls a test or a fixture: stacks end there."""
     functions = (

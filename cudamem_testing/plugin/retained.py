@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cudamem_testing.leaks.findings import of_fixture
+from cudamem_testing.leaks.grown import GrownFixtures
 from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.plugin.cycles import CycleCheck
+from cudamem_testing.plugin.items import fixtures_of
 from cudamem_testing.plugin.leaks import LeakCheck
 from cudamem_testing.plugin.override import NOTHING, cycles_of
 from cudamem_testing.plugin.running import Fixture, Running, Subject
@@ -32,6 +34,7 @@ class Retained:
         self._tracker = tracker
         self._leaks = leaks
         self._cycles = cycles
+        self._grown = GrownFixtures()
 
     def judge(self, running: Running, release: Release) -> list[Finding]:
         """What is wrong at the end of a test; ``release`` lets go of the frames of one that failed.
@@ -52,6 +55,9 @@ class Retained:
             severity = Severity.WARN if leaks == "warn" or failed else Severity.FAIL
             subject.release_frames, subject.over = release, over
             found = self._found(subject, severity, leaks, cycles, failed=error is not None)
+            if found or self._grown.watching:
+                gained = {one.device: size for one, size, _ in self._tracker.gained(running.whole, fresh=False)}
+                found = self._grown.judged(found, fixtures_of(running.item), gained, severity)
         return [*found, *(finding for fixture in over for finding in self._left_by(fixture, release))]
 
     def _left_by(self, fixture: Fixture, release: Release) -> list[Finding]:

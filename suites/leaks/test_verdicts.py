@@ -71,7 +71,7 @@ def test_not_compiler_caches(where: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "verdict"),
     [
-        (path("FixtureDef", (Kind.ATTRIBUTE, ".cached_result", "tuple")), Verdict.FIXTURE),
+        (path("fixture 'model'", (Kind.ATTRIBUTE, ".cached_result", "tuple")), Verdict.FIXTURE),
         (path("Function", (Kind.ATTRIBUTE, ".funcargs", "dict")), Verdict.FIXTURE),
         (path("CallSpec2", (Kind.ATTRIBUTE, ".params", "dict"), (Kind.ITEM, "['x']", "Tensor")), Verdict.FIXTURE),
         (path("CallSpec", (Kind.ATTRIBUTE, ".params", "dict"), (Kind.ITEM, "['x']", "Tensor")), Verdict.FIXTURE),

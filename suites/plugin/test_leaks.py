@@ -308,7 +308,7 @@ def test_fixtures_and_instances_are_not_charged_to_tests(pytester: pytest.Pytest
     }
     (grown,) = inner.test("test_grows_it").findings
     assert (grown.severity, grown.bytes) == (Severity.NOTE, 128 * KIB)
-    assert grown.holder == "FixtureDef.cached_result (tuple)[0] > dict['cache']"
+    assert grown.holder == "fixture 'model'.cached_result (tuple)[0] > dict['cache']"
 
 
 TRACEBACKS = """

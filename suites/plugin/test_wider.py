@@ -237,3 +237,51 @@ def test_a_failed_test_does_not_give_back_what_fixtures_took(pytester: pytest.Py
     assert [message for message, _, _ in told(inner, "test_nothing")] == [
         "cudamem: fixture 'model': 100.0 KiB retained, then freed by: frames of the failed test (1 block, cpu)"
     ]
+
+
+GROWING = """
+    import pytest, torch
+
+    @pytest.fixture(scope="module")
+    def cache():
+        kept = []
+        yield lambda: kept.append(torch.zeros(100 * 256))
+
+    @pytest.fixture(scope="session")
+    def state():
+        return {}
+
+    @pytest.fixture(scope="module")
+    def warm():
+        return {}
+
+    @pytest.mark.parametrize("step", range(5))
+    def test_grows(cache, step): cache()
+
+    @pytest.mark.parametrize("step", range(5))
+    def test_replaces(state, step):
+        state["step"] = torch.zeros(100 * 256)
+
+    @pytest.mark.parametrize("step", range(5))
+    def test_plateau(request, step):
+        request.getfixturevalue("warm").setdefault(step % 2, torch.zeros(100 * 256))
+"""
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_a_fixture_that_grows(pytester: pytest.Pytester) -> None:
+    inner = run_inner(pytester, GROWING, "--cudamem")
+    assert inner.last == "15 passed, 1 error"
+    assert inner.section("ERROR at teardown of test_grows[2]") == [
+        "cudamem: fixture 'cache' grows by 100.0 KiB per test: 300.0 KiB in 3 uses in a row (cpu)",
+        "   100.0 KiB  float32[25600] on cpu  fixture",
+        "      allocated  test_it.py:6 in cache.<lambda> <- test_it.py:17 in test_grows",
+        "      kept by    fixture 'cache'.cached_result (tuple)[0] > function <lambda>.__closure__[0] 'kept' (list)[2]",
+        "   hint: bound what the fixture keeps, or take out at the end of each test what it put in",
+        "   see docs/verdicts.md#fixture",
+    ]
+    assert [
+        [severity for _, severity, _ in told(inner, f"{name}[{step}]")]
+        for name in ("test_grows", "test_replaces", "test_plateau")
+        for step in range(5)
+    ] == [["note"], ["note"], ["fail"], ["note"], ["note"], *[["note"]] * 5, ["note"], ["note"], [], [], []]

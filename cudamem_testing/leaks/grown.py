@@ -1,0 +1,102 @@
+"""Fixtures that grow: one use after the other leaves more in a wider fixture.
+
+What a test leaves in a fixture that outlives it is a note: a model has gradients after its first use, a cache its first
+entries. Where three uses in a row each left more, it is no plateau, and the third one fails. A use that puts something
+in the place of what another left has left nothing more: what counts is what the test added in all.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from cudamem_testing.leaks.verdicts import MEANINGS
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.sizes import format_size
+
+USES = 3
+HINT = "bound what the fixture keeps, or take out at the end of each test what it put in"
+_FIXTURE = re.compile(r"fixture '(?P<name>[^']*)'")
+#: Leaks that are gone by now, or are not counted in the test's window.
+_NOT_COUNTED = frozenset({Verdict.TRACEBACK, Verdict.WORKSPACE, Verdict.FIXTURE})
+
+
+class GrownFixtures:
+    """Remembers of each fixture and device what each use of the running row left in it, in bytes."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, Device], list[int]] = {}
+
+    @property
+    def watching(self) -> bool:
+        """Whether a row is running: then a test without a finding may end it."""
+        return bool(self._rows)
+
+    def judged(
+        self,
+        findings: Sequence[Finding],
+        used: Collection[str],
+        gained: Mapping[Device, int | None],
+        severity: Severity,
+    ) -> list[Finding]:
+        """The findings of one test; that of a fixture which has grown long enough has ``severity``.
+
+        ``used`` are the names of the fixtures that the test used, ``gained`` the bytes by which each device's memory
+        grew from the test's start to its end.
+        """
+        kept: dict[tuple[str, Device], list[Finding]] = {}
+        for finding in findings:
+            name = _fixture_of(finding)
+            if name is not None and finding.device is not None:
+                kept.setdefault((name, finding.device), []).append(finding)
+        for key in [key for key in self._rows if key[0] in used and key not in kept]:
+            del self._rows[key]
+        judged = [*findings]
+        for (name, device), found in kept.items():
+            more = _more(found, findings, device, gained.get(device))
+            if more <= 0:
+                self._rows.pop((name, device), None)
+                continue
+            row = self._rows.setdefault((name, device), [])
+            row.append(more)
+            if len(row) == USES:
+                largest = max(found, key=lambda finding: finding.bytes or 0)
+                judged[judged.index(largest)] = _grown(largest, name, row, severity)
+        return judged
+
+
+def _more(found: Iterable[Finding], every: Iterable[Finding], device: Device, gained: int | None) -> int:
+    """What a test added to a fixture: at most what the device's memory grew by, beside the test's other leaks."""
+    left = sum(finding.bytes or 0 for finding in found)
+    if gained is None:
+        return left
+    others = (
+        one for one in every if one.kind is Kind.LEAK and one.device == device and one.verdict not in _NOT_COUNTED
+    )
+    return min(left, gained - sum(one.bytes or 0 for one in others))
+
+
+def _fixture_of(finding: Finding) -> str | None:
+    match = _FIXTURE.match(finding.holder or "") if finding.verdict is Verdict.FIXTURE else None
+    return None if match is None else match["name"]
+
+
+def _grown(finding: Finding, name: str, row: Sequence[int], severity: Severity) -> Finding:
+    total, each = sum(row), sum(row) // len(row)
+    kind, verdict, place, *_ = (finding.cause or "").split(" | ")
+    meaning = f"   {Verdict.FIXTURE.value}: {MEANINGS[Verdict.FIXTURE].text}"
+    return replace(
+        finding,
+        severity=severity,
+        message=f"cudamem: fixture {name!r} grows by {format_size(each)} per test: {format_size(total)} in {len(row)} "
+        f"uses in a row ({finding.device})",
+        cause=" | ".join((kind, verdict, place, f"fixture {name!r}")),
+        details=(
+            *(line for line in finding.details if line != meaning),
+            f"   hint: {HINT}",
+            "   see docs/verdicts.md#fixture",
+        ),
+    )

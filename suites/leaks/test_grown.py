@@ -1,0 +1,119 @@
+"""Fixtures that grow with each use: the third in a row fails, whatever comes between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cudamem_testing.leaks.grown import GrownFixtures
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+
+KIB = 2**10
+CPU, CARD = Device("cpu"), Device("cuda", 0)
+MEANING = "   fixture: a fixture or a parameter that outlives the test holds it"
+
+
+def left(kib: int, fixture: str = "cache", device: Device = CPU, key: str = "a") -> Finding:
+    holder = f"fixture '{fixture}'.cached_result (tuple)[0] > dict['{key}']"
+    return Finding(
+        Kind.LEAK,
+        Verdict.FIXTURE,
+        Severity.NOTE,
+        f"cudamem: {kib}.0 KiB retained (1 block, {device})",
+        bytes=kib * KIB,
+        device=device,
+        allocated="test_it.py:9 in test_it",
+        holder=holder,
+        cause=f"leak | fixture | test_it.py::test_it | {holder}",
+        details=("   of it", MEANING),
+    )
+
+
+class Uses:
+    """Tests in turn."""
+
+    def __init__(self) -> None:
+        self.grown = GrownFixtures()
+
+    def __call__(
+        self, *findings: Finding, used: tuple[str, ...] = ("cache",), gained: int | None = 2**30, device: Device = CPU
+    ) -> list[Severity]:
+        return [one.severity for one in self.grown.judged(findings, used, {device: gained}, Severity.FAIL)]
+
+
+NOTE, FAIL = [Severity.NOTE], [Severity.FAIL]
+
+
+def test_the_third_use_in_a_row_fails_once() -> None:
+    use = Uses()
+    assert [use(left(64)) for _ in range(5)] == [NOTE, NOTE, FAIL, NOTE, NOTE]
+
+
+def test_what_is_told() -> None:
+    grown = GrownFixtures()
+    for kib, key in ((100, "a"), (200, "b"), (300, "c")):
+        (found,) = grown.judged([left(kib, key=key)], {"cache"}, {CPU: 2**30}, Severity.WARN)
+    assert str(found) == (
+        "cudamem: fixture 'cache' grows by 200.0 KiB per test: 600.0 KiB in 3 uses in a row (cpu)\n"
+        "   of it\n"
+        "   hint: bound what the fixture keeps, or take out at the end of each test what it put in\n"
+        "   see docs/verdicts.md#fixture"
+    )
+    assert (found.severity, found.bytes, found.allocated) == (Severity.WARN, 300 * KIB, "test_it.py:9 in test_it")
+    assert found.holder == "fixture 'cache'.cached_result (tuple)[0] > dict['c']"
+    assert found.cause == "leak | fixture | test_it.py::test_it | fixture 'cache'"
+
+
+@pytest.mark.parametrize(
+    ("between", "last"),
+    [
+        ({"used": ("other",)}, FAIL),  # a test that does not use it
+        ({"used": ("cache", "other")}, NOTE),  # a use that left nothing
+    ],
+)
+def test_a_plateau_ends_the_row(between: dict[str, tuple[str, ...]], last: list[Severity]) -> None:
+    use = Uses()
+    assert (use(left(64)), use(left(64)), use(**between), use(left(64))) == (NOTE, NOTE, [], last)
+    assert use.grown.watching
+
+
+def test_what_takes_the_place_of_another_is_no_growth() -> None:
+    use = Uses()
+    assert [use(left(64), gained=gained) for gained in (64 * KIB, 0, 64 * KIB, 0, -1, 64 * KIB)] == [NOTE] * 6
+
+
+def test_other_leaks_of_the_test_do_not_make_it_grow() -> None:
+    use = Uses()
+    leak = replace(left(100), verdict=Verdict.REACHABLE, holder="module a > KEPT", severity=Severity.FAIL)
+    for _ in range(3):
+        assert use(leak, left(64), gained=100 * KIB) == [Severity.FAIL, Severity.NOTE]
+    assert not use.grown.watching
+
+
+def test_fixtures_and_devices_are_counted_apart() -> None:
+    use = Uses()
+    assert use(left(64)) == NOTE
+    assert use(left(64, device=CARD), device=CARD) == NOTE
+    assert use(left(64, "other"), used=("other",)) == NOTE
+    assert use(left(64), left(64, device=CARD)) == NOTE * 2
+    assert use(left(64), left(64, device=CARD)) == [Severity.NOTE, Severity.FAIL]  # the second left nothing on the CPU
+
+
+def test_without_counters_what_is_held_counts() -> None:
+    use = Uses()
+    assert [use(left(64), gained=None) for _ in range(3)] == [NOTE, NOTE, FAIL]
+
+
+def test_the_largest_of_several_is_told() -> None:
+    use = Uses()
+    both = [left(64, key="a"), left(100, key="b")]
+    assert [use(*both) for _ in range(3)] == [NOTE * 2, NOTE * 2, [Severity.NOTE, Severity.FAIL]]
+
+
+def test_parameters_are_no_fixtures() -> None:
+    use = Uses()
+    parameter = replace(left(64), holder="CallSpec2.params (dict)['options'] (dict)['cache']")
+    assert [use(parameter) for _ in range(4)] == [NOTE] * 4
+    assert not use.grown.watching
