@@ -49,7 +49,10 @@ class PoolCheck:
         torch_api.empty_cache()
         found = [*leaked]
         for recorder in self._tracker.recorders:
-            capture = recorder.capture() if recorder.has_pools else None
+            if not recorder.has_pools:
+                continue
+            self._tracker.read(recorder)  # what is reserved now
+            capture = recorder.capture()
             if capture is not None:
                 pools = pools_of(recording_of(capture, self._locator))
                 orphans = [use for use in pools.orphans(()) if (recorder.device, use.pool) not in self._known]

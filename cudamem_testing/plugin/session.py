@@ -24,6 +24,7 @@ from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import forget_last, let_go
 from cudamem_testing.plugin.items import add_properties, harness_codes, id_without_group, is_foreign
+from cudamem_testing.plugin.outside import OutsideCheck
 from cudamem_testing.plugin.override import cycles_of
 from cudamem_testing.plugin.ratchet import Ratchet
 from cudamem_testing.plugin.running import Running
@@ -61,6 +62,7 @@ class Session:
         self.owners = Owners(self.tracker)
         self.evidence = Evidence(self.tracker, config.rootpath, self.owners.names, recorded=settings.stacks)
         self.books = Books(self.tracker, self.owners, self.evidence)
+        self.outside = OutsideCheck(self.tracker)
         self.judge = Judge(self.evidence.explainer)
         self.baselines = Baselines(settings, config.rootpath, self.evidence, self.tracker)
         self.ratchet = Ratchet(config, settings)
@@ -125,6 +127,10 @@ class Session:
         marked = item.stash.get(keys.BUDGETS, ())
         return (*marked, self.settings.budget) if self.settings.on and self.settings.budget else marked
 
+    def pytest_sessionfinish(self) -> None:
+        """What is known of the run as a whole, before it is told or sent."""
+        self.recorders.notes += self.outside.notes()
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
         """Collection has imported what the tests need: build and start the recorders outside any test."""
@@ -152,6 +158,8 @@ class Session:
             self.running = Running(item, attempt, whole, setup, limits, owner)
             self.running.disown = self.owners.enter(owner)
             self.evidence.running = owner.label
+            if self.settings.on:
+                self.outside.begin()
             if self.cycles is not None and cycles_of(self.running.override, self.settings) != "off":
                 self.cycles.begin(self.running.subject)
         return (yield)
@@ -222,7 +230,8 @@ class Session:
                 for recorder in self.tracker.recorders:
                     recorder.sleep()
             elif self.leaks is not None and _is_last_of_module(item, nextitem):
-                self.findings += self.ratchet.judged(self.books.border(running.nodeid.partition("::")[0]))
+                place = running.nodeid.partition("::")[0]
+                self.findings += [*self.ratchet.judged(self.books.border(place)), *self.outside.border(place)]
         if not failed:
             _fail(found)
         return result

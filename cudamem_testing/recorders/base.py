@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.capture import Capture, Refusal
+from cudamem_testing.recorders.outside import Outside
 
 
 class Owned(NamedTuple):
@@ -76,6 +77,10 @@ class Recorder(Protocol):
         """The last allocation since the recorder woke up that failed for want of memory."""
         ...
 
+    def outside(self) -> Outside | None:
+        """What the process takes of the device beside the allocator; ``None`` where there is no such thing."""
+        ...
+
     def boundary(self) -> Counters | None:
         """Read the counters, with the peaks since the last boundary, and start new peaks; ``None`` while asleep."""
         ...
@@ -126,7 +131,7 @@ class WithoutEvidence:
 
 
 class WithoutWorkspaces:
-    """Libraries keep no workspaces in this allocator, and graphs no pools."""
+    """Libraries keep no workspaces in this allocator, graphs no pools, and nobody takes memory beside it."""
 
     has_pools = False
 
@@ -136,3 +141,6 @@ class WithoutWorkspaces:
 
     def release(self) -> None:
         """Nothing to give back."""
+
+    def outside(self) -> None:
+        """Nothing."""

@@ -28,9 +28,21 @@ def share(worker: int, visible: str | None, count: int) -> str | None:
 
 def other_processes(device: Device) -> int | None:
     """Bytes that other processes hold on a card; ``None`` without NVML, or where it does not know this process."""
+    processes = _processes(device)
+    sizes = [size for pid, size in processes.items() if pid != os.getpid()]
+    return None if not processes or None in sizes else sum(filter(None, sizes))
+
+
+def this_process(device: Device) -> int | None:
+    """Bytes that this process holds on a card; ``None`` without NVML, or where it does not know this process."""
+    return _processes(device).get(os.getpid())
+
+
+def _processes(device: Device) -> dict[int, int | None]:
+    """Bytes of each process on a card by its id; empty where this process is not among them."""
     names, index = visible_names(), device.index or 0
     if device.kind != "cuda" or index >= len(names):
-        return None
+        return {}
     import pynvml  # there, since it told the names
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -43,11 +55,9 @@ def other_processes(device: Device) -> int | None:
         finally:
             pynvml.nvmlShutdown()
     except (pynvml.NVMLError, OSError):
-        return None
-    if all(process.pid != os.getpid() for process in processes):
-        return None  # the ids are those of another process namespace
-    sizes = [process.usedGpuMemory for process in processes if process.pid != os.getpid()]
-    return None if None in sizes else sum(sizes)
+        return {}
+    sizes = {process.pid: process.usedGpuMemory for process in processes}
+    return sizes if os.getpid() in sizes else {}  # else the ids are those of another process namespace
 
 
 def visible_names() -> tuple[str, ...]:

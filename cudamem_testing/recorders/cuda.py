@@ -18,9 +18,11 @@ from cudamem_testing import torch_api
 from cudamem_testing.guards import Function, Patches, stand_in
 from cudamem_testing.model.counters import ZERO, Counters
 from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders import outside
 from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.capture import CudaCapture, Refusal
 from cudamem_testing.recorders.history import CudaHistory
+from cudamem_testing.recorders.outside import Outside
 from cudamem_testing.recorders.peaks import Peaks, Stats
 
 Counts = tuple[int, int, int]
@@ -201,6 +203,7 @@ class CudaRecorder(WithoutOwners):
         self._notes = () if self._native else (f"allocator {backend} counts allocated and reserved bytes only",)
         self._limits: list[tuple[int, int | None]] = []  # what was allowed before, in bytes
         self._history = history
+        self._reserved = 0
         self._bases: dict[int, int | None] = {} if history is None else history.bases
 
     def wake(self, *, limited: bool) -> None:
@@ -227,6 +230,10 @@ class CudaRecorder(WithoutOwners):
         if torch_api.cuda_initialized():
             torch_api.clear_workspaces()
 
+    def outside(self) -> Outside | None:
+        """By NVML or CUDA, beside what was reserved when the counters were last read; nothing before CUDA starts."""
+        return outside.read(self.device, self._reserved) if torch_api.cuda_initialized() else None
+
     def capture(self) -> CudaCapture | None:
         """The allocator's snapshot; ``None`` when no history was asked for."""
         return None if self._history is None else self._history.capture(self.device)
@@ -245,6 +252,7 @@ class CudaRecorder(WithoutOwners):
             return Counters(notes=(f"the allocator gives no statistics: {str(error).partition(chr(10))[0]}",))
         allocated = stats["allocated_bytes"]["all"]
         reserved = stats["reserved_bytes"]["all"]
+        self._reserved = reserved["current"]
         missing = [name for name in NATIVE_ONLY if name not in stats]
         if missing or not self._native:
             return Counters(

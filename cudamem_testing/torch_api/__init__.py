@@ -18,6 +18,7 @@ then unknown.
 | ``torch._C._cuda_attach_out_of_memory_observer`` | 2.0 | out of memory is told after unwinding, without stacks |
 | ``torch._C._cuda_hostMemoryStats`` | 2.6 | pinned host memory is not measured |
 | ``torch._C._cuda_clearCublasWorkspaces`` | 1.13 | a library's workspace shows as memory held by C++ |
+| ``torch.cuda.mem_get_info``, ``torch.backends.cuda.cufft_plan_cache`` | 1.11 | less is known outside the allocator |
 | ``torch.cuda._lazy_call`` | 1.0 | the history begins with the test after the first use of CUDA |
 | ``torch.autograd.profiler_legacy._enable_profiler_legacy`` and its kin | 1.8 | no CPU fallback without a compiler |
 | ``experimental_event_tree()`` of a profile, classes of ``torch._C._profiler`` | 1.13 | no data flow |
@@ -53,9 +54,11 @@ from cudamem_testing.torch_api.cuda import (
     graph_class,
     is_out_of_memory,
     memory_fraction,
+    memory_in_use,
     set_memory_fraction,
     synchronize,
     total_memory,
+    transform_plans,
     when_cuda_starts,
     workspace_sizes,
 )
@@ -109,6 +112,7 @@ __all__ = [
     "is_out_of_memory",
     "lazy_without_compiler",
     "memory_fraction",
+    "memory_in_use",
     "memory_profiler_config",
     "new_profiler",
     "observe_out_of_memory",
@@ -124,6 +128,7 @@ __all__ = [
     "strided_bytes",
     "synchronize",
     "total_memory",
+    "transform_plans",
     "version",
     "when_cuda_starts",
     "workspace_sizes",

@@ -46,6 +46,29 @@ def total_memory(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).total_memory)
 
 
+def memory_in_use(index: int) -> int | None:
+    """Bytes of a card that all processes take, by the driver; ``None`` where it does not tell, or while capturing."""
+    import torch
+
+    try:
+        if capturing():
+            return None
+        free, total = torch.cuda.mem_get_info(index)
+    except (AssertionError, RuntimeError):  # a build without CUDA raises the first
+        return None
+    return int(total - free)
+
+
+def transform_plans(index: int) -> int | None:
+    """Number of plans that cuFFT keeps for a card, outside the allocator; ``None`` where torch does not tell."""
+    import torch
+
+    try:
+        return int(torch.backends.cuda.cufft_plan_cache[index].size)
+    except (AssertionError, AttributeError, RuntimeError):
+        return None
+
+
 def graph_class() -> type:
     """``torch.cuda.CUDAGraph``; a class that cannot be used in a build without CUDA."""
     import torch

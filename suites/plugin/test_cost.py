@@ -115,7 +115,8 @@ FIXTURE = """
 def test_calls_of_a_clean_test(run_inner) -> None:
     inner = run_inner({"conftest.py": ONE_CARD, "test_it.py": CLEAN}, "--cudamem", "--cudamem-device=cuda")
     assert inner.last == "4 passed"
-    assert (inner.window("test_allocates_and_frees").peak_growth, inner.run.notes) == (512, ())
+    assert inner.window("test_allocates_and_frees").peak_growth == 512
+    assert inner.run.notes == ("memory outside torch's allocator is not known on cuda:0: neither NVML nor CUDA tells",)
     idle, busy, last = json.loads((inner.folder / "calls.json").read_text())
     # One read for each end of setup, call and teardown: where one phase ends and the next begins they share it.
     clean = {"reads": 4, "resets": 0, "pinned reads": 4, "histories": 1, "snapshots": 0, "collections": 0}

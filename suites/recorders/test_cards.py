@@ -97,17 +97,22 @@ MINE = process(os.getpid(), 100)
 
 
 @pytest.mark.parametrize(
-    ("processes", "others"),
+    ("processes", "others", "own"),
     [
-        ([MINE], 0),
-        ([process(1, 7), MINE, process(2, 30)], 37),
-        ([process(1, None), MINE], None),  # the driver does not tell
-        ([process(1, 7)], None),  # ids of another namespace: one of them may be this process
-        ([], None),
+        ([MINE], 0, 100),
+        ([process(1, 7), MINE, process(2, 30)], 37, 100),
+        ([process(1, None), MINE], None, 100),  # the driver does not tell
+        ([process(1, 7), process(os.getpid(), None)], 7, None),
+        ([process(1, 7)], None, None),  # ids of another namespace: one of them may be this process
+        ([], None, None),
     ],
 )
-def test_what_other_processes_hold(
-    nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, processes: list[SimpleNamespace], others: int | None
+def test_what_processes_hold(
+    nvml: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    processes: list[SimpleNamespace],
+    others: int | None,
+    own: int | None,
 ) -> None:
     asked: list[int] = []
 
@@ -119,6 +124,7 @@ def test_what_other_processes_hold(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     assert cards.other_processes(Device("cuda", 0)) == others
     assert asked == [1]
+    assert cards.this_process(Device("cuda", 0)) == own
     assert cards.other_processes(Device("cpu")) is None
     assert cards.other_processes(Device("cuda", 5)) is None
 
@@ -128,6 +134,7 @@ def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cards.visible_names() == ()
     assert cards.name(Device("cuda", 0)) is None
     assert cards.other_processes(Device("cuda", 0)) is None
+    assert cards.this_process(Device("cuda", 0)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""Memory of cards outside torch's allocator: told, and no reason to fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.plugin.outside import HINT, OutsideCheck
+from cudamem_testing.recorders import cards
+from cudamem_testing.recorders.outside import Outside
+from cudamem_testing.windows.tracker import Tracker
+from suites.plugin.test_cost import ONE_CARD
+from suites.windows.fake import FakeRecorder
+
+MIB = 2**20
+
+
+class Card(FakeRecorder):
+    """Tells what it is told."""
+
+    reading: Outside | None = None
+
+    def outside(self) -> Outside | None:
+        return self.reading
+
+
+@pytest.fixture
+def card() -> tuple[Card, OutsideCheck]:
+    recorder, tracker = Card("cuda:0"), Tracker()
+    tracker.attach([recorder])
+    return recorder, OutsideCheck(tracker)
+
+
+def taken(mib: int | None = None, **more: Any) -> Outside:
+    return Outside(Device("cuda", 0), 100 * MIB, None if mib is None else (100 + mib) * MIB, **more)
+
+
+def test_growth_is_told_of_each_file_once(card: tuple[Card, OutsideCheck]) -> None:
+    recorder, check = card
+    check.begin()
+    assert check.border("test_a.py") == []
+    assert check.notes() == []
+    recorder.reading = taken(500)
+    check.begin()
+    recorder.reading = taken(600)
+    check.begin()  # only the first reading is taken there
+    recorder.reading = taken(524, plans=3)
+    (finding,) = check.border("test_b.py")
+    assert str(finding) == (
+        f"cudamem: 24.0 MiB more outside torch's allocator since test_b.py (cuda:0)\n   {recorder.reading}\n   {HINT}"
+    )
+    assert (finding.kind.value, finding.verdict.value, finding.severity.value, finding.bytes, finding.cause) == (
+        "outside allocator",
+        "unattributed",
+        "note",
+        24 * MIB,
+        "outside allocator | unattributed | test_b.py",
+    )
+    assert check.border("test_c.py") == []
+    recorder.reading = taken(400)
+    assert check.border("test_d.py") == []
+    assert check.notes() == [str(recorder.reading)]
+
+
+@pytest.mark.parametrize("then", [taken(), taken(in_use=900 * MIB)])
+def test_readings_of_two_kinds_are_not_compared(card: tuple[Card, OutsideCheck], then: Outside) -> None:
+    recorder, check = card
+    recorder.reading = taken(500)
+    check.begin()
+    recorder.reading = then
+    assert check.border("test_a.py") == []
+    recorder.reading = taken(700)
+    assert check.border("test_b.py") == []
+
+
+def test_a_run(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first reading is at the first test, the others at the end of each file; nothing fails."""
+    readings = iter([500, 500, 524])
+    monkeypatch.setattr(cards, "this_process", lambda device: next(readings) * MIB)
+    test = "def test_it(card): card.allocate(100)"
+    inner = run_inner(
+        {"conftest.py": ONE_CARD, "test_a.py": test, "test_b.py": test}, "--cudamem", "--cudamem-device=cuda"
+    )
+    assert (inner.status, inner.last) == (0, "2 passed")
+    told = "522.0 MiB of cuda:0 are outside torch's allocator: the process takes 524.0 MiB, the allocator 2.0 MiB of it"
+    assert inner.run.notes == (told,)
+    assert " ".join(inner.summary).count("outside torch's allocator") == 1
+    (finding,) = inner.run.findings
+    assert finding.message == "cudamem: 24.0 MiB more outside torch's allocator since test_b.py (cuda:0)"
