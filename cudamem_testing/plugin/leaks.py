@@ -26,7 +26,7 @@ from cudamem_testing.plugin.belongings import Belongings
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence, moment_of
 from cudamem_testing.plugin.running import Fixture, Subject
-from cudamem_testing.recorders.base import Owned, Recorder
+from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.torch_api import capturing
 from cudamem_testing.windows.grow import Grown, by_size
 from cudamem_testing.windows.owners import Owners
@@ -195,22 +195,26 @@ class LeakCheck:
         ]
         if subject.release_frames is not None:
             steps.insert(0, Step("frames of the failed test", subject.release_frames, Verdict.TRACEBACK))
-        return [replace(step, action=partial(self._apart, subject, step.action)) for step in steps]
+        return [replace(step, action=partial(self._apart, subject, step)) for step in steps]
 
-    def _apart(self, subject: Subject, action: Callable[[], object]) -> None:
-        """What a step frees of wider fixtures that are over is not counted in the test."""
-        whole = subject.whole
-        before = [self.left(fixture.subject) for fixture in subject.over]
-        action()
-        for fixture, then in zip(subject.over, before, strict=True):
-            now = self.left(fixture.subject)
-            for device, owned in then.items():
-                rest = now.get(device, Owned(0, 0))
-                if whole is not None and rest != owned:
-                    size, blocks = rest.bytes - owned.bytes, rest.blocks - owned.blocks
-                    note = f"{fixture.owner.label} changed {device} by {format_size(size)}, not counted here"
-                    self._tracker.peek(whole)  # the peaks so far have it
-                    self._tracker.exclude(whole, device, size, blocks, note, throughout=True)
+    def _apart(self, subject: Subject, step: Step) -> None:
+        """What a step frees of wider fixtures that are over is theirs, and not counted in the test."""
+        before = [
+            (fixture, recorder, self._belongings.blocks(recorder, fixture.subject))
+            for fixture in subject.over
+            for recorder in map(self._recorder, self.left(fixture.subject))
+        ]
+        step.action()
+        for fixture, recorder, blocks in before:
+            device, after = recorder.device, {*map(_key, self._belongings.blocks(recorder, fixture.subject))}
+            gone = [block for block in blocks if _key(block) not in after]
+            size = sum(block.size for block in gone)
+            if gone and subject.whole is not None:
+                note = f"{fixture.owner.label} changed {device} by {format_size(-size)}, not counted here"
+                self._tracker.peek(subject.whole)  # the peaks so far have it
+                self._tracker.exclude(subject.whole, device, -size, -len(gone), note, throughout=True)
+            if gone and step.verdict is not None and size >= self._ignore_below(device):
+                fixture.freed.append(freed_finding(step.verdict, device, size, len(gone), step.name, gone))
 
     def _blocks(self, device: Device, subject: Subject) -> list[Block]:
         """The test's own live blocks, read again only where something was allocated or freed meanwhile."""

@@ -5,7 +5,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,7 @@ from cudamem_testing.plugin.items import fixtures_of
 from cudamem_testing.plugin.leaks import LeakCheck
 from cudamem_testing.plugin.override import NOTHING, cycles_of
 from cudamem_testing.plugin.running import Fixture, Running, Subject
+from cudamem_testing.windows.judge import cycles_fail
 from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class Retained:
         leaks = running.override.leaks or self._settings.leaks
         cycles = cycles_of(running.override, self._settings)
         over = [fixture for fixture in running.over if self._leaks.left(fixture.subject)] if self._settings.on else []
-        found = []
+        found: list[Finding] = []
         if not self._settings.on or leaks == cycles == "off":
             if release is not None:
                 release()
@@ -58,20 +60,23 @@ class Retained:
             if found or self._grown.watching:
                 gained = {one.device: size for one, size, _ in self._tracker.gained(running.whole, fresh=False)}
                 found = self._grown.judged(found, fixtures_of(running.item), gained, severity)
-        return [*found, *(finding for fixture in over for finding in self._left_by(fixture, release))]
+        for place, fixture in enumerate(over, 1):
+            found += self._left_by(fixture, over[place:], release)
+        return found
 
-    def _left_by(self, fixture: Fixture, release: Release) -> list[Finding]:
+    def _left_by(self, fixture: Fixture, others: Sequence[Fixture], release: Release) -> list[Finding]:
         """What a wider fixture that is over left; what settling frees of it is not counted in the test."""
         leaks, cycles = self._settings.leaks, cycles_of(NOTHING, self._settings)
         if leaks == cycles == "off":
             return []
         span = self._tracker.open(f"what {fixture.owner.label} left", exclusive=True)
         try:
-            fixture.subject.release_frames = release
+            fixture.subject.release_frames, fixture.subject.over = release, others
             severity = Severity.WARN if leaks == "warn" else Severity.FAIL
             found = self._found(fixture.subject, severity, leaks, cycles, failed=False)
         finally:
             self._tracker.close(span)
+        found += [_freed(finding, cycles) for finding in fixture.freed if _is_asked(finding, leaks, cycles)]
         return [of_fixture(finding, fixture.owner.label) for finding in found]
 
     def _found(
@@ -85,3 +90,15 @@ class Retained:
             return collected
         rest = self._cycles.completed(found, collected, cycles)
         return [*collected, *(one for one in rest if leaks != "off" or one.kind is Kind.CYCLE)]
+
+
+def _is_asked(finding: Finding, leaks: str, cycles: str | None) -> bool:
+    return (cycles if finding.kind is Kind.CYCLE else leaks) != "off"
+
+
+def _freed(finding: Finding, cycles: str | None) -> Finding:
+    """A cycle that went while others were settled: who closed it was not read, that it kept memory is known."""
+    if finding.kind is not Kind.CYCLE or finding.device is None:
+        return finding
+    fails = cycles_fail(finding.device) if cycles is None else cycles != "warn"
+    return replace(finding, severity=Severity.FAIL if fails else Severity.WARN)

@@ -44,13 +44,14 @@ class Fixture:
     """A wider fixture, from its setup to what is left of it after its finalizer.
 
     ``made`` are the blocks of its setup by address and size, where blocks carry no owner. ``windows`` are its own in
-    the test that runs now, ``foreign`` those of all wider fixtures in that test.
+    the test that runs now. ``freed`` is what went of it while others were settled.
     """
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.made: dict[Device, set[tuple[int, int]]] = {}
         self.windows: list[Window] = []
+        self.freed: list[Finding] = []
         self.subject = Subject(None, owner, (), None, fixture=self)
         self._counted: dict[Device, tuple[int, int]] = {}
         self._within: Span | None = None

@@ -358,3 +358,5 @@ def test_what_a_failed_test_held_of_a_fixture_is_not_given_back_by_the_test(wide
     (whole,) = wider.tracker.close(wider.subject.whole)
     assert (whole.retained, whole.blocks, whole.peak_growth) == (0, 0, 4 * KIB)
     assert whole.notes == ("fixture 'model' changed cuda:0 by -1.0 MiB, not counted here",)
+    (freed,) = wider.fixture.freed
+    assert (freed.verdict.value, freed.bytes, freed.allocated) == ("traceback", MIB, "test_a.py:9 in model")

@@ -190,6 +190,57 @@ def test_a_cycle_of_a_fixture_is_explained(pytester: pytest.Pytester) -> None:
     assert inner.test("test_uses").whole[0].retained == 0
 
 
+TOGETHER = """
+    import gc
+    import pytest, torch
+
+    KEPT = []
+
+    class Node:
+        def __init__(self, kib):
+            self.me, self.x = self, torch.zeros(kib * 256)
+
+    @pytest.fixture(scope="class")
+    def first():
+        gc.disable()
+        return Node(100)
+
+    @pytest.fixture(scope="class")
+    def second(first):
+        return Node(200)
+
+    class TestBoth:
+        def test_both(self, second): pass
+
+    class TestLeaks:
+        def test_leaks(self, first):
+            KEPT.append(torch.zeros(300 * 256))
+"""
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_what_goes_while_others_are_settled_is_told_as_well(pytester: pytest.Pytester) -> None:
+    try:
+        inner = run_inner(pytester, TOGETHER, "--cudamem")
+    finally:
+        gc.enable()
+    assert inner.last == "2 passed, 1 error"
+    assert [(message, severity) for message, severity, _ in told(inner, "test_both")] == [
+        ("cudamem: fixture 'second': 200.0 KiB kept by a reference cycle (1 tensor, cpu)", "warn"),
+        ("cudamem: fixture 'first': 100.0 KiB kept by a reference cycle (1 block, cpu)", "warn"),
+    ]
+    assert told(inner, "test_leaks") == [
+        ("cudamem: 300.0 KiB leaked (1 block, cpu)", "fail", "test_it.py:24 in TestLeaks.test_leaks"),
+        (
+            "cudamem: fixture 'first': 100.0 KiB kept by a reference cycle (1 block, cpu)",
+            "warn",
+            "test_it.py:8 in Node.__init__",
+        ),
+    ]
+    wholes = [test.whole[0] for test in inner.run.tests]
+    assert [(whole.retained, whole.peak_growth) for whole in wholes] == [(0, 0), (300 * KIB, 300 * KIB)]
+
+
 LAST_USER_FAILS = """
     import pytest, torch
 
@@ -232,7 +283,9 @@ def test_a_failed_test_does_not_give_back_what_fixtures_took(pytester: pytest.Py
     }
     assert {whole.start for whole in wholes.values()} == {wholes["test_own"].start}
     assert [message for message, _, _ in told(inner, "test_own")] == [
-        "cudamem: 200.0 KiB retained, then freed by: frames of the failed test (1 block, cpu)"
+        "cudamem: 200.0 KiB retained, then freed by: frames of the failed test (1 block, cpu)",
+        "cudamem: fixture 'closed': 300.0 KiB retained, then freed by: frames of the failed test (1 block, cpu)",
+        "cudamem: fixture 'model': 100.0 KiB retained, then freed by: frames of the failed test (1 block, cpu)",
     ]
     assert [message for message, _, _ in told(inner, "test_nothing")] == [
         "cudamem: fixture 'model': 100.0 KiB retained, then freed by: frames of the failed test (1 block, cpu)"
