@@ -52,15 +52,21 @@ def _add_accept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baselines", action="store_true", help="baselines (default: all that the report has)")
     parser.add_argument("--known", action="store_true", help="known findings")
     parser.add_argument("--expected", action="store_true", help="expected texts, in the test files")
+    _add_known(parser)
+    parser.set_defaults(run=_accept)
+
+
+def _add_known(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--known-file", type=Path, metavar="FILE", help="default: __cudamem__/known.jsonl at rootdir")
     parser.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="pytest's rootdir (default: here)")
-    parser.set_defaults(run=_accept)
 
 
 def _add_merge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("reports", type=Path, nargs="+", metavar="REPORT.json")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where the joined report goes")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table (default 10)")
+    parser.add_argument("--prune", action="store_true", help="drop known findings that no shard has met")
+    _add_known(parser)
     parser.set_defaults(run=_merge)
 
 
@@ -125,11 +131,22 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _merge(given: argparse.Namespace) -> int:
+    from cudamem_testing.baselines.known import parse, unseen_lines, without
+    from cudamem_testing.baselines.known_file import PLACE, change_known, name_of
     from cudamem_testing.report.files import read_json, write_json
-    from cudamem_testing.report.merge import fails, merge_runs
+    from cudamem_testing.report.merge import fails, judge, merge_runs, unseen_by_all
     from cudamem_testing.report.terminal import summary_lines
 
-    merged = merge_runs([read_json(path) for path in given.reports])
+    runs = [read_json(path) for path in given.reports]
+    path = given.known_file or given.root / PLACE
+    name = name_of(path, given.root)
+    lines = parse(name, path.read_bytes() if given.known_file or path.exists() else b"")
+    merged = judge(merge_runs(runs), lines, name)
+    gone = unseen_by_all(runs, lines, lambda file: (given.root / file).exists())
+    if gone and given.prune:
+        merged = merged.noting(change_known(path, name, lambda now: without(now, gone)))
+    elif gone:
+        merged = merged.noting(unseen_lines(gone, "--prune"))
     write_json(merged, given.output)
     print("\n".join(summary_lines(merged, top=given.top, width=_width())))
     return 1 if fails(merged) else 0

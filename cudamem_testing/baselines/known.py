@@ -9,18 +9,21 @@ larger by more than the tolerance fails as a new one does. Pure: text in, text o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cudamem_testing.baselines.lines import CONFLICT, check_keys, json_of, text_of
 from cudamem_testing.model.causes import Cause, has_cause, key_of
 from cudamem_testing.model.changes import Tolerance
 from cudamem_testing.model.findings import Finding, Severity, Standing
+from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import format_size
 
 TOLERANCE = Tolerance.parse("1%|64KiB")
 #: Where more test functions than that have a cause, their files are named.
 MOST_TESTS = 50
+#: Causes that were not seen, of which one line names so many.
+SHOWN = 3
 _KEYS = ("cause", "device", "bytes", "tests", "reason")
 
 Key = tuple[str, str]
@@ -149,6 +152,17 @@ class Evidence:
         return is_told
 
 
+def evidence_of(run: RunRecord, exists: Callable[[str], bool]) -> Evidence:
+    """What a run says about causes that it did not meet; ``exists`` tells whether there is a file of rootdir."""
+    ran: dict[str, bool] = {}
+    devices: set[str] = set()
+    for test in run.tests:
+        ran[test.nodeid] = ran.get(test.nodeid, False) or _is_complete(test)
+        devices |= {window.device.kind for window in test.windows if window.complete}
+    kinds = {*run.extent.kinds}
+    return Evidence(ran, run.extent.covers(), exists, lambda line: line.device in devices and line.kind in kinds)
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
     """Lines after an update, and how many causes are new, or have other bytes or tests."""
@@ -199,6 +213,14 @@ def unseen(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> list[Kn
     ]
 
 
+def unseen_lines(gone: Sequence[KnownFinding], flag: str) -> str:
+    """What is said of causes that were not seen; ``flag`` is the one that drops them."""
+    was = "known cause was" if len(gone) == 1 else "known causes were"
+    rest = [f"... and {len(gone) - SHOWN} more"] if len(gone) > SHOWN else []
+    names = [f"{line.cause} ({line.device})" for line in gone[:SHOWN]]
+    return "\n".join((f"{len(gone)} {was} not seen ({flag} drops what is gone):", *names, *rest))
+
+
 def without(lines: Lines, gone: Iterable[KnownFinding]) -> Update:
     """The lines without some, where they still say what they said."""
     left = {key: line for key, line in lines.items() if line not in {*gone}}
@@ -222,6 +244,11 @@ def function_of(nodeid: str) -> str:
     """A test's id without its parameters."""
     file, colons, name = nodeid.partition("::")
     return file + colons + name.partition("[")[0]
+
+
+def _is_complete(test: TestRecord) -> bool:
+    """Whether the test came to its end: then its findings are all that there are."""
+    return test.outcome in ("passed", "xpassed", "xfailed") or bool(test.failing)
 
 
 def _line(text: str, number: int) -> KnownFinding:

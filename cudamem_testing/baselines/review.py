@@ -56,22 +56,20 @@ class Review:
         return lines
 
 
-def review(
-    root: Path, tests: Iterable[TestRecord], seen: Collection[str], whole: Callable[[str], bool] | None
-) -> Review:
+def review(root: Path, tests: Iterable[TestRecord], seen: Collection[str], whole: Callable[[str], bool]) -> Review:
     """Look at the files of the tests of a run; ids are relative to ``root``.
 
     ``seen`` are the ids of all tests that ran, ``whole`` tells of a file (relative to ``root``) whether all of its
-    tests did. ``None``: nothing is said of unseen entries.
+    tests did.
     """
-    files = _Files()
+    files = _Files(root)
     elsewhere: Counter[str] = Counter()
     without = 0
     for test in tests:
         for one in test.measured:
             if not one.metrics:
                 continue
-            entries = files.read(baseline_file(root, test.nodeid))
+            entries = files.read(files.of(test.nodeid))
             key = Key(name_in_module(test.nodeid), one.device, one.environment)
             if entries is None or key in entries:
                 continue
@@ -80,12 +78,12 @@ def review(
                 elsewhere[min(reasons, key=lambda reason: (reason.count(","), len(reason)))] += 1
             elif one.asked or (entries and not one.idle):
                 without += 1
-    unseen = {} if whole is None else _unseen(files, root, seen, whole, tests)
+    unseen = _unseen(files, seen, whole, tests)
     return Review(dict(elsewhere.most_common()), without, unseen, tuple(files.broken))
 
 
 def _unseen(
-    files: _Files, root: Path, seen: Collection[str], whole: Callable[[str], bool], tests: Iterable[TestRecord]
+    files: _Files, seen: Collection[str], whole: Callable[[str], bool], tests: Iterable[TestRecord]
 ) -> dict[Path, tuple[Key, ...]]:
     """Entries of tests that were not there, of files that were collected whole, and of files that are gone.
 
@@ -96,7 +94,7 @@ def _unseen(
     by_file: dict[Path, set[str]] = {}
     for nodeid in seen:
         if whole(nodeid.partition("::")[0]):
-            by_file.setdefault(baseline_file(root, nodeid), set()).add(name_in_module(nodeid))
+            by_file.setdefault(files.of(nodeid), set()).add(name_in_module(nodeid))
     found: dict[Path, tuple[Key, ...]] = {}
     for path, there in by_file.items():
         entries = files.read(path) or {}
@@ -113,13 +111,23 @@ def _unseen(
 
 
 class _Files:
-    """Files that are read once; what cannot be read is said once."""
+    """Files that are found and read once; what cannot be read is said once."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._of: dict[str, Path] = {}
         self._read: dict[Path, Entries | None] = {}
         self.broken: list[str] = []
 
+    def of(self, nodeid: str) -> Path:
+        """The file of a test."""
+        module = nodeid.partition("::")[0]
+        if module not in self._of:
+            self._of[module] = baseline_file(self._root, nodeid)
+        return self._of[module]
+
     def read(self, path: Path) -> Entries | None:
+        """The entries of a file; ``None`` where it cannot be read."""
         if path not in self._read:
             try:
                 self._read[path] = read_file(path)

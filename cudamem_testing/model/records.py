@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
+from pathlib import PurePosixPath
 
 from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.findings import Finding, Severity
@@ -94,6 +96,24 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a project a run looked at: only there does it mean something that a thing did not appear.
+
+    ``paths`` are folders and files relative to rootdir whose tests were all collected, and run, except for ``left_out``
+    (ids); none where the run did not come to its end. ``kinds`` are those of findings that each test was looked at for.
+    """
+
+    paths: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+    def covers(self) -> Callable[[str], bool]:
+        """Tells of a test file whether all of its tests ran; also of one that does not exist any more."""
+        partly = {nodeid.partition("::")[0] for nodeid in self.left_out}
+        return lambda file: file not in partly and any(PurePosixPath(file).is_relative_to(path) for path in self.paths)
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """Everything that a run measured; ``checked`` are its checks of expected texts, where a report is written."""
 
@@ -105,12 +125,17 @@ class RunRecord:
     unenforced: dict[str, int] = field(default_factory=dict)
     ledger: tuple[LedgerEntry, ...] = ()
     checked: tuple[Checked, ...] = ()
+    extent: Extent = Extent()
 
     @property
     def all_findings(self) -> list[tuple[str, Finding]]:
         """Every finding with the id of its test; an empty id for the run's own."""
         found = [(test.nodeid, finding) for test in self.tests for finding in test.findings]
         return found + [("", finding) for finding in self.findings]
+
+    def noting(self, note: str) -> RunRecord:
+        """A copy with one more note."""
+        return replace(self, notes=(*self.notes, note))
 
     def test(self, name: str) -> TestRecord:
         """The last record of the test whose id ends with ``name``.

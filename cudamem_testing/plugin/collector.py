@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 
 from cudamem_testing.model.blocks import count
-from cudamem_testing.model.findings import Finding
-from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
+from cudamem_testing.model.causes import GROUPED
+from cudamem_testing.model.findings import Finding, Kind
+from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.plugin import keys, known, recorded
 from cudamem_testing.plugin.brief import Brief
 from cudamem_testing.plugin.ratchet import WORKER_INPUT
 from cudamem_testing.plugin.session import Session
 from cudamem_testing.plugin.settings import Settings, runs_tests
-from cudamem_testing.plugin.whole import is_whole, whole_files
+from cudamem_testing.plugin.whole import Collected, is_whole, together, whole_paths
 from cudamem_testing.report.causes import audit_lines
 from cudamem_testing.report.files import write_json
 from cudamem_testing.report.schema import (
@@ -61,12 +62,12 @@ class Collector:
         self._about_rules: list[str] = []
         self._about_records: list[str] = []
         self._seen: set[str] = set()
-        self._deselected = False
+        self._collected = Collected()
+        self._left_out: set[str] | None = set()
+        self._extent = Extent()
         self._brief = Brief() if config.get_verbosity() < 2 else None
 
-    def pytest_deselected(self) -> None:
-        """Some tests were left out."""
-        self._deselected = True
+        config.pluginmanager.register(self._collected, "cudamem-collected")
 
     @pytest.hookimpl(tryfirst=True)  # before anybody prints
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -75,9 +76,9 @@ class Collector:
         outcome = self._outcomes[nodeid] = _outcome(report, self._outcomes.get(nodeid))
         if report.when == "setup":  # of the attempts of a test the last one counts
             self._checked.pop(nodeid, None)
-        checks = json.loads(getattr(report, "cudamem_expected", "[]"))
-        if checks:
-            self._checked.setdefault(nodeid, []).extend(map(checked_from_json, checks))
+        checks = getattr(report, "cudamem_expected", None)
+        if checks is not None:
+            self._checked.setdefault(nodeid, []).extend(map(checked_from_json, json.loads(checks)))
         if report.when == "teardown":
             self._seen |= _ids(report.nodeid)
             del self._outcomes[nodeid]
@@ -116,6 +117,8 @@ class Collector:
         measuring = self._config.stash.get(keys.SESSION, None)
         if measuring is not None:
             self._add(totals(measuring))
+        self._left_out = together(self._left_out, self._collected.left_out(session))
+        self._extent = self._extent_of(session)
         self._about_rules = self._rules(session)
         self._record(session)
         run = self._config.stash[RUN] = self.run()
@@ -158,6 +161,7 @@ class Collector:
             dict(sorted(self._unenforced.items())),
             tuple(self._ledger),
             tuple(one for checks in self._checked.values() for one in checks),
+            self._extent,
         )
 
     def _record(self, session: pytest.Session) -> None:
@@ -165,24 +169,31 @@ class Collector:
         if not runs_tests(self._config):
             return
         settings, root = self._settings, self._config.rootpath
-        whole = None if self._deselected else whole_files(session)
-        said = [recorded.finish(settings, root, self._tests, self._seen - {""}, whole)]
+        said = [recorded.finish(settings, root, self._tests, self._seen - {""}, self._extent.covers())]
         measuring = self._config.stash.get(keys.SESSION, None)
         if settings.on and measuring is not None and (measuring.ratchet.lines or "known" in settings.update):
-            unfinished = {one for nodeid in self._outcomes for one in _ids(nodeid)}
-            evidence = known.evidence_of(settings, root, self._tests, unfinished, whole)
-            said.append(known.finish(settings, measuring.ratchet, self.run(), evidence))
+            said.append(known.finish(settings, measuring.ratchet, self.run(), root))
         self._about_records = [line for one in said for line in one.lines]
         problems = [problem for one in said for problem in one.problems]
         self._notes += problems
         if problems:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
+    def _extent_of(self, session: pytest.Session) -> Extent:
+        """What the run looked at; a test that began and did not end was left out as well."""
+        settings = self._settings
+        off = {kind for kind, asked in ((Kind.LEAK, settings.leaks), (Kind.CYCLE, settings.cycles)) if asked == "off"}
+        looked = GROUPED - off if settings.on and settings.stacks else ()
+        unfinished = {one for nodeid in self._outcomes for one in _ids(nodeid)}
+        left_out = (self._left_out or set()) | unfinished
+        paths = whole_paths(session, selected=self._left_out is None)
+        return Extent(paths, tuple(sorted(left_out)), tuple(sorted(kind.value for kind in looked)))
+
     def _rules(self, session: pytest.Session) -> list[str]:
         """What each rule of the ini file ignored; that it ignored nothing is worth a word after a whole run."""
         asked = self._settings.on and self._settings.leaks != "off" and runs_tests(self._config)
         measured = asked and bool(self._environments and self._environments[0].devices) and bool(self._tests)
-        whole = measured and not self._deselected and is_whole(session)
+        whole = measured and self._left_out == set() and is_whole(session)
         notes = []
         for rule in self._settings.ignore:
             number = self._ignored[str(rule)]
@@ -200,7 +211,8 @@ class Collector:
         self._findings += map(finding_from_json, data["findings"])
         self._ledger += map(ledger_from_json, data["ledger"])
         self._ignored.update(data["ignored"])
-        self._deselected |= data.get("deselected", False)
+        if "left_out" in data:
+            self._left_out = together(self._left_out, data["left_out"])
         self._notes += data["notes"]
 
 
@@ -210,16 +222,14 @@ class Worker:
     def __init__(self, config: pytest.Config, session: Session) -> None:
         self._config = config
         self._session = session
-        self._deselected = False
-
-    def pytest_deselected(self) -> None:
-        """Some tests were left out: by a hook that runs in workers alone."""
-        self._deselected = True
+        self._collected = Collected()
+        config.pluginmanager.register(self._collected, "cudamem-collected")
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Send plain types only: anything else would end the worker."""
-        output = {**totals(self._session), "deselected": self._deselected}
+        left_out = self._collected.left_out(session)
+        output = {**totals(self._session), "left_out": None if left_out is None else sorted(left_out)}
         self._config.workeroutput[WORKER_KEY] = output  # type: ignore[attr-defined]
 
 

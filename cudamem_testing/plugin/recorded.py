@@ -28,7 +28,7 @@ def finish(
     root: Path,
     tests: Sequence[TestRecord],
     seen: Collection[str],
-    whole: Callable[[str], bool] | None,
+    whole: Callable[[str], bool],
 ) -> Said:
     """Write what was asked for; only the process that has every record does so.
 

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-_SELECTING = ("keyword", "markexpr", "lf", "stepwise", "deselect", "ignore", "ignore_glob")
+from cudamem_testing.plugin.items import id_without_group
+
+#: Options that leave tests out which were collected, so that it shows which ones; and those that leave out files.
+_CHOOSING = ("keyword", "markexpr", "deselect")
+_SKIPPING = ("lf", "stepwise", "ignore", "ignore_glob")
+
+
+class Collected:
+    """The tests that were collected; an option or a hook may leave some of them out."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self._deselected: set[str] = set()
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """One was found."""
+        self._ids.add(id_without_group(item))
+
+    def pytest_deselected(self, items: Iterable[pytest.Item]) -> None:
+        """Some were left out, and whoever did so says it."""
+        self._deselected.update(map(id_without_group, items))
+
+    def left_out(self, session: pytest.Session) -> set[str] | None:
+        """The ids of those that were left out; ``None`` where this came too late to see them all."""
+        there = {id_without_group(item) for item in getattr(session, "items", ())}
+        if there and not self._ids:
+            return None
+        return self._deselected | (self._ids - there)
+
+
+def together(one: set[str] | None, other: Iterable[str] | None) -> set[str] | None:
+    """What was left out in two processes; ``None`` where one of them does not know."""
+    return None if one is None or other is None else one.union(other)
 
 
 def is_whole(session: pytest.Session) -> bool:
@@ -17,31 +50,36 @@ def is_whole(session: pytest.Session) -> bool:
     the command line), when the run stopped early (``-x``, ``--maxfail``, an interruption), or when a file could not be
     collected.
     """
-    return _unselected(session) and all(path.is_dir() for path in _paths(session.config))
+    chosen = _chosen(session.config)
+    return (
+        _ended(session, (*_CHOOSING, *_SKIPPING))
+        and None not in chosen
+        and all(path.is_dir() for path in chosen if path)
+    )
 
 
-def whole_files(session: pytest.Session) -> Callable[[str], bool]:
-    """Tells of a test file, by its path relative to rootdir, whether it was collected whole and run to its end.
+def whole_paths(session: pytest.Session, *, selected: bool) -> tuple[str, ...]:
+    """The folders and files on the command line, relative to rootdir, whose tests were all collected.
 
-    That is so below each folder and for each file on the command line, under the conditions of :func:`is_whole`; also
-    for a file that does not exist any more.
+    None when the run stopped early, when files were left out, or, where it is not known which tests were left out
+    (``selected``), when some may have been.
     """
-    if not _unselected(session):
-        return lambda file: False
+    if not _ended(session, (*_CHOOSING, *_SKIPPING) if selected else _SKIPPING):
+        return ()
     root = session.config.rootpath.resolve()
-    chosen = tuple(path.resolve() for path in _paths(session.config))
-    return lambda file: any((root / file).is_relative_to(path) for path in chosen)
+    paths = (path.resolve() for path in _chosen(session.config) if path is not None)
+    return tuple("." if root.is_relative_to(path) else os.path.relpath(path, root).replace("\\", "/") for path in paths)
 
 
-def _unselected(session: pytest.Session) -> bool:
-    config = session.config
-    if any(config.getoption(name, None) for name in _SELECTING):
-        return False
-    if any("::" in argument or not path.exists() for argument, path in zip(config.args, _paths(config), strict=True)):
-        return False
+def _ended(session: pytest.Session, without: Iterable[str]) -> bool:
+    """Whether the run came to its end, and some options were not given."""
     ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-    return ended and not session.shouldstop and not session.shouldfail
+    stopped = session.shouldstop or session.shouldfail
+    return ended and not stopped and not any(session.config.getoption(name, None) for name in without)
 
 
-def _paths(config: pytest.Config) -> list[Path]:
-    return [config.invocation_params.dir / argument for argument in config.args]
+def _chosen(config: pytest.Config) -> list[Path | None]:
+    """What the command line asks for; ``None`` for single tests, and for what is no path."""
+    paths = [config.invocation_params.dir / argument for argument in config.args]
+    known = ("::" not in argument and path.exists() for argument, path in zip(config.args, paths, strict=True))
+    return [path if there else None for path, there in zip(paths, known, strict=True)]

@@ -1,16 +1,24 @@
-"""Merge the reports of shards into one, as if one run had written it. PYTEST_DONT_REWRITE"""
+"""Merge the reports of shards into one, as if one run had written it, and judge it as that run would have.
+
+Each finding was judged where it was found, with the known findings of that run; one that was not, as in an audit or
+without the file, is judged here. What only the shards together can tell is which known causes nobody met: they are held
+to what the shards of one kind of device looked at, taken together. PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from cudamem_testing.baselines.known import KnownFinding, Lines, evidence_of, judged, unseen
 from cudamem_testing.baselines.update import last_attempts
 from cudamem_testing.model.baselines import Measured, fold
 from cudamem_testing.model.blocks import count
+from cudamem_testing.model.causes import causes
 from cudamem_testing.model.changes import Spread
-from cudamem_testing.model.findings import Severity
-from cudamem_testing.model.records import Environment, RunRecord
+from cudamem_testing.model.findings import Finding, Severity
+from cudamem_testing.model.records import Environment, Extent, RunRecord
 
 SHOWN = 3
 
@@ -19,7 +27,8 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
     """One run with the tests of all, in their order.
 
     Notes tell what only shows across shards: reports of different versions of torch, and tests that ran in several of
-    them and took different amounts.
+    them and took different amounts. After shards of different devices the result does not tell any more which test was
+    measured where, and so nothing about what did not appear.
     """
     first = runs[0].environment
     devices = dict.fromkeys(device for run in runs for device in run.environment.devices)
@@ -35,13 +44,58 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
         dict(sorted(unenforced.items())),
         tuple(entry for run in runs for entry in run.ledger),
         tuple(one for run in runs for one in run.checked),
+        _extent(runs) if len({frozenset(_measured(run)) for run in runs if _has_windows(run)}) <= 1 else Extent(),
     )
+
+
+def judge(merged: RunRecord, lines: Lines, name: str) -> RunRecord:
+    """The same run, with the findings that no shard has judged held to known ones; ``name`` is their file's."""
+
+    def all_of(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        return tuple(judged(one, lines, name) if one.standing is None else one for one in findings)
+
+    tests = tuple(test.but(findings=all_of(test.findings)) for test in merged.tests)
+    return replace(merged, tests=tests, findings=all_of(merged.findings))
+
+
+def unseen_by_all(runs: Sequence[RunRecord], lines: Lines, exists: Callable[[str], bool]) -> list[KnownFinding]:
+    """Known findings whose cause the shards, taken together, should have met and did not.
+
+    A test says nothing about a device on which it was not measured, so the shards of each kind are asked for its lines.
+    """
+    gone = []
+    for device in sorted({line.device for line in lines.values()}):
+        asked = [run for run in runs if device in _measured(run) or not _has_windows(run)]
+        merged = replace(merge_runs(asked or runs), extent=_extent(asked))
+        here = {key: line for key, line in lines.items() if line.device == device}
+        gone += unseen(here, causes(merged), evidence_of(merged, exists))
+    return gone
 
 
 def fails(run: RunRecord) -> bool:
     """Whether a test of the run failed, or a finding of its own does."""
     broken = any(test.outcome in ("failed", "error") for test in last_attempts(run.tests))
     return broken or any(finding.severity is Severity.FAIL for finding in run.findings)
+
+
+def _extent(runs: Sequence[RunRecord]) -> Extent:
+    """What shards looked at together: a test that one left out may have run in another."""
+    ran = {test.nodeid for run in runs for test in run.tests}
+    left_out = {nodeid for run in runs for nodeid in run.extent.left_out}
+    if len(runs) > 1:
+        left_out -= ran
+    kinds = set.intersection(*(set(run.extent.kinds) for run in runs)) if runs else set()
+    paths = dict.fromkeys(path for run in runs for path in run.extent.paths)
+    return Extent(tuple(paths), tuple(sorted(left_out)), tuple(sorted(kinds)))
+
+
+def _has_windows(run: RunRecord) -> bool:
+    """Whether anything was measured, if only in part; a shard whose tests need no torch has none."""
+    return any(test.windows for test in run.tests)
+
+
+def _measured(run: RunRecord) -> set[str]:
+    return {window.device.kind for test in run.tests for window in test.windows if window.complete}
 
 
 def _across(runs: Sequence[RunRecord]) -> list[str]:

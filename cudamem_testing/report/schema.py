@@ -14,7 +14,7 @@ from cudamem_testing.model.causes import Cause, causes
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
-from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
+from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.shape import REPORT
 from cudamem_testing.show.expected.callsite import CallSite, Span
@@ -22,6 +22,7 @@ from cudamem_testing.show.expected.checked import Checked
 
 SCHEMA = 1
 Json = dict[str, Any]
+EXTENT_KEYS = ("paths", "left_out", "kinds")
 CALL_KEYS = ("function", "first_line", "line", "callee", "argument", "position")
 SPAN_KEYS = ("line", "column", "end_line", "end_column")
 WINDOW_KEYS = (
@@ -60,6 +61,7 @@ def run_to_json(run: RunRecord) -> Json:
             "ledger": [ledger_to_json(entry) for entry in run.ledger],
             "notes": list(run.notes),
             "unenforced": dict(run.unenforced),
+            "extent": {key: list(getattr(run.extent, key)) for key in EXTENT_KEYS},
             "expected": [checked_to_json(one) for one in run.checked],
         },
     }
@@ -84,6 +86,7 @@ def run_from_json(data: Mapping[str, Any]) -> RunRecord:
         dict(run.get("unenforced", {})),
         tuple(map(ledger_from_json, run["ledger"])),
         tuple(map(checked_from_json, run.get("expected", ()))),
+        Extent(*(tuple(run.get("extent", {}).get(key, ())) for key in EXTENT_KEYS)),
     )
 
 

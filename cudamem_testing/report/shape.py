@@ -202,13 +202,14 @@ CHECKED = fields(
         "expected": _texts_by_device,
     }
 )
+EXTENT = fields({}, dict.fromkeys(("paths", "left_out", "kinds"), TEXTS))
 REPORT = fields(
     {
         "environment": fields({"devices": TEXTS, "torch": TEXT_OR_NULL, "allocator": TEXT_OR_NULL}),
         "tests": every(TEST),
         "run": fields(
             {"fixtures": every(FIXTURE), "findings": every(FINDING), "ledger": every(LEDGER), "notes": TEXTS},
-            {"unenforced": _counts, "expected": every(CHECKED)},
+            {"unenforced": _counts, "expected": every(CHECKED), "extent": EXTENT},
         ),
     }
 )

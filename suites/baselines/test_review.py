@@ -33,7 +33,7 @@ def record(
 
 def look(root: Path, records: list[TestRecord], *also: str, whole: bool = True) -> Review:
     seen = {record.nodeid for record in records} | set(also)
-    return review(root, records, seen, (lambda file: True) if whole else None)
+    return review(root, records, seen, lambda file: whole)
 
 
 def test_nothing_is_said_where_nothing_is_recorded(tmp_path: Path) -> None:

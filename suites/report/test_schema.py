@@ -14,7 +14,7 @@ from cudamem_testing.model.baselines import Measured, Place
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
-from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, RunRecord, TestRecord
+from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.schema import (
     fixture_from_json,
@@ -102,6 +102,7 @@ RUN = RunRecord(
             None,
         ),
     ),
+    Extent((".",), ("test_a.py::test_d",), ("cycle", "leak")),
 )
 UNKNOWN = {
     "start": None,
@@ -240,6 +241,7 @@ DOCUMENT = {
         "ledger": [{"device": "cuda:0", "owner": "test_a.py::test_b[x]", "bytes": 512, "blocks": 1}],
         "notes": ["written"],
         "unenforced": {"cuda:1 is not measured here": 2},
+        "extent": {"paths": ["."], "left_out": ["test_a.py::test_d"], "kinds": ["cycle", "leak"]},
         "expected": [
             {
                 "test": "test_a.py::test_b[x]",
@@ -312,6 +314,7 @@ def test_the_smallest_report() -> None:
             "ledger": [],
             "notes": [],
             "unenforced": {},
+            "extent": {"paths": [], "left_out": [], "kinds": []},
             "expected": [],
         },
     }
@@ -406,6 +409,7 @@ RUNS = st.builds(
     st.dictionaries(TEXT, st.integers(0, 9), max_size=2),
     few(st.builds(LedgerEntry, DEVICES.map(str), TEXT, st.integers(0, 2**60), st.integers(0, 99))),
     few(CHECKS),
+    st.builds(Extent, TEXTS, TEXTS, TEXTS),
 )
 
 

@@ -1,0 +1,82 @@
+"""What a run tells of its extent, so that shards can be judged together."""
+
+from __future__ import annotations
+
+import pytest
+
+from cudamem_testing.__main__ import main
+from cudamem_testing.model.records import Extent
+
+KINDS = ("cycle", "leak", "outside allocator", "pool")
+FILES = {
+    "sub/test_one.py": "import torch\ndef test_a(): torch.zeros(9)\ndef test_b(): torch.zeros(9)",
+    "test_two.py": "import torch\ndef test_a(): torch.zeros(9)\ndef test_b(): torch.zeros(9)",
+}
+A = ("sub/test_one.py::test_a", "test_two.py::test_a")
+B = ("sub/test_one.py::test_b", "test_two.py::test_b")
+GONE = '{"cause": "leak | old", "device": "cpu", "bytes": 1, "tests": ["test_two.py::test_a"], "reason": ""}\n'
+SILENT = """
+    def pytest_collection_modifyitems(items):
+        items[:] = [item for item in items if item.name == "test_a"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "paths", "left_out"),
+    [
+        ((), (".",), ()),
+        (("-k", "test_a"), (".",), B),
+        (("--deselect=test_two.py::test_b",), (".",), B[1:]),
+        (("sub", "test_two.py::test_a"), ("sub",), ()),
+        (("--ignore=sub",), (), ()),
+        (("--lf",), (), ()),
+        (("-x", "test_two.py"), ("test_two.py",), ()),
+        (("--pyargs", "sub"), ("sub",), ()),
+    ],
+)
+def test_what_was_looked_at(run_inner, arguments, paths, left_out):
+    inner = run_inner(FILES, "--cudamem", *arguments)
+    assert inner.run.extent == Extent(paths, left_out, KINDS)
+
+
+def test_a_hook_that_says_nothing(run_inner):
+    inner = run_inner({**FILES, "conftest.py": SILENT}, "--cudamem")
+    assert inner.run.extent == Extent((".",), B, KINDS)
+
+
+def test_a_run_that_stops_early(run_inner):
+    inner = run_inner({"test_it.py": "import torch\ndef test_a(): 1 / 0\ndef test_b(): pass"}, "--cudamem", "-x")
+    assert inner.run.extent == Extent((), (), KINDS)
+
+
+def test_what_is_not_looked_for(run_inner):
+    inner = run_inner(FILES, "--cudamem", "--cudamem-leaks=off")
+    assert inner.run.extent.kinds == ("cycle", "outside allocator", "pool")
+    assert run_inner({}, "--cudamem", "--cudamem-stacks=off").run.extent.kinds == ()
+
+
+def test_measuring_that_began_with_the_tests(run_inner):
+    """Without the flag it does when one of them asks: which ones were left out before is not known."""
+    marked = "import pytest, torch\n@pytest.mark.memory_budget(peak='1MiB')\ndef test_a(): pass\ndef test_b(): pass"
+    assert run_inner({"test_it.py": marked}, "-k", "test_a").run.extent == Extent()
+    assert run_inner({}).run.extent == Extent((".",))
+
+
+def test_two_shards_are_whole_together(run_inner, pytester, monkeypatch, capsys):
+    monkeypatch.chdir(pytester.path)
+    known = pytester.path / "__cudamem__" / "known.jsonl"
+    for number, chosen in enumerate(("test_a", "not test_a")):
+        files = {**FILES, "__cudamem__/known.jsonl": GONE}
+        inner = run_inner(files, "--cudamem", "-k", chosen, f"--cudamem-json={number}.json")
+        assert inner.status == 0
+        assert "not seen" not in inner.out
+    assert main(["merge", "0.json", "-o", "all.json", "--prune"]) == 0
+    assert known.read_text(encoding="utf-8") == GONE
+    assert main(["merge", "0.json", "1.json", "-o", "all.json", "--prune"]) == 0
+    assert known.read_text(encoding="utf-8") == ""
+
+
+@pytest.mark.subprocess
+def test_workers_tell_what_was_left_out(run_outer):
+    inner = run_outer({**FILES, "conftest.py": SILENT}, "--cudamem", "-n2", plugins=["xdist.plugin"])
+    assert inner.run.extent == Extent((".",), B, KINDS)
