@@ -85,13 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     given = parser.parse_args(arguments)
     runs: list[dict[str, tuple[Measured, ...]]] = []
-    with ThreadPoolExecutor(given.jobs) as pool:
-        started = [pool.submit(measure, number, given.paths, given.device) for number in range(given.runs)]
-        try:
-            runs.extend(run.result() for run in as_completed(started))
-        except KeyboardInterrupt:
-            print("interrupted: the figures are those of the runs so far")
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ThreadPoolExecutor(given.jobs)
+    started = [pool.submit(measure, number, given.paths, given.device) for number in range(given.runs)]
+    try:
+        runs.extend(run.result() for run in as_completed(started))
+    except KeyboardInterrupt:
+        print("interrupted: the figures are those of the runs so far")
+    pool.shutdown(wait=False, cancel_futures=True)
     found = spreads(runs)
     exact = sum(1 for spread in found.values() if not spread)
     share = exact / max(1, len(found))
