@@ -75,6 +75,7 @@ class Retained:
             severity = Severity.WARN if leaks == "warn" else Severity.FAIL
             found = self._found(fixture.subject, severity, leaks, cycles, failed=False)
         finally:
+            fixture.subject.release_frames = None  # it refers to the error
             self._tracker.close(span)
         found += [_freed(finding, cycles) for finding in fixture.freed if _is_asked(finding, leaks, cycles)]
         return [of_fixture(finding, fixture.owner.label) for finding in found]

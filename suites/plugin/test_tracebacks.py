@@ -76,6 +76,68 @@ def test_arguments_of_a_failure_go_with_it(run_outer):
     assert (after.start, after.retained) == (before.start, 0)
 
 
+OF_A_FIXTURE = """
+    import gc
+    import pytest, torch
+
+    gc.disable()
+
+    @pytest.fixture(scope="class")
+    def model():
+        yield torch.ones(1024 * 256)
+
+    class TestModel:
+        def test_last_user(self, model):
+            raise ValueError(model)
+
+    def test_next():
+        pass
+"""
+
+
+def test_a_failure_that_refers_to_a_wider_fixture(run_outer):
+    inner = run_outer(OF_A_FIXTURE, "--cudamem", "--tb=line")
+    assert inner.last == "1 failed, 1 passed"
+    (finding,) = inner.test("test_last_user").findings
+    assert (finding.verdict, finding.severity) == (Verdict.TRACEBACK, Severity.NOTE)
+    assert finding.message == "cudamem: fixture 'model': 1.0 MiB retained (1 block, cpu)"
+    before, after = inner.test("test_last_user").whole[0], inner.test("test_next").whole[0]
+    assert (before.retained, after.start, after.retained) == (0, before.start - 2**20, 0)
+
+
+ENDING = """
+    import pytest, torch
+
+    @pytest.fixture(scope="class")
+    def model():
+        x = torch.ones(1024 * 256)
+        yield x
+        raise LookupError
+
+    class TestModel:
+        def test_last_user(self, model):
+            pass
+
+    def test_next():
+        pass
+"""
+
+
+def test_a_wider_fixture_that_fails_at_its_end(run_inner):
+    """The error that is on its way holds it: no leak of the fixture."""
+    gc.collect()
+    gc.disable()
+    try:
+        inner = run_inner(ENDING, "--cudamem", "--tb=line")
+    finally:
+        gc.enable()
+    assert inner.last == "2 passed, 1 error"
+    (finding,) = inner.test("test_last_user").findings
+    assert (finding.verdict, finding.severity) == (Verdict.TRACEBACK, Severity.NOTE)
+    before, after = inner.test("test_last_user").whole[0], inner.test("test_next").whole[0]
+    assert (before.retained, after.start, after.retained) == (0, before.start - 2**20, 0)
+
+
 TEARDOWN = """
     import pytest, torch
 
