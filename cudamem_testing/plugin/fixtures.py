@@ -67,7 +67,10 @@ def reference_cycles(request: pytest.FixtureRequest) -> Callable[[], ReferenceCy
 
 @pytest.fixture
 def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., MemoryProfile]]:
-    """Record a call, or a block, and analyse it: data flow, categories, timeline and peak of its tensors."""
+    """Record a call, or a block, and analyse it: data flow, categories, timeline and peak of its tensors.
+
+    Without a function, arguments are those of ``MemoryProfile``: ``memory_profile(dispatched=True)``.
+    """
     from cudamem_testing.trace.profile import MemoryProfile
 
     session = _prepared(request)
@@ -75,8 +78,9 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
     if session is not None:
         tracker, made = session.tracker, session.evidence.profiles
 
-    def record(function: Callable[..., object] | None = None, /, *args: object, **kwargs: object) -> MemoryProfile:
-        profile = MemoryProfile(tracker=tracker, root=str(request.config.rootpath))
+    def record(function: Callable[..., object] | None = None, /, *args: Any, **kwargs: Any) -> MemoryProfile:
+        options = kwargs if function is None else {}
+        profile = MemoryProfile(tracker=tracker, root=str(request.config.rootpath), **options)
         made.append(profile)
         return profile if function is None else profile(function, *args, **kwargs)
 

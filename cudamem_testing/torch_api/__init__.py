@@ -33,7 +33,8 @@ then unknown.
 | ``torch._subclasses.fake_tensor`` | 1.13 | no fake tensors |
 | ``_raw_saved_*`` of autograd's nodes | 1.9 | what they saved is held by C++ |
 | ``SavedTensor.data`` | after 2.7 | the same |
-| ``TorchFunctionMode``, ``TorchDispatchMode`` | 1.13 | no lint, no notes of captures |
+| ``TorchFunctionMode``, ``TorchDispatchMode`` | 1.13 | no lint, no notes of captures, no calls of the dispatcher |
+| ``TensorBase._cdata`` | 1.0 | no calls of the dispatcher |
 | ``torch.utils._pytree`` | 1.8 | no captures |
 | ``CUDAGraph(keep_graph=True)`` and ``raw_cuda_graph`` | 2.8 | nodes are read from ``debug_dump`` |
 | ``torch._C._construct_storage_from_data_pointer`` | 2.1 | free memory of pools is not overwritten between replays |

@@ -11,7 +11,8 @@
 
 What is given is the category of the version at hand, ``???`` where it is unknown. ``ids="profiler"`` is the dialect of
 torch's own tests: its allocation numbers, its columns, and behind each number every category that the storage ever had.
-Operators are those of the data flow. PYTEST_DONT_REWRITE
+Operators are those of the data flow; in torch's dialect they are the calls of the dispatcher, with their overloads,
+where these were recorded. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from cudamem_testing.trace.categories import Categories, Category
 from cudamem_testing.trace.flow import MEMORY, Node, Use
 from cudamem_testing.trace.graph import Ids, check_ids, number_storages, short_name
 from cudamem_testing.trace.places import region_name
-from cudamem_testing.trace.records import Storage
+from cudamem_testing.trace.records import Dispatched, Storage
 from cudamem_testing.trace.text import (
     Row,
     layout,
+    name_filter,
     select_nodes,
     size_filter,
     torch_region_line,
@@ -56,6 +58,12 @@ def render_categories(
     check_ids(ids)
     flow = categories.flow
     is_shown = size_filter(parse_size(min_bytes), flow.names)
+    if ids == "profiler" and flow.trace.dispatched is not None:
+        is_wanted = name_filter(include, exclude)
+        calls = [
+            call for call in flow.trace.dispatched if is_wanted(call.name) or is_wanted(call.name.partition(".")[0])
+        ]
+        return "\n".join(_torch_layout(_dispatched_rows(categories, calls, is_shown, regions)))
     nodes = [
         shown
         for node in select_nodes(flow.nodes, include, exclude)
@@ -103,13 +111,35 @@ def _label(categories: Categories, numbers: dict[Storage, int]) -> Label:
     return label
 
 
+def _dispatched_rows(
+    categories: Categories, calls: Iterable[Dispatched], is_shown: Callable[[Storage], bool], regions: bool
+) -> Iterator[Row]:
+    """A row a call; tensors that no operator took are ``???``, as in torch's tests."""
+    trace, name_of = categories.flow.trace, _torch_names(categories)
+
+    def labels(storages: tuple[Storage | None, ...]) -> tuple[str, ...]:
+        return tuple("???" if one is None else name_of(one) for one in storages if one is None or is_shown(one))
+
+    for call in calls:
+        inputs, outputs = labels(call.inputs), labels(call.outputs)
+        if inputs or outputs:
+            around = trace.regions_at(call.start, trace.main) if regions else ()
+            yield Row(tuple(region_name(region.name) for region in around), call.name, inputs, outputs)
+
+
 def _torch_label(categories: Categories) -> Label:
+    name_of = _torch_names(categories)
+    return lambda use, output: name_of(use.storage)
+
+
+def _torch_names(categories: Categories) -> Callable[[Storage], str]:
+    """An allocation's number, with every category that it ever had."""
     names: dict[int, list[str]] = {}
     for (storage, _), category in categories.snapshot().items():
         known = names.setdefault(storage.allocation, [])
         if known[-1:] != [_spelt(category)]:
             known.append(_spelt(category))
-    return lambda use, output: f"{use.storage.allocation} ({','.join(names[use.storage.allocation])})"
+    return lambda storage: f"{storage.allocation} ({','.join(names[storage.allocation])})"
 
 
 def _torch_layout(rows: Iterable[Row]) -> Iterator[str]:

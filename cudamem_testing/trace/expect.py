@@ -111,7 +111,8 @@ class Expectations:
         Args:
             expected: the text, its indentation does not matter; or a text for each kind of device; or nothing, when it
                 is kept in a file beside the test.
-            ids: ``"first-use"``, or ``"profiler"`` for the numbers and the layout of torch's own tests.
+            ids: ``"first-use"``, or ``"profiler"`` for the numbers and the layout of torch's own tests. Their rows are
+                calls of the dispatcher: record with ``dispatched=True`` for these, else rows are the usual ones.
             min_bytes: leave out storages smaller than this, except those with a name.
             include: show only operators of these names.
             exclude: do not show operators of these names.

@@ -22,6 +22,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import FunctionType, TracebackType
 from typing import Any
 
@@ -37,6 +38,7 @@ from cudamem_testing.torch_api import (
     profiler_is_running,
 )
 from cudamem_testing.trace.categories import Categories, categories
+from cudamem_testing.trace.dispatched import dispatched, sightings
 from cudamem_testing.trace.expect import Expectations
 from cudamem_testing.trace.graph import DataFlow, data_flow
 from cudamem_testing.trace.measured import Measurement, measure
@@ -75,10 +77,21 @@ class MemoryProfile(Expectations):
         tracker: recorders that account for the same span, so that the timeline holds what was there before, and what
             the profiler misses.
         root: the project's folder, whose lines the peak tells; the working folder by default.
+        dispatched: note each call of the dispatcher, for texts of categories with ``ids="profiler"``: a mode that makes
+            operators slower (by some 10 microseconds each) and that functions of ``torch.compile`` may not like.
     """
 
-    def __init__(self, *, collect: bool = True, tracker: Tracker | None = None, root: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        collect: bool = True,
+        tracker: Tracker | None = None,
+        root: str | None = None,
+        dispatched: bool = False,
+    ) -> None:
         self._collect = collect
+        self._dispatched = dispatched
+        self._calls: Any = None
         self._root = root
         self._measuring = measure(Tracker() if tracker is None else tracker)
         self._measurement: Measurement | None = None
@@ -119,9 +132,15 @@ class MemoryProfile(Expectations):
         self._check_fresh()
         profiler = new_profiler()
         self._python_profiler = sys.getprofile()
+        if self._dispatched:
+            from cudamem_testing.torch_api.calls import DispatchedCalls
+
+            self._calls = DispatchedCalls()
+            self._calls.__enter__()
         try:
             profiler.__enter__()
         except BaseException as error:
+            self._end_calls()
             disable_profiler()
             self._restore_python_profiler()
             if prepared_by_another(error):
@@ -155,12 +174,17 @@ class MemoryProfile(Expectations):
             finally:
                 disable_profiler()
                 self._restore_python_profiler()
+                calls = self._end_calls()
         if not whole:
             if error is None:
                 raise RuntimeError(_ENDED)
             return
         # At once: as long as the profiler's result lives it may hold tensors.
-        self._trace = with_results(read_events(event_tree(finished_results(profiler))), self._addresses)
+        roots = event_tree(finished_results(profiler))
+        trace = with_results(read_events(roots), self._addresses)
+        if calls is not None:
+            trace = replace(trace, dispatched=tuple(dispatched(trace, calls, sightings(roots))))
+        self._trace = trace
         if isinstance(error, OverBudget):
             self._add_purposes(error)
 
@@ -257,6 +281,14 @@ class MemoryProfile(Expectations):
         if mark is not None:
             mark.__exit__(None, None, None)
 
+    def _end_calls(self) -> Any:
+        """Stop noting calls of the dispatcher; those that were noted."""
+        mode, self._calls = self._calls, None
+        if mode is None:
+            return None
+        mode.__exit__(None, None, None)
+        return mode.calls
+
     def _check_fresh(self) -> None:
         if self._profiler is not None or self._trace is not None:
             raise RuntimeError("a MemoryProfile records once: make a new one")
@@ -273,16 +305,17 @@ class MemoryProfile(Expectations):
         restore_python_profiler(previous)
 
 
-def memory_profile(function: Callable[..., object] | None = None, /, *args: object, **kwargs: object) -> MemoryProfile:
+def memory_profile(function: Callable[..., object] | None = None, /, *args: Any, **kwargs: Any) -> MemoryProfile:
     """Record one call of a function; or a block, when no function is given: a ``MemoryProfile`` is to be entered then.
 
-    ``profile = memory_profile(step, model=model)`` or ``with memory_profile() as profile:``.
+    ``profile = memory_profile(step, model=model)`` or ``with memory_profile() as profile:``. Without a function, other
+    arguments are those of :class:`MemoryProfile`, which can also be called: ``memory_profile(dispatched=True)(step)``.
 
     Raises:
         RuntimeError: when a profiler records already.
         Exception: whatever the function raises; the profiler is stopped.
     """
-    return MemoryProfile() if function is None else MemoryProfile()(function, *args, **kwargs)
+    return MemoryProfile(*args, **kwargs) if function is None else MemoryProfile()(function, *args, **kwargs)
 
 
 def from_profile(prof: Any) -> MemoryProfile:

@@ -223,6 +223,19 @@ class PythonCall(NamedTuple):
     function that does nothing, for the profiler to see, and what the step did comes before it."""
 
 
+class Dispatched(NamedTuple):
+    """A call of an operator as the dispatcher made it (:mod:`.dispatched`).
+
+    Each of its tensors is a storage, or ``None`` for one that no operator of the trace took at any time.
+    """
+
+    name: str
+    """With its overload: ``aten::mul.Tensor``."""
+    start: int
+    inputs: tuple[Storage | None, ...]
+    outputs: tuple[Storage | None, ...]
+
+
 Event: TypeAlias = Operator | Allocation | OutOfMemory | PythonCall
 
 
@@ -252,6 +265,8 @@ class Trace:
     notes: tuple[str, ...] = field(default=())
     shared_numbers: frozenset[int] = frozenset()
     """Tensor numbers of the profiler that stand for many tensors: those that began without memory."""
+    dispatched: tuple[Dispatched, ...] | None = None
+    """The calls of the dispatcher, in the order in which they ended; ``None`` where they were not asked for."""
 
     def subtree(self, index: int) -> tuple[Event, ...]:
         """An event and everything inside it, depth first."""

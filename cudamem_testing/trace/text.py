@@ -99,11 +99,15 @@ def select_nodes(
     nodes: Iterable[Node], include: str | Iterable[str] | None, exclude: str | Iterable[str]
 ) -> Sequence[Node]:
     """The nodes of the names that were asked for."""
+    is_wanted = name_filter(include, exclude)
+    return [node for node in nodes if is_wanted(node.name)]
+
+
+def name_filter(include: str | Iterable[str] | None, exclude: str | Iterable[str]) -> Callable[[str], bool]:
+    """Whether an operator of a name was asked for."""
     wanted = None if include is None else _patterns(include)
     unwanted = _patterns(exclude)
-    return [
-        node for node in nodes if (wanted is None or _matches(node.name, wanted)) and not _matches(node.name, unwanted)
-    ]
+    return lambda name: (wanted is None or _matches(name, wanted)) and not _matches(name, unwanted)
 
 
 def _patterns(patterns: str | Iterable[str]) -> tuple[str, ...]:

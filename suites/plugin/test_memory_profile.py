@@ -102,6 +102,31 @@ def test_texts_are_accepted_and_then_compared(run_inner, pytester):
         assert inner.last == "6 passed", inner.out
 
 
+def test_options_of_a_recording(run_inner):
+    inner = run_inner(
+        """
+        import torch
+
+        def test_calls(memory_profile):
+            with memory_profile(dispatched=True) as p:
+                torch.ones(4).mul(2)
+            p.assert_categories('''
+                aten::ones                                                                             -> 1 (???)
+                aten::mul.Tensor                         1 (???)                                       -> ???
+                ''', ids="profiler")
+
+        def test_a_function_with_such_an_argument(memory_profile):
+            memory_profile(lambda dispatched: dispatched.sin(), dispatched=torch.ones(4)).assert_data_flow('''
+                dispatched: T0
+                out:        T1
+
+                aten::sin                 T0(v0)           ->  T1(v0)
+                ''')
+        """
+    )
+    assert inner.last == "2 passed", inner.out
+
+
 def test_a_mismatch(run_inner):
     inner = run_inner(
         """

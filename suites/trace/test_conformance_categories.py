@@ -9,8 +9,6 @@ well, on whatever torch is installed.
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 import torch
 from torch.profiler import _memory_profiler as oracle
@@ -18,7 +16,8 @@ from torch.profiler import _utils, profile
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cudamem_testing.trace import from_profile
+from cudamem_testing.show.expected import canonical
+from cudamem_testing.trace import MemoryProfile, from_profile
 from cudamem_testing.trace.categories import Category, categories
 from cudamem_testing.trace.gradients import find_gradients, held
 from cudamem_testing.trace.timeline import timeline
@@ -339,8 +338,11 @@ def torchs(prof):
     return categories_of_torch(oracle.MemoryProfile(prof.profiler.kineto_results))
 
 
-def categories_text(function):
-    """A row for each operator that the dispatch mode saw, with the categories of what it took and gave."""
+def torchs_text(function):
+    """As torch's tests write it: a row a call of the dispatcher, with the categories of what it took and gave.
+
+    Torch's own categories, which are ours.
+    """
     with RecordInputOutput() as record, profile(**FLAGS) as prof:
         function(lambda name: record.mark_region(f"-- {name} ".ljust(105, "-")))
     found = analysed(prof)
@@ -371,20 +373,29 @@ def categories_text(function):
     return "\n".join(lines)
 
 
-def check(function, expected):
-    assert categories_text(function) == textwrap.dedent(expected)
+def check(make, expected):
+    """``make`` gives a new program each time: one run is for torch, one for the public surface."""
+    assert canonical(torchs_text(make())) == canonical(expected)
+    function = make()
+    with MemoryProfile(dispatched=True) as recorded:
+        function(recorded.mark)
+    recorded.assert_categories(expected, ids="profiler")
+    assert canonical(recorded.categories().text(ids="profiler")) == canonical(expected)
 
 
 def test_categories_of_a_forward_pass_without_a_model():
-    w0 = torch.ones((1,), requires_grad=True)
-    w1 = torch.ones((1,), requires_grad=True)
+    def make():
+        w0 = torch.ones((1,), requires_grad=True)
+        w1 = torch.ones((1,), requires_grad=True)
 
-    def step(_):
-        x = torch.ones((2, 2))
-        _ = torch.cat([x * w0, x * w1], dim=1)
+        def step(_):
+            x = torch.ones((2, 2))
+            _ = torch.cat([x * w0, x * w1], dim=1)
+
+        return step
 
     check(
-        step,
+        make,
         """\
         aten::ones                                                                             -> 1 (???)
         aten::mul.Tensor                         1 (???), 2 (???)                              -> 3 (???)
@@ -394,9 +405,12 @@ def test_categories_of_a_forward_pass_without_a_model():
 
 
 def test_categories_of_a_module():
-    model = torch.nn.Linear(2, 4, bias=True)
+    def make():
+        model = torch.nn.Linear(2, 4, bias=True)
+        return lambda _: model(torch.ones((2, 2)))
+
     check(
-        lambda _: model(torch.ones((2, 2))),
+        make,
         """\
         aten::ones                                                                             -> 1 (INPUT)
         aten::t                                  2 (PARAMETER)                                 -> 2 (PARAMETER)
@@ -405,16 +419,19 @@ def test_categories_of_a_module():
 
 
 def test_categories_of_a_module_and_its_backward_pass():
-    model = torch.nn.Linear(2, 1, bias=True)
+    def make():
+        model = torch.nn.Linear(2, 1, bias=True)
 
-    def step(mark_region):
-        mark_region("Forward & loss")
-        loss = model(torch.ones((2, 2))).sum()
-        mark_region("Backward")
-        loss.backward()
+        def step(mark_region):
+            mark_region("Forward & loss")
+            loss = model(torch.ones((2, 2))).sum()
+            mark_region("Backward")
+            loss.backward()
+
+        return step
 
     check(
-        step,
+        make,
         """\
 
         -- Forward & loss ---------------------------------------------------------------------------------------
@@ -438,14 +455,17 @@ def test_categories_of_a_module_and_its_backward_pass():
 
 
 def test_categories_of_a_sequence_of_modules():
-    model = torch.nn.Sequential(
-        torch.nn.Linear(2, 4, bias=True),
-        torch.nn.ReLU(),
-        torch.nn.Linear(4, 4, bias=False),
-        torch.nn.Softmax(dim=1),
-    )
+    def make():
+        model = torch.nn.Sequential(
+            torch.nn.Linear(2, 4, bias=True),
+            torch.nn.ReLU(),
+            torch.nn.Linear(4, 4, bias=False),
+            torch.nn.Softmax(dim=1),
+        )
+        return lambda _: model(torch.ones((2, 2)))
+
     check(
-        lambda _: model(torch.ones((2, 2))),
+        make,
         """\
         aten::ones                                                                             -> 1 (INPUT)
         aten::t                                  2 (PARAMETER)                                 -> 2 (PARAMETER)
