@@ -86,6 +86,12 @@ def test_a_literal_is_written(project: Project) -> None:
     assert project.accept()[0] == f"tests/test_it.py was not written: {OTHER}"  # a second time says so
 
 
+def test_a_check_in_a_loop_is_kept_once(project: Project) -> None:
+    project.write("def test(actual):\n    for _ in range(9):\n        assert_text(actual, 'old')\n")
+    project.run("test", "old")
+    assert [str(one) for one in project.checks] == ["tests/test_it.py::test: tests/test_it.py:3 is right"]
+
+
 def test_texts_by_device(project: Project) -> None:
     project.run("test_devices", "new", "cpu")
     project.run("test_devices", "card", "cuda", test="test_devices[cuda]")

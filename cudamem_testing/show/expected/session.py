@@ -31,14 +31,14 @@ class Session:
             then raises with this reason.
         edits: what was collected.
         keep: note what checks see, for a report: of those that fail it is part of their error.
-        right: the checks of literals whose text was right since they were last taken; empty without `keep`.
+        right: the checks of literals whose text was right in the running test, each once; empty without `keep`.
     """
 
     accept: bool = False
     refusal: str | None = None
     edits: Edits = field(default_factory=Edits)
     keep: bool = False
-    right: list[Checked] = field(default_factory=list)
+    right: dict[Checked, None] = field(default_factory=dict)
     _test: str | None = None
     _module: Path | None = None
     _numbers: dict[tuple[Path, str], int] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Session:
     def was_right(self, at: CallSite, place: Place | None, key: str | None) -> None:
         """Note a check whose text was right; of side files that says nothing, for each belongs to one test."""
         if self.keep and not isinstance(place, SideFile):
-            self.right.append(Checked(self.test_name(at), at.file, None, at, key))
+            self.right[Checked(self.test_name(at), at.file, None, at, key)] = None
 
     def find(self, at: CallSite, expected: str | Mapping[str, str] | None, key: str | None) -> tuple[Place, str | None]:
         """Return where the text of a call is kept, and the text there (None: none yet).
