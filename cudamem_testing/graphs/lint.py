@@ -16,8 +16,8 @@ import contextlib
 import os
 import re
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -32,6 +32,7 @@ from cudamem_testing.graphs.watch import Watch
 from cudamem_testing.guards import replaced
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import name_of, type_word
+from cudamem_testing.torch_api.foreach import grouped_on
 from cudamem_testing.torch_api.modes import watched
 from cudamem_testing.torch_api.trees import leaves
 
@@ -73,10 +74,12 @@ def lint(
         _run(function, args, kwargs, watch)
     roots, _ = roots_of(function, args, kwargs, places.is_project)
     changes = before.changes(Picture(roots))
-    names = [*dict.fromkeys((*codes, *places.codes))]
+    names = [*dict.fromkeys((*places.codes, *codes))]
+    first = next(iter(codes or names), None)
     for change in changes:
-        watch.report(change.rule, str(change), _line_of(change, names, places))
-    _judge_draws(drawn, watch, names, places)
+        if change.path[-1] != ".grad" or sides.touched(before.reference(change.path)):  # else it is made anew
+            watch.report(change.rule, str(change), _line_of(change, names, first, places))
+    _judge_draws(drawn, watch, names, first, places)
     return LintReport(type_word(function), watch.findings(), () if before.complete else (TOO_LARGE,))
 
 
@@ -110,24 +113,30 @@ def _streams(sides: Sides, watch: Watch, places: Places) -> Iterator[None]:
             yield
         return
     streams = Streams(watch.report, here)
-    with replaced(streams.changes()):
+    with replaced([*streams.changes(), *grouped_on(sides.place)]):
         yield
     streams.end()
 
 
-def _line_of(change: Change, codes: Sequence[Any], places: Places) -> Place:
+def _line_of(change: Change, codes: Sequence[types.CodeType], first: types.CodeType | None, places: Places) -> Place:
     """The line that made a change, or the function's first line."""
     words = [re.sub(r"\W", "", step) for step in reversed(change.path) if not step.startswith("[")]
     found = line_that_changes(codes, words)
     if found is not None:
         return places.of_code(*found)
-    return places.of_code(codes[0]) if codes else Place("(no Python source)", "(no Python source)")
+    return Place("(no Python source)", "(no Python source)") if first is None else places.of_code(first)
 
 
-def _judge_draws(before: Sequence[object], watch: Watch, codes: Sequence[Any], places: Places) -> None:
+def _judge_draws(
+    before: Sequence[object],
+    watch: Watch,
+    codes: Sequence[types.CodeType],
+    first: types.CodeType | None,
+    places: Places,
+) -> None:
     """Random numbers of Python and NumPy are drawn once."""
     for name, earlier, now in zip(("Python", "NumPy"), before, random_state(), strict=True):
         if earlier != now and earlier is not None:
-            found = line_that_uses(codes, "random") or ((codes[0], None) if codes else None)
+            found = line_that_uses(codes, "random") or (None if first is None else (first, None))
             place = Place("(no Python source)", "(no Python source)") if found is None else places.of_code(*found)
             watch.report(Rule.GENERATOR, f"numbers of {name}'s generator, drawn during the capture alone", place)

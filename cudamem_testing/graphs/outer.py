@@ -23,7 +23,7 @@ from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.model.blocks import count
 from cudamem_testing.objects import key_text, name_of
-from cudamem_testing.static import instance_dict
+from cudamem_testing.static import class_dict, instance_dict, is_heap_type, mro, slots
 
 #: Objects that are looked at, and items of one container.
 MOST_OBJECTS, MOST_ITEMS = 50_000, 2_000
@@ -31,6 +31,9 @@ _VALUES = (int, float, complex, bool, str, bytes, type(None))
 _ITEMS = (list, tuple, collections.deque)
 #: Parts of torch's own that a module keeps beside its tensors.
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+#: Methods that made an object before it was there.
+_MAKERS = ("__new__", "__init__", "__post_init__")
 Path = tuple[str, ...]
 Named = dict[Path, tuple[StorageWeakRef, str]]
 
@@ -92,6 +95,11 @@ class Picture:
             if isinstance(value, torch.device):
                 self.devices.add(id(value))
 
+    def reference(self, path: Path) -> StorageWeakRef:
+        """The storage of the tensor at a path."""
+        found: StorageWeakRef = self.entries[path][1]
+        return found
+
     def storages_by_name(self) -> Named:
         """The storage of every tensor, and the tensor in words."""
         tensors = ((path, entry) for path, entry in self.entries.items() if entry[0] == "tensor")
@@ -121,7 +129,8 @@ def roots_of(
 ) -> tuple[list[tuple[str, object]], list[types.CodeType]]:
     """What a function reaches by name: its arguments, the object it is a method of, closures, globals, defaults.
 
-    Globals are followed into the project's functions that it names. Returns the codes of all of them too.
+    Globals are followed into the project's functions that it names, and into the methods and hooks of the project that
+    what it reaches has. Returns the codes of all of them too, the function's own first.
     """
     roots: list[tuple[str, object]] = []
     codes: dict[types.CodeType, None] = {}
@@ -136,19 +145,54 @@ def roots_of(
             bound = [callee.__self__, *bound]
             callee = callee.__func__
         elif isinstance(callee, torch.nn.Module):
-            bound = [callee, *bound]
-            callee = type(callee).forward
+            own = (instance_dict(callee) or {}).get("forward")
+            roots += [] if own is None else [("self", callee)]
+            bound = bound if own is not None else [callee, *bound]
+            callee = _method(type(callee), "forward") if own is None else own
         elif isinstance(getattr(type(callee), "__call__", None), types.FunctionType):  # noqa: B004
             bound, callee = [callee, *bound], type(callee).__call__
         else:
             break
     names: tuple[str, ...] = ()
+    pending: list[types.FunctionType] = []
     if isinstance(callee, types.FunctionType):
         names = callee.__code__.co_varnames[: callee.__code__.co_argcount]
-        roots += _reached(callee, codes, is_project)
+        pending = [callee]
     given = [*bound, *args]
     roots = [(names[at] if at < len(names) else f"args[{at}]", value) for at, value in enumerate(given)] + roots
-    return [*((name, value) for name, value in kwargs.items()), *roots], [*codes]
+    roots = [*kwargs.items(), *roots]
+    roots += _reached(pending, codes, is_project)
+    looked: set[int] = set()
+    for _, value in roots:  # what methods reach is added at the end
+        if id(value) not in looked:
+            looked.add(id(value))
+            for one in _behaviour(value):
+                inner = one.__func__ if isinstance(one, types.MethodType) else one
+                if isinstance(inner, types.FunctionType) and is_project(inner.__code__):
+                    roots += [(type(one.__self__).__name__, one.__self__)] if isinstance(one, types.MethodType) else []
+                    roots += _reached([inner], codes, is_project)
+    return roots, [*codes]
+
+
+def _method(cls: type, name: str) -> object:
+    return next((class_dict(base)[name] for base in mro(cls) if name in class_dict(base)), None)
+
+
+def _behaviour(value: object) -> list[object]:
+    """Functions that belong to an object: its methods, and for a module the methods and hooks of all its parts."""
+    if isinstance(value, (*_VALUES, torch.Tensor, *_ITEMS, dict, set, type)):
+        return []
+    parts = [*value.modules()] if isinstance(value, torch.nn.Module) else [value]
+    found: list[object] = []
+    for part in parts:
+        fields = instance_dict(part) or {}
+        if isinstance(part, torch.nn.Module):
+            found += [hook for table in _HOOKS for hook in (fields.get(table) or {}).values()]
+            found += [fields["forward"]] if "forward" in fields else []
+    for cls in {type(part): None for part in parts}:
+        for base in mro(cls) if is_heap_type(cls) else ():
+            found += [one for name, one in class_dict(base).items() if name not in _MAKERS]
+    return found
 
 
 def random_state() -> tuple[object, object]:
@@ -159,10 +203,12 @@ def random_state() -> tuple[object, object]:
 
 
 def _reached(
-    function: types.FunctionType, codes: dict[types.CodeType, None], is_project: Callable[[types.CodeType], bool]
+    functions: Sequence[types.FunctionType],
+    codes: dict[types.CodeType, None],
+    is_project: Callable[[types.CodeType], bool],
 ) -> Iterator[tuple[str, object]]:
     """Closures, defaults and globals of a function, and of the project's functions among them."""
-    pending, told = [function], set()
+    pending, told = [*functions], set()
     while pending:
         one = pending.pop()
         if one.__code__ in codes:
@@ -206,7 +252,8 @@ def _parts(value: object) -> list[tuple[str, object]]:
         return own + [(f".{name}", part) for name, part in fields.items() if not name.startswith("_")]
     if isinstance(value, torch.optim.Optimizer):
         return [(".state", list(value.state.values())), (".param_groups", value.param_groups)]
-    return [(f".{name}", part) for name, part in fields.items()]
+    members = slots(value) if is_heap_type(type(value)) else ()
+    return [(f".{name}", part) for name, part in (*fields.items(), *members)]
 
 
 def _same(before: tuple[str, Any, str] | None, after: tuple[str, Any, str] | None) -> bool:

@@ -50,9 +50,9 @@ class Places:
         """All frames outwards, as text."""
         return self._locator.stack(_raw(frame, line) for frame, line in _outwards(frame, end))
 
-    def note(self, frame: types.FrameType | None) -> None:
-        """Remember the project's function that is at work."""
-        while frame is not None:
+    def note(self, frame: types.FrameType | None, end: types.CodeType | None = None) -> None:
+        """Remember the project's function that is at work, inside the first frame that runs ``end``."""
+        while frame is not None and frame.f_code is not end:
             code = frame.f_code
             if self.is_project(code):
                 self.codes[code] = None

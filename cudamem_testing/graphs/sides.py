@@ -60,6 +60,15 @@ class Sides:
         """Whether somebody has said where a tensor's storage stands."""
         return storage_reference(tensor) in self._sides
 
+    def touched(self, reference: StorageWeakRef) -> bool:
+        """The same of a storage that may be gone."""
+        return reference in self._sides
+
+    def place(self, tensor: torch.Tensor) -> torch.device:
+        """The device that a tensor says it is on."""
+        stands_in = not self.real and tensor.device == HOST and self.on_device(tensor)
+        return STAND_IN if stands_in else tensor.device
+
     def on_device(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor stands on the device; one that nothing is known of does."""
         return self.of(tensor) in (Side.DEVICE, None)

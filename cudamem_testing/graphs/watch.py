@@ -58,6 +58,7 @@ class Watch:
         self._call = ""  # the function of the Python interface that is at work
         self._told = False  # whether that call was found fault with, or is known to be fine on a card
         self._inherits = False  # whether what that call makes without a device goes to the device
+        self._follows = False  # whether the device that its inner code names is that of its tensors
 
     def report(self, rule: Rule, operation: str, place: Place | None = None) -> None:
         """Note a finding at a place, by default at the line that is at work."""
@@ -73,7 +74,7 @@ class Watch:
 
     def function(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function of the Python interface."""
-        self.places.note(sys._getframe(1))
+        self.places.note(sys._getframe(1), self._end)
         if self._sides.real:
             return self._on_card(name, func, args, kwargs)
         if name == _DEVICE:
@@ -92,7 +93,7 @@ class Watch:
         if Side.DEVICE in sides:
             self._judge(name, args, kwargs, inputs, sides)
         result = func(*args, **kwargs)
-        side = self._output_side(kwargs, sides)
+        side = self._output_side(name, kwargs, sides)
         for tensor in tensors((result,)):
             if not self._sides.met(tensor):
                 self._sides.put(tensor, side)
@@ -137,10 +138,11 @@ class Watch:
 
     def _called(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function and judge it; what it does inside is told in its name."""
-        before = self._call, self._told, self._inherits
+        before = self._call, self._told, self._inherits, self._follows
         self._call, self._told = name, False
-        given = tensors((*args, *kwargs.values()))
-        self._inherits = type(func) is FunctionType and any(map(self._sides.on_device, given))
+        given = any(map(self._sides.on_device, tensors((*args, *kwargs.values()))))
+        self._inherits = type(func) is FunctionType and given
+        self._follows = given and name not in FROM_DATA and name not in _INDEXING
         try:
             if name in HOST_READS and any(map(self._sides.on_device, tensors(args[:2]))):
                 self._tell(Rule.HOST_READ, shown(name))
@@ -153,7 +155,7 @@ class Watch:
                 self.report(Rule.GENERATOR, f"generator= in {shown(name)}")
             return func(*args, **kwargs)
         finally:
-            self._call, self._told, self._inherits = before
+            self._call, self._told, self._inherits, self._follows = before
 
     def _move(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """``to``, ``cuda`` and ``cpu``: a copy stands for the one on the other side."""
@@ -215,11 +217,14 @@ class Watch:
         self._sides.put(tensor, side)
         return side
 
-    def _output_side(self, kwargs: Mapping[str, Any], sides: Sequence[Side]) -> Side:
+    def _output_side(self, name: str, kwargs: Mapping[str, Any], sides: Sequence[Side]) -> Side:
         if sides:
             return Side.DEVICE if Side.DEVICE in sides else Side.HOST
         wanted = self._sides.wanted(kwargs.get("device"))
-        return Side.DEVICE if self._inherits or wanted is Side.DEVICE else Side.HOST
+        # Code in C++ names it with the options of a tensor; its numbers stay on the host, but for those of quantile.
+        number = name == "aten::scalar_tensor" and not self._call.endswith("quantile")
+        follows = self._follows and wanted is not None and not number
+        return Side.DEVICE if self._inherits or follows or wanted is Side.DEVICE else Side.HOST
 
     def _judge(
         self,
