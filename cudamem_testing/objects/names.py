@@ -34,11 +34,16 @@ _COROUTINES = {
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
 
 
+def escape(text: str) -> str:
+    """``text`` on one line: control and unprintable characters are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
 def clean(text: str, longest: int = LONGEST_NAME) -> str:
     """``text`` on one line, control and unprintable characters escaped, at most ``longest`` characters."""
-    head = text[: longest + 1]
-    if not head.isprintable():
-        head = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in head)
+    head = escape(text[: longest + 1])
     return head if len(head) <= longest else head[: longest - 3] + "..."
 
 

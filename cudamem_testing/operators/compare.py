@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.objects import escape
 from cudamem_testing.operators.rows import BETWEEN
 from cudamem_testing.operators.summaries import module_text
 from cudamem_testing.operators.table import OperatorTable
@@ -37,6 +38,7 @@ class Comparison:
 
     changes: tuple[Change, ...]
     peaks: tuple[Change, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def grew(self) -> tuple[Change, ...]:
@@ -59,18 +61,34 @@ class Comparison:
         return Table(columns, tuple(_line(change, several) for change in changes))
 
     def __str__(self) -> str:
-        return str(self.table())
+        return "\n".join([str(self.table()), *(f"note: {note}" for note in self.notes)])
 
 
 def compare(earlier: OperatorTable, later: OperatorTable) -> Comparison:
-    """Compare what operators allocated, by phase, module, operator and device."""
+    """Compare what operators allocated, by phase, module, operator and device.
+
+    Where each run measured one device, the runs are compared whichever devices these are.
+    """
+    notes: tuple[str, ...] = ()
+    before_on, after_on = ([level.device for level in table.levels] for table in (earlier, later))
+    if before_on != after_on and len(before_on) == len(after_on) == 1:
+        notes = (f"before was on {before_on[0]}, after on {after_on[0]}",)
+        earlier = _moved(earlier, after_on[0])
     before, after = _allocated(earlier), _allocated(later)
     changes = [Change(*key, before[key], after[key]) for key in {**before, **after} if before[key] != after[key]]
     changes.sort(key=lambda change: (-change.growth, change.phase, change.module, change.operator, change.device))
     peaks, peaks_later = _peaks(earlier), _peaks(later)
     both = [device for device in peaks if device in peaks_later]
-    return Comparison(
-        tuple(changes), tuple(Change("", "", "(peak)", device, peaks[device], peaks_later[device]) for device in both)
+    risen = tuple(Change("", "", "(peak)", device, peaks[device], peaks_later[device]) for device in both)
+    return Comparison(tuple(changes), risen, notes)
+
+
+def _moved(table: OperatorTable, device: str) -> OperatorTable:
+    """The table of one device as if it were another."""
+    return replace(
+        table,
+        rows=tuple(row._replace(device=device) for row in table.rows),
+        levels=tuple(level._replace(device=device) for level in table.levels),
     )
 
 
@@ -89,4 +107,4 @@ def _peaks(table: OperatorTable) -> dict[str, int]:
 def _line(change: Change, device: bool) -> tuple[str, ...]:
     sizes = (change.before, change.after, change.growth)
     where = (change.device,) if device else ()
-    return change.phase, change.module, change.operator, *where, *map(format_size, sizes)
+    return change.phase, escape(change.module), change.operator, *where, *map(format_size, sizes)

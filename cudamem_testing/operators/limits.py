@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.limits import Budget
 from cudamem_testing.model.windows import Window
-from cudamem_testing.operators.rows import BETWEEN, Row
-from cudamem_testing.operators.table import OperatorTable, is_within
+from cudamem_testing.operators.rows import BETWEEN, Row, is_within
+from cudamem_testing.operators.table import OperatorTable
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.memory import OverBudget
 

@@ -6,29 +6,27 @@ from itertools import groupby
 from pathlib import Path
 
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.operators.rows import BETWEEN, Row
+from cudamem_testing.operators.rows import BETWEEN, Row, is_on
 from cudamem_testing.operators.summaries import module_text
 from cudamem_testing.operators.table import OperatorTable
 from cudamem_testing.show.plots.lines import Line, Moment, Picture, Shade, draw
 
 
-def plot(table: OperatorTable, path: str | Path, device: str | None = None) -> Path:
+def plot(table: OperatorTable, path: str | Path, device: object = None) -> Path:
     """Draw one device of a table; see :meth:`.reports.Reports.plot`."""
     return draw(picture_of(table, device), path)
 
 
-def picture_of(table: OperatorTable, device: str | None = None) -> Picture:
+def picture_of(table: OperatorTable, device: object = None) -> Picture:
     """What is drawn: the levels after each operator call, the highest inside each, phases, markers, the peak.
 
     Raises:
         ValueError: when the device was not measured.
     """
-    devices = [level.device for level in table.levels]
-    if device is not None and device not in devices:
-        raise ValueError(f"{device} was not measured (measured: {', '.join(devices)})")
-    device = device or devices[0]
-    (level,) = [level for level in table.levels if level.device == device]
-    rows = [row for row in table.rows if row.device == device]
+    level = next((level for level in table.levels if device is None or is_on(level.device, device)), None)
+    if level is None:
+        raise ValueError(f"{device} was not measured (measured: {', '.join(level.device for level in table.levels)})")
+    rows = [row for row in table.rows if row.device == level.device]
     places = [row.call + (row.operator != BETWEEN) for row in rows]
     lines = [Line("allocated", _points(places, [row.after for row in rows], (0, level.start)))]
     if any(row.peak is not None for row in rows):
@@ -39,7 +37,7 @@ def picture_of(table: OperatorTable, device: str | None = None) -> Picture:
         if any(value is not None for value in values):
             lines.append(Line(name, _points(places, values)))
     return Picture(
-        title=f"Memory of {device} over operator calls",
+        title=f"Memory of {level.device} over operator calls",
         across="operator calls",
         lines=tuple(lines),
         shades=tuple(_shades(rows)),

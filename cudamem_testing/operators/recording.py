@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
-from threading import Lock
+from threading import Lock, get_ident
 from types import CodeType
 
 import torch
@@ -35,10 +35,11 @@ from cudamem_testing.recorders.journal import Journal, open_journal
 from cudamem_testing.recorders.native_journal import Note
 from cudamem_testing.torch_api import cuda_initialized
 from cudamem_testing.torch_api.dispatch import operator_name
-from cudamem_testing.torch_api.running import fake_mode_is_on, is_fake
+from cudamem_testing.torch_api.running import fake_mode_is_on, is_fake, node_function
 
 START, BOUNDARY, STEP = "fw_start", "fw_bw_boundary", "optimizer_step"
 PARALLEL = "operators ran on several threads at once: what happened meanwhile counts for the one begun last"
+ELSEWHERE = "the model ran on a thread of the program's own, whose operators are not seen"
 REFUSED = "the model refuses hooks: no markers where its forward begins and ends"
 
 
@@ -54,7 +55,8 @@ class OperatorMemory(Reports):
     the storages that operators return, and inner peaks are unknown.
 
     Raises:
-        ValueError: for an unknown device.
+        ValueError: for an unknown device, or none.
+        TypeError: for a model that is no module.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class OperatorMemory(Reports):
         device: object = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
+        if not isinstance(model, torch.nn.Module | None):
+            raise TypeError(f"the model is a {type(model).__name__}, no torch.nn.Module")
         self._model = model
         self._devices = _devices(model, device)
         self._say = say
@@ -174,12 +178,20 @@ class OperatorMemory(Reports):
 
     def _hook(self, stack: ExitStack) -> None:
         """Mark where the model's forward begins and ends, and optimizers' steps."""
+        thread, running_node = get_ident(), node_function()
+
+        def seen() -> bool:  # threads of autograd are, those of the program are not
+            return get_ident() == thread or running_node() is not None
 
         def begin(module: object, args: object) -> None:
-            self._mark(START, phase=Phase.FORWARD)
+            if seen():
+                self._mark(START, phase=Phase.FORWARD)
+            else:
+                self._remarks.append(ELSEWHERE)
 
         def end(module: object, args: object, output: object) -> None:
-            self._mark(BOUNDARY, phase=Phase.OTHER)
+            if seen():
+                self._mark(BOUNDARY, phase=Phase.OTHER)
 
         if self._model is not None:
             try:
@@ -245,6 +257,8 @@ def _tensors_of(model: torch.nn.Module | None) -> list[torch.Tensor]:
 def _devices(model: torch.nn.Module | None, device: object) -> tuple[Device, ...]:
     """The devices to measure: those asked for, those of the model, or the one at work."""
     if isinstance(device, list | tuple):
+        if not device:
+            raise ValueError("no device is named: write device='cpu', or leave it out for those of the model")
         return tuple(_whole(Device.parse(one)) for one in device)
     if device is not None:
         return (_whole(Device.parse(device)),)

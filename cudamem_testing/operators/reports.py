@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.limits import budget as parse_limits
 from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.operators import summaries
+from cudamem_testing.operators.rows import Phase, is_on, is_within
 from cudamem_testing.show.expected import assert_text
 from cudamem_testing.show.tables import Table
 
@@ -29,12 +32,51 @@ class Reports:
         """The finished table."""
         raise NotImplementedError
 
+    def only(
+        self,
+        *,
+        phase: str | None = None,
+        module: str | None = None,
+        operator: str | None = None,
+        region: str | None = None,
+        step: int | None = None,
+        device: object = None,
+    ) -> OperatorTable:
+        """The rows of a phase, of modules and all below them, of operators, of a region, of a step, of a device.
+
+        ``module``, ``operator`` and ``region`` are patterns as for file names, ``device`` is any spelling of one or of
+        a kind. Levels stay those of the recording.
+
+        Raises:
+            ValueError: for an unknown phase, or a device that was not measured.
+        """
+        table = self.table
+        if phase is not None and phase not in [*Phase]:
+            raise ValueError(f"phase {phase!r} is not known: write {', '.join(one.value for one in Phase)}")
+        levels = tuple(level for level in table.levels if device is None or is_on(level.device, device))
+        if not levels:
+            measured = ", ".join(level.device for level in table.levels)
+            raise ValueError(f"{device} is not measured (measured: {measured})")
+        rows = tuple(
+            row
+            for row in table.rows
+            if (phase is None or row.phase.value == phase)
+            and (module is None or is_within(row.module, module))
+            and (operator is None or fnmatchcase(row.operator, operator))
+            and (region is None or fnmatchcase(row.region, region))
+            and (step is None or row.step == step)
+            and (device is None or is_on(row.device, device))
+        )
+        return replace(table, rows=rows, levels=levels)
+
     def summary(self, top: int = 20, *, min_bytes: int | str = 0) -> Table:
         """The ``top`` operator calls that allocated most, the rest of them, and what happened between operators."""
+        _check_count("top", top)
         return summaries.summary(self.table.rows, self._starts(), top, parse_size(min_bytes))
 
     def by_module(self, depth: int | None = None, *, min_bytes: int | str = 0) -> Table:
         """The tree of modules down to ``depth`` levels below the model, each with all that is below it."""
+        _check_count("depth", depth)
         return summaries.by_module(self.table.rows, self._starts(), depth, parse_size(min_bytes))
 
     def by_operator(self, *, min_bytes: int | str = 0) -> Table:
@@ -123,7 +165,7 @@ class Reports:
 
         return save(self.table, path)
 
-    def plot(self, path: str | Path, *, device: str | None = None) -> Path:
+    def plot(self, path: str | Path, *, device: object = None) -> Path:
         """Draw allocated, active and reserved bytes over operator calls as PNG or SVG, by the ending of ``path``.
 
         Phases are shaded, markers and the peak named. ``device`` is the first measured one by default.
@@ -142,3 +184,8 @@ class Reports:
 
     def _kind(self) -> str:
         return self.table.levels[0].device.partition(":")[0]
+
+
+def _check_count(name: str, value: object) -> None:
+    if value is not None and (type(value) is not int or value < 0):
+        raise ValueError(f"{name}={value!r} is no number: write 0 or more")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from cudamem_testing.recorders.native_journal import Note
@@ -102,6 +103,20 @@ class Levels(NamedTuple):
     start: int
     peak: int | None
     end: int
+
+
+def is_within(module: str | None, pattern: str) -> bool:
+    """Whether a module, or one around it, has a name of this pattern; ``""`` is the model and so all modules of it."""
+    if module is None:
+        return False
+    parts = module.split(".")
+    return not pattern or any(fnmatchcase(".".join(parts[: place + 1]), pattern) for place in range(len(parts)))
+
+
+def is_on(device: str, wanted: object) -> bool:
+    """Whether a device is the one that is wanted, in any spelling: ``1``, ``"cuda:1"``, or ``"cuda"`` for all cards."""
+    text = f"cuda:{wanted}" if type(wanted) is int else str(wanted)
+    return device == text or device.startswith(f"{text}:")
 
 
 def rows_of(device: str, notes: Sequence[Note], calls: Sequence[Call], marks: Sequence[Mark]) -> list[Row]:

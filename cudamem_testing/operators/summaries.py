@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.objects import escape
 from cudamem_testing.operators.rows import BETWEEN, OUTSIDE_MODEL, Phase, Row
 from cudamem_testing.show.tables import Column, Table
 
@@ -49,6 +50,11 @@ class Sum:
     def kept(self) -> int:
         """Bytes allocated and not freed."""
         return self.allocated - self.freed
+
+    @property
+    def highest(self) -> int | None:
+        """The peak; 0 where nothing happened."""
+        return self.peak or 0 if self.known else None
 
 
 def summary(rows: Sequence[Row], starts: Starts, top: int, min_bytes: int) -> Table:
@@ -114,7 +120,7 @@ def by_module(rows: Sequence[Row], starts: Starts, depth: int | None, min_bytes:
         found = [*tree.lines(), *((label, rest[label]) for label in (OUTSIDE, BETWEEN) if label in rest)]
         for label, part in (*found, (TOTAL, total)):
             if label == TOTAL or _is_shown(part, min_bytes):
-                sizes = (part.allocated, part.freed, part.forward, part.backward, part.temporary, part.peak)
+                sizes = (part.allocated, part.freed, part.forward, part.backward, part.temporary, part.highest)
                 lines.append(cells.line(device, (label, str(part.operators)), sizes))
     titles = ("allocated", "freed", "forward", "backward", "temporary", "peak")
     return cells.table((Column("module", elastic=True), _right("operators")), titles, lines)
@@ -166,7 +172,7 @@ class _Cells:
         self._least = max(min_bytes, 1)
 
     def line(self, device: str, texts: tuple[str, ...], sizes: Iterable[int | None]) -> tuple[str, ...]:
-        return (*texts, *((device,) if self._several else ()), *map(self.size, sizes))
+        return (*map(escape, texts), *((device,) if self._several else ()), *map(self.size, sizes))
 
     def size(self, size: int | None) -> str:
         if size is None:
@@ -205,7 +211,7 @@ def _totalled(
     totals = (((device, TOTAL), total) for device, total in _by_device(rows, starts).items())
     lines = [
         cells.line(
-            device, (label, str(part.operators)), (part.allocated, part.freed, part.kept, part.temporary, part.peak)
+            device, (label, str(part.operators)), (part.allocated, part.freed, part.kept, part.temporary, part.highest)
         )
         for (device, label), part in (*groups, *totals)
         if label == TOTAL or _is_shown(part, min_bytes)

@@ -132,8 +132,15 @@ class DataFlow:
             number = int(match[1])
             found = [storage for storage, place in self.numbers(ids).items() if place == number]
             if found:
-                return found[-1], None if match[2] is None else int(match[2])
+                return found[-1], None if match[2] is None else self._version(found[-1], int(match[2]), label)
         raise KeyError(f"no tensor is called {label!r}: write T3, T3(v1) or one of the names that were given")
+
+    def _version(self, storage: Storage, version: int, label: str) -> int:
+        """A version that exists; a question about one that does not would always be answered with nothing."""
+        last = max(max(use.before or 0, use.after or 0) for _, use in self._uses(storage))
+        if version > last:
+            raise KeyError(f"{label}: the last version of this tensor is v{last}")
+        return version
 
     def readers(self, label: str, ids: Ids = "first-use") -> tuple[Node, ...]:
         """The nodes that take ``T3(v1)``, or any version of ``T3``; being freed is not being read."""

@@ -174,6 +174,19 @@ def test_comparison() -> None:
     assert step().table().compare(step().table()).changes == ()
 
 
+def test_comparison_of_runs_on_different_devices() -> None:
+    def table(device: str, size: int) -> OperatorTable:
+        return Maker(device).add("mm", "a", FORWARD, size).table()
+
+    assert table("cuda:1", KIB).compare(table("cuda:0", KIB)).changes == ()
+    assert str(table("cuda:0", 2 * KIB).compare(table("cpu", KIB))) == (
+        "phase    module  operator   before    after   growth\n"
+        "forward  a       aten::mm  1.0 KiB  2.0 KiB  1.0 KiB\n"
+        "                 (peak)    1.0 KiB  2.0 KiB  1.0 KiB\n"
+        "note: before was on cpu, after on cuda:0"
+    )
+
+
 def test_comparison_of_several_devices() -> None:
     def table(size: int) -> OperatorTable:
         cards = [Maker(f"cuda:{card}").add("mm", "a", FORWARD, size * (card + 1)).table() for card in (0, 1)]

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from cudamem_testing import Device, Memory, OperatorMemory
 from cudamem_testing.operators import recording
 from cudamem_testing.operators.mode import OperatorMode
-from cudamem_testing.operators.recording import _devices, _note_of
+from cudamem_testing.operators.recording import ELSEWHERE, _devices, _note_of
 from cudamem_testing.operators.rows import BETWEEN, Phase
 from cudamem_testing.recorders.journal import OLDER
 from cudamem_testing.recorders.native import NativeRecorder
@@ -95,6 +96,29 @@ def test_misuse() -> None:
     assert memory.table.table is memory.table
     with pytest.raises(ValueError, match=r"^device 'tpu' is not known"):
         OperatorMemory(device="tpu")
+    with pytest.raises(ValueError, match=r"^no device is named: write device='cpu', or leave it out for those of the"):
+        OperatorMemory(device=[])
+    with pytest.raises(TypeError, match=r"^the model is a str, no torch.nn.Module$"):
+        OperatorMemory("model")  # type: ignore[arg-type]
+
+
+def test_a_model_on_a_thread_of_the_program_is_told() -> None:
+    model = nn.Linear(64, 64)
+    with OperatorMemory(model) as memory:
+        worker = threading.Thread(target=lambda: model(torch.ones(64, 64)))
+        worker.start()
+        worker.join()
+    assert ELSEWHERE in memory.table.notes
+    assert memory.table.markers == ()
+    assert {row.operator: row.phase for row in memory.table.rows} == {BETWEEN: Phase.OTHER}
+    assert ELSEWHERE not in _of_reentrant_checkpoint().table.notes
+
+
+def _of_reentrant_checkpoint() -> OperatorMemory:
+    model, x = nn.Linear(4, 4), torch.ones(4, 4, requires_grad=True)
+    with OperatorMemory(model) as memory:
+        checkpoint(model, x, use_reentrant=True).sum().backward()
+    return memory
 
 
 def test_an_error_in_the_block_passes_and_ends_the_recording() -> None:

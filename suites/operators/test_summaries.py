@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
-from cudamem_testing.operators.rows import BETWEEN, Levels
+from cudamem_testing import Device, OperatorMemory
+from cudamem_testing.operators.rows import BETWEEN, Levels, Phase, is_on
 from cudamem_testing.operators.table import OperatorTable
 from cudamem_testing.show.expected import TextMismatchError
 from suites.operators.synthetic import BACKWARD, FORWARD, KIB, Maker, step
@@ -190,7 +192,7 @@ def test_nothing_was_recorded() -> None:
     assert str(table.by_module()) == text(
         """
         module  operators  allocated  freed  forward  backward  temporary  peak
-        total           0          -      -        -         -          -     ?
+        total           0          -      -        -         -          -     -
         """
     )
 
@@ -215,6 +217,51 @@ def test_only() -> None:
     assert operators(module="body", phase="forward", device="cpu") == ["addmm", "relu"]
     assert len(table.only().rows) == len(table.rows)
     assert table.only(phase="backward").by_phase().rows[-1][:2] == ("total", "2")
+    assert table.only(phase=Phase.BACKWARD) == table.only(phase="backward")
+    assert table.only(device=torch.device("cpu")) == table.only()
+    with pytest.raises(
+        ValueError, match=r"^phase 'backwards' is not known: write forward, backward, optimizer, other$"
+    ):
+        table.only(phase="backwards")
+    with pytest.raises(ValueError, match=r"^cuda is not measured \(measured: cpu\)$"):
+        table.only(device="cuda")
+
+
+def test_a_recording_has_every_method_of_its_table() -> None:
+    with OperatorMemory(device="cpu") as memory:
+        kept = torch.ones(256).sin()
+    assert kept.shape == (256,)
+    assert memory.only(operator="aten::sin") == memory.table.only(operator="aten::sin")
+    assert [row.allocated for row in memory.only(operator="aten::sin").rows] == [1024]
+    methods = {name for name in vars(OperatorTable) if not name.startswith("_")} - {*OperatorTable.__slots__}
+    assert methods == {"table"}  # all others are of both
+
+
+def test_devices_in_every_spelling() -> None:
+    assert [is_on("cuda:1", one) for one in (1, "cuda:1", "cuda", torch.device("cuda", 1), Device("cuda", 1))] == [
+        True
+    ] * 5
+    assert [is_on("cuda:1", one) for one in (0, 11, "cuda:11", "cuda:", "cpu", "", None)] == [False] * 7
+    assert [is_on("cpu", one) for one in ("cpu", torch.device("cpu"), "meta", 0)] == [True, True, False, False]
+
+
+def test_counts_that_are_none() -> None:
+    table = step().table()
+    for ask, message in (
+        (lambda: table.summary(-1), "top=-1 is no number: write 0 or more"),
+        (lambda: table.summary("3"), "top='3' is no number: write 0 or more"),
+        (lambda: table.by_module(-1), "depth=-1 is no number: write 0 or more"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            ask()
+        assert str(caught.value) == message
+
+
+def test_names_that_would_break_a_line() -> None:
+    table = Maker().add("mm", "a\nb.c\x1b", FORWARD, KIB).table()
+    assert [row[0] for row in table.by_module().rows] == ["(model)", r"  a\nb", r"    c\x1b", "total"]
+    assert table.summary().rows[0][2] == r"a\nb.c\x1b"
+    assert table.compare(Maker().table()).table().rows[0][1] == r"a\nb.c\x1b"
 
 
 def test_expected_text() -> None:

@@ -39,7 +39,6 @@ def test_who_reads_a_version(flow):
     assert [node.name for node in flow.readers("T2")] == ["aten::sin", "aten::neg_", "SinBackward0"]
     assert [node.name for node in flow.readers("x")] == ["aten::mul"]
     assert [node.name for node in flow.readers("T6(v1)", ids="profiler")] == ["SinBackward0"]
-    assert flow.readers("T2(v5)") == ()
 
 
 def test_who_writes_a_version_and_when_it_is_freed(flow):
@@ -64,6 +63,13 @@ def test_labels_that_nothing_has(flow):
     for label in ("T9", "T", "lost", "t1"):
         with pytest.raises(KeyError, match=f"no tensor is called '{label}'"):
             flow.storage(label)
+
+
+def test_versions_that_nothing_has(flow):
+    for ask in (flow.readers, flow.writer, flow.freed, flow.storage):
+        with pytest.raises(KeyError) as caught:
+            ask("T2(v7)")
+        assert caught.value.args == ("T2(v7): the last version of this tensor is v1",)
 
 
 def test_edges_tie_the_author_of_a_version_to_those_who_take_it(flow):
