@@ -12,7 +12,7 @@ import contextlib
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -36,6 +36,7 @@ from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.objects import type_word
 from cudamem_testing.torch_api.graphs import expired
 from cudamem_testing.torch_api.modes import current_node, noted, tensors
+from cudamem_testing.torch_api.trees import flatten
 
 ERROR_MODES = ("global", "thread_local", "relaxed")
 
@@ -179,7 +180,7 @@ def capture(
         named=named,
         launched=watching.launched if watching is not None else (),
         growth=growth,
-        notes=(*notes, *_disagreement(report)),
+        notes=(*notes, *_strangers(outputs), *_disagreement(report)),
         lint=report,
     )
 
@@ -260,6 +261,16 @@ def _let_go(error: BaseException) -> None:
     """Frames of the failed capture hold tensors of its pool, which would keep the pool."""
     for one in together(error):
         one.__traceback__ = None
+
+
+def _strangers(outputs: Any) -> Iterator[str]:
+    """Outputs that torch takes for one value, though tensors may be inside."""
+    for name, leaf in flatten(outputs)[0]:
+        if is_dataclass(leaf):
+            yield (
+                f"output{name} is a {type(leaf).__name__}, which torch takes for one value: its tensors are neither "
+                "copied nor compared; return tensors, or register the class with torch.utils._pytree"
+            )
 
 
 def _disagreement(report: LintReport | None) -> Iterator[str]:

@@ -28,6 +28,7 @@ from cudamem_testing.show.expected import assert_text
 from cudamem_testing.snapshots.record import Pool
 from cudamem_testing.torch_api.trees import flatten, mapped
 
+RESET = "this graph was reset: capture the function again"
 UNCHECKED = "the capture noted no reads: capture with checks=True"
 
 
@@ -97,10 +98,11 @@ class Captured:
         return mapped(view, self.outputs)
 
     def reset(self) -> None:
-        """Let the graph, its outputs and its memory go."""
-        self.outputs, self.live = None, False
-        self._handed.clear()
-        self.backend.reset(self.graph)
+        """Let the graph, its outputs and its memory go; a second time does nothing."""
+        if self.live:
+            self.outputs, self.live = None, False
+            self._handed.clear()
+            self.backend.reset(self.graph)
 
     def assert_matches_eager(
         self,
@@ -122,10 +124,14 @@ class Captured:
 
         Raises:
             GraphError: an ``AssertionError`` with what differs.
+            ValueError: for options with which nothing would be compared.
         """
         __tracebackhide__ = True
+        _refuse(replays, rtol, atol)
         self.assert_inputs_alive()
         sets = [self.inputs.fresh(*self.inputs.arguments)[0]] if inputs is None else [_tuple(one) for one in inputs]
+        if not sets:
+            raise ValueError("no inputs to compare for")
         found = compare(self, sets, rtol, atol, replays)
         if found.differences:
             raise GraphError(str(found))
@@ -136,8 +142,11 @@ class Captured:
 
         Raises:
             GraphError: with how much.
+            ValueError: when ``replays`` is not a number of replays.
         """
         __tracebackhide__ = True
+        _refuse(replays)
+        self._alive()
         self.backend.synchronize()
         before = self.backend.allocations()
         for _ in range(replays):
@@ -159,6 +168,7 @@ class Captured:
             GraphError: with the lines that made it, used it in the capture, let it go, and replayed without it.
         """
         __tracebackhide__ = True
+        self._alive()
         gone = self.dead_reads()
         if gone:
             again = self._replayed_dead
@@ -172,6 +182,7 @@ class Captured:
             GraphError: with the names.
         """
         __tracebackhide__ = True
+        self._alive()
         self._checked()
         now = self._picture().storages_by_name()
         lines = []
@@ -191,6 +202,7 @@ class Captured:
             GraphError: with the outputs.
         """
         __tracebackhide__ = True
+        self._alive()
         lines = []
         for replay, name, reference, content in self._handed:
             kept = reference()
@@ -206,6 +218,7 @@ class Captured:
             GraphError: with the names.
         """
         __tracebackhide__ = True
+        self._alive()
         recording = self.backend.recording()
         lines = []
         for name, tensor in self._leaf_tensors():
@@ -243,6 +256,7 @@ class Captured:
 
     def nodes(self) -> NodeList:
         """The nodes of the graph, with the operators that launched them where the capture could count."""
+        self._alive()
         return ordered(with_operators(self.backend.nodes(self.graph), self._launched))
 
     def pools(self) -> Pools:
@@ -275,12 +289,17 @@ class Captured:
         return [(f"output{name}", leaf) for name, leaf in flatten(self.outputs)[0] if isinstance(leaf, torch.Tensor)]
 
     def _run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self._alive()
         if args or kwargs:
             self.inputs.copy_in(args, kwargs)
         if self._reads is not None and self._replayed_dead is None and self._reads.some_died():
             self._replayed_dead = self._places.stack(sys._getframe(2))
         self._replays += 1
         self.backend.replay(self.graph)
+
+    def _alive(self) -> None:
+        if not self.live:
+            raise GraphError(RESET)
 
     def _checked(self) -> Reads:
         if self._reads is None:
@@ -299,6 +318,14 @@ class Captured:
             f"graph of {type_word(self.function)} in pool {self.pool}: {format_size(self.growth)} added by its capture"
         ]
         return "\n".join((*lines, *(f"note: {note}" for note in self.notes)))
+
+
+def _refuse(replays: object, *tolerances: object) -> None:
+    if isinstance(replays, bool) or not isinstance(replays, int) or replays < 1:
+        raise ValueError(f"replays={replays!r} is not a number of replays")
+    for name, value in zip(("rtol", "atol"), tolerances, strict=False):
+        if value is not None and (not isinstance(value, (int, float)) or not value >= 0):
+            raise ValueError(f"{name}={value!r} is not a tolerance")
 
 
 def _tuple(one: Any) -> tuple[Any, ...]:

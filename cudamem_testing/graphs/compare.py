@@ -136,7 +136,8 @@ def compare(
                 for (name, value), (_, actual) in zip(wanted.named(), got.named(), strict=False):
                     text = differs(actual, value, rtol, atol)
                     if text:
-                        hint = STALE if _stale(actual, value) else SAME_DRAWS if frozen else ""
+                        draws = SAME_DRAWS if frozen and _tensor(value) else ""
+                        hint = STALE if _stale(actual, value) else draws
                         differences.append(Difference(number, at, name, text, hint))
     finally:
         state.restore()
@@ -199,7 +200,7 @@ def _repeats(values: Sequence[Values]) -> bool:
     """Whether several calls gave the same outputs."""
     first = dict(values[0].outputs)
     return len(values) > 1 and all(
-        not differs(value, first.get(name), 0, 0) for one in values[1:] for name, value in one.outputs
+        not differs(value, first.get(name), 0, 0) for one in values[1:] for name, value in one.outputs if _tensor(value)
     )
 
 

@@ -15,7 +15,10 @@ def differs(actual: Any, expected: Any, rtol: float | None = None, atol: float |
     Not-a-number equals itself. A tolerance that is not given beside one that is counts as 0.
     """
     if not isinstance(actual, torch.Tensor) or not isinstance(expected, torch.Tensor):
-        return "" if equal(actual, expected) else f"{_word(actual)} in the graph, {_word(expected)} in eager"
+        if equal(actual, expected):
+            return ""
+        wanted = _word(expected)
+        return f"{_word(actual)} in the graph, {_another(expected) if wanted == _word(actual) else wanted} in eager"
     if (rtol is None) != (atol is None):
         rtol, atol = rtol or 0.0, atol or 0.0
     try:
@@ -27,13 +30,13 @@ def differs(actual: Any, expected: Any, rtol: float | None = None, atol: float |
 
 
 def equal(actual: object, expected: object) -> bool:
-    """Whether two leaves are the same or compare as equal; tensors are never compared."""
+    """Whether two leaves are the same or compare as equal, or both are not a number; tensors are never compared."""
     if actual is expected:
         return True
     if isinstance(actual, torch.Tensor) or isinstance(expected, torch.Tensor):
         return False
     try:
-        return bool(actual == expected)
+        return bool(actual == expected) or bool(actual != actual and expected != expected)  # not a number
     except Exception:  # somebody's own comparison
         return False
 
@@ -41,6 +44,10 @@ def equal(actual: object, expected: object) -> bool:
 def copied(leaf: Any) -> Any:
     """A tensor's values in memory of their own; any other leaf as it is."""
     return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _another(value: object) -> str:
+    return f"another {type(value).__name__}"
 
 
 def _word(value: object) -> str:

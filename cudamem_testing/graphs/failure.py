@@ -35,12 +35,18 @@ OTHER_LIBRARY = (
     "library: make it before the capture (warm up longer), or capture with capture_error_mode='thread_local' if "
     "another thread makes it"
 )
+OWN = (
+    "the function raised this itself: call it without a capture, and look at what it does differently while "
+    "torch.cuda.is_current_stream_capturing()"
+)
 EMPTY = (
     "the graph is empty, nothing that the function did was recorded: it launches nothing (views, shapes, work of the "
     "host) and needs no graph, or its work went to another device, or to a stream that does not begin from the "
     "capturing one: make its tensors on the device of the capture, and let side streams wait for "
     "torch.cuda.current_stream()"
 )
+#: What Python raises for mistakes of a program. Libraries that the driver refuses something raise others.
+_MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
 #: How torch warns of it.
 _EMPTY_SAID = "CUDA Graph is empty"
 
@@ -49,8 +55,9 @@ _EMPTY_SAID = "CUDA Graph is empty"
 class Failure:
     """A capture that failed.
 
-    ``operator`` is the one that was at work, empty where none was; ``orphans`` are pools that the capture left and
-    that could not be freed, ``owner`` who is to blame for them (the test, or the function).
+    ``operator`` is the one that was at work, empty where none was; ``own`` whether the function made a mistake that has
+    nothing to do with the capture; ``orphans`` are pools that the capture left and that could not be freed, ``owner``
+    who is to blame for them (the test, or the function).
     """
 
     function: str
@@ -58,6 +65,7 @@ class Failure:
     place: Place
     operator: str = ""
     rule: Rule | None = None
+    own: bool = False
     orphans: tuple[PoolUse, ...] = ()
     owner: str = ""
     lint: LintReport | None = None
@@ -78,7 +86,8 @@ class Failure:
         lines.append(f"   {self.operator or 'no operator'} was at work{where}")
         lines.append(f"   {self.error}")
         if self.rule is None:
-            lines.append(f"   {EMPTY if _EMPTY_SAID in self.error else OTHER_LIBRARY}")
+            why = EMPTY if _EMPTY_SAID in self.error else OWN if self.own else OTHER_LIBRARY
+            lines.append(f"   {why}")
         else:
             meaning = MEANINGS[self.rule]
             lines += [f"   {self.rule.value}: {meaning.happens}", f"   do: {meaning.advice}"]
@@ -119,7 +128,7 @@ def explain(
     said = f"{type(cause).__name__}: {_first_line(str(cause))}"
     called = any(frame.f_code is call for frame, _ in traceback.walk_tb(cause.__traceback__))
     place = places.of_traceback(cause.__traceback__) if called or code is None else places.of_code(code)
-    return Failure(function, said, place, rule=_rule(said, ""))
+    return Failure(function, said, place, rule=_rule(said, ""), own=isinstance(cause, _MISTAKES))
 
 
 def _rule(text: str, operator: str) -> Rule | None:

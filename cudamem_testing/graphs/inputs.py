@@ -103,8 +103,9 @@ class StaticInputs:
 
 def fresh_copy(tensor: torch.Tensor) -> torch.Tensor:
     """The values in memory of their own, wanting a gradient where the tensor wants one."""
-    copy = tensor.detach().clone()
-    return copy.requires_grad_() if tensor.requires_grad else copy
+    with torch.inference_mode(False):  # what is made inside of it could not be written outside of it
+        copy = tensor.detach().clone()
+        return copy.requires_grad_() if tensor.requires_grad else copy
 
 
 def _all(leaves: list[tuple[str, Any]]) -> list[tuple[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from cudamem_testing.graphs import CaptureError, GraphCapture, GraphError, InputError, LevelError, UnavailableError
-from cudamem_testing.graphs.compare import STALE
 from cudamem_testing.graphs.liveness import LEFT, Read, dead
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.model.stacks import Frame, Stack
@@ -285,60 +284,6 @@ def test_what_lies_in_the_pool_is_not_dead() -> None:
     assert dead(reads, lambda address: address < 150) == reads[1:2]
 
 
-def test_what_a_replay_does_not_write_shows(graphs: GraphCapture, backend: FakeBackend) -> None:
-    captured = graphs(double, torch.ones(3))
-    captured.assert_matches_eager()
-    backend.skipped = {"aten::sum"}
-    with pytest.raises(GraphError) as failure:
-        captured.assert_matches_eager(replays=1)
-    lines = str(failure.value).splitlines()
-    assert lines[0] == "the graph differs from eager in 1 value, in 1 of 1 replay:"
-    assert lines[1].startswith("inputs 1, replay 1: output['sum']: ")
-    assert lines[2] == f"   {STALE}"
-
-
-def test_frozen_random_numbers_show(graphs: GraphCapture, backend: FakeBackend) -> None:
-    captured = graphs(lambda x: torch.nn.functional.dropout(x), torch.ones(64))
-    captured.assert_matches_eager(replays=4)
-    backend.frozen_generator = True
-    with pytest.raises(GraphError, match="its random numbers are frozen in the graph"):
-        captured.assert_matches_eager(replays=2)
-
-
-def test_a_returned_parameter_is_not_overwritten_whatever_an_argument_is_called(graphs: GraphCapture) -> None:
-    """An argument may be called as outputs are: what is overwritten between replays is told by its storage."""
-    weight = torch.arange(3.0)
-
-    def step(*, output: torch.Tensor) -> torch.Tensor:
-        output.add_(weight)
-        return weight
-
-    graphs(step, output=torch.ones(3)).assert_matches_eager()
-    assert weight.tolist() == [0.0, 1.0, 2.0]
-
-
-def test_comparing_leaves_everything_as_it_was(graphs: GraphCapture) -> None:
-    average = torch.zeros(3)
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        return average.add_(torch.rand(3)) + x
-
-    captured = graphs(step, torch.ones(3))
-    kept, state = average.clone(), torch.get_rng_state()
-    result = captured.assert_matches_eager([torch.ones(3), torch.zeros(3)], replays=2)
-    assert (result.replays, str(result)) == (4, "4 replays equal to eager")
-    assert torch.equal(average, kept)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_tolerance(graphs: GraphCapture) -> None:
-    offsets = iter((0.0, 0.0, 0.0, 0.0, 0.001, 0.001))
-    captured = graphs(lambda x: x + next(offsets), torch.ones(3))
-    captured.assert_matches_eager(replays=1, atol=0.01)
-    with pytest.raises(GraphError):
-        captured.assert_matches_eager(replays=1, atol=0.0001)
-
-
 def test_nodes_and_operators(graphs: GraphCapture, backend: FakeBackend) -> None:
     captured = graphs(lambda x: (x.t() @ x).relu().clone(), torch.ones(3, 3), operators=True)
     captured.assert_nodes(
@@ -416,3 +361,27 @@ def test_a_decode_step_of_gpt2(graphs: GraphCapture) -> None:
     with pytest.raises(GraphError, match=r"growing.layers\[0\].keys is another tensor now: float32\[2, 4, 6, 64\]"):
         captured.assert_params_current()
     assert [read.read_at for read in captured.reads() if read.dead] == [LEFT] * 8  # keys and values of four layers
+
+
+def test_after_a_reset(graphs: GraphCapture) -> None:
+    """What would look at nothing says so; that the memory is gone can still be asserted."""
+    captured = graphs(double, torch.ones(3))
+    captured.reset()
+    captured.reset()
+    uses: list[Callable[[], object]] = [
+        captured.replay,
+        captured.views,
+        captured.assert_matches_eager,
+        captured.assert_no_allocations,
+        captured.assert_inputs_alive,
+        captured.assert_params_current,
+        captured.assert_outputs_not_overwritten,
+        captured.assert_static_grads,
+        captured.assert_nodes,
+        captured.nodes,
+    ]
+    for use in uses:
+        with pytest.raises(GraphError, match=r"^this graph was reset: capture the function again$"):
+            use()
+    captured.assert_pool(0)
+    assert captured.pools().private == ()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cudamem_testing.graphs import CaptureError, GraphCapture
-from cudamem_testing.graphs.failure import EMPTY
+from cudamem_testing.graphs.failure import EMPTY, OWN
 from suites.graphs.fake import FakeBackend
 
 ROOT = str(Path(__file__).parents[2])
@@ -41,6 +41,19 @@ def test_a_failure_that_is_nobodys_rule(graphs: GraphCapture) -> None:
     lines = str(failure.value).splitlines()
     assert lines[1:3] == ["   no operator was at work", "   OSError: the library is"]
     assert lines[3].startswith("   a call that the driver does not allow while a stream captures")
+
+
+def test_an_error_of_the_function_itself(graphs: GraphCapture) -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        return x * (1 // 0)
+
+    with pytest.raises(CaptureError) as failure:
+        graphs(broken, torch.ones(3), warmup=0)
+    assert str(failure.value).splitlines()[1:] == [
+        "   no operator was at work",
+        "   ZeroDivisionError: integer division or modulo by zero",
+        f"   {OWN}",
+    ]
 
 
 def half(x: torch.Tensor) -> torch.Tensor:
