@@ -8,12 +8,15 @@ import gc
 import os
 import re
 import sys
+import time
+import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
 
 Function = Callable[..., Any]
+_Phase = Literal["start", "stop"]
 
 
 class Patches:
@@ -76,10 +79,23 @@ def without_warning(begins: str) -> Iterator[None]:
         yield
 
 
+#: Seconds to wait for another thread that collects garbage.
+MOST_WAITED = 1.0
+
+
 def collect_garbage() -> None:
     """A full collection that leaves the collector as it was: its debug flags, and what it was told to keep frozen."""
     with thawed():
-        gc.collect()
+        end = time.monotonic() + MOST_WAITED
+        while not _collected_fully() and time.monotonic() < end:
+            time.sleep(0.001)
+
+
+def _collected_fully() -> bool:
+    """Whether a full collection ran: none does while another thread collects, or inside a collection."""
+    before = gc.get_stats()[-1]["collections"]
+    gc.collect()
+    return bool(gc.get_stats()[-1]["collections"] > before)
 
 
 @contextmanager
@@ -125,6 +141,8 @@ def take_last_failure() -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
+#: The generation whose collection looks at all objects.
+_OLDEST = 2
 #: Numbers of slots of a class in CPython's stable interface (``typeslots.h``).
 _CLEAR, _OLD_FINALIZER = 51, 53
 # Objects are passed by address: ctypes would ask an object itself for an attribute ``_as_parameter_``.
@@ -142,56 +160,103 @@ class GarbageWatch:
     inside a callback of the first, and until a later one the garbage would stay.
 
     Nobody notices: the flag is set after every other callback for the start has run, and taken back before the first
-    for the end. Where the user collects garbage with the same flag, it is shown and left to the user.
+    for the end. Where the user collects garbage with the same flag, it is shown and left to the user. Of several
+    watches each sees the garbage, and it goes after the last; a watch may end at any time, also inside a collection.
     """
 
     def __init__(self, look: Callable[[list[object]], Callable[[], None] | None]) -> None:
         self._look = look
         #: Whether the last garbage was left where the user's own flag had it collected.
         self.users = False
+        #: Whether the last collection passed over objects: those of older generations, or frozen ones.
+        self.partial = False
         self._before: int | None = None
+        self._around: GarbageWatch | None = None
+        self._gone: list[Callable[[], None]] = []
+        self._walked = self._leaving = False
         self._clearers: dict[int | None, Function | None] = {None: None}
 
     def start(self) -> None:
         """Watch from here on; nothing changes where that is so already."""
         self.stop()
-        gc.callbacks.insert(0, self._collected)
-        gc.callbacks.append(self._collecting)
+        self._leaving = False
+        if self._collected not in gc.callbacks:
+            gc.callbacks.insert(0, self._collected)
+        if self._collecting not in gc.callbacks:
+            gc.callbacks.append(self._collecting)
 
     def stop(self) -> None:
-        """Leave the collector as it was found."""
-        for ours in (self._collecting, self._collected):
-            if ours in gc.callbacks:
-                gc.callbacks.remove(ours)
-        self._before = None
+        """Leave the collector as it was found: at once, or when the collection that is under way has ended."""
+        self._leaving = True
+        if not self._walked:
+            for ours in (self._collecting, self._collected):
+                if ours in gc.callbacks:
+                    gc.callbacks.remove(ours)
 
-    def _collecting(self, phase: str, info: Mapping[str, int]) -> None:
-        if phase == "start":
+    def _collecting(self, phase: _Phase, info: dict[str, int]) -> None:
+        if phase == "stop":
+            self._walked = False
+        elif not self._leaving:
             flags = gc.get_debug()
-            self.users = bool(flags & gc.DEBUG_SAVEALL)
+            self._around = self._next_around()
+            outer = self._around
+            self.users = bool(flags & gc.DEBUG_SAVEALL) if outer is None else outer.users
+            self.partial = info["generation"] < _OLDEST or gc.get_freeze_count() > 0
             self._before = len(gc.garbage)
             gc.set_debug(flags | gc.DEBUG_SAVEALL)
+        if self._leaving:
+            self._leave(self._collecting, phase, info)
 
-    def _collected(self, phase: str, info: Mapping[str, int]) -> None:
-        if phase != "stop" or self._before is None:
-            return
+    def _collected(self, phase: _Phase, info: dict[str, int]) -> None:
+        self._walked = True
+        try:
+            if phase == "stop" and self._before is not None:
+                self._show()
+        finally:
+            if self._leaving:
+                self._leave(self._collected, phase, info)
+
+    def _show(self) -> None:
         start, self._before = self._before, None
-        if not self.users:
+        around, self._around = self._around, None
+        is_last = around is None and not self.users
+        if is_last:
             gc.set_debug(gc.get_debug() & ~gc.DEBUG_SAVEALL)
         found = gc.garbage[start:]
-        if not found:
-            return
-        if not self.users:
+        if is_last:
             del gc.garbage[start:]
-        gone = None
+        told, self._gone = self._gone, []
         try:
-            gone = self._look(found)
+            gone = self._look(found) if found else None
+            if gone is not None:
+                told.append(gone)
         finally:
-            if not self.users:
+            if is_last:
                 _let_go(found, self._clearers)
             found.clear()
-            if gone is not None:
-                gone()
+            if around is not None:
+                around._gone += told
+            else:
+                with ExitStack() as stack:  # each is called, whatever another one raises
+                    for one in reversed(told):
+                        stack.callback(one)
+
+    def _next_around(self) -> GarbageWatch | None:
+        """The watch that began before this one: it sees the same garbage after it, and lets it go."""
+        place = gc.callbacks.index(self._collecting)
+        watches = (hook.__self__ for hook in reversed(gc.callbacks[:place]) if type(hook) is types.MethodType)
+        return next((one for one in watches if type(one) is GarbageWatch and one._before is not None), None)
+
+    @staticmethod
+    def _leave(ours: Function, phase: _Phase, info: dict[str, int]) -> None:
+        """Go from the collector's list while it walks along it.
+
+        The next one moves up to a place that it has passed (``invoke_gc_callback`` counts), so it is called from here.
+        """
+        place = gc.callbacks.index(ours)
+        del gc.callbacks[place]
+        if place < len(gc.callbacks):
+            gc.callbacks[place](phase, info)
 
 
 def _let_go(garbage: list[object], known: dict[int | None, Function | None]) -> None:

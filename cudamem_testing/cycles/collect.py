@@ -14,6 +14,7 @@ from types import TracebackType
 
 from cudamem_testing.cycles.allocations import recorded_allocations
 from cudamem_testing.cycles.explain import Draft, Question, explain, has_targets
+from cudamem_testing.cycles.older import held_by
 from cudamem_testing.cycles.results import Cycle, merged
 from cudamem_testing.guards import GarbageWatch, collect_garbage
 from cudamem_testing.model.stacks import Locator
@@ -52,6 +53,8 @@ class CycleWatch:
         self._watch.stop()
 
     def _look(self, garbage: Sequence[object]) -> Callable[[], None] | None:
+        if self._watch.partial:
+            garbage = [*garbage, *held_by(garbage)]
         if not has_targets(garbage, self._kind):
             return None
         try:

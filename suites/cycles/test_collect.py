@@ -6,6 +6,7 @@ import gc
 import logging
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -234,6 +235,143 @@ def test_two_watches_at_once(inner: Callable[[Any], Callable[[], None]]) -> None
         for remove in removers:
             remove()
     assert (len(first), len(second)) == (1, 1)
+
+
+@pytest.mark.parametrize("wrap", [lambda tensor: tensor, lambda tensor: [{"x": tensor}], lambda tensor: ([tensor], 1)])
+def test_what_an_older_generation_holds_for_the_cycle_alone(wrap: Callable[[object], object]) -> None:
+    found: list[Cycle] = []
+    remove = watch_cycles(found.append)
+    try:
+        with collector_paused():
+            shared, other = torch.ones(256), torch.ones(256)
+            kept = [shared]
+            old = wrap(torch.ones(512))
+            gc.collect(0)  # as the collector does by itself between the tensor and the cycle
+            one: Any = Node()
+            one.me, one.old, one.others = one, old, (kept, other)
+            del one, old
+            gc.collect(0)
+    finally:
+        remove()
+    assert [(cycle.bytes, len(cycle.tensors)) for cycle in found] == [(2048, 1)]
+
+
+def test_each_of_many_equal_cycles_is_found_whenever_the_collector_runs() -> None:
+    found: list[Cycle] = []
+    threshold = gc.get_threshold()
+    remove = watch_cycles(found.append)
+    try:
+        gc.set_threshold(2, 3, 3)
+        for _ in range(300):
+            big = torch.ones(256)
+            one: Any = Node()
+            one.me, one.big = one, big
+            del one, big
+        gc.set_threshold(*threshold)
+        gc.collect()
+    finally:
+        gc.set_threshold(*threshold)
+        remove()
+    assert (sum(cycle.count for cycle in found), sum(cycle.bytes for cycle in found)) == (300, 300 * 1024)
+
+
+def test_a_watch_inside_another_counts_only_what_goes() -> None:
+    told: list[tuple[str, int]] = []
+    kept = torch.ones(1024)
+    outer = watch_cycles(lambda cycle: told.append(("outer", cycle.bytes)))
+    middle = watch_cycles(lambda cycle: told.append(("middle", cycle.bytes)))
+    inner = watch_cycles(lambda cycle: told.append(("inner", cycle.bytes)))
+    try:
+        one: Any = Node()
+        one.me, one.big, one.view = one, torch.ones(256), kept[:]
+        dead = weakref.ref(one)
+        del one
+        gc.collect()
+    finally:
+        outer()
+        middle()
+        inner()
+    assert (sorted(told), dead()) == ([("inner", 1024), ("middle", 1024), ("outer", 1024)], None)
+
+
+class EndsWatch:
+    """Ends a watch when it is finalized, in the middle of a collection."""
+
+    remove: Callable[[], None]
+
+    def __del__(self) -> None:
+        self.remove()
+
+
+def test_a_watch_that_a_finalizer_ends_leaves_the_collector_as_it_was() -> None:
+    found: list[Cycle] = []
+    one: Any = EndsWatch()
+    one.me, one.big, one.remove = one, torch.ones(256), watch_cycles(found.append)
+    dead = weakref.ref(one.big)
+    del one
+    gc.collect()
+    assert (dead(), gc.get_debug(), gc.garbage) == (None, 0, [])
+    ring()
+    gc.collect()
+    assert len(found) <= 1, "what the collection under way found may be told; nothing later"
+
+
+@pytest.mark.parametrize("ends", ["own", "other"])
+def test_a_callback_may_end_a_watch(ends: str) -> None:
+    first: list[Cycle] = []
+    second: list[Cycle] = []
+    seen: list[str] = []
+
+    def other(phase: str, info: object) -> None:
+        seen.append(phase)
+
+    def once(cycle: Cycle) -> None:
+        second.append(cycle)
+        removers[1 if ends == "own" else 0]()
+
+    removers = [watch_cycles(first.append)]
+    gc.callbacks.insert(0, other)
+    removers.append(watch_cycles(once))
+    try:
+        with collector_paused():
+            for _ in range(2):
+                ring()
+                gc.collect()
+                assert (gc.get_debug(), gc.garbage) == (0, [])
+            phases = [*seen]
+    finally:
+        for remove in removers:
+            remove()
+        gc.callbacks.remove(other)
+    assert (len(first), len(second)) == ((2, 1) if ends == "own" else (1, 2))
+    assert phases == ["start", "stop", "start", "stop"], "nobody is passed over, nobody called twice"
+
+
+def test_a_collection_of_another_thread_is_waited_for() -> None:
+    waiting, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def __del__(self) -> None:
+            waiting.set()
+            go_on.wait(10)
+
+    def collect() -> None:
+        one: Any = Slow()
+        one.me = one
+        del one
+        gc.collect()
+
+    with collector_paused():
+        thread = threading.Thread(target=collect)
+        thread.start()
+        waiting.wait(10)
+        timer = threading.Timer(0.05, go_on.set)
+        timer.start()
+        ring()
+        found = find_cycles()
+        thread.join()
+        timer.join()
+    assert [cycle.bytes for cycle in found] == [1024]
 
 
 def test_a_watch_keeps_nothing_alive() -> None:
