@@ -99,6 +99,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave the process as it was found."""
     session = config.stash.get(keys.SESSION, None)
     if session is not None:
+        if session.cycles is not None:
+            session.cycles.drop()  # of a test that was interrupted
         session.recorders.close()
         if session.pools is not None:
             session.pools.close()

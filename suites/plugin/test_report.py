@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import stat
@@ -238,8 +239,10 @@ INTERRUPTED = """
     ("how", "status"), [("raise KeyboardInterrupt", 2), ("pytest.exit('enough', 3)", 3)], ids=["keys", "exit"]
 )
 def test_interrupted_runs_are_reported(run_inner, pytester, how, status):
+    before = [*gc.callbacks]
     inner = run_inner(INTERRUPTED.replace("{how}", how), "--cudamem", "--cudamem-json=report.json")
     assert inner.status == status
+    assert gc.callbacks == before
     assert inner.outcomes == {"test_before": "passed"}
     setup, teardown = inner.fixture("wide")
     assert (setup.windows[0].retained, teardown.windows[0].name) == (KIB, "teardown of fixture 'wide'")
