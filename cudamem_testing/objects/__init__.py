@@ -7,7 +7,7 @@ is still alive. Results are text: they keep no object alive.
 PYTEST_DONT_REWRITE
 """
 
-from cudamem_testing.objects.names import escape, key_text, name_of, type_word
+from cudamem_testing.objects.names import key_text, name_of, type_word
 from cudamem_testing.objects.reference import Kind, Path, Reference, Step
 from cudamem_testing.objects.references import references
 from cudamem_testing.objects.roots import HARNESS_PACKAGES, Ignore, RootKind
@@ -34,7 +34,6 @@ __all__ = [
     "Step",
     "Storage",
     "carried_by",
-    "escape",
     "find_holders",
     "find_object_holders",
     "holds_memory",

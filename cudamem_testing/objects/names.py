@@ -21,6 +21,7 @@ from typing import Any, cast
 import torch
 
 from cudamem_testing import static
+from cudamem_testing.show.tables import one_line
 from cudamem_testing.torch_api import nodes, tensors
 
 #: Longest name, in characters.
@@ -34,16 +35,9 @@ _COROUTINES = {
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
 
 
-def escape(text: str) -> str:
-    """``text`` on one line: control and unprintable characters are spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
-
-
 def clean(text: str, longest: int = LONGEST_NAME) -> str:
     """``text`` on one line, control and unprintable characters escaped, at most ``longest`` characters."""
-    head = escape(text[: longest + 1])
+    head = one_line(text[: longest + 1])
     return head if len(head) <= longest else head[: longest - 3] + "..."
 
 

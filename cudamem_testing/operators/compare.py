@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.objects import escape
 from cudamem_testing.operators.rows import BETWEEN
 from cudamem_testing.operators.summaries import module_text
 from cudamem_testing.operators.table import OperatorTable
@@ -107,4 +106,4 @@ def _peaks(table: OperatorTable) -> dict[str, int]:
 def _line(change: Change, device: bool) -> tuple[str, ...]:
     sizes = (change.before, change.after, change.growth)
     where = (change.device,) if device else ()
-    return change.phase, escape(change.module), change.operator, *where, *map(format_size, sizes)
+    return change.phase, change.module, change.operator, *where, *map(format_size, sizes)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.objects import escape
 from cudamem_testing.operators.rows import BETWEEN, OUTSIDE_MODEL, Phase, Row
 from cudamem_testing.show.tables import Column, Table
 
@@ -172,7 +171,7 @@ class _Cells:
         self._least = max(min_bytes, 1)
 
     def line(self, device: str, texts: tuple[str, ...], sizes: Iterable[int | None]) -> tuple[str, ...]:
-        return (*map(escape, texts), *((device,) if self._several else ()), *map(self.size, sizes))
+        return (*texts, *((device,) if self._several else ()), *map(self.size, sizes))
 
     def size(self, size: int | None) -> str:
         if size is None:

@@ -36,7 +36,9 @@ class Table:
 
     def lines(self, width: int | None = None, *, header: bool = True, gap: int = 2, indent: int = 0) -> list[str]:
         """Aligned lines without trailing spaces, at most ``width`` characters wide where elastic columns allow it."""
-        rows = [tuple(column.title for column in self.columns), *self.rows] if header else [*self.rows]
+        rows = [tuple(map(one_line, row)) for row in self.rows]
+        if header:
+            rows.insert(0, tuple(column.title for column in self.columns))
         if not rows:
             return []
         widths = [max(len(row[place]) for row in rows) for place in range(len(self.columns))]
@@ -59,11 +61,18 @@ class Table:
             "| " + " | ".join(column.title for column in self.columns) + " |",
             "| " + " | ".join("---:" if column.align == "right" else "---" for column in self.columns) + " |",
         ]
-        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
+        lines += ["| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in row) + " |" for row in self.rows]
         return "\n".join(lines)
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+
+def one_line(text: str) -> str:
+    """``text`` on one line: control and unprintable characters are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def elide(text: str, width: int) -> str:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from cudamem_testing.show.tables import one_line
 from cudamem_testing.trace.aliases import fold_device_families
 from cudamem_testing.trace.flow import MEMORY, Node, Use
 from cudamem_testing.trace.graph import DataFlow, Ids, Name, check_ids, number_storages, short_name
@@ -167,6 +168,7 @@ def _torch_layout(names: Sequence[Name], rows: Sequence[Row], numbers: dict[Stor
 
 def layout(heads: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[str]:
     """Our layout: names and what they stand for, then columns as wide as their longest cell, long lists wrapped."""
+    heads = [(one_line(name), meaning) for name, meaning in heads]
     label = max([LABEL_COLUMN, *(len(name) + 1 for name, _ in heads)])
     lines = [f"{name + ':':<{label}} {meaning}" for name, meaning in heads]
     lines += [""] if heads and rows else []
@@ -193,7 +195,7 @@ def region_line(previous: tuple[str, ...], current: tuple[str, ...]) -> list[str
     """A line that names the region that begins; none where it goes on."""
     if previous == current:
         return []
-    return [f"-- {' / '.join(current) or '(no region)'} ".ljust(RULE_WIDTH, "-")]
+    return [f"-- {one_line(' / '.join(current)) or '(no region)'} ".ljust(RULE_WIDTH, "-")]
 
 
 def torch_region_line(previous: tuple[str, ...], current: tuple[str, ...]) -> list[str]:

@@ -259,9 +259,11 @@ def test_counts_that_are_none() -> None:
 
 def test_names_that_would_break_a_line() -> None:
     table = Maker().add("mm", "a\nb.c\x1b", FORWARD, KIB).table()
-    assert [row[0] for row in table.by_module().rows] == ["(model)", r"  a\nb", r"    c\x1b", "total"]
-    assert table.summary().rows[0][2] == r"a\nb.c\x1b"
-    assert table.compare(Maker().table()).table().rows[0][1] == r"a\nb.c\x1b"
+    assert [line.rstrip("-0123456789 .KiB") for line in table.by_module().lines()[1:-1]] == [
+        "(model)",
+        r"  a\nb",
+        r"    c\x1b",
+    ]
 
 
 def test_expected_text() -> None:

@@ -58,6 +58,16 @@ def test_no_rows() -> None:
     assert Table(columns, ()).lines(header=False) == []
 
 
+def test_a_cell_is_one_line() -> None:
+    table = Table((Column("name"), Column("size", "right")), (("a\nb\x1b[0m\u202e", "1 B"), ("é\U0001f600", "2 B")))
+    assert table.lines() == [
+        "name               size",
+        r"a\nb\x1b[0m\u202e   1 B",
+        "é\U0001f600                  2 B",
+    ]
+    assert table.markdown().splitlines()[2] == r"| a\nb\x1b[0m\u202e | 1 B |"
+
+
 def test_markdown() -> None:
     table = Table((Column("bytes", "right"), Column("where")), (("1 B", "a|b"),))
     assert table.markdown() == "| bytes | where |\n| ---: | --- |\n| 1 B | a\\|b |"

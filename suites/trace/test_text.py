@@ -70,6 +70,18 @@ def test_names_of_what_was_there_before_are_numbered_first():
     )
 
 
+def test_names_that_would_break_a_line():
+    text = flow(op("a\nregion", role="USER_SCOPE", children=[op("aten::sin", X)]), **{"x\ny": 7}).text(regions=True)
+    assert text == "\n".join(
+        [
+            r"x\ny:    T0",
+            "",
+            r"-- a\nregion ".ljust(80, "-"),
+            "aten::sin                 T0(v0)           ->",
+        ]
+    )
+
+
 def test_long_names_widen_the_columns():
     text = flow(op("ScaledDotProductAttentionBackward0", X, role="BACKWARD_FUNCTION"), **{"a.long.parameter": 7}).text()
     assert text == shown(
