@@ -80,12 +80,14 @@ class ReferenceCycles:
     """The reference cycles that keep memory, made inside a ``with`` block.
 
     Garbage from before the block is collected when it begins; a full collection ends it. Between them the collector
-    runs as it always does, and what it finds counts too. Afterwards ``found`` has the cycles, the largest first.
+    runs as it always does, and what it finds counts too. Afterwards ``found`` has the cycles, the largest first. The
+    block ends with a ``RuntimeError`` when there was garbage with tensors that could not be explained.
     """
 
     def __init__(self, question: Callable[[], Question | None] | None = None, kind: type | None = None) -> None:
         self._found: list[Cycle] = []
-        self._watch = CycleWatch(self._found.extend, question, kind)
+        self._failures: list[Exception] = []
+        self._watch = CycleWatch(self._found.extend, question, kind, self._failures.append)
 
     def __enter__(self) -> ReferenceCycles:
         collect_garbage()
@@ -100,6 +102,8 @@ class ReferenceCycles:
                 collect_garbage()
         finally:
             self._watch.stop()
+        if kind is None:
+            _raise(self._failures)
 
     @property
     def found(self) -> tuple[Cycle, ...]:
@@ -154,15 +158,27 @@ def reference_cycles(kind: type | None = None) -> ReferenceCycles:
 
 
 def find_cycles(kind: type | None = None) -> tuple[Cycle, ...]:
-    """Collect garbage now, and explain the cycles in it that kept tensors (or instances of ``kind``)."""
+    """Collect garbage now, and explain the cycles in it that kept tensors (or instances of ``kind``).
+
+    Raises:
+        RuntimeError: when there was garbage with tensors that could not be explained.
+    """
     found: list[Cycle] = []
-    watch = CycleWatch(found.extend, kind=kind)
+    failures: list[Exception] = []
+    watch = CycleWatch(found.extend, kind=kind, failed=failures.append)
     watch.start()
     try:
         collect_garbage()
     finally:
         watch.stop()
+    _raise(failures)
     return tuple(merged(found))
+
+
+def _raise(failures: Sequence[Exception]) -> None:
+    for error in failures:
+        message = f"garbage with tensors in it was not explained: {type(error).__name__}: {error}"
+        raise RuntimeError(message) from error
 
 
 def watch_cycles(callback: Callable[[Cycle], object], kind: type | None = None) -> Callable[[], None]:

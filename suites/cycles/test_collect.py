@@ -144,6 +144,23 @@ def test_a_region_counts_only_what_it_made() -> None:
     )
 
 
+def test_what_cannot_be_explained_is_no_clean_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(garbage: object, question: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr("cudamem_testing.cycles.collect.explain", fail)
+    message = r"^garbage with tensors in it was not explained: KeyError: 'x'$"
+    with pytest.raises(RuntimeError, match=message), reference_cycles():
+        ring()
+    ring()
+    with pytest.raises(RuntimeError, match=message):
+        find_cycles()
+    with pytest.raises(ZeroDivisionError), reference_cycles():  # noqa: PT012
+        ring()
+        gc.collect()
+        raise ZeroDivisionError
+
+
 def test_an_error_in_a_region_passes() -> None:
     with pytest.raises(KeyError), reference_cycles():  # noqa: PT012
         ring()
