@@ -120,7 +120,7 @@ def _streams(sides: Sides, watch: Watch, places: Places) -> Iterator[None]:
 
 def _line_of(change: Change, codes: Sequence[types.CodeType], first: types.CodeType | None, places: Places) -> Place:
     """The line that made a change, or the function's first line."""
-    words = [re.sub(r"\W", "", step) for step in reversed(change.path) if not step.startswith("[")]
+    words = [re.sub(r"\W", "", step.rpartition(".")[2]) for step in reversed(change.path) if not step.startswith("[")]
     found = line_that_changes(codes, words)
     if found is not None:
         return places.of_code(*found)

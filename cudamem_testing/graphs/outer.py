@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import logging
 import random
 import sys
 import types
@@ -31,6 +32,8 @@ _VALUES = (int, float, complex, bool, str, bytes, type(None))
 _ITEMS = (list, tuple, collections.deque)
 #: Parts of torch's own that a module keeps beside its tensors.
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+#: What is not looked into. A logger notes which levels are on.
+_OPAQUE = (types.ModuleType, type, types.FunctionType, types.MethodType, types.CodeType, logging.Logger)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 #: Methods that made an object before it was there.
 _MAKERS = ("__new__", "__init__", "__post_init__")
@@ -88,6 +91,10 @@ class Picture:
             self.entries[path] = ("tensor", reference, name_of(value).partition(" on ")[0])
         elif isinstance(value, _VALUES):
             self.entries[path] = ("value", value, key_text(value))
+        elif isinstance(value, random.Random):
+            self.entries[path] = ("generator", value.getstate(), "")
+        elif isinstance(value, _numpy_generator()):
+            self.entries[path] = ("generator", repr(value.bit_generator.state), "")
         elif isinstance(value, (*_ITEMS, dict, set)):
             self.entries[path] = ("items", (type(value), len(value)), count(len(value), "item"))
         else:
@@ -167,15 +174,22 @@ def roots_of(
         if id(value) not in looked:
             looked.add(id(value))
             for one in _behaviour(value):
-                inner = one.__func__ if isinstance(one, types.MethodType) else one
+                inner = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
                 if isinstance(inner, types.FunctionType) and is_project(inner.__code__):
                     roots += [(type(one.__self__).__name__, one.__self__)] if isinstance(one, types.MethodType) else []
                     roots += _reached([inner], codes, is_project)
+                    roots += _fields(type(value)) if one is inner else []
     return roots, [*codes]
 
 
 def _method(cls: type, name: str) -> object:
     return next((class_dict(base)[name] for base in mro(cls) if name in class_dict(base)), None)
+
+
+def _fields(cls: type) -> list[tuple[str, object]]:
+    """Plain values that a class keeps for all its objects."""
+    found = [(f"{cls.__name__}.{name}", value) for name, value in class_dict(cls).items() if not name.startswith("__")]
+    return [(name, value) for name, value in found if isinstance(value, (*_VALUES, *_ITEMS, dict, set))]
 
 
 def _behaviour(value: object) -> list[object]:
@@ -193,6 +207,11 @@ def _behaviour(value: object) -> list[object]:
         for base in mro(cls) if is_heap_type(cls) else ():
             found += [one for name, one in class_dict(base).items() if name not in _MAKERS]
     return found
+
+
+def _numpy_generator() -> Any:
+    """NumPy's class, nothing while it is not loaded."""
+    return getattr(sys.modules.get("numpy.random"), "Generator", ())
 
 
 def random_state() -> tuple[object, object]:
@@ -244,7 +263,7 @@ def _parts(value: object) -> list[tuple[str, object]]:
         return [(f"[{key_text(key)}]", part) for key, part in [*value.items()][:MOST_ITEMS]]
     if isinstance(value, _ITEMS):
         return [(f"[{at}]", part) for at, part in enumerate([*value][:MOST_ITEMS])]
-    if isinstance(value, (types.ModuleType, type, types.FunctionType, types.MethodType, types.CodeType)):
+    if isinstance(value, _OPAQUE):
         return []
     fields = instance_dict(value) or {}
     if isinstance(value, torch.nn.Module):
@@ -268,6 +287,8 @@ def _change(path: Path, before: tuple[str, Any, str] | None, after: tuple[str, A
     if before is not None and before[0] == "tensor":
         now = "is gone" if after is None else f"is another tensor now: {after[2]}" if after[0] == "tensor" else ""
         return Change(Rule.OUTSIDE, path, f"{name} {now or f'was a tensor, and is {after[2] if after else None} now'}")
+    if before is not None and after is not None and before[0] == after[0] == "generator":
+        return Change(Rule.GENERATOR, path, f"numbers of {name}, drawn during the capture alone")
     if before is None:
         return Change(Rule.SIDE_EFFECT, path, f"{name} is new: {after[2] if after else None}")
     if after is None:

@@ -108,6 +108,11 @@ class Watch:
             self.report(Rule.HOST_COPY, f"{shown(name)} of host data, to the device")
         return result
 
+    def _of_values(self, name: str, args: Sequence[Any]) -> bool:
+        """Whether a function makes a tensor of a list with tensors of the device, each of which it reads."""
+        data = args[1:2] if name == _NEW_TENSOR else args[:1] if name in FROM_DATA else ()
+        return any(isinstance(one, (list, tuple)) and any(map(self._sides.on_device, tensors(one))) for one in data)
+
     def _from_data(self, name: str, args: Sequence[Any], result: Any) -> bool:
         """Whether a function copies data of the host, however little."""
         given = args[1:2] if name == _NEW_TENSOR else args[:1]
@@ -123,7 +128,7 @@ class Watch:
             if wanted is not None:
                 kwargs["device"] = HOST
         elif name in FROM_DATA:
-            wanted = self._sides.wanted(torch.get_default_device()) if not any(tensors(args)) else None
+            wanted = self._sides.wanted(torch.get_default_device()) if not [*tensors(args)] else None
         elif name == _NEW_TENSOR:
             wanted = self._sides.of(args[0])
         result = self._called(name, func, args, kwargs)
@@ -144,7 +149,8 @@ class Watch:
         self._inherits = type(func) is FunctionType and given
         self._follows = given and name not in FROM_DATA and name not in _INDEXING
         try:
-            if name in HOST_READS and any(map(self._sides.on_device, tensors(args[:2]))):
+            reads = name in HOST_READS and any(map(self._sides.on_device, tensors(args[:2])))
+            if reads or self._of_values(name, args):
                 self._tell(Rule.HOST_READ, shown(name))
             elif self._sides.real and name in _INDEXING and self._sides.on_device(args[0]) and _of_host(args[1]):
                 self._tell(Rule.HOST_COPY, _INDEXING[name])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from numpy.random import default_rng as rng
 
 from cudamem_testing.graphs.lint import check
+from cudamem_testing.graphs.rules import Rule
 
 
 def trains(x: torch.Tensor, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -136,3 +140,75 @@ def test_objects_with_slots() -> None:
 
     (finding,) = check(counts, torch.ones(3), Slotted()).findings
     assert (finding.operation, finding.place.source) == ("state.calls went from 0 to 1", "state.calls += 1")
+
+
+LOG = logging.getLogger(__name__)
+
+
+def test_a_logger_may_be_asked() -> None:
+    def logs(x: torch.Tensor) -> torch.Tensor:
+        LOG.debug("shape %s", x.shape)
+        return x * 2
+
+    LOG.manager._clear_cache()
+    assert check(logs, torch.ones(3)).text == "no findings"
+
+
+class Draws(NamedTuple):
+    draw: Callable[[Any], float]
+    generator: Any
+
+
+@pytest.mark.parametrize("case", [Draws(lambda g: g.random(), random.Random(0)), Draws(lambda g: g.random(), rng(0))])
+def test_generators_that_draw_on_the_host(case: Draws) -> None:
+    def draws(x: torch.Tensor, generator: Any) -> torch.Tensor:
+        return x * case.draw(generator)
+
+    (finding,) = check(draws, torch.ones(3), case.generator).findings
+    assert finding.rule is Rule.GENERATOR
+    assert finding.operation == "numbers of generator, drawn during the capture alone"
+    assert check(lambda x, generator: x * 2, torch.ones(3), case.generator).text == "no findings"
+
+
+def test_fields_of_classes() -> None:
+    class Steps:
+        calls = 0
+
+        def step(self, x: torch.Tensor) -> torch.Tensor:
+            type(self).calls += 1
+            return x
+
+    (finding,) = check(Steps().step, torch.ones(2)).findings
+    assert (finding.operation, finding.place.source) == ("Steps.calls went from 0 to 1", "type(self).calls += 1")
+
+
+TABLE = torch.ones(3)
+
+
+def test_tensors_that_a_property_leads_to() -> None:
+    class Model:
+        @property
+        def table(self) -> torch.Tensor:
+            return TABLE
+
+    assert check(lambda x, model: x * model.table, torch.ones(3), Model()).text == "no findings"
+
+
+@pytest.mark.parametrize(
+    ("function", "operation"),
+    [
+        (lambda x: torch.tensor([x.sum(), 2.0]), "host read: torch.tensor()"),
+        (lambda x: x.new_tensor([x.sum(), 2.0]), "host read: Tensor.new_tensor()"),
+        (lambda x: torch.linalg.eigh(x), "host read: torch.linalg.eigh()"),
+        (lambda x: torch.linalg.eigvalsh(x), "host read: torch.linalg.eigvalsh()"),
+        (lambda x: torch.linalg.svdvals(x), "host read: torch.linalg.svdvals()"),
+        (lambda x: torch.linalg.matrix_exp(x), "data-dependent shape: torch.linalg.matrix_exp()"),
+    ],
+)
+def test_what_operators_read_inside(function: Callable[[torch.Tensor], torch.Tensor], operation: str) -> None:
+    (finding,) = check(function, torch.eye(3)).findings
+    assert f"{finding.rule.value}: {finding.operation}" == operation
+
+
+def test_a_tensor_made_of_one_tensor_is_copied_on_the_device() -> None:
+    assert check(lambda x: torch.as_tensor(x) * 2, torch.ones(3)).text == "no findings"
