@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+from cudamem_testing import static
 from cudamem_testing.objects import is_module, is_tensor, storage_of
 from cudamem_testing.torch_api.tensors import grad, quiet
 from cudamem_testing.trace.graph import Name
@@ -32,7 +33,8 @@ class Address(NamedTuple):
 def named_tensors(name: str, value: object) -> Iterator[tuple[str, Any]]:
     """Every tensor in a value: itself, in lists, tuples and dicts however deep, and the parameters of modules.
 
-    ``x``, ``xs[0]``, ``batch.mask``, ``model.layers.0.weight``; a dict without a name of its own lends its keys.
+    ``x``, ``xs[0]``, ``batch.mask``, ``model.layers.0.weight``; a dict without a name of its own lends its keys. Of a
+    tensor that only wraps others (``NestedTensor``) those are named, by its attributes: ``x._values``.
     """
     pending: list[tuple[str, object]] = [(name, value)]
     seen: set[int] = set()
@@ -40,7 +42,12 @@ def named_tensors(name: str, value: object) -> Iterator[tuple[str, Any]]:
         name, value = pending.pop()
         kind = type(value)
         if is_tensor(value):
-            yield name, value
+            wrapped = _wrapped(value)
+            if not wrapped:
+                yield name, value
+            elif id(value) not in seen:
+                seen.add(id(value))
+                pending.extend((_joined(name, attribute), part) for attribute, part in reversed(wrapped))
             continue
         if id(value) in seen:
             continue
@@ -109,6 +116,14 @@ def resolve(addressed: Iterable[Address], trace: Trace) -> tuple[Name, ...]:
         storage = None if not found else found[0] if address.given else found[-1]
         names.append(Name(address.text, storage, address.given or (storage is not None and storage not in made)))
     return tuple(names)
+
+
+def _wrapped(tensor: object) -> list[tuple[str, object]]:
+    """The tensors in the attributes of one that has no memory of its own."""
+    if storage_of(tensor) is not None:
+        return []
+    attributes = static.instance_dict(tensor) or {}
+    return [(name, value) for name, value in attributes.items() if is_tensor(value)]
 
 
 def _place(tensor: object) -> tuple[str, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from cudamem_testing import MemoryProfile
 from cudamem_testing.trace.names import Address, addresses, named_tensors, resolve, with_gradients
 from suites.trace.synthetic import alloc, op, read, tensor
 
@@ -71,3 +72,17 @@ def test_of_several_storages_at_one_address_the_first_was_there_before_and_the_l
         ("elsewhere", None, False),
         ("nowhere", None, True),
     ]
+
+
+def test_of_a_wrapper_what_it_wraps_is_named():
+    x, other = torch.ones(3, 2), torch.ones(2, 2)
+
+    def double(batch):
+        return batch * 2
+
+    batch = torch.nested.as_nested_tensor([x, other], layout=torch.jagged)
+    flow = MemoryProfile()(double, batch).data_flow()
+    found = {name.text: name.storage and name.storage.nbytes for name in flow.names}
+    assert found["batch._values"] == found["out._values"] == 40
+    assert flow.writer("out._values").name == "aten::mul"
+    assert "batch" not in found
