@@ -156,6 +156,8 @@ class Watch:
                 self._tell(Rule.HOST_COPY, _INDEXING[name])
             elif name.endswith(".one_hot") and _number_of_classes(args, kwargs) >= 0:
                 self._told = True  # a card does not look at the values then
+            elif name.endswith("quantile"):
+                self._told = True  # the same, of its numbers
             generator = kwargs.get("generator")
             if generator is not None and id(generator) not in self._registered:
                 self.report(Rule.GENERATOR, f"generator= in {shown(name)}")
@@ -227,9 +229,8 @@ class Watch:
         if sides:
             return Side.DEVICE if Side.DEVICE in sides else Side.HOST
         wanted = self._sides.wanted(kwargs.get("device"))
-        # Code in C++ names it with the options of a tensor; its numbers stay on the host, but for those of quantile.
-        number = name == "aten::scalar_tensor" and not self._call.endswith("quantile")
-        follows = self._follows and wanted is not None and not number
+        # Code in C++ names it with the options of a tensor; its numbers stay on the host.
+        follows = self._follows and wanted is not None and name != "aten::scalar_tensor"
         return Side.DEVICE if self._inherits or follows or wanted is Side.DEVICE else Side.HOST
 
     def _judge(
