@@ -151,7 +151,7 @@ def _codes(obj: Any) -> Iterator[types.CodeType]:
 
 
 def _file_of(definition: types.CodeType | type) -> str:
-    return definition.co_filename if isinstance(definition, types.CodeType) else _class_file(definition)
+    return definition.co_filename if type(definition) is types.CodeType else _class_file(definition)
 
 
 def _class_file(cls: type) -> str:

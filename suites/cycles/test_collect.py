@@ -161,6 +161,23 @@ def test_what_cannot_be_explained_is_no_clean_region(monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError
 
 
+def test_a_class_that_runs_code_whatever_it_is_asked() -> None:
+    class Meta(type):
+        def __getattribute__(cls, name: str) -> Any:
+            raise SystemExit
+
+    class Hostile(metaclass=Meta):
+        def __getattribute__(self, name: str) -> Any:
+            raise SystemExit
+
+    with reference_cycles() as cycles:
+        one = object.__new__(Hostile)
+        object.__setattr__(one, "me", one)
+        object.__setattr__(one, "big", torch.ones(256))
+        del one
+    assert [cycle.bytes for cycle in cycles.found] == [1024]
+
+
 def test_an_error_in_a_region_passes() -> None:
     with pytest.raises(KeyError), reference_cycles():  # noqa: PT012
         ring()
