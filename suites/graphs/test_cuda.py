@@ -300,6 +300,11 @@ class TestOnACard:
                 graphs(function, *case.arguments("cuda:0"), warmup=1)
             except (RuntimeError, TypeError) as error:
                 failure = str(error)
+                if isinstance(error, CaptureError):
+                    told = error.failure
+                    rule = "no rule" if told.rule is None else told.rule.value
+                    line = "its line" if told.place.source.endswith("# found") else f"{told.place.line} ({case.key})"
+                    figure(f"failed capture names {line}, {told.operator or 'no operator'}, {rule}")
             if report.of(Rule.GENERATOR):
                 continue  # fails or draws the same numbers, as torch's version decides
             assert bool(failure) is report.breaks, f"{function.__name__}: {failure or 'captured'}"
