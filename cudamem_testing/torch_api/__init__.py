@@ -39,6 +39,7 @@ then unknown.
 | ``CUDAGraph(keep_graph=True)`` and ``raw_cuda_graph`` | 2.8 | nodes are read from ``debug_dump`` |
 | ``torch._C._construct_storage_from_data_pointer`` | 2.1 | free memory of pools is not overwritten between replays |
 | ``torch._C._host_emptyCache`` | 2.7 | pinned memory stays cached before a capture |
+| ``torch._C._group_tensors_by_device_and_dtype`` | 2.1 | the lint takes the clipping of gradients for a host read |
 | ``UntypedStorage._new_with_weak_ptr`` | 1.8 | replays are not compared with eager calls |
 
 PYTEST_DONT_REWRITE
