@@ -35,7 +35,8 @@ from cudamem_testing.windows.tracker import Tracker
 if TYPE_CHECKING:
     from cudamem_testing.trace.profile import MemoryProfile
 
-NOT_KEPT = "live at the peak: not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
+UNKNOWN = "not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
+NOT_KEPT = f"live at the peak: {UNKNOWN}"
 UNRECORDED = "cudamem: out of memory; what was live is not known, nothing was recorded (--cudamem-stacks=off)"
 BEFORE = "this test, before the window"
 WIDTH = 100
@@ -158,7 +159,7 @@ class Explainer:
             self._replays[window.device] = self._evidence.replay(window.device)
         replayed = self._replays[window.device]
         if replayed is None or not len(replayed.recording.events):
-            return (NOT_KEPT,)
+            return (f"still live: {UNKNOWN}" if metric == "retained" else NOT_KEPT,)
         start = first_moment(replayed.recording, window)
         source = self._evidence.locator.source
         if metric == "retained":

@@ -17,6 +17,7 @@ from pathlib import Path
 from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Locator
+from cudamem_testing.recorders.capture import Capture
 from cudamem_testing.snapshots import diff, export
 from cudamem_testing.snapshots.capture import recording_of
 from cudamem_testing.snapshots.files import read_file
@@ -39,6 +40,9 @@ class Snapshots:
         Raises:
             SnapshotError: when the device is not measured, or only counted.
         """
+        return recording_of(self._capture(device), self._locator, self._owners)
+
+    def _capture(self, device: object) -> Capture:
         wanted = None if device is None else Device.parse(device)
         recorders = [one for one in self._tracker.recorders if wanted is None or wanted.covers(one.device)]
         if not recorders:
@@ -47,15 +51,23 @@ class Snapshots:
         capture = recorders[0].capture()
         if capture is None:
             raise SnapshotError(f"blocks of {recorders[0].device} cannot be told apart here")
-        return recording_of(capture, self._locator, self._owners)
+        return capture
 
     def live(self, device: object = None) -> LiveSet:
         """What is live now, with stacks."""
         return replay(self.take(device)).live_at()
 
     def peak(self, device: object = None) -> Peak:
-        """The highest moment since the test began, and what was live then."""
-        return replay(self.take(device)).peak()
+        """The highest moment since the test began, and what was live then.
+
+        Raises:
+            SnapshotError: as :meth:`take`, and when no events were recorded (``--cudamem-stacks=off``).
+        """
+        capture = self._capture(device)
+        recording = recording_of(capture, self._locator, self._owners)
+        if capture.missing is not None and not len(recording.events):
+            raise SnapshotError(f"the peak is not known: {capture.missing}")
+        return replay(recording).peak()
 
     def compare(self, before: Recording, after: Recording) -> diff.Difference:
         """What is new, gone and grown by line between two snapshots of one device."""

@@ -122,6 +122,32 @@ def test_without_stacks_the_section_says_so(run_inner: Run) -> None:
     ]
 
 
+def test_without_events_no_moment_is_called_the_peak(run_inner: Run) -> None:
+    inner = run_inner(
+        """
+        import pytest, torch
+        from cudamem_testing import SnapshotError
+
+        def test_it(memory_snapshot):
+            torch.ones(2**22)
+            with pytest.raises(SnapshotError, match="^the peak is not known: no stacks and no events: none were rec"):
+                memory_snapshot.peak()
+            assert memory_snapshot.live().total == 0
+
+        @pytest.mark.memory_budget(retained=0)
+        def test_kept():
+            test_kept.it = torch.ones(2**18)
+        """,
+        "--cudamem",
+        "--cudamem-leaks=off",
+        "--cudamem-stacks=off",
+    )
+    assert inner.outcomes == {"test_it": "passed", "test_kept": "error"}
+    assert inner.section("ERROR at teardown of test_kept")[2:] == [
+        "still live: not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
+    ]
+
+
 LEAK_AND_LIMIT = """
     import torch
 
