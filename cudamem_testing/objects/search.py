@@ -127,6 +127,8 @@ class Search:
         self.carriers = Carriers(heap, addresses, self._clock)
         self._graph = Graph()
         self._root_at: dict[int, Root] = {}
+        self._put_off: set[int] = set()
+        """Met, and not walked back from: nothing that is still searched for was known to hang on them."""
         self.object_count = len(heap)
         self.complete = self.carriers.complete and self._index.complete
 
@@ -161,6 +163,7 @@ class Search:
                 break
             if final:
                 wanted = self._graph.ancestors([id(obj) for objects in pending.values() for obj in objects])
+                self._put_off.update(one for one in frontier if one not in wanted)
                 frontier = [one for one in frontier if one in wanted]
             if not frontier and not last_resort:
                 last_resort = True
@@ -197,7 +200,11 @@ class Search:
             number = id(holder)
             if number in self._skipped or number in self._roots.running_frames:
                 continue
-            if self._meet(holder):
+            if number in self._put_off:  # it holds what is still searched for, as it turns out
+                self._put_off.remove(number)
+                found.append(number)
+                joined = True
+            elif self._meet(holder):
                 found.append(number)
             else:
                 joined = True

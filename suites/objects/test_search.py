@@ -559,3 +559,19 @@ def test_results_hold_only_text() -> None:
             waiting += obj
         else:
             assert obj is None or isinstance(obj, (str, int, bool)), obj
+
+
+def test_what_hangs_on_the_graph_of_a_result_that_was_found_first() -> None:
+    """A result whose node saved the result itself is final at once; what the nodes before it saved is not."""
+    here = types.ModuleType("suites_objects_here")
+    sys.modules[here.__name__] = here
+    x = torch.ones(8, 4)
+    here.result = (x @ torch.ones(4, 4, requires_grad=True)).relu()  # type: ignore[attr-defined]
+    addresses = [address(x), address(here.result)]
+    del x
+    try:
+        found = find_holders(addresses)
+    finally:
+        del sys.modules[here.__name__]
+    name = "module suites_objects_here > result"
+    assert [str(found[one].path) for one in addresses] == [f"{name}.grad_fn[MmBackward0].saved self", name]
