@@ -70,8 +70,12 @@ def false_alarms(runs: Sequence[Mapping[str, tuple[Measured, ...]]]) -> int:
     first, number = runs[0], 0
     for run in runs[1:]:
         for test in run.keys() & first.keys():
-            pairs = zip(first[test], run[test], strict=True)
-            changes = [Comparison().change("requested", a.values["requested"], b.values["requested"]) for a, b in pairs]
+            before = {one.device: one.values["requested"] for one in first[test] if "requested" in one.values}
+            after = {one.device: one.values["requested"] for one in run[test] if "requested" in one.values}
+            changes = [
+                Comparison().change("requested", before[device], after[device])
+                for device in before.keys() & after.keys()
+            ]
             number += any(change.grew for change in changes)
     return number
 
