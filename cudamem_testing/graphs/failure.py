@@ -8,7 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import CodeType
+from types import CodeType, FrameType
 
 from cudamem_testing.graphs.operators import BACKWARD_NODES, OPERATORS
 from cudamem_testing.graphs.places import Places
@@ -28,8 +28,19 @@ _SAID = (
     ("Offset increment outside graph capture", Rule.GENERATOR),
     ("generator state", Rule.GENERATOR),
     ("set_current_seed", Rule.GENERATOR),
+    ("CUDA generator not in capture mode", Rule.GENERATOR),
 )
-_COPIES = frozenset({"aten::copy_", "aten::_to_copy"})
+#: Operators that a capture refuses for one reason only, though they are no fault in themselves.
+_REFUSED = {
+    "aten::copy_": Rule.HOST_COPY,
+    "aten::_to_copy": Rule.HOST_COPY,
+    "aten::index": Rule.DATA_SHAPE,  # a mask; indices of the host fail before they arrive here
+    "aten::index_put_": Rule.DATA_SHAPE,
+    "aten::_index_put_impl_": Rule.DATA_SHAPE,
+    "aten::repeat_interleave": Rule.DATA_SHAPE,
+}
+#: Modules whose functions of this name wait for the device.
+_WAITING, _WAIT = ("torch.cuda", "torch.accelerator"), "synchronize"
 OTHER_LIBRARY = (
     "a call that the driver does not allow while a stream captures, such as an allocation or a wait of another "
     "library: make it before the capture (warm up longer), or capture with capture_error_mode='thread_local' if "
@@ -76,7 +87,9 @@ class Failure:
         return "captur" in self.error.lower() and _EMPTY_SAID not in self.error
 
     def named(self, operator: str) -> Failure:
-        """The same with the operator that was at work, which may say what rule it broke."""
+        """The same with the operator that was at work, which may say what rule it broke; a wait is none."""
+        if self.rule is Rule.SYNCHRONIZE:
+            return self
         return replace(self, operator=operator, rule=_rule(self.error, operator))
 
     def __str__(self) -> str:
@@ -126,16 +139,22 @@ def explain(
     """Say where a capture failed and what was said there: in the ``call``, or at the function's own ``code``."""
     cause = first_cause(error)
     said = f"{type(cause).__name__}: {_first_line(str(cause))}"
-    called = any(frame.f_code is call for frame, _ in traceback.walk_tb(cause.__traceback__))
+    frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    called = any(frame.f_code is call for frame in frames)
+    rule = Rule.SYNCHRONIZE if any(map(_waits, frames)) else _rule(said, "")
     place = places.of_traceback(cause.__traceback__) if called or code is None else places.of_code(code)
-    return Failure(function, said, place, rule=_rule(said, ""), own=isinstance(cause, _MISTAKES))
+    return Failure(function, said, place, rule=rule, own=isinstance(cause, _MISTAKES))
+
+
+def _waits(frame: FrameType) -> bool:
+    return frame.f_code.co_name == _WAIT and str(frame.f_globals.get("__name__")).startswith(_WAITING)
 
 
 def _rule(text: str, operator: str) -> Rule | None:
     found = next((rule for words, rule in _SAID if words in text), None)
     if found is None and "captur" in text:
         found = OPERATORS.get(operator) or BACKWARD_NODES.get(operator.removeprefix("backward of "))
-        found = found or (Rule.HOST_COPY if operator in _COPIES else None)
+        found = found or _REFUSED.get(operator)
     if found is None and "synchronize" in text.lower():
         found = Rule.SYNCHRONIZE
     return found

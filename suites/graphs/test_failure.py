@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from cudamem_testing.graphs import CaptureError, GraphCapture
-from cudamem_testing.graphs.failure import EMPTY, OWN
+from cudamem_testing.graphs.failure import EMPTY, OWN, explain
+from cudamem_testing.graphs.places import Places
+from cudamem_testing.graphs.rules import Rule
+from cudamem_testing.model.stacks import Locator
 from suites.graphs.fake import FakeBackend
 
 ROOT = str(Path(__file__).parents[2])
@@ -54,6 +58,45 @@ def test_an_error_of_the_function_itself(graphs: GraphCapture) -> None:
         "   ZeroDivisionError: integer division or modulo by zero",
         f"   {OWN}",
     ]
+
+
+REFUSED = "CUDA error: operation not permitted when stream is capturing"
+
+
+def raised(source: str, module: str) -> RuntimeError:
+    """An error from inside a function ``synchronize`` of a module."""
+    inside: dict[str, Any] = {"__name__": module, "REFUSED": REFUSED}
+    exec(source, inside)
+    with pytest.raises(RuntimeError) as failure:
+        inside["synchronize"]()
+    return failure.value
+
+
+def test_a_wait_is_told_and_not_the_operator_before_it() -> None:
+    places, source = Places(Locator(ROOT)), "def synchronize():\n    raise RuntimeError(REFUSED)"
+    code = half.__code__
+    for module in ("torch.cuda", "torch.cuda.streams"):
+        told = explain("f", raised(source, module), places, code, code).named("aten::mul")
+        assert (told.rule, told.operator) == (Rule.SYNCHRONIZE, "")
+    told = explain("f", raised(source, "project.work"), places, code, code).named("aten::mul")
+    assert (told.rule, told.operator) == (None, "aten::mul")
+
+
+@pytest.mark.parametrize(
+    ("said", "operator", "rule"),
+    [
+        (REFUSED, "aten::index", Rule.DATA_SHAPE),
+        (REFUSED, "aten::index_put_", Rule.DATA_SHAPE),
+        (REFUSED, "aten::repeat_interleave", Rule.DATA_SHAPE),
+        (REFUSED, "aten::copy_", Rule.HOST_COPY),
+        (REFUSED, "aten::mul", None),
+        ("out of luck", "aten::index", None),
+        ("Attempt to increase offset for a CUDA generator not in capture mode.", "aten::rand", Rule.GENERATOR),
+    ],
+)
+def test_what_is_said_and_the_operator_tell_the_rule(said: str, operator: str, rule: Rule | None) -> None:
+    code = half.__code__
+    assert explain("f", RuntimeError(said), Places(Locator(ROOT)), code, code).named(operator).rule is rule
 
 
 def half(x: torch.Tensor) -> torch.Tensor:
