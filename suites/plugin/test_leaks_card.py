@@ -178,6 +178,13 @@ def test_what_a_collection_frees(
     assert test.findings() == found
 
 
+def test_nothing_is_collected_while_a_stream_captures(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
+    garbage = test.card.take(4 * KIB)
+    monkeypatch.setattr(leaks, "capturing", lambda: True)
+    monkeypatch.setattr(leaks, "collect_garbage", lambda: test.card.free(garbage))
+    assert test.findings() == [LEAK]
+
+
 def test_garbage_of_earlier_tests_is_not_this_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     card = Card()
     earlier = card.take(MIB)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from cudamem_testing import torch_api
 from cudamem_testing.leaks.findings import A_GRAPH
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
@@ -112,6 +113,23 @@ def test_a_test_without_a_capture_is_not_looked_at(card: tuple[Card, PoolCheck])
     recorder.pools = [(3, 2, False)]
     assert check.judge("test_a.py::test_one") == []
     assert recorder.asked == 0
+
+
+def test_nothing_is_collected_in_a_capture_that_a_test_left_open(
+    card: tuple[Card, PoolCheck], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, check = card
+    recorder.pools = [(3, 2, False)]
+    collected: list[bool] = []
+    open_captures = [True]
+    monkeypatch.setattr(torch_api, "capturing", lambda: bool(open_captures))
+    monkeypatch.setattr(pools, "collect_garbage", lambda: collected.append(bool(open_captures)))
+    Graph().capture_begin()
+    assert check.judge("test_a.py::test_begins") == []
+    assert (recorder.asked, collected) == (0, [])
+    open_captures.clear()
+    assert len(check.judge("test_a.py::test_ends")) == 1
+    assert collected == [False]
 
 
 def test_a_device_without_pools_is_not_asked(card: tuple[Card, PoolCheck]) -> None:

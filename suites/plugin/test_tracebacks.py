@@ -192,3 +192,43 @@ SUSPENDED = """
 
 def test_a_wider_fixture_that_caught_the_cause_stays_open(run_inner):
     assert run_inner(SUSPENDED, "--cudamem").last == "1 failed, 1 passed"
+
+
+DEBUGGER = """
+    import pdb
+    from pathlib import Path
+
+    class Debugger(pdb.Pdb):
+        def interaction(self, frame, error):
+            traceback = getattr(error, "__traceback__", error)
+            while traceback.tb_next is not None:
+                traceback = traceback.tb_next
+            Path("seen").write_text(str(traceback.tb_frame.f_locals["held"].sum().item()))
+"""
+DEBUGGED = """
+    import weakref
+    import torch
+    ALIVE = []
+
+    def test_fails():
+        held = torch.ones(32 << 10)
+        ALIVE.append(weakref.ref(held))
+        raise ValueError("look at it")
+
+    def test_next():
+        assert [one() for one in ALIVE] == [None]
+"""
+
+
+def test_a_debugger_sees_the_locals_and_the_next_test_does_not(run_inner):
+    gc.collect()
+    gc.disable()
+    try:
+        inner = run_inner(
+            {"looks.py": DEBUGGER, "test_it.py": DEBUGGED}, "--cudamem", "--pdb", "--pdbcls=looks:Debugger"
+        )
+    finally:
+        gc.enable()
+    assert inner.last == "1 failed, 1 passed"
+    assert (inner.folder / "seen").read_text() == "32768.0"
+    assert inner.run.findings == inner.test("test_next").findings == ()
