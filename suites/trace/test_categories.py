@@ -97,6 +97,32 @@ def test_a_training_step_knows_everything(kind, set_to_none, warm):
     assert len(state) == {"SGD": 0, "momentum": 1, "Adam amsgrad": 3}.get(kind, 2)
 
 
+def of_step(count):
+    """The categories of some steps of Adam, which takes one parameter after the other."""
+    model = torch.nn.Sequential(layer(), torch.nn.ReLU(), layer())
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+
+    def steps(x, target):
+        for _ in range(count):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), target).backward()
+            optimizer.step()
+
+    return MemoryProfile()(steps, x=torch.ones(2, 4), target=torch.zeros(2, 4)).categories()
+
+
+def test_one_step_of_adam_has_every_category():
+    kinds = {category and category.name for category in of_step(1).snapshot().values()}
+    assert kinds == {PARAMETER, GRADIENT, STATE, INPUT, ACTIVATION, DETAIL, TEMPORARY, UNKNOWN}
+
+
+def test_in_a_loop_buffers_of_an_optimizer_may_pass_for_parameters_as_with_torch():
+    """A root of the second moments meets an input (the scalar that corrects it) and leads to the next gradients."""
+    found = of_step(2)
+    roots = [node for node in found.flow.nodes if node.name == "aten::sqrt"]
+    assert [found.of(use.storage) for node in roots for use in node.outputs] == [Category.PARAMETER] * 2 + [None] * 2
+
+
 def test_an_optimizer_by_hand():
     def step(x, w, momentum):
         loss = (x @ w).pow(2).sum()
