@@ -109,6 +109,8 @@ def verdict_of(block: Block, holder: HolderResult) -> Verdict:
     if holder.reach is Reach.REACHABLE:
         if _is_last_failure(holder.path):
             return Verdict.TRACEBACK
+        if _is_recorded_warning(holder.path):
+            return Verdict.UNATTRIBUTED
         return Verdict.COMPILER_CACHE if _is_compiler(holder.path) else Verdict.REACHABLE
     if holder.reach is Reach.HARNESS:
         return _kept_by_harness(holder.path)
@@ -126,6 +128,16 @@ def _is_last_failure(path: Path | None) -> bool:
         and path.root == "module sys"
         and bool(path.steps)
         and path.steps[0].reference.text in LAST_FAILURE
+    )
+
+
+def _is_recorded_warning(path: Path | None) -> bool:
+    """Whether it hangs on a warning that pytest records for its summary, in a list that ``warnings`` appends to."""
+    return (
+        path is not None
+        and path.root == "module warnings"
+        and bool(path.steps)
+        and path.steps[0].reference.text.startswith("_showwarnmsg_impl")
     )
 
 

@@ -378,6 +378,34 @@ def test_tracebacks_are_let_go_before_the_next_test(pytester: pytest.Pytester) -
     assert "E       ValueError: test" in inner.out  # pytest's report is whole
 
 
+WARNINGS = """
+    import warnings
+    import pytest, torch
+
+    class Heavy(UserWarning):
+        pass
+
+    def test_argument():
+        warnings.warn(Heavy(torch.ones(2**15)))
+
+    def test_source():
+        warnings.warn("x", UserWarning, source=torch.ones(2**15))
+
+    def test_caught():
+        with pytest.warns(Heavy):
+            warnings.warn(Heavy(torch.ones(2**15)))
+"""
+
+
+def test_what_pytest_records_of_warnings_is_not_the_tests(pytester: pytest.Pytester) -> None:
+    inner = run_inner(pytester, WARNINGS, "--cudamem", "-W", "default")
+    assert inner.last == "3 passed, 2 warnings"
+    for name in ("test_argument", "test_source"):
+        (finding,) = inner.test(name).findings
+        assert (finding.verdict, finding.severity, finding.bytes) == (Verdict.UNATTRIBUTED, Severity.NOTE, 128 * KIB)
+    assert inner.test("test_caught").findings == ()
+
+
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_leak_is_reported_once_by_the_test_that_made_it(pytester: pytest.Pytester) -> None:
     files = {f"test_{name}.py": ONE for name in "abc"} | {"test_d.py": "def test_nothing(): pass"}
