@@ -137,8 +137,10 @@ class CudaBackend:
         )
 
     def recording(self) -> Recording:
-        """A snapshot without events."""
-        return read(api.fast_snapshot(), Device.parse(self.device), self._locator)
+        """A snapshot without events, for which nothing is imported."""
+        with replaced(torch_api.lazy_without_compiler()):
+            segments = api.fast_snapshot()
+        return read(segments, Device.parse(self.device), self._locator)
 
     def stacks(self, addresses: Sequence[int]) -> dict[int, Stack]:
         """From a snapshot, while somebody keeps the allocator's history."""

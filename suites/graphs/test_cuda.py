@@ -198,6 +198,23 @@ def test_counters_and_stacks(events: list[str], monkeypatch: pytest.MonkeyPatch)
     assert CudaBackend().stacks([1, 2]) == {}
 
 
+def test_a_recording_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch looks for its compiler while it makes a snapshot, which would import it."""
+    seen: list[set[str]] = []
+    monkeypatch.setitem(vars(torch), "_lazy_modules", {"_inductor", "onnx"})
+    monkeypatch.delitem(vars(torch), "_inductor", raising=False)
+
+    def snapshot() -> list[dict[str, object]]:
+        seen.append({*vars(torch)["_lazy_modules"]})
+        return []
+
+    monkeypatch.setattr("cudamem_testing.torch_api.graphs.fast_snapshot", snapshot)
+    backend = CudaBackend(0)
+    assert backend.recording().blocks == ()
+    assert seen == [{"onnx"}]
+    assert vars(torch)["_lazy_modules"] == {"_inductor", "onnx"}
+
+
 def test_free_memory_of_the_pool_is_overwritten(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from cudamem_testing.snapshots.files import read_file
 
