@@ -58,7 +58,7 @@ def leak_findings(
         holder = NOT_SEARCHED if block.address is None else holders.get(block.address, NOT_SEARCHED)
         verdict = verdict_of(block, holder)
         held = Held(block, holder, verdict)
-        groups.setdefault((verdict, A_GRAPH if held.by_graph else holder_of(holder)), []).append(held)
+        groups.setdefault((verdict, held.by), []).append(held)
     found = [_finding(sorted(group, key=lambda held: -held.block.size), severity) for group in groups.values()]
     return sorted(found, key=lambda finding: -(finding.bytes or 0))
 
@@ -82,6 +82,11 @@ class Held(NamedTuple):
             and innermost.file == "torch/cuda/graphs.py"
             and innermost.function.rpartition(".")[2] == "capture_begin"
         )
+
+    @property
+    def by(self) -> str:
+        """Who holds it and others like it: what those of one finding have in common."""
+        return A_GRAPH if self.by_graph else holder_of(self.holder)
 
     @property
     def chain(self) -> str | None:
@@ -182,7 +187,6 @@ def _finding(group: Sequence[Held], severity: Severity) -> Finding:
         details.append(f"   hint: {GRAPH_HINT if _keeps_graph(group) else first.hint}")
         details.append(f"   see docs/verdicts.md#{anchor(verdict)}")
     details += [f"   note: {note}" for note in dict.fromkeys(held.holder.note for held in group) if note is not None]
-    held_by = A_GRAPH if first.by_graph else holder_of(first.holder)
     return Finding(
         Kind.LEAK,
         verdict,
@@ -193,7 +197,7 @@ def _finding(group: Sequence[Held], severity: Severity) -> Finding:
         device=first.block.device,
         allocated=first.block.stack.line,
         holder=first.chain,
-        cause=" | ".join(part for part in ("leak", verdict.value, first.block.stack.place, held_by) if part),
+        cause=" | ".join(part for part in ("leak", verdict.value, first.block.stack.place, first.by) if part),
         details=tuple(details),
     )
 

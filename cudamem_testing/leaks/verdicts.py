@@ -90,6 +90,8 @@ _COMPILED_GLOBALS = ("__compiled_fn_", "__resume_at_")
 _COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx.experimental", "torch._guards")
 
 
+#: Through this ``warnings`` appends to the list in which pytest records them for its summary.
+_RECORDS_WARNINGS = "_showwarnmsg_impl"
 #: Classes and attributes of pytest that keep what a test made, the surest first.
 _KEEPERS: tuple[tuple[Verdict, frozenset[str]], ...] = (
     (
@@ -107,9 +109,9 @@ _KEEPERS: tuple[tuple[Verdict, frozenset[str]], ...] = (
 def verdict_of(block: Block, holder: HolderResult) -> Verdict:
     """Why one block lives."""
     if holder.reach is Reach.REACHABLE:
-        if _is_last_failure(holder.path):
+        if _first_of("sys", holder.path) in LAST_FAILURE:  # by what the error refers to: its frames are cleared
             return Verdict.TRACEBACK
-        if _is_recorded_warning(holder.path):
+        if _first_of("warnings", holder.path).startswith(_RECORDS_WARNINGS):
             return Verdict.UNATTRIBUTED
         return Verdict.COMPILER_CACHE if _is_compiler(holder.path) else Verdict.REACHABLE
     if holder.reach is Reach.HARNESS:
@@ -121,24 +123,9 @@ def verdict_of(block: Block, holder: HolderResult) -> Verdict:
     return Verdict.HELD_BY_CPP
 
 
-def _is_last_failure(path: Path | None) -> bool:
-    """Whether the last failure's place for debuggers holds it: by what the error refers to, its frames are cleared."""
-    return (
-        path is not None
-        and path.root == "module sys"
-        and bool(path.steps)
-        and path.steps[0].reference.text in LAST_FAILURE
-    )
-
-
-def _is_recorded_warning(path: Path | None) -> bool:
-    """Whether it hangs on a warning that pytest records for its summary, in a list that ``warnings`` appends to."""
-    return (
-        path is not None
-        and path.root == "module warnings"
-        and bool(path.steps)
-        and path.steps[0].reference.text.startswith("_showwarnmsg_impl")
-    )
+def _first_of(module: str, path: Path | None) -> str:
+    """What a path that begins at a module takes there first; empty for all others."""
+    return path.steps[0].reference.text if path is not None and path.root == f"module {module}" and path.steps else ""
 
 
 def _is_compiler(path: Path | None) -> bool:

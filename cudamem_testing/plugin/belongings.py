@@ -37,15 +37,13 @@ class Belongings:
         """What is retained on each device where it is not nothing, now or at the tracker's last read."""
         left = {device: owned for device, owned in self._owners.owned(subject.owner).items() if owned.blocks}
         cards = [one for one in self._tracker.recorders if one.tells_blocks and not one.tells_owners]
-        if not cards:
-            pass
-        elif subject.fixture is not None:
+        if cards and subject.fixture is not None:
             for recorder in cards:
                 if not subject.fixture.is_even(recorder.device):
                     left.update(_summed(self.blocks(recorder, subject)))
                 else:
                     self._evidence.ledger.forget(recorder.device, subject.fixture.made.pop(recorder.device, ()))
-        elif subject.whole is not None:
+        elif cards and subject.whole is not None:
             for recorder, retained, blocks in self._tracker.gained(subject.whole, fresh=fresh):
                 if recorder in cards and (retained or blocks):
                     left[recorder.device] = Owned(retained or 0, blocks or 0)

@@ -70,8 +70,10 @@ def false_alarms(runs: Sequence[Mapping[str, tuple[Measured, ...]]]) -> int:
     first, number = runs[0], 0
     for run in runs[1:]:
         for test in run.keys() & first.keys():
-            before = {one.device: one.values["requested"] for one in first[test] if "requested" in one.values}
-            after = {one.device: one.values["requested"] for one in run[test] if "requested" in one.values}
+            before, after = (
+                {one.device: one.values["requested"] for one in each[test] if "requested" in one.values}
+                for each in (first, run)
+            )
             changes = [
                 Comparison().change("requested", before[device], after[device])
                 for device in before.keys() & after.keys()
