@@ -45,7 +45,10 @@ def measure(number: int, paths: Sequence[str], device: str) -> dict[str, tuple[M
         command += ["--cudamem-baseline=off", f"--cudamem-json={report}", *(["-n", "2"] if number % 2 else []), *paths]
         environ = {**os.environ, SEED: str(number), "PYTHONPATH": _packages(), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-        print(f"run {number}: {done.stdout.strip().splitlines()[-1]}", flush=True)
+        *lines, outcome = done.stdout.strip().splitlines()
+        print(f"run {number}: {outcome}", flush=True)
+        if done.returncode:
+            print("\n".join(f"  {line}" for line in lines[-200:]), flush=True)
         return {test.nodeid: test.measured for test in read_json(report).tests if test.outcome == "passed"}
 
 
