@@ -123,6 +123,11 @@ def verdict_of(block: Block, holder: HolderResult) -> Verdict:
     return Verdict.HELD_BY_CPP
 
 
+def is_unclaimed(block: Block, holder: HolderResult) -> bool:
+    """Whether a library may keep it: no Python object holds it, and no line of Python asked the allocator for it."""
+    return holder.reach is Reach.NOT_HELD and verdict_of(block, holder) is Verdict.HELD_BY_CPP
+
+
 def _first_of(module: str, path: Path | None) -> str:
     """What a path that begins at a module takes there first; empty for all others."""
     return path.steps[0].reference.text if path is not None and path.root == f"module {module}" and path.steps else ""

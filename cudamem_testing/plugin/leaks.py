@@ -16,12 +16,13 @@ from cudamem_testing.guards import collect_garbage, thawed
 from cudamem_testing.leaks.findings import freed_finding, leak_findings, workspace_findings
 from cudamem_testing.leaks.rules import Ignored, Rule
 from cudamem_testing.leaks.settle import Left, Settlement, Step, settle
+from cudamem_testing.leaks.verdicts import is_unclaimed
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.objects import HolderResult, Reach, find_holders
+from cudamem_testing.objects import HolderResult, find_holders
 from cudamem_testing.plugin.belongings import Belongings
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence, moment_of
@@ -135,7 +136,7 @@ class LeakCheck:
             if not blocks or any(block.size not in known for block in blocks):
                 return []
             holders = _holders(blocks)
-            if any(_held(block, holders) for block in blocks):
+            if not all(_is_unclaimed(block, holders) for block in blocks):
                 return []
             every.append((device, blocks))
             found += workspace_findings(blocks)
@@ -146,22 +147,22 @@ class LeakCheck:
     def _find_workspaces(
         self, device: Device, blocks: Sequence[Block], holders: Holders, subject: Subject
     ) -> tuple[list[Block], Collection[Key]]:
-        """The blocks that no Python object holds and that are a library's: of a known size, or given back when asked.
+        """The blocks that nobody claims and that are a library's: of a known size, or given back when asked.
 
         Asking costs the next test the workspace that it takes again, so it is done once for each size. Beside them the
         keys of blocks that another thread gave back meanwhile: they are nobody's leak.
         """
         known = self._sizes(device)
-        unheld = [block for block in blocks if not _held(block, holders)]
-        found = [block for block in unheld if block.size in known]
-        if len(found) == len(unheld):
+        unclaimed = [block for block in blocks if _is_unclaimed(block, holders)]
+        found = [block for block in unclaimed if block.size in known]
+        if len(found) == len(unclaimed):
             self._exclude(device, found, subject)
             return found, ()
         before = self._keys(device, subject)  # the search for holders took its time
         self._recorder(device).release()
         after = self._keys(device, subject)
-        others = {_key(block) for block in unheld if _key(block) not in before}
-        gone = [block for block in unheld if _key(block) in before - after]
+        others = {_key(block) for block in unclaimed if _key(block) not in before}
+        gone = [block for block in unclaimed if _key(block) in before - after]
         others.update(self._freed_by_others(device, gone))
         given_back = [block for block in gone if _key(block) not in others]
         known.update(block.size for block in given_back)
@@ -293,6 +294,6 @@ def _holders(blocks: Sequence[Block]) -> Holders:
         return find_holders(addresses, budget_seconds=SEARCH_SECONDS)
 
 
-def _held(block: Block, holders: Holders) -> bool:
+def _is_unclaimed(block: Block, holders: Holders) -> bool:
     holder = holders.get(-1 if block.address is None else block.address)
-    return holder is None or holder.reach is not Reach.NOT_HELD
+    return holder is not None and is_unclaimed(block, holder)

@@ -166,6 +166,13 @@ def test_workspaces_of_known_sizes_are_not_asked_for(test: Judged) -> None:
     assert test.findings() == [("library workspace", WORKSPACE, "test_a.py:3 in test_a")]
 
 
+@pytest.mark.parametrize("size", [WORKSPACE, 3 * MIB])
+def test_what_was_asked_for_by_hand_is_no_workspace(test: Judged, size: int) -> None:
+    """Whatever its size is."""
+    test.card.take(size, [("/opt/venv/site-packages/torch/cuda/memory.py", 100, "caching_allocator_alloc"), *TEST])
+    assert test.findings() == [("raw allocation", size, "test_a.py:3 in test_a")]
+
+
 @pytest.mark.parametrize(
     ("frames", "found"), [(TEST, [("cycle", 512, "test_a.py:3 in test_a"), LEAK]), (THREAD, [LEAK])]
 )
