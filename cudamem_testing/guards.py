@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
+from cudamem_testing.torch_api import capturing
+
 Function = Callable[..., Any]
 _Phase = Literal["start", "stop"]
 
@@ -83,12 +85,28 @@ def without_warning(begins: str) -> Iterator[None]:
 MOST_WAITED = 1.0
 
 
-def collect_garbage() -> None:
-    """A full collection that leaves the collector as it was: its debug flags, and what it was told to keep frozen."""
+def collect_garbage(*, needed: bool = False) -> bool:
+    """A full collection that leaves the collector as it was: its debug flags, and what it was told to keep frozen.
+
+    None while a stream captures: what goes then may break the capture. Whether there was one.
+
+    Raises:
+        RuntimeError: when it is ``needed`` and there was none.
+    """
+    collected = not capturing() and _collected_in_time()
+    if needed and not collected:
+        raise RuntimeError("no garbage was collected: a stream captures a CUDA graph, or another collection goes on")
+    return collected
+
+
+def _collected_in_time() -> bool:
     with thawed():
         end = time.monotonic() + MOST_WAITED
-        while not _collected_fully() and time.monotonic() < end:
+        while not _collected_fully():
+            if time.monotonic() >= end:
+                return False
             time.sleep(0.001)
+    return True
 
 
 def _collected_fully() -> bool:
@@ -344,3 +362,14 @@ def restore_python_profiler(previous: Any) -> None:
         sys.setprofile(previous)
     else:  # cProfile up to Python 3.11 is no function, and switches itself on
         previous.enable()
+
+
+@contextmanager
+def traced(function: Any) -> Iterator[None]:
+    """Python calls a trace function inside, for functions that begin there; afterwards whoever traced traces again."""
+    before = sys.gettrace()
+    sys.settrace(function)
+    try:
+        yield
+    finally:
+        sys.settrace(before)

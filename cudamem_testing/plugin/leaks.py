@@ -22,7 +22,7 @@ from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.objects import HolderResult, find_holders
+from cudamem_testing.objects import HolderResult, Reach, find_holders
 from cudamem_testing.plugin.belongings import Belongings
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence, moment_of
@@ -37,6 +37,7 @@ Holders = Mapping[int, HolderResult]
 Key = tuple[int | None, int | None]
 SEARCH_SECONDS = 5.0
 GROWN_SHOWN = 3
+UNCOLLECTED = "it may be garbage: none is collected while a stream captures a CUDA graph"
 
 
 class Reading(NamedTuple):
@@ -192,7 +193,7 @@ class LeakCheck:
         recorders = self._tracker.recorders
         steps = [
             Step("waiting for the device", lambda: _each(recorder.finish for recorder in recorders)),
-            Step("garbage collection", lambda: None if capturing() else collect_garbage(), Verdict.CYCLE),
+            Step("garbage collection", collect_garbage, Verdict.CYCLE),
         ]
         if subject.release_frames is not None:
             steps.insert(0, Step("frames of the failed test", subject.release_frames, Verdict.TRACEBACK))
@@ -291,7 +292,17 @@ def _each(actions: Iterable[Callable[[], None]]) -> None:
 def _holders(blocks: Sequence[Block]) -> Holders:
     addresses = [block.address for block in blocks if block.address is not None]
     with thawed():
-        return find_holders(addresses, budget_seconds=SEARCH_SECONDS)
+        found = find_holders(addresses, budget_seconds=SEARCH_SECONDS)
+    if any(holder.reach is Reach.UNREACHABLE for holder in found.values()) and capturing():
+        return {address: _uncollected(holder) for address, holder in found.items()}
+    return found
+
+
+def _uncollected(holder: HolderResult) -> HolderResult:
+    """What nobody reaches, when nothing was collected: it may be held by C++, or it is garbage."""
+    if holder.reach is not Reach.UNREACHABLE:
+        return holder
+    return replace(holder, reach=Reach.UNKNOWN, complete=False, note=UNCOLLECTED)
 
 
 def _is_unclaimed(block: Block, holders: Holders) -> bool:

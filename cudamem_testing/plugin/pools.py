@@ -7,17 +7,16 @@ the driver, so what is reserved for a pool then is kept by a graph, or by nobody
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Sequence
 
 from cudamem_testing import torch_api
-from cudamem_testing.guards import collect_garbage, replaced
+from cudamem_testing.guards import collect_garbage
 from cudamem_testing.leaks.findings import A_GRAPH
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Locator
+from cudamem_testing.recorders.captures import Captures
 from cudamem_testing.snapshots.capture import recording_of
 from cudamem_testing.snapshots.fragmentation import PoolUse
 from cudamem_testing.snapshots.record import Pool
@@ -31,20 +30,18 @@ class PoolCheck:
 
     def __init__(self, tracker: Tracker, locator: Locator) -> None:
         self._tracker, self._locator = tracker, locator
-        self._captured = False
+        self._captures = Captures()
         self._known: set[tuple[Device, Pool]] = set()
-        self._replaced = ExitStack()
-        self._replaced.enter_context(replaced([self._notice(torch_api.graph_class())]))
 
     def judge(self, nodeid: str, leaked: Sequence[Finding] = ()) -> list[Finding]:
         """What the test leaked, and a warning for each pool that is new, reserved and empty at the end of a test that
         captured. What a graph keeps beside such a pool is no finding of its own: it goes with the graph.
         """
-        if not self._captured or torch_api.capturing():  # a capture that the test left open bears no collection
+        if not self._captures.begun or torch_api.capturing():  # a capture that the test left open bears no collection
             return [*leaked]
         from cudamem_testing.graphs.pools import pools_of
 
-        self._captured = False
+        self._captures.begun = False
         collect_garbage()
         torch_api.empty_cache()
         found = [*leaked]
@@ -65,19 +62,7 @@ class PoolCheck:
 
     def close(self) -> None:
         """Notice no more captures."""
-        self._replaced.close()
-
-    def _notice(self, graph: Any) -> tuple[object, str, Callable[..., None]]:
-        begin = graph.capture_begin
-
-        def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
-            noticed()
-            begin(self, *args, **kwargs)
-
-        def noticed() -> None:
-            self._captured = True
-
-        return graph, "capture_begin", capture_begin
+        self._captures.close()
 
 
 def _finding(use: PoolUse, device: Device, nodeid: str, beside: Sequence[Finding]) -> Finding:

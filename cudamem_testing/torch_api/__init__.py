@@ -46,12 +46,14 @@ PYTEST_DONT_REWRITE
 """
 
 from cudamem_testing.torch_api.cuda import (
+    NOTICED,
     allocator_backend,
     capturing,
     clear_workspaces,
     cuda_device_count,
     cuda_function,
     cuda_initialized,
+    current_stream,
     empty_cache,
     graph_class,
     is_out_of_memory,
@@ -92,6 +94,7 @@ from cudamem_testing.torch_api.profiler import (
 )
 
 __all__ = [
+    "NOTICED",
     "EventTypes",
     "Stats",
     "allocator_backend",
@@ -101,6 +104,7 @@ __all__ = [
     "cuda_device_count",
     "cuda_function",
     "cuda_initialized",
+    "current_stream",
     "disable_profiler",
     "empty_cache",
     "event_tree",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from cudamem_testing.torch_api.process import bindings
+from cudamem_testing.torch_api.process import bindings, imported
+
+#: Where whoever replaces ``CUDAGraph.capture_begin`` keeps the streams that capture, at the function.
+NOTICED = "cudamem_streams"
 
 
 def cuda_device_count() -> int:
@@ -76,11 +79,19 @@ def graph_class() -> type:
     return torch.cuda.CUDAGraph
 
 
-def empty_cache() -> None:
-    """Give cached segments back to the driver; nothing before CUDA is initialised."""
+def current_stream() -> Any:
+    """The stream on which this thread puts its work now; ``None`` before CUDA is initialised."""
     import torch
 
-    torch.cuda.empty_cache()
+    return torch.cuda.current_stream() if cuda_initialized() else None
+
+
+def empty_cache() -> None:
+    """Give cached segments back to the driver; nothing before CUDA is initialised, or while capturing."""
+    import torch
+
+    if not capturing():
+        torch.cuda.empty_cache()
 
 
 def memory_fraction(index: int) -> float:
@@ -102,7 +113,7 @@ def set_memory_fraction(index: int, fraction: float) -> None:
 
 
 def synchronize(index: int) -> None:
-    """Wait for a card, unless a stream of this thread is capturing: then waiting would break the capture."""
+    """Wait for a card, unless a stream is capturing: then waiting would break the capture."""
     import torch
 
     if not capturing():
@@ -110,16 +121,40 @@ def synchronize(index: int) -> None:
 
 
 def capturing() -> bool:
-    """Whether the current stream is capturing a CUDA graph."""
+    """Whether a stream is capturing a CUDA graph: then no garbage is collected, and no card is waited for.
+
+    The driver is asked, which harms no capture: for the current stream of this thread; for the device's default stream,
+    which cannot be asked while another one that waits for it captures, as those of other libraries do; and for the
+    streams of any thread on which captures were noticed (see :class:`~cudamem_testing.recorders.captures.Captures`).
+    """
+    if not imported():
+        return False
     import torch
 
-    return cuda_initialized() and bool(torch.cuda.is_current_stream_capturing())
+    if not cuda_initialized():
+        return False
+    begin: Any = getattr(graph_class(), "capture_begin", None)
+    noticed: Iterable[Any] = getattr(begin, NOTICED, ())
+    return _captures(None) or any(map(_captures, (torch.cuda.default_stream(), *noticed)))
+
+
+def _captures(stream: Any) -> bool:
+    """Whether a stream, ``None`` for the current one, is capturing."""
+    import torch
+
+    with torch.cuda.stream(stream):
+        try:
+            return bool(torch.cuda.is_current_stream_capturing())
+        except RuntimeError as error:  # cudaErrorStreamCaptureImplicit, if not the card has failed altogether
+            return "captur" in str(error)
 
 
 def clear_workspaces() -> None:
-    """Free cuBLAS workspaces and collect CUDA memory that was shared with other processes."""
+    """Free cuBLAS workspaces and collect CUDA memory that was shared with other processes; nothing while capturing."""
     import torch
 
+    if capturing():
+        return
     clear = cuda_function("_cuda_clearCublasWorkspaces")
     if clear is not None:
         clear()

@@ -73,7 +73,7 @@ class MemoryProfile(Expectations):
 
     Args:
         collect: collect garbage before the recording ends: what reference cycles hold would be freed at a moment that
-            nobody chose, and the text would change with it.
+            nobody chose, and the text would change with it. Not while a stream captures a CUDA graph.
         tracker: recorders that account for the same span, so that the timeline holds what was there before, and what
             the profiler misses.
         root: the project's folder, whose lines the peak tells; the working folder by default.

@@ -37,18 +37,18 @@ def measure_growth(
 
     Raises:
         ValueError: for fewer than 4 steps: they cannot tell growth from a plateau.
-        RuntimeError: when the device's level is not known.
+        RuntimeError: when the device's level is not known, or garbage cannot be collected because a stream captures.
     """
     if steps < 4 or warmup < 0:
         raise ValueError(f"steps={steps}, warmup={warmup}: write at least 4 steps and no negative warm-up")
     _repeat(step, warmup)
-    collect_garbage()
+    collect_garbage(needed=True)
     start = tracker.read(recorder)
     levels = [_level(recorder, start)]
     for _ in range(steps):
         _repeat(step, 1)
         levels.append(_level(recorder, tracker.read(recorder)))
-    collect_garbage()
+    collect_garbage(needed=True)
     collected = levels[-1] - _level(recorder, tracker.read(recorder))
     growth = Growth(recorder.device, tuple(levels), max(0, collected))
     if not growth.grows or explain is None:

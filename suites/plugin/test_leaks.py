@@ -8,9 +8,11 @@ from typing import cast
 
 import pytest
 
+from cudamem_testing import guards
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.plugin import leaks
 from cudamem_testing.plugin.belongings import Belongings
 from cudamem_testing.plugin.leaks import Reading
 from cudamem_testing.plugin.running import Subject
@@ -485,6 +487,30 @@ def test_blocks_are_read_once_where_settling_changes_nothing(
 """
     run_inner(pytester, ONE + cycle, "--cudamem", "--cudamem-cycles=off", "--cudamem-device=cpu")
     assert read == ["test_leaks", "test_cycle"]  # of a test of whose blocks nothing is left nothing is read again
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_what_may_be_garbage_is_not_blamed_while_a_stream_captures(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cycle = """
+    def test_cycle():
+        cycle = [torch.zeros(32 << 10)]
+        cycle.append(cycle)
+"""
+    for module in (guards, leaks):
+        monkeypatch.setattr(module, "capturing", lambda: True)
+    inner = run_inner(pytester, ONE + cycle, "--cudamem", "--cudamem-device=cpu")
+    assert inner.outcomes == {"test_leaks": "error", "test_cycle": "passed"}
+    (finding,) = inner.test("test_cycle").findings
+    assert str(finding).splitlines() == [
+        "cudamem: 128.0 KiB retained (1 block, cpu)",
+        "   128.0 KiB  float32[32768] on cpu  unattributed",
+        "      allocated  test_it.py:8 in test_cycle",
+        "      from       list[0]",
+        "   unattributed: who holds it was not found out",
+        "   note: it may be garbage: none is collected while a stream captures a CUDA graph",
+    ]
 
 
 def test_a_reading_holds_while_nothing_is_allocated_or_freed() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cudamem_testing import guards
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Severity
 from cudamem_testing.plugin import leaks
@@ -187,8 +188,9 @@ def test_what_a_collection_frees(
 
 def test_nothing_is_collected_while_a_stream_captures(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     garbage = test.card.take(4 * KIB)
-    monkeypatch.setattr(leaks, "capturing", lambda: True)
-    monkeypatch.setattr(leaks, "collect_garbage", lambda: test.card.free(garbage))
+    monkeypatch.setattr(leaks, "collect_garbage", guards.collect_garbage)
+    monkeypatch.setattr(guards, "capturing", lambda: True)
+    monkeypatch.setattr(guards.gc, "collect", lambda: test.card.free(garbage))
     assert test.findings() == [LEAK]
 
 

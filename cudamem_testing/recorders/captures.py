@@ -1,0 +1,49 @@
+"""Captures: who begins to capture a CUDA graph, and where, in any thread. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from cudamem_testing import torch_api
+from cudamem_testing.guards import replaced
+
+
+class Captures:
+    """Notices captures of ``torch.cuda.CUDAGraph`` from its making to ``close``.
+
+    The streams stand at the replaced function itself, where :func:`~cudamem_testing.torch_api.capturing` looks for them
+    and a second one, of a session inside a session, finds and shares those of the first. A capture that C++ begins is
+    not noticed.
+    """
+
+    def __init__(self) -> None:
+        #: Whether one was begun; for the owner to take back.
+        self.begun = False
+        graph: Any = torch_api.graph_class()
+        begin, end = graph.capture_begin, graph.capture_end
+        streams: set[Any] = getattr(begin, torch_api.NOTICED, set())
+
+        def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
+            noticed()
+            streams.add(torch_api.current_stream())
+            begin(self, *args, **kwargs)
+
+        def capture_end(self: Any) -> None:
+            stream = torch_api.current_stream()
+            try:
+                end(self)
+            finally:
+                streams.discard(stream)  # torch refuses to end a capture on another stream than its own
+
+        def noticed() -> None:
+            self.begun = True
+
+        capture_begin.__dict__[torch_api.NOTICED] = streams
+        self._replaced = ExitStack()
+        changes = [(graph, "capture_begin", capture_begin), (graph, "capture_end", capture_end)]
+        self._replaced.enter_context(replaced(changes))
+
+    def close(self) -> None:
+        """Notice no more captures."""
+        self._replaced.close()
