@@ -112,20 +112,20 @@ def allocations_by_line(replayed: Replay, start: int, most: int = TOP) -> list[t
     return [(str(number), line) for line, number in numbers.most_common(most)]
 
 
-def peak_without(replayed: Replay, start: int, places: Collection[int]) -> tuple[int, int]:
-    """The peak above the moment ``start`` of the replayed counter, in bytes, and its moment.
+def peak_without(replayed: Replay, start: int, end: int, places: Collection[int]) -> tuple[int, int]:
+    """The peak up to the moment ``end`` above the moment ``start`` of the replayed counter, in bytes, and its moment.
 
     What the events at ``places`` allocated is not counted, neither for nor against. Linear in the number of events.
     """
     if not places:
-        span = replayed.totals[start:]
+        span = replayed.totals[start : end + 1]
         total = max(span)
         return total - span[0], start + span.index(total)
     freed, uncounted = replayed.lives.freed, 0
     ends: dict[int, int] = {}
     best, moment = 0, start
     base = replayed.totals[start]
-    for now in range(start, replayed.end + 1):
+    for now in range(start, end + 1):
         uncounted -= ends.pop(now, 0)
         level = replayed.totals[now] - base - uncounted
         if level > best:

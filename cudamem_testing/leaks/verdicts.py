@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cudamem_testing.guards import LAST_FAILURE
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import HolderResult, Path, Reach, RootKind
 
 
@@ -118,14 +119,16 @@ def verdict_of(block: Block, holder: HolderResult) -> Verdict:
         return _kept_by_harness(holder.path)
     if holder.reach is Reach.UNKNOWN:
         return Verdict.UNATTRIBUTED
-    if any(frame.function == "caching_allocator_alloc" for frame in block.stack.frames[:3]):
-        return Verdict.RAW
-    return Verdict.HELD_BY_CPP
+    return Verdict.RAW if _is_raw(block.stack) else Verdict.HELD_BY_CPP
 
 
-def is_unclaimed(block: Block, holder: HolderResult) -> bool:
-    """Whether a library may keep it: no Python object holds it, and no line of Python asked the allocator for it."""
-    return holder.reach is Reach.NOT_HELD and verdict_of(block, holder) is Verdict.HELD_BY_CPP
+def is_unclaimed(stack: Stack, holder: HolderResult) -> bool:
+    """Whether a library may keep a block: no Python object holds it, and no Python line asked the allocator for it."""
+    return holder.reach is Reach.NOT_HELD and not _is_raw(stack)
+
+
+def _is_raw(stack: Stack) -> bool:
+    return any(frame.function == "caching_allocator_alloc" for frame in stack.frames[:3])
 
 
 def _first_of(module: str, path: Path | None) -> str:

@@ -33,8 +33,8 @@ class Measured:
     """What one test took on one device.
 
     ``environment`` tells what the numbers depend on. ``values`` holds every metric that is known, ``metrics`` names
-    those that its baseline keeps. ``top`` is ``None`` where nobody looked: the test was within its tolerance, and a
-    library's workspace may be among its numbers. ``asked`` is whether a marker asks for the baseline.
+    those that its baseline keeps. ``top`` is ``None`` where nobody looked: the test was within its tolerance. ``asked``
+    is whether a marker asks for the baseline.
     """
 
     device: Device

@@ -2,7 +2,8 @@
 
 A test is held to its baseline when a marker asks for it, or under ``--cudamem`` when it has one. Only a test whose own
 body passed is compared. A capture is taken when a number is off by more than its tolerance, and to record. Library
-workspaces count neither for nor against a test: they are taken out of its peak by what the recorder knows of them.
+workspaces count neither for nor against a test: they are taken out of its numbers by what the recorder knows of them,
+at the latest when the test ends and something is left.
 PYTEST_DONT_REWRITE
 """
 
@@ -28,13 +29,15 @@ from cudamem_testing.baselines.grown import (
 from cudamem_testing.model.baselines import Entry, Measured
 from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.changes import COUNTS, TRACKED, Change, Comparison, Spread
+from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.evidence import NOT_KEPT, WIDTH, Evidence, first_moment
+from cudamem_testing.plugin.evidence import NOT_KEPT, WIDTH, Evidence, first_moment, moment_of
 from cudamem_testing.plugin.items import id_without_group
+from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.identity import identity
-from cudamem_testing.snapshots.replay import Replay
+from cudamem_testing.snapshots.replay import Replay, moment_between
 from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -70,6 +73,7 @@ class Baselines:
         self._tracker = tracker
         self._entries: dict[str, Entries] = {}  # by test file: a path is slow to make, and to compare
         self._environments: dict[Device, str] = {}
+        self._calls: dict[Device, Window] = {}
 
     def identify(self) -> None:
         """Note what numbers depend on, before a test can change the number of threads; of cards once they are used."""
@@ -86,6 +90,7 @@ class Baselines:
         """The call of a test has passed: findings for what it took there."""
         comparison = self.comparison(running.item)
         asked = keys.COMPARISON in running.item.stash
+        self._calls = {window.device: window for window in windows}
         busy = any(window.allocations for window in windows)
         found: list[Finding] = []
         for window in windows:
@@ -109,6 +114,7 @@ class Baselines:
             window = next((one for one in windows if one.device == measured.device), None)
             if window is None or window.retained is None:
                 continue
+            measured = self._settled(window, measured)
             values = {**measured.values, "retained": Spread.of(window.retained)}
             measured = running.measured[place] = measured.with_values(_ordered(values))
             if comparison is None or self._records or "retained" not in comparison.metrics:
@@ -162,10 +168,25 @@ class Baselines:
         entries = self._entries[module]
         return entries.get(Key(name_in_module(nodeid), measured.device, measured.environment)) if entries else None
 
-    def _look(self, window: Window, measured: Measured) -> tuple[Measured, Look | str]:
-        """Its numbers without workspaces of libraries, and what was live at its peak, or why that is not known."""
+    def _settled(self, whole: Window, measured: Measured) -> Measured:
+        """Its numbers without workspaces of libraries, which a test can only have taken that ends with other blocks."""
+        then, now = whole.opened, whole.closed
+        if measured.top is not None or then is None or now is None:
+            return measured
+        if (then.allocated, then.blocks) == (now.allocated, now.blocks):
+            return measured
+        call, sizes = self._calls[measured.device], self._recorder(measured.device).workspace_sizes()
+        if not sizes or (call.requested_growth or 0) < min(sizes):
+            return measured
+        return self._look(call, measured, now)[0].but(top=None)
+
+    def _look(self, window: Window, measured: Measured, now: Counters | None = None) -> tuple[Measured, Look | str]:
+        """Its numbers without workspaces of libraries, and what was live at its peak, or why that is not known.
+
+        ``now`` is what was read last where that was after the window.
+        """
         try:
-            return self._examine(window, measured)
+            return self._examine(window, measured, window.closed if now is None else now)
         except Exception as error:  # it must not hide the verdict
             return measured.but(top=()), f"no evidence: {type(error).__name__}: {error}"
 
@@ -177,14 +198,15 @@ class Baselines:
         start = first_moment(replayed.recording, window)
         return Look(replayed, start, replayed.live_at(since=start).fresh())
 
-    def _examine(self, window: Window, measured: Measured) -> tuple[Measured, Look | str]:
+    def _examine(self, window: Window, measured: Measured, now: Counters | None) -> tuple[Measured, Look | str]:
         replayed = self._evidence.replay(window.device, counter="requested")
         if replayed is None or not len(replayed.recording.events):
             return measured.but(top=()), NOT_KEPT
-        start = first_moment(replayed.recording, window)
-        places = self._workspaces(replayed, start)
+        start, end = moment_of(replayed.recording, window.opened, now), self._end(replayed, window, now)
+        dropped = replayed.recording.truncated and not start  # then the window's own start is not in the record
+        places = frozenset() if dropped else self._workspaces(replayed, start, end)
         size = sum(replayed.sizes[place] for place in places)
-        peak, moment = peak_without(replayed, start, places)
+        peak, moment = peak_without(replayed, start, end, places)
         live = replayed.live_at(moment, since=start)
         values = dict(measured.values)
         if places:
@@ -195,19 +217,33 @@ class Baselines:
         live = without(live, {replayed.orders[place] for place in places})
         return measured.but(values=values, top=top_of(live)), Look(replayed, start, live)
 
-    def _workspaces(self, replayed: Replay, start: int) -> frozenset[int]:
-        """The events since ``start`` that allocated a workspace which a library keeps."""
+    @staticmethod
+    def _end(replayed: Replay, window: Window, now: Counters | None) -> int:
+        end = moment_between(replayed.recording, window.closed, now)
+        return replayed.end if end is None else end
+
+    def _workspaces(self, replayed: Replay, start: int, end: int) -> frozenset[int]:
+        """The events from ``start`` to ``end`` that allocated a workspace which a library keeps."""
         device = replayed.recording.device
-        recorder = next(one for one in self._tracker.recorders if one.device == device)
-        sizes = recorder.workspace_sizes()
-        kept = [place for place, block in replayed.lives.live.items() if place >= start and block.requested in sizes]
+        sizes, live = self._recorder(device).workspace_sizes(), replayed.lives.live
+        kept = [place for place, block in live.items() if start <= place < end and block.requested in sizes]
         if not kept:
             return frozenset()
-        from cudamem_testing.objects import Reach, find_holders
+        from cudamem_testing.guards import thawed
+        from cudamem_testing.leaks.verdicts import is_unclaimed
+        from cudamem_testing.objects import find_holders
 
-        holders = find_holders([replayed.lives.live[place].address for place in kept], budget_seconds=10.0)
-        unheld = {address for address, holder in holders.items() if holder.reach is Reach.NOT_HELD}
-        return frozenset(place for place in kept if replayed.lives.live[place].address in unheld)
+        with thawed():
+            holders = find_holders([live[place].address for place in kept], budget_seconds=10.0)
+        stacks, numbers = replayed.recording.stacks, replayed.recording.events.stacks
+        return frozenset(
+            place
+            for place in kept
+            if live[place].address in holders and is_unclaimed(stacks[numbers[place]], holders[live[place].address])
+        )
+
+    def _recorder(self, device: Device) -> Recorder:
+        return next(one for one in self._tracker.recorders if one.device == device)
 
 
 def _values(window: Window) -> dict[str, Spread]:

@@ -307,4 +307,4 @@ def _uncollected(holder: HolderResult) -> HolderResult:
 
 def _is_unclaimed(block: Block, holders: Holders) -> bool:
     holder = holders.get(-1 if block.address is None else block.address)
-    return holder is not None and is_unclaimed(block, holder)
+    return holder is not None and is_unclaimed(block.stack, holder)

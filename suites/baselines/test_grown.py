@@ -92,15 +92,16 @@ def test_the_peak_without_some_blocks_is_that_of_the_others(seed: int, deferred:
     run(allocator, 50, random.Random(seed), deferred=deferred)
     replayed = replay(read(allocator.snapshot()), "requested")
     start = data.draw(st.integers(0, replayed.end))
-    allocations = [place for place in range(start, replayed.end) if replayed.lives.freed[place] >= 0]
+    end = data.draw(st.integers(start, replayed.end))
+    allocations = [place for place in range(start, end) if replayed.lives.freed[place] >= 0]
     places = frozenset(data.draw(st.lists(st.sampled_from(allocations), unique=True)) if allocations else ())
     orders = {replayed.recording.first + place for place in places}
 
     def level(moment: int) -> int:
         return sum(one.size for one in replayed.live_at(moment) if one.order not in orders)
 
-    levels = [level(moment) - level(start) for moment in range(start, replayed.end + 1)]
-    peak, moment = peak_without(replayed, start, places)
+    levels = [level(moment) - level(start) for moment in range(start, end + 1)]
+    peak, moment = peak_without(replayed, start, end, places)
     assert peak == max(levels)
     assert moment == start + levels.index(peak)
 

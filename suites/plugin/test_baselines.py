@@ -490,7 +490,7 @@ def test_what_goes_wrong_in_the_evidence_hides_no_verdict(run_inner, monkeypatch
     def fails(*arguments):
         raise LookupError("no luck")
 
-    monkeypatch.setattr("cudamem_testing.plugin.baselines.first_moment", fails)
+    monkeypatch.setattr("cudamem_testing.plugin.baselines.moment_of", fails)
     inner = run_inner({"test_it.py": SMALL.replace("256 * 1024", "512 * 1024")})
     assert inner.last == "2 failed"
     assert inner.section("test_a") == [
@@ -574,6 +574,42 @@ def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, 
     ]
     run(run_inner, monkeypatch, 1, UPDATE)
     assert entries(pytester) == recorded
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+@pytest.mark.parametrize("leaks", ["fail", "off"])
+def test_a_workspace_is_in_no_report(run_inner, pytester, monkeypatch, leaks):
+    """Also where nothing is compared, and whoever reads the report is to record it."""
+
+    def nobody(addresses, budget_seconds):
+        return {address: HolderResult(Reach.NOT_HELD, None) for address in addresses}
+
+    monkeypatch.setattr(CpuRecorder, "workspace_sizes", lambda self: frozenset({3 * MIB}))
+    monkeypatch.setattr("cudamem_testing.objects.find_holders", nobody)
+    monkeypatch.setattr("cudamem_testing.plugin.leaks.find_holders", nobody)
+    file = f"""{LIBRARY}
+    @pytest.fixture
+    def more():
+        yield
+        torch.empty(9 * 1024 * 256)
+
+    def test_unmarked(more):
+        first = torch.empty(1024 * 256)
+        kept.append(torch.empty(3 * 1024 * 256))
+        del first
+        torch.empty(2 * 1024 * 256)
+
+    def test_other_size():
+        kept.append(torch.empty(4 * 1024 * 256))
+"""
+    arguments = ("--cudamem", "--cudamem-baseline=off", f"--cudamem-leaks={leaks}", "--cudamem-json=report.json")
+    inner = run(run_inner, monkeypatch, 1, *arguments, files=file)
+    found = {test.nodeid: test.measured[0] for test in inner.run.tests}
+    names = ("test_product", "test_unmarked", "test_other_size")
+    assert [found[f"test_it.py::{name}"].values["requested"].low for name in names] == [2 * MIB + KIB, 2 * MIB, 4 * MIB]
+    assert [found[f"test_it.py::{name}"].values["allocations"].low for name in names] == [3, 2, 1]
+    assert [found[f"test_it.py::{name}"].top for name in names] == [None, None, None]
+    assert inner.window("test_unmarked").requested_growth == 5 * MIB
 
 
 def test_what_ci_measured_is_accepted(run_inner, pytester, monkeypatch):
