@@ -27,6 +27,7 @@ FIXTURE_HINT = "drop the reference when the fixture ends, after its yield or in 
 #: Who holds what ``capture_begin`` allocates: it lives as long as one graph that began a capture does.
 A_GRAPH = "a CUDA graph that began a capture and lives, for its random numbers"
 A_GRAPH_HINT = "reset the graph, or let it go"
+NOBODY = "nobody kept it: it went when the device had done its work"
 _WORDS = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
 _VIEW = re.compile(r".*?\[(?P<part>[\d, ]*)\] on .*, view of \[(?P<whole>[\d, ]*)\].*")
 _KEY = re.compile(r"\['[^']*\d[^']*'\]")
@@ -46,18 +47,23 @@ _OPTIMIZER = {".state": "defaultdict", ".param_groups": "list"}
 
 
 def leak_findings(
-    blocks: Sequence[Block], holders: Mapping[int, HolderResult], severity: Severity = Severity.FAIL
+    blocks: Sequence[Block],
+    holders: Mapping[int, HolderResult],
+    severity: Severity = Severity.FAIL,
+    *,
+    of_fixture: bool = False,
 ) -> list[Finding]:
     """One finding for each holder among the retained blocks of one device, the largest first.
 
     Blocks belong together when one object holds them (a module all its parameters, a list all its items), or when C++
-    holds them: what hangs together there cannot be told apart, but for the state of graphs.
+    holds them: what hangs together there cannot be told apart, but for the state of graphs. Those ``of_fixture`` were
+    left by a wider fixture, and the hint says what that can do.
     """
     groups: dict[tuple[Verdict, str], list[Held]] = {}
     for block in blocks:
         holder = NOT_SEARCHED if block.address is None else holders.get(block.address, NOT_SEARCHED)
         verdict = verdict_of(block, holder)
-        held = Held(block, holder, verdict)
+        held = Held(block, holder, verdict, of_fixture)
         groups.setdefault((verdict, held.by), []).append(held)
     found = [_finding(sorted(group, key=lambda held: -held.block.size), severity) for group in groups.values()]
     return sorted(found, key=lambda finding: -(finding.bytes or 0))
@@ -69,6 +75,7 @@ class Held(NamedTuple):
     block: Block
     holder: HolderResult
     verdict: Verdict
+    of_fixture: bool = False
 
     @property
     def by_graph(self) -> bool:
@@ -96,7 +103,10 @@ class Held(NamedTuple):
     @property
     def hint(self) -> str:
         """What to do."""
-        return A_GRAPH_HINT if self.by_graph else MEANINGS[self.verdict].hint
+        if self.by_graph:
+            return A_GRAPH_HINT
+        in_fixture = self.of_fixture and self.verdict is Verdict.REACHABLE
+        return FIXTURE_HINT if in_fixture else MEANINGS[self.verdict].hint
 
 
 def holder_of(holder: HolderResult) -> str:
@@ -123,10 +133,14 @@ def _inside(step: Step) -> bool:
 
 
 def freed_finding(
-    verdict: Verdict, device: Device, size: int, blocks: int, step: str, fresh: Sequence[Block]
+    verdict: Verdict | None, device: Device, size: int, blocks: int, step: str, fresh: Sequence[Block]
 ) -> Finding:
-    """A remark on memory that a step of settling freed, with the lines that allocated it where they are known."""
-    meaning = MEANINGS[verdict]
+    """A remark on memory that a step of settling freed, with the lines that allocated it where they are known.
+
+    Without a verdict it was kept by nobody: the device had not yet done with it.
+    """
+    meaning = f"{verdict.value}: {MEANINGS[verdict].text}" if verdict is not None else NOBODY
+    verdict = verdict or Verdict.UNATTRIBUTED
     lines = []
     by_line: dict[str, list[Block]] = {}
     for block in fresh:
@@ -145,16 +159,8 @@ def freed_finding(
         device=device,
         allocated=fresh[0].stack.line if fresh else None,
         cause=f"{kind.value} | {verdict.value} | {place}",
-        details=(*lines, f"   {verdict.value}: {meaning.text}"),
+        details=(*lines, f"   {meaning}"),
     )
-
-
-def of_fixture(finding: Finding, label: str) -> Finding:
-    """The finding as one of a wider fixture, which is named and told what to do."""
-    message = finding.message.replace("cudamem: ", f"cudamem: {label}: ", 1)
-    hint = f"   hint: {MEANINGS[Verdict.REACHABLE].hint}"
-    details = tuple(f"   hint: {FIXTURE_HINT}" if line == hint else line for line in finding.details)
-    return replace(finding, message=message, details=details)
 
 
 def workspace_findings(blocks: Sequence[Block]) -> list[Finding]:

@@ -8,7 +8,8 @@ They run only when something is retained, in this order, and stop as soon as not
 4. for blocks that no Python object holds and that have no known workspace's size, libraries are asked to give their
    workspaces back, once for each size, and CUDA memory that other processes have dropped is collected.
 
-What a step freed is kept: it is the evidence for the verdicts ``traceback`` and ``cycle``. The fourth needs to know who
+What a step freed is shown: it is the evidence for the verdicts ``traceback`` and ``cycle``; what the second one freed
+nobody kept. The fourth needs to know who
 holds what, and stands where that is found out (``library workspace``).
 PYTEST_DONT_REWRITE
 """
@@ -55,15 +56,15 @@ class Settlement:
 def settle(steps: Iterable[Step], left: Callable[[], Left], before: Callable[[Step], None] | None = None) -> Settlement:
     """Run the steps until nothing is left.
 
-    ``left`` tells what is retained on each device where it is not nothing. ``before`` is called before each step that
-    has a verdict: it is the last moment at which what the step frees can be looked at.
+    ``left`` tells what is retained on each device where it is not nothing. ``before`` is called before each step: it is
+    the last moment at which what the step frees can be looked at.
     """
     freed: list[Freed] = []
     now = left()
     for step in steps:
         if not now:
             break
-        if before is not None and step.verdict is not None:
+        if before is not None:
             before(step)
         step.action()
         after = left()

@@ -62,12 +62,10 @@ class Collector:
         self._about_rules: list[str] = []
         self._about_records: list[str] = []
         self._seen: set[str] = set()
-        self._collected = Collected()
+        self._collected = Collected.of(config)
         self._left_out: set[str] | None = set()
         self._extent = Extent()
         self._brief = Brief() if config.get_verbosity() < 2 else None
-
-        config.pluginmanager.register(self._collected, "cudamem-collected")
 
     @pytest.hookimpl(tryfirst=True)  # before anybody prints
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -222,8 +220,7 @@ class Worker:
     def __init__(self, config: pytest.Config, session: Session) -> None:
         self._config = config
         self._session = session
-        self._collected = Collected()
-        config.pluginmanager.register(self._collected, "cudamem-collected")
+        self._collected = Collected.of(config)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

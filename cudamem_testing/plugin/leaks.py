@@ -35,6 +35,7 @@ from cudamem_testing.windows.tracker import Tracker
 
 Holders = Mapping[int, HolderResult]
 Key = tuple[int | None, int | None]
+Looked = dict[str, dict[Device, list[Block]]]  # before each step, by its name
 SEARCH_SECONDS = 5.0
 GROWN_SHOWN = 3
 UNCOLLECTED = "it may be garbage: none is collected while a stream captures a CUDA graph"
@@ -108,11 +109,10 @@ class LeakCheck:
         found = self._known_workspaces(subject)
         if found:
             return found
-        looked: dict[Verdict, dict[Device, list[Block]]] = {}
+        looked: Looked = {}
 
         def look(step: Step) -> None:
-            if step.verdict is not None:
-                looked[step.verdict] = {device: self._blocks(device, subject) for device in self.left(subject)}
+            looked[step.name] = {device: self._blocks(device, subject) for device in self.left(subject)}
 
         settlement = settle(self._steps(subject), lambda: self.left(subject), look)
         remaining = {device: self._blocks(device, subject) for device in settlement.left}
@@ -125,7 +125,8 @@ class LeakCheck:
                 workspaces, others = self._find_workspaces(device, blocks, holders, subject)
                 rest = [block for block in blocks if block not in workspaces and _key(block) not in others]
                 found += workspace_findings(workspaces)
-                found += self.ignored.keep(leak_findings(rest, holders, severity))
+                of_fixture = subject.fixture is not None
+                found += self.ignored.keep(leak_findings(rest, holders, severity, of_fixture=of_fixture))
         return found
 
     def _known_workspaces(self, subject: Subject) -> list[Finding]:
@@ -215,7 +216,7 @@ class LeakCheck:
                 note = f"{fixture.owner.label} changed {device} by {format_size(-size)}, not counted here"
                 self._tracker.peek(subject.whole)  # the peaks so far have it
                 self._tracker.exclude(subject.whole, device, -size, -len(gone), note, throughout=True)
-            if gone and step.verdict is not None and size >= self._ignore_below(device):
+            if gone and size >= self._ignore_below(device):
                 fixture.freed.append(freed_finding(step.verdict, device, size, len(gone), step.name, gone))
 
     def _blocks(self, device: Device, subject: Subject) -> list[Block]:
@@ -243,16 +244,17 @@ class LeakCheck:
     def _freed(
         self,
         settlement: Settlement,
-        looked: dict[Verdict, dict[Device, list[Block]]],
+        looked: Looked,
         remaining: dict[Device, list[Block]],
     ) -> list[Finding]:
         found = []
-        after = {device: {*map(_key, blocks)} for device, blocks in remaining.items()}
+        then = dict(zip(looked, [*looked.values(), remaining][1:], strict=True))
         for freed in settlement.freed:
-            if freed.verdict is None or freed.owned.bytes < self._ignore_below(freed.device):
+            if freed.owned.bytes < self._ignore_below(freed.device):
                 continue
-            before = looked.get(freed.verdict, {}).get(freed.device, [])
-            gone = [block for block in before if _key(block) not in after.get(freed.device, set())]
+            before, after = (blocks[freed.step].get(freed.device, []) for blocks in (looked, then))
+            rest = {*map(_key, after)}
+            gone = [block for block in before if _key(block) not in rest]
             others = self._freed_by_others(freed.device, gone)
             gone = [block for block in gone if _key(block) not in others]
             own = sum(block.size for block in gone)  # the counters also tell what went of earlier tests

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cudamem_testing.leaks.findings import of_fixture
 from cudamem_testing.leaks.grown import GrownFixtures
 from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.plugin.cycles import CycleCheck
@@ -78,7 +77,8 @@ class Retained:
             fixture.subject.release_frames = None  # it refers to the error
             self._tracker.close(span)
         found += [_freed(finding, cycles) for finding in fixture.freed if _is_asked(finding, leaks, cycles)]
-        return [of_fixture(finding, fixture.owner.label) for finding in found]
+        label = fixture.owner.label
+        return [replace(one, message=one.message.replace("cudamem: ", f"cudamem: {label}: ", 1)) for one in found]
 
     def _found(
         self, subject: Subject, severity: Severity, leaks: str, cycles: str | None, *, failed: bool

@@ -22,6 +22,13 @@ class Collected:
         self._ids: set[str] = set()
         self._deselected: set[str] = set()
 
+    @classmethod
+    def of(cls, config: pytest.Config) -> Collected:
+        """Those of a run, as it hears of them from here on."""
+        collected = cls()
+        config.pluginmanager.register(collected, "cudamem-collected")
+        return collected
+
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """One was found."""
         self._ids.add(id_without_group(item))

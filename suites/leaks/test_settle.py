@@ -60,12 +60,12 @@ def test_each_step_is_credited_with_what_it_freed() -> None:
     assert found.left == {CPU: Owned(8, 1)}
 
 
-def test_it_looks_before_steps_that_have_a_verdict() -> None:
+def test_it_looks_before_every_step() -> None:
     heap = Heap([(CPU, None, 8)])
     looked: list[tuple[str, int]] = []
     steps = [heap.step("a"), heap.step("b", Verdict.CYCLE), heap.step("c", Verdict.WORKSPACE)]
     settle(steps, heap.left, lambda step: looked.append((step.name, len(heap.calls))))
-    assert looked == [("b", 1), ("c", 2)]
+    assert looked == [("a", 0), ("b", 1), ("c", 2)]
 
 
 def test_what_grows_meanwhile_is_not_freed() -> None:

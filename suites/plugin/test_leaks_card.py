@@ -21,6 +21,7 @@ from cudamem_testing.plugin.leaks import LeakCheck
 from cudamem_testing.plugin.running import Fixture, Subject
 from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.capture import CudaCapture
+from cudamem_testing.report.schema import finding_to_json
 from cudamem_testing.windows.owners import Owners
 from cudamem_testing.windows.tracker import Tracker
 from suites.windows.fake import FakeRecorder
@@ -33,7 +34,9 @@ Frames = list[tuple[str, int, str]]
 
 
 class Card(WithoutOwners, FakeRecorder):
-    """A card with its history. ``asked`` is what happens when libraries are asked for their workspaces."""
+    """A card with its history. ``asked`` is what happens when libraries are asked for their workspaces, ``waited`` when
+    the card is waited for.
+    """
 
     tells_blocks = True
 
@@ -43,6 +46,7 @@ class Card(WithoutOwners, FakeRecorder):
         self.live: dict[int, int] = {}
         self.frames: dict[int, Frames] = {}
         self.asked: Callable[[], None] = lambda: None
+        self.waited: Callable[[], None] = lambda: None
 
     def take(self, size: int, frames: Frames = TEST) -> int:
         """A block, somewhere no Python object knows of."""
@@ -84,7 +88,8 @@ class Card(WithoutOwners, FakeRecorder):
         ]
         return CudaCapture(Device("cuda", 0), {"segments": segments, "device_traces": [[*self.events]]}, 1000)
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        self.waited()
 
     def workspace_sizes(self) -> frozenset[int]:
         return frozenset({WORKSPACE})
@@ -184,6 +189,44 @@ def test_what_a_collection_frees(
     garbage = test.card.take(512, frames)
     monkeypatch.setattr(leaks, "collect_garbage", lambda: test.card.free(garbage))
     assert test.findings() == found
+
+
+OTHER = [("/project/test_a.py", 5, "test_a"), *TEST[1:]]
+
+
+def test_each_step_is_shown_with_what_it_freed(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
+    traced, pending, garbage = test.card.take(2 * MIB), test.card.take(512, OTHER), test.card.take(8 * MIB, OTHER)
+    test.card.take(4 * KIB)
+    test.subject.release_frames = lambda: test.card.free(traced)
+    test.card.waited = lambda: test.card.free(pending)
+    monkeypatch.setattr(leaks, "collect_garbage", lambda: test.card.free(garbage))
+    test.tracker.read(test.card)
+    traceback, waited, cycle, leak = test.check.judge(test.subject, Severity.FAIL)
+    assert str(waited).splitlines() == [
+        "cudamem: 512 B retained, then freed by: waiting for the device (1 block, cuda:0)",
+        "   512 B  allocated  test_a.py:5 in test_a <- .venv/bin/pytest:8 in <module>",
+        "   nobody kept it: it went when the device had done its work",
+    ]
+    told = finding_to_json(waited)
+    assert {name: told[name] for name in ("kind", "verdict", "severity", "bytes", "allocated", "details")} == {
+        "kind": "leak",
+        "verdict": "unattributed",
+        "severity": "note",
+        "bytes": 512,
+        "allocated": "test_a.py:5 in test_a",
+        "details": str(waited).splitlines()[1:],
+    }
+    assert (traceback.verdict.value, traceback.bytes, traceback.details[0]) == (
+        "traceback",
+        2 * MIB,
+        "   2.0 MiB  allocated  test_a.py:3 in test_a <- .venv/bin/pytest:8 in <module>",
+    )
+    assert (cycle.verdict.value, cycle.bytes, cycle.details[0]) == (
+        "cycle",
+        8 * MIB,
+        "   8.0 MiB  allocated  test_a.py:5 in test_a <- .venv/bin/pytest:8 in <module>",
+    )
+    assert (leak.verdict.value, leak.bytes) == ("held by C++", 4 * KIB)
 
 
 def test_nothing_is_collected_while_a_stream_captures(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
