@@ -394,7 +394,7 @@ def _thread(tensor: Any) -> Callable[[], object]:
 
 def _executor(tensor: Any) -> Callable[[], object]:
     done = threading.Event()
-    executor = ThreadPoolExecutor(1)
+    executor = ThreadPoolExecutor(1, "worker")
     executor.submit(done.wait)
     executor.submit(print, tensor).cancel()
     return lambda: (done.set(), executor.shutdown())
@@ -422,21 +422,26 @@ REQUEST: contextvars.ContextVar[Any] = contextvars.ContextVar("request")
 LOOPS: list[Any] = []
 # Up to Python 3.12 a SimpleQueue keeps a list; later ones keep what waits themselves.
 QUEUED = "(internal)" if sys.version_info >= (3, 13) else "(internal) > list[0]"
-EXECUTOR = f"ThreadPoolExecutor._work_queue (SimpleQueue) {QUEUED} > _WorkItem.args (tuple)[0]"
+# Before Python 3.11 the attributes of an object are a dictionary of their own, so that the worker's frame is nearer.
+EXECUTOR = (
+    (RootKind.EXECUTOR, "ThreadPoolExecutor._work_queue")
+    if sys.version_info >= (3, 11)
+    else (RootKind.FRAME, "thread 'worker_0' > frame _worker (thread.py:LINE) local 'work_queue'")
+)
 ROOTS: list[tuple[Callable[[Any], Callable[[], object]], RootKind, str]] = [
     (_class_attribute, RootKind.CLASS, f"class {__name__}.Holder.shared (list)[0]"),
     (_method_cache, RootKind.LRU_CACHE, f"lru_cache of {__name__}.Holder.forward cached argument 0 > Holder.value"),
     (_finalizer, RootKind.FINALIZER, "weakref.finalize with built-in print.args (tuple)[0]"),
     (_logger, RootKind.LOGGER, "logger suite.logger.handlers (list)[0] > NullHandler.kept"),
     (_thread, RootKind.FRAME, "thread 'loader' > frame work (test_search.py:LINE) local 'batch'"),
-    (_executor, RootKind.EXECUTOR, EXECUTOR),
+    (_executor, EXECUTOR[0], f"{EXECUTOR[1]} (SimpleQueue) {QUEUED} > _WorkItem.args (tuple)[0]"),
     (_signal, RootKind.SIGNAL, "handler of SIGUSR2.__closure__[0] 'tensor'"),
     (_context_variable, RootKind.CONTEXT, "context variable 'request' (dict)['x']"),
     (_event_loop, RootKind.EVENT_LOOP, "event loop _UnixSelectorEventLoop._ready (deque)[0] > Handle._args (tuple)[0]"),
 ]
 
 
-@pytest.mark.parametrize(("plant", "kind", "text"), ROOTS, ids=[case[1].name for case in ROOTS])
+@pytest.mark.parametrize(("plant", "kind", "text"), ROOTS, ids=[case[0].__name__.removeprefix("_") for case in ROOTS])
 def test_roots(plant: Callable[[Any], Callable[[], object]], kind: RootKind, text: str) -> None:
     result = _through(plant)
     assert result.path is not None
