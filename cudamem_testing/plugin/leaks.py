@@ -95,14 +95,16 @@ class LeakCheck:
         replayed = self._evidence.replay(device)
         return None if replayed is None else [*replayed.live_at()]
 
-    def judge(self, subject: Subject, severity: Severity) -> list[Finding]:
-        """Settle, and a finding for each cause of what is left.
+    def judge(self, subject: Subject, severity: Severity | None) -> list[Finding]:
+        """Settle, and a finding for each cause of what is left; without a severity none of leaks.
 
-        The tracker's last read must be of this moment. Workspaces of libraries are taken out of the test's window.
+        The tracker's last read must be of this moment, and is so again. Workspaces of libraries are taken out of the
+        test's window.
         """
         self._readings.clear()
         left = self.left(subject, fresh=False)
-        if not any(abs(owned.bytes) >= self._ignore_below(device) for device, owned in left.items()):
+        least = {device: 0 if subject.exact else self._ignore_below(device) for device in left}
+        if not any(abs(owned.bytes) >= least[device] for device, owned in left.items()):
             return []
         if not any(self._blocks(device, subject) for device in left):
             return []  # the test gave back what was there before
@@ -115,6 +117,8 @@ class LeakCheck:
             looked[step.name] = {device: self._blocks(device, subject) for device in self.left(subject)}
 
         settlement = settle(self._steps(subject), lambda: self.left(subject), look)
+        if settlement.freed and subject.whole is not None:
+            self._tracker.peek(subject.whole)  # owners tell what is left without a read
         remaining = {device: self._blocks(device, subject) for device in settlement.left}
         found = self._freed(settlement, looked, remaining)
         for device, blocks in remaining.items():
@@ -125,8 +129,9 @@ class LeakCheck:
                 workspaces, others = self._find_workspaces(device, blocks, holders, subject)
                 rest = [block for block in blocks if block not in workspaces and _key(block) not in others]
                 found += workspace_findings(workspaces)
-                of_fixture = subject.fixture is not None
-                found += self.ignored.keep(leak_findings(rest, holders, severity, of_fixture=of_fixture))
+                if severity is not None:
+                    of_fixture = subject.fixture is not None
+                    found += self.ignored.keep(leak_findings(rest, holders, severity, of_fixture=of_fixture))
         return found
 
     def _known_workspaces(self, subject: Subject) -> list[Finding]:

@@ -46,12 +46,15 @@ class Retained:
         cycles = cycles_of(running.override, self._settings)
         over = [fixture for fixture in running.over if self._leaks.left(fixture.subject)] if self._settings.on else []
         found: list[Finding] = []
+        error, subject = running.failure, running.subject
+        subject.exact = error is None and running.asks_what_is_left
         if not self._settings.on or leaks == cycles == "off":
             if release is not None:
                 release()
             self._cycles.drop()
+            if subject.exact:
+                self._leaks.judge(subject, None)
         else:
-            error, subject = running.failure, running.subject
             failed = error is not None and not isinstance(error, pytest.skip.Exception)
             severity = Severity.WARN if leaks == "warn" or failed else Severity.FAIL
             subject.release_frames, subject.over = release, over

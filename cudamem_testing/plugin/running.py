@@ -27,8 +27,8 @@ class Subject:
     """What is judged for leaks and cycles: a test's span and owner, and what wider fixtures did inside.
 
     ``release_frames`` lets go of the frames of a test that failed. ``judged`` tells which devices count. ``over`` are
-    the wider fixtures that ended during the test and left something. A wider fixture is a subject of its own, without
-    a span.
+    the wider fixtures that ended during the test and left something. ``exact`` is whether each byte that is left
+    counts, as under a limit. A wider fixture is a subject of its own, without a span.
     """
 
     whole: Span | None
@@ -38,6 +38,7 @@ class Subject:
     judged: Callable[[Device], bool] = lambda device: True
     over: Sequence[Fixture] = ()
     fixture: Fixture | None = None
+    exact: bool = False
 
 
 class Fixture:
@@ -108,6 +109,14 @@ class Running:
             self.windows += windows
             self.findings += findings
         return not self.warming_up
+
+    @property
+    def asks_what_is_left(self) -> bool:
+        """Whether a limit or a baseline is on what the test retains."""
+        compared = self.item.stash.get(keys.COMPARISON, None)
+        return any(limit.metric == "retained" for budget in self.budgets for limit in budget.limits) or (
+            compared is not None and "retained" in compared.metrics
+        )
 
     def record(self, whole: tuple[Window, ...]) -> TestRecord:
         """What the reports know of it; the outcome is known to the collector of reports alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -422,3 +423,56 @@ def test_the_summary_shows_how_much_of_a_budget_is_used(run_inner):
         "    0 B       0 B       0       -  test_it.py::test_last",
         "measured 4 tests on cpu",
     ]
+
+
+GARBAGE = """
+    import pytest, torch
+
+    pytestmark = pytest.mark.memory_budget(retained=0)
+    KEPT = []
+
+    class Node:
+        def __init__(self, size):
+            self.me, self.memory = self, torch.empty(size, dtype=torch.uint8)
+
+    def test_garbage():
+        Node(2**20)
+
+    def test_little_garbage():
+        Node(2**10)
+
+    def test_error_that_was_handled():
+        try:
+            raise ValueError(torch.empty(2**20))
+        except ValueError as error:
+            kept = error
+
+    def test_keeps_beside_garbage():
+        Node(2**20)
+        KEPT.append(torch.empty(2**10, dtype=torch.uint8))
+
+    @pytest.mark.memory_baseline(metrics=["retained"])
+    def test_recorded():
+        Node(2**20)
+"""
+
+
+@pytest.mark.parametrize("switches", [(), ("--cudamem",), ("--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=off")])
+def test_what_the_collector_frees_is_not_retained(run_inner, switches):
+    """Whatever is checked beside, and however little it is."""
+    gc.collect()
+    inner = run_inner(GARBAGE, *switches)
+    assert {name: inner.test(name).whole[0].retained for name in inner.outcomes} == {
+        "test_garbage": 0,
+        "test_little_garbage": 0,
+        "test_error_that_was_handled": 0,
+        "test_keeps_beside_garbage": KIB,
+        "test_recorded": 0,
+    }
+    assert inner.section("ERROR at teardown of test_keeps_beside_garbage")[0] == (
+        "cudamem: retained 1.0 KiB is over its budget of 0 B by 1.0 KiB (test, cpu)"
+    )
+    assert inner.last == "5 passed, 1 error"
+    assert inner.test("test_recorded").measured[0].values["retained"].low == 0
+    kinds = {finding.kind.value for test in inner.run.tests for finding in test.findings}
+    assert kinds == ({"budget", "cycle"} if switches == ("--cudamem",) else {"budget"})
