@@ -54,8 +54,18 @@ class Backend(Protocol):
     ) -> AbstractContextManager[None]:
         """Capture what is done inside. However it ends, the current stream is as before."""
 
+    def here(self) -> tuple[int, bool]:
+        """The current stream, as a number that is its own, and whether it captures."""
+
+    def intact(self) -> bool:
+        """Whether the capture on the current stream is not broken so far, as far as that can be asked."""
+
     def recover(self, graph: Graph) -> None:
-        """After a failed capture: let the graph go, and make the process fit for the next capture."""
+        """After a failed capture: let the graph go, and make the process fit for the next capture.
+
+        Raises:
+            RuntimeError: when the device does nothing any more.
+        """
 
     def register(self, graph: Graph, generator: Any) -> None:
         """Have a graph keep a generator's state."""

@@ -10,30 +10,32 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any, NoReturn
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from cudamem_testing.graphs.again import look_again, look_at_warm_up
 from cudamem_testing.graphs.backend import Backend, Graph
 from cudamem_testing.graphs.captured import Captured
-from cudamem_testing.graphs.failure import EMPTY, CaptureError, explain
+from cudamem_testing.graphs.failure import LONGEST_ERROR, CaptureError, first_look
 from cudamem_testing.graphs.inputs import StaticInputs
 from cudamem_testing.graphs.lint import lint as run_lint
 from cudamem_testing.graphs.liveness import Reads
-from cudamem_testing.graphs.operators import BACKWARD_NODES
 from cudamem_testing.graphs.outer import Named, Picture, roots_of
 from cudamem_testing.graphs.places import Places, module_names
+from cudamem_testing.graphs.plan import Plan
 from cudamem_testing.graphs.pools import Pools, pools_of
+from cudamem_testing.graphs.reasons import EMPTY, rule_of
 from cudamem_testing.graphs.report import LintReport
 from cudamem_testing.graphs.sides import storage_reference
-from cudamem_testing.guards import collect_garbage, collector_paused
-from cudamem_testing.model.errors import together
-from cudamem_testing.model.stacks import Locator, Stack
+from cudamem_testing.guards import collect_garbage
+from cudamem_testing.model.errors import first_cause, let_go
+from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import type_word
+from cudamem_testing.snapshots.fragmentation import PoolUse
 from cudamem_testing.torch_api.graphs import expired
 from cudamem_testing.torch_api.modes import current_node, noted, tensors
 from cudamem_testing.torch_api.trees import flatten
@@ -46,13 +48,11 @@ class _Notes:
 
     def __init__(self, reads: Reads, count: Callable[[], int | None] = lambda: None) -> None:
         self._reads, self._count = reads, count
-        self.operators: list[str] = []
         self.backward: set[str] = set()
         self.launched: list[tuple[str, int]] = []
         self._before: int | None = None
 
     def called(self, name: str, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
-        self.operators.append(name)
         self.backward.add(current_node())
         self._reads.called(name, inputs, written)
         self._before = self._count()
@@ -62,36 +62,6 @@ class _Notes:
         after = None if self._before is None else self._count()
         if self._before is not None and after is not None:
             self.launched.append((name, after - self._before))
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Everything that one capture needs, so that it can be done a second time."""
-
-    backend: Backend
-    function: Callable[..., Any]
-    code: types.CodeType | None
-    inputs: StaticInputs
-    pool: Any
-    stream: Any
-    error_mode: str
-
-    def record(self, graph: Graph, notes: _Notes | None) -> Any:
-        """Call the function while the stream records, without a collection of garbage; its outputs."""
-        for _, leaf in self.inputs.leaves:
-            if isinstance(leaf, torch.Generator):
-                self.backend.register(graph, leaf)
-        with (
-            collector_paused(),
-            self.backend.capturing(graph, self.pool, self.stream, self.error_mode),
-            noted(notes) if notes is not None else contextlib.nullcontext(),
-        ):
-            return self.call()
-
-    def call(self) -> Any:
-        """Call the function with the static inputs."""
-        args, kwargs = self.inputs.arguments
-        return self.function(*args, **kwargs)
 
 
 def capture(
@@ -130,20 +100,25 @@ def capture(
         owner: who is to blame for what a failed capture leaves, such as the name of the test.
 
     Raises:
-        CaptureError: when the capture fails; the process can capture again.
+        CaptureError: when the capture fails, or its warm-up does for what would break the capture; the process can
+            capture again.
         ValueError: for a wrong ``warmup`` or ``capture_error_mode``.
     """
     _refuse(warmup, capture_error_mode)
-    kwargs = {**(kwargs or {})}
+    kwargs, outer = {**(kwargs or {})}, sys.exc_info()[1]
     places = Places(Locator(root))
     roots, codes = roots_of(function, args, kwargs, places.is_project)
     places.names = module_names(("" if value is function else name, value) for name, value in roots)
     inputs = StaticInputs(args, kwargs, backend.device)
     report = run_lint(function, *inputs.fresh(args, kwargs), root=root) if lint else None
-    plan = _Plan(backend, function, next(iter(codes), None), inputs, pool, stream, capture_error_mode)
+    plan = Plan(backend, function, next(iter(codes), None), inputs, pool, stream, capture_error_mode)
     reads = Reads(lambda: places.of_frame(sys._getframe(1), _END).line, lambda: places.stack(sys._getframe(1)))
     seen = _Notes(reads)
-    left = _warm_up(plan, warmup, Picture(roots).storages if checks else (), seen if checks else None)
+    try:
+        left = _warm_up(plan, warmup, Picture(roots).storages if checks else (), seen if checks else None)
+    except Exception as error:
+        _warm_up_failed(plan, error, places, outer)
+        raise
     inputs.copy_in(args, kwargs)
     notes: list[str] = []
     named: Named = {}
@@ -161,13 +136,13 @@ def capture(
     if watching is not None:
         backend.node_count()  # what it needs is loaded outside of the capture
     try:
-        outputs = plan.record(graph, watching)
+        outputs = plan.record(graph, None if watching is None else noted(watching))
     except BaseException as error:
-        _fail(plan, graph, error, places, (seen, watching), before, (owner, report))
+        _fail(plan, graph, error, places, seen.backward, before, (owner, report), outer)
     after = pools_of(backend.recording())
     if checks:
         reads.created(backend.stacks([read.address for read in reads.reads()]))
-        notes += [EMPTY] if backend.size(graph) == 0 else []
+        notes += [f"{EMPTY.happens}: {EMPTY.advice}"] if backend.size(graph) == 0 else []
     growth = after.of(backend.pool(graph)).reserved - before.of(backend.pool(graph)).reserved
     return Captured(
         backend,
@@ -197,7 +172,7 @@ def _refuse(warmup: int, capture_error_mode: str) -> None:
 
 
 def _warm_up(
-    plan: _Plan, warmup: int, known: Collection[StorageWeakRef], notes: _Notes | None
+    plan: Plan, warmup: int, known: Collection[StorageWeakRef], notes: _Notes | None
 ) -> dict[StorageWeakRef, str]:
     """Call the function, the last time watched; what it returned must be dead once garbage is collected."""
     left: dict[StorageWeakRef, str] = {}
@@ -220,47 +195,42 @@ def _storages(outputs: Any, own: Collection[StorageWeakRef | None]) -> Iterator[
 
 
 def _fail(
-    plan: _Plan,
+    plan: Plan,
     graph: Graph,
     error: BaseException,
     places: Places,
-    notes: tuple[_Notes, _Notes | None],
+    backward: Collection[str],
     before: Pools,
     told: tuple[str, LintReport | None],
+    outer: BaseException | None,
 ) -> NoReturn:
     """Leave the process fit for the next capture, and say what happened."""
     if not isinstance(error, Exception):
         plan.backend.recover(graph)
         raise error
-    failure = explain(type_word(plan.function), error, places, _Plan.call.__code__, plan.code)
-    _let_go(error)
+    first = first_look(first_cause(error, outer), places, Plan.call.__code__, plan.code)
+    let_go(error, outer)
     collect_garbage()
-    plan.backend.recover(graph)
-    failure = failure.named(_operator(plan, *notes, refused=failure.refused))
-    known = {use.pool for use in before.private}
-    orphans = tuple(use for use in pools_of(plan.backend.recording()).private if use.pool not in known)
-    raise CaptureError(replace(failure, orphans=orphans, owner=told[0], lint=told[1])) from None
+    unusable, seen = "", None
+    orphans: tuple[PoolUse, ...] = ()
+    try:
+        plan.backend.recover(graph)
+    except RuntimeError as lost:
+        unusable = " ".join(str(lost).split())[:LONGEST_ERROR]
+    else:
+        seen = look_again(plan, places, backward) if first.unclear else None
+        known = {use.pool for use in before.private}
+        orphans = tuple(use for use in pools_of(plan.backend.recording()).private if use.pool not in known)
+    failure = first.failure(type_word(plan.function), seen)
+    raise CaptureError(replace(failure, orphans=orphans, owner=told[0], lint=told[1], unusable=unusable)) from None
 
 
-def _operator(plan: _Plan, seen: _Notes, watching: _Notes | None, *, refused: bool) -> str:
-    """The operator that broke a capture: where it was not watched, another capture that is tells."""
-    if watching is None and refused:
-        watching, graph = _Notes(Reads(str, Stack)), plan.backend.new_graph()
-        try:
-            plan.record(graph, watching)
-        except Exception as error:
-            _let_go(error)
-        else:  # a formula of autograd that takes another way while it is watched
-            watching.operators = [f"backward of {node}" for node in sorted(seen.backward & {*BACKWARD_NODES})]
-        finally:
-            plan.backend.recover(graph)
-    return watching.operators[-1] if watching is not None and watching.operators else ""
-
-
-def _let_go(error: BaseException) -> None:
-    """Frames of the failed capture hold tensors of its pool, which would keep the pool."""
-    for one in together(error):
-        one.__traceback__ = None
+def _warm_up_failed(plan: Plan, error: Exception, places: Places, outer: BaseException | None) -> None:
+    """Explain a warm-up that failed for what would break the capture too; other exceptions are the function's own."""
+    first = first_look(first_cause(error, outer), places, Plan.call.__code__, plan.code)
+    if rule_of(first.said, first.clues) is not None:
+        failure = first.failure(type_word(plan.function), look_at_warm_up(plan, places))
+        raise CaptureError(replace(failure, step="warm-up")) from error
 
 
 def _strangers(outputs: Any) -> Iterator[str]:

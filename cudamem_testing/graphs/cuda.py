@@ -78,8 +78,27 @@ class CudaBackend:
                 try:
                     yield
                 finally:
-                    graph.capture_end()
+                    self._end(graph, self._side(stream))
             api.instantiate(graph)
+
+    def _end(self, graph: Graph, side: Any) -> None:
+        """End a capture. Where the function left another stream current torch refuses, and the capture would go on."""
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            if torch.cuda.current_stream() != side:
+                torch.cuda.set_stream(side)
+                with contextlib.suppress(RuntimeError):
+                    graph.capture_end()
+            raise
+
+    def here(self) -> tuple[int, bool]:
+        """``current_stream``, and ``is_current_stream_capturing``."""
+        return torch.cuda.current_stream().cuda_stream, torch.cuda.is_current_stream_capturing()
+
+    def intact(self) -> bool:
+        """From the driver."""
+        return api.capture_intact()
 
     def recover(self, graph: Graph) -> None:
         """A failed capture leaves its error, its pool and generators that think they are captured; all are cleared.

@@ -5,111 +5,73 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import linecache
+import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 
-from cudamem_testing.graphs.operators import BACKWARD_NODES, OPERATORS
 from cudamem_testing.graphs.places import Places
+from cudamem_testing.graphs.reasons import Clues, reason, refused, rule_of
 from cudamem_testing.graphs.report import LintReport, Place
-from cudamem_testing.graphs.rules import MEANINGS, Rule
+from cudamem_testing.graphs.rules import Meaning, Rule
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.objects.frames import frame_locals
+from cudamem_testing.show.tables import begin
 from cudamem_testing.snapshots.fragmentation import PoolUse
 
-#: What torch and the driver say, in the order of what tells most, with the rule it is about.
-_SAID = (
-    ("Cannot copy between CPU and CUDA tensors", Rule.HOST_COPY),
-    ("Expected all tensors to be on the same device", Rule.DEVICE),
-    ("indices should be either on", Rule.DEVICE),
-    ("unjoined work", Rule.STREAM),
-    ("dependency created on uncaptured work", Rule.STREAM),
-    ("capturing stream has", Rule.STREAM),
-    ("Offset increment outside graph capture", Rule.GENERATOR),
-    ("generator state", Rule.GENERATOR),
-    ("set_current_seed", Rule.GENERATOR),
-    ("CUDA generator not in capture mode", Rule.GENERATOR),
-)
-#: Operators that a capture refuses for one reason only, though they are no fault in themselves.
-_REFUSED = {
-    "aten::copy_": Rule.HOST_COPY,
-    "aten::_to_copy": Rule.HOST_COPY,
-    "aten::index": Rule.DATA_SHAPE,  # a mask; indices of the host fail before they arrive here
-    "aten::index_put_": Rule.DATA_SHAPE,
-    "aten::_index_put_impl_": Rule.DATA_SHAPE,
-    "aten::repeat_interleave": Rule.DATA_SHAPE,
-}
-#: Modules whose functions of this name wait for the device.
-_WAITING, _WAIT = ("torch.cuda", "torch.accelerator"), "synchronize"
-OTHER_LIBRARY = (
-    "a call that the driver does not allow while a stream captures, such as an allocation or a wait of another "
-    "library: make it before the capture (warm up longer), or capture with capture_error_mode='thread_local' if "
-    "another thread makes it"
-)
-OWN = (
-    "the function raised this itself: call it without a capture, and look at what it does differently while "
-    "torch.cuda.is_current_stream_capturing()"
-)
-EMPTY = (
-    "the graph is empty, nothing that the function did was recorded: it launches nothing (views, shapes, work of the "
-    "host) and needs no graph, or its work went to another device, or to a stream that does not begin from the "
-    "capturing one: make its tensors on the device of the capture, and let side streams wait for "
-    "torch.cuda.current_stream()"
-)
+#: Modules of torch whose functions of these names wait for the device, and what begins a capture.
+_WAITING, _WAITS = ("torch.cuda", "torch.accelerator"), ("synchronize", "query", "elapsed_time")
+_GRAPHS, _BEGINS = "torch.cuda.graphs", ("capture_begin", "__enter__")
+_OURS = "cudamem_testing."
 #: What Python raises for mistakes of a program. Libraries that the driver refuses something raise others.
 _MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
-#: How torch warns of it.
-_EMPTY_SAID = "CUDA Graph is empty"
+#: How a worker's exception is told in the text of another one, and how a line begins that names an exception.
+_WRAPPED, _NAMED = "Original Traceback", re.compile(r"[\w.]+: ")
+#: Characters of a message and of a call that are shown.
+LONGEST_ERROR, LONGEST_CALL = 200, 60
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A capture that failed.
+    """A capture, or its warm-up (``step``), that failed.
 
-    ``operator`` is the one that was at work, empty where none was; ``own`` whether the function made a mistake that has
-    nothing to do with the capture; ``orphans`` are pools that the capture left and that could not be freed, ``owner``
-    who is to blame for them (the test, or the function).
+    ``operator`` is what was at work: an operator, a function of torch or of a library; empty where none was. ``rule``
+    is the rule of the lint that was broken, ``None`` where it is none of them; ``meaning`` says what happened and what
+    to do. ``orphans`` are pools that the capture left and that could not be freed, ``owner`` who is to blame for them
+    (the test, or the function). ``unusable`` is what the device says where it cannot capture again.
     """
 
     function: str
     error: str
     place: Place
+    meaning: Meaning
     operator: str = ""
     rule: Rule | None = None
-    own: bool = False
+    step: str = "capture"
     orphans: tuple[PoolUse, ...] = ()
     owner: str = ""
     lint: LintReport | None = None
-
-    @property
-    def refused(self) -> bool:
-        """Whether the driver or torch refused something because a stream was capturing."""
-        return "captur" in self.error.lower() and _EMPTY_SAID not in self.error
-
-    def named(self, operator: str) -> Failure:
-        """The same with the operator that was at work, which may say what rule it broke; a wait is none."""
-        if self.rule is Rule.SYNCHRONIZE:
-            return self
-        return replace(self, operator=operator, rule=_rule(self.error, operator))
+    unusable: str = ""
 
     def __str__(self) -> str:
         place = self.place
-        lines = [f"the capture of {self.function} failed at {place.line}{f': {place.source}' if place.source else ''}"]
+        source = f": {place.source}" if place.source else ""
+        lines = [f"the {self.step} of {self.function} failed at {place.line}{source}"]
         where = f", in module {place.module}" if place.module else ""
         lines.append(f"   {self.operator or 'no operator'} was at work{where}")
         lines.append(f"   {self.error}")
-        if self.rule is None:
-            why = EMPTY if _EMPTY_SAID in self.error else OWN if self.own else OTHER_LIBRARY
-            lines.append(f"   {why}")
-        else:
-            meaning = MEANINGS[self.rule]
-            lines += [f"   {self.rule.value}: {meaning.happens}", f"   do: {meaning.advice}"]
+        lines.append(f"   {f'{self.rule.value}: ' if self.rule is not None else ''}{self.meaning.happens}")
+        lines.append(f"   do: {self.meaning.advice}")
         for pool in self.orphans:
             name = f"private pool {pool.pool}"
             lines.append(f"   left behind by {self.owner or self.function}: {name} keeps {format_size(pool.reserved)}")
         if self.lint is not None:
             seen = any(finding.place.stable == place.stable for finding in self.lint.findings)
             lines.append(f"   the lint {'had found this line' if seen else 'had not seen this line'}")
+        if self.unusable:
+            lines.append(f"   the device cannot capture again in this process: {self.unusable}")
         return "\n".join(lines)
 
 
@@ -121,48 +83,89 @@ class CaptureError(RuntimeError):
         self.failure = failure
 
 
-def first_cause(error: BaseException) -> BaseException:
-    """The exception that began it: what ends a broken capture raises again, with the first one as its context."""
-    seen: set[int] = set()
-    while id(error) not in seen:
-        seen.add(id(error))
-        earlier = error.__cause__ or error.__context__
-        if earlier is None or isinstance(earlier, (KeyboardInterrupt, SystemExit)):
-            break
-        error = earlier
-    return error
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """What a failed capture told by itself: what was ``said``, whole and as it is shown, where, and during which call.
+
+    ``mistake``: the exception is one that Python raises for mistakes of a program.
+    """
+
+    said: str
+    error: str
+    place: Place
+    clues: Clues
+    mistake: bool
+
+    @property
+    def unclear(self) -> bool:
+        """Whether a second look would tell more."""
+        known = self.clues.waits or self.clues.nested
+        return not known and (not self.mistake or refused(self.said) or rule_of(self.said, self.clues) is not None)
+
+    def failure(self, function: str, seen: Clues | None = None) -> Failure:
+        """The explanation, with what a second look saw."""
+        own = self.clues
+        call = own.call if seen is None or seen.place is None else ""  # another line made another call
+        clues = own if seen is None else replace(seen, call=call)
+        rule, meaning = reason(clues.said or self.said, clues, mistake=self.mistake)
+        return Failure(function, self.error, clues.place or self.place, meaning, clues.at_work, rule)
 
 
-def explain(
-    function: str, error: BaseException, places: Places, call: CodeType, code: CodeType | None = None
-) -> Failure:
+def first_look(cause: BaseException, places: Places, call: CodeType, code: CodeType | None = None) -> FirstLook:
     """Say where a capture failed and what was said there: in the ``call``, or at the function's own ``code``."""
-    cause = first_cause(error)
-    said = f"{type(cause).__name__}: {_first_line(str(cause))}"
+    said = f"{type(cause).__name__}: {cause}"
+    lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
+    shown = lines[0]
+    if _WRAPPED in said:
+        inner = next((line for line in reversed(lines) if _NAMED.match(line) and refused(line)), "")
+        said = shown = f"{shown} {inner}".rstrip()
     frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
     called = any(frame.f_code is call for frame in frames)
-    rule = Rule.SYNCHRONIZE if any(map(_waits, frames)) else _rule(said, "")
     place = places.of_traceback(cause.__traceback__) if called or code is None else places.of_code(code)
-    return Failure(function, said, place, rule=rule, own=isinstance(cause, _MISTAKES))
+    clues = _call(cause, frames, places) if called else Clues()
+    return FirstLook(said, shown[:LONGEST_ERROR], place, clues, isinstance(cause, _MISTAKES))
 
 
-def _waits(frame: FrameType) -> bool:
-    return frame.f_code.co_name == _WAIT and str(frame.f_globals.get("__name__")).startswith(_WAITING)
+def _call(error: BaseException, frames: Sequence[FrameType], places: Places) -> Clues:
+    """Which function of a library the project's innermost line called."""
+    own = [at for at, frame in enumerate(frames) if places.is_project(frame.f_code)]
+    inner = [frame for frame in frames[own[-1] + 1 if own else 0 :] if not _module(frame).startswith(_OURS)]
+    begins = next((frame for frame in inner if _module(frame) == _GRAPHS and frame.f_code.co_name in _BEGINS), None)
+    if begins is not None:
+        return Clues(call=_name(begins), nested=True)
+    waits = next((one for one in inner if one.f_code.co_name in _WAITS and _module(one).startswith(_WAITING)), None)
+    if waits is not None:
+        return Clues(call=_name(waits), waits=True)
+    if not own:
+        return Clues()
+    named = next((frame for frame in inner if _telling(frame)), None)
+    return Clues(call=_written(error, own[-1]) if named is None else _name(named))
 
 
-def _rule(text: str, operator: str) -> Rule | None:
-    found = next((rule for words, rule in _SAID if words in text), None)
-    if found is None and "captur" in text:
-        found = OPERATORS.get(operator) or BACKWARD_NODES.get(operator.removeprefix("backward of "))
-        found = found or _REFUSED.get(operator)
-    if found is None and "synchronize" in text.lower():
-        found = Rule.SYNCHRONIZE
-    return found
+def _telling(frame: FrameType) -> bool:
+    """Whether a function has a name that users call it by."""
+    name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
+    return "<" not in name and not frame.f_code.co_name.startswith("_")
 
 
-def _first_line(text: str) -> str:
-    return next(_lines(text), "no message")[:200]
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
 
 
-def _lines(text: str) -> Iterator[str]:
-    return (line.strip() for line in text.splitlines() if line.strip())
+def _name(frame: FrameType) -> str:
+    """``torch.cuda.Event.synchronize()``."""
+    function = getattr(frame.f_code, "co_qualname", "")
+    if not function:  # 3.10
+        classes = [type(value).__name__ for name, value in frame_locals(frame) if name == "self"]
+        function = ".".join((*classes, frame.f_code.co_name))
+    return f"{_module(frame)}.{function}()".replace("torch.cuda.streams.", "torch.cuda.")
+
+
+def _written(error: BaseException, at: int) -> str:
+    """The call as it is written in a frame's line, for functions that have no frame; empty before Python 3.11."""
+    summary = traceback.extract_tb(error.__traceback__)[at]
+    start, end = getattr(summary, "colno", None), getattr(summary, "end_colno", None)
+    if start is None or end is None or summary.lineno is None or summary.lineno != getattr(summary, "end_lineno", None):
+        return ""
+    text = linecache.getline(summary.filename, summary.lineno).encode()[start:end].decode(errors="replace")
+    return begin(text, LONGEST_CALL) if text.endswith(")") and not text.startswith(("raise ", "assert ")) else ""

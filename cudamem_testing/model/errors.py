@@ -26,3 +26,29 @@ def together(error: BaseException) -> Iterator[BaseException]:
         yield one
         parts = one.exceptions if isinstance(one, groups) else ()
         todo += [other for other in (one.__cause__, one.__context__, *parts) if other is not None]
+
+
+def first_cause(error: BaseException, outer: BaseException | None = None) -> BaseException:
+    """The exception that began it: what ends broken work often raises again, with the first one as its context.
+
+    ``outer`` is what was being handled when the work began: it has nothing to do with it.
+    """
+    seen: set[int] = set()
+    while id(error) not in seen:
+        seen.add(id(error))
+        earlier = error.__cause__ or error.__context__
+        if earlier is None or earlier is outer or isinstance(earlier, (KeyboardInterrupt, SystemExit)):
+            break
+        error = earlier
+    return error
+
+
+def let_go(error: BaseException, outer: BaseException | None = None) -> None:
+    """Drop the tracebacks of an error and of all that belongs to it, whose frames hold what the work had made.
+
+    What belongs to ``outer``, which was being handled when the work began, is left alone.
+    """
+    others = [] if outer is None else [*together(outer)]
+    for one in together(error):
+        if not any(one is other for other in others):
+            one.__traceback__ = None

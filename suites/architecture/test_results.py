@@ -26,7 +26,7 @@ WORKING = {
     "baselines.known.Evidence": "what a run says about causes, with the functions that tell",
     "cycles.explain.Question": "what is looked for, with the functions that tell",
     "cycles.words.Hop": "a reference between two live objects, while it is put into words",
-    "graphs.capture._Plan": "what one capture needs, while it is made",
+    "graphs.plan.Plan": "what one capture needs, while it is made",
     "graphs.compare.Values": "what calls and replays gave, while they are compared",
     "leaks.settle.Step": "one thing to try, with the function that does it",
     "objects.graph.Reached": "the front of a search",

@@ -56,9 +56,10 @@ class _Outside:
 def _dispatch(self: _Tape, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     kwargs = kwargs or {}
     name = func.name().partition(".")[0]
-    if name in REFUSED:
-        self.graph.broken = True
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+    said = self.backend.refuses.get(name)
+    if name in REFUSED or said is not None:
+        self.graph.broken = self.backend.silently_broken = True
+        raise RuntimeError(said or "CUDA error: operation not permitted when stream is capturing")
     known = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if _tensor(leaf)}
     kept = tree_map(
         lambda leaf: _Outside(leaf) if _tensor(leaf) and id(leaf) not in self.made else leaf, (args, kwargs)
@@ -91,6 +92,18 @@ class _Tape(TorchDispatchMode):
     __torch_dispatch__ = _dispatch
 
 
+class _Refusing(TorchDispatchMode):
+    def __init__(self, backend: FakeBackend) -> None:
+        super().__init__()
+        self.backend = backend
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        said = self.backend.refuses_always.get(func.name().partition(".")[0])
+        if said is not None:
+            raise RuntimeError(said)
+        return func(*args, **(kwargs or {}))
+
+
 class FakeBackend:
     """The CPU as a device that captures."""
 
@@ -109,6 +122,11 @@ class FakeBackend:
         self.warns_of_empty_graphs = False
         self.stack_of: dict[int, Stack] = {}
         self.events: list[str] = []
+        self.stream, self.apart = 0, set[int]()
+        self.silently_broken = False
+        self.refuses: dict[str, str] = {}
+        self.refuses_always: dict[str, str] = {}
+        self.breaks_at_the_end = ""
         self.made = 0
         self.wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
 
@@ -125,12 +143,14 @@ class FakeBackend:
     @contextlib.contextmanager
     def warming(self, stream: Any) -> Iterator[None]:
         self.events.append("warm up")
-        yield
+        with _Refusing(self):
+            yield
 
     @contextlib.contextmanager
     def capturing(self, graph: FakeGraph, pool: Pool | None, stream: Any, error_mode: str) -> Iterator[None]:
         graph.pool = pool or self.new_pool()
         self.events.append("capture")
+        self.silently_broken = False
         self.nodes_so_far = 0
         try:
             with _Tape(self, graph):
@@ -140,12 +160,22 @@ class FakeBackend:
                 if self.leaves_orphans:
                     self.orphans.append(Segment(2**40, 2**21, pool=graph.pool))
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            if self.breaks_at_the_end:
+                raise RuntimeError(self.breaks_at_the_end)
         if not self.size(graph) and self.warns_of_empty_graphs:
             warnings.warn("The CUDA Graph is empty. It was attempted to be captured on wrong device.", stacklevel=2)
         self.graphs.append(graph)
 
+    def here(self) -> tuple[int, bool]:
+        return self.stream, self.stream not in self.apart
+
+    def intact(self) -> bool:
+        return not self.silently_broken
+
     def recover(self, graph: FakeGraph) -> None:
         self.events.append("recover")
+        if graph in self.graphs:
+            self.graphs.remove(graph)
         graph.calls.clear()
         graph.storages.clear()
 

@@ -118,6 +118,25 @@ def test_a_failure_gives_the_stream_back(events: list[str]) -> None:
     assert events[-2:] == ["capture_end", "current: outer"]
 
 
+def test_a_capture_is_ended_on_its_stream_whatever_the_function_left(events: list[str]) -> None:
+    """Torch refuses to end it on another one, and it would go on."""
+    backend, graph = CudaBackend(), Graph(events, fails="capture_end")
+    with (
+        pytest.raises(RuntimeError, match="capture_end failed"),
+        backend.capturing(graph, None, None, "global"),
+    ):
+        torch.cuda.set_stream("another")  # type: ignore[arg-type]
+    assert events[-5:] == ["current: another", "capture_end", "current: side", "capture_end", "current: outer"]
+
+
+def test_the_stream_that_is_in_use(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert CudaBackend().here() == (7, False)
+    monkeypatch.setattr("cudamem_testing.torch_api.graphs.capture_intact", lambda: False)
+    assert not CudaBackend().intact()
+
+
 def test_warm_up_runs_on_the_stream_that_captures(events: list[str]) -> None:
     backend = CudaBackend()
     with backend.warming(None):

@@ -1,8 +1,11 @@
-"""Captures that fail outside of every rule, and captures of nothing."""
+"""Captures that fail: what the first and the second look see, on a backend without a card."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import sys
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,16 @@ import pytest
 import torch
 
 from cudamem_testing.graphs import CaptureError, GraphCapture
-from cudamem_testing.graphs.failure import EMPTY, OWN, explain
+from cudamem_testing.graphs.failure import Failure, FirstLook, first_look
 from cudamem_testing.graphs.places import Places
-from cudamem_testing.graphs.rules import Rule
+from cudamem_testing.graphs.reasons import EMPTY, INSIDE, NESTED, ONCE, OTHER_LIBRARY, OWN, SILENT, Clues
+from cudamem_testing.graphs.rules import MEANINGS, Meaning, Rule
 from cudamem_testing.model.stacks import Locator
 from suites.graphs.fake import FakeBackend
 
 ROOT = str(Path(__file__).parents[2])
+REFUSED = "CUDA error: operation not permitted when stream is capturing"
+INVALID = "CUDA error: operation failed due to a previous error during capture"
 
 
 @pytest.fixture
@@ -32,71 +38,297 @@ def graphs(backend: FakeBackend) -> Iterator[GraphCapture]:
     made.close()
 
 
-def test_a_failure_that_is_nobodys_rule(graphs: GraphCapture) -> None:
+def failed(graphs: GraphCapture, function: Callable[..., Any], *args: Any, **options: Any) -> Failure:
+    """What is told of a capture that fails."""
+    with pytest.raises(CaptureError) as failure:
+        graphs(function, *args, **options)
+    return failure.value.failure
+
+
+def lines(meaning: Meaning) -> list[str]:
+    """How a meaning is shown."""
+    return [f"   {meaning.happens}", f"   do: {meaning.advice}"]
+
+
+def test_a_failure_that_is_nobodys_rule(graphs: GraphCapture, backend: FakeBackend) -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
-        if x.grad_fn is None and len(calls) == 1:
+        if backend.events[-1] == "capture":
             raise OSError("the library is\n busy")
-        calls.append(1)
         return x * 2
 
-    calls: list[int] = []
-    with pytest.raises(CaptureError) as failure:
-        graphs(broken, torch.ones(3), warmup=1, lint=False)
-    lines = str(failure.value).splitlines()
-    assert lines[1:3] == ["   no operator was at work", "   OSError: the library is"]
-    assert lines[3].startswith("   a call that the driver does not allow while a stream captures")
+    told = failed(graphs, broken, torch.ones(3), warmup=1)
+    assert str(told).splitlines()[1:] == [
+        "   no operator was at work",
+        "   OSError: the library is",
+        *lines(OTHER_LIBRARY),
+    ]
 
 
 def test_an_error_of_the_function_itself(graphs: GraphCapture) -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         return x * (1 // 0)
 
-    with pytest.raises(CaptureError) as failure:
-        graphs(broken, torch.ones(3), warmup=0)
-    assert str(failure.value).splitlines()[1:] == [
+    told = failed(graphs, broken, torch.ones(3), warmup=0)
+    assert str(told).splitlines()[1:] == [
         "   no operator was at work",
         "   ZeroDivisionError: integer division or modulo by zero",
-        f"   {OWN}",
+        *lines(OWN),
     ]
 
 
-REFUSED = "CUDA error: operation not permitted when stream is capturing"
-
-
-def raised(source: str, module: str) -> RuntimeError:
-    """An error from inside a function ``synchronize`` of a module."""
+def library(source: str, module: str) -> types.SimpleNamespace:
+    """A library whose functions are no code of the project."""
     inside: dict[str, Any] = {"__name__": module, "REFUSED": REFUSED}
-    exec(source, inside)
-    with pytest.raises(RuntimeError) as failure:
-        inside["synchronize"]()
-    return failure.value
+    exec(compile(source, f"/site-packages/{module}.py", "exec"), inside)
+    return types.SimpleNamespace(**inside)
 
 
-def test_a_wait_is_told_and_not_the_operator_before_it() -> None:
-    places, source = Places(Locator(ROOT)), "def synchronize():\n    raise RuntimeError(REFUSED)"
-    code = half.__code__
-    for module in ("torch.cuda", "torch.cuda.streams"):
-        told = explain("f", raised(source, module), places, code, code).named("aten::mul")
-        assert (told.rule, told.operator) == (Rule.SYNCHRONIZE, "")
-    told = explain("f", raised(source, "project.work"), places, code, code).named("aten::mul")
-    assert (told.rule, told.operator) == (None, "aten::mul")
+def look(function: Callable[[], Any], code: types.CodeType | None = None) -> FirstLook:
+    """The first look at what a function raises."""
+    with pytest.raises(Exception, match=r".") as failure:
+        function()
+    return first_look(failure.value, Places(Locator(ROOT)), code or look.__code__)
+
+
+WAITS = "def synchronize():\n    raise RuntimeError(REFUSED)\ndef query():\n    raise RuntimeError(REFUSED)"
+
+
+@pytest.mark.parametrize("module", ["torch.cuda", "torch.cuda.streams", "torch.accelerator"])
+def test_a_wait_is_told_by_its_name(module: str) -> None:
+    told = look(library(WAITS, module).synchronize)
+    name = f"{module.removesuffix('.streams')}.synchronize()"
+    assert told.clues == Clues(call=name, waits=True)
+    assert not told.unclear
+    failure = told.failure("f")
+    assert (failure.operator, failure.rule) == (name, Rule.SYNCHRONIZE)
+
+
+def test_a_function_of_that_name_elsewhere_is_no_wait() -> None:
+    told = look(library(WAITS, "project.work").query)
+    assert told.clues == Clues(call="project.work.query()")
+    assert told.unclear
+    failure = told.failure("f", Clues(operator="aten::mul"))
+    assert (failure.operator, failure.rule, failure.meaning) == ("aten::mul", None, INSIDE)
+
+
+def test_a_wait_deep_in_a_library_is_told() -> None:
+    waits = library(WAITS, "torch.cuda")
+    inside = library("def step(wait):\n    _inner(wait)\ndef _inner(wait):\n    wait()", "otherlib")
+    assert look(lambda: inside.step(waits.synchronize)).clues.call == "torch.cuda.synchronize()"
+    other = library("def allocate():\n    raise OSError(REFUSED)", "cupy")
+    assert look(lambda: inside.step(other.allocate)).clues.call == "otherlib.step()"
+
+
+def test_a_capture_inside_is_told() -> None:
+    source = "class graph:\n    def __enter__(self):\n        raise RuntimeError(REFUSED)"
+    told = look(library(source, "torch.cuda.graphs").graph().__enter__)
+    failure = told.failure("f")
+    name = "graph.__enter__()"
+    assert (failure.operator, failure.rule, failure.meaning) == (f"torch.cuda.graphs.{name}", None, NESTED)
+    assert not told.unclear
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python does not tell columns")
+def test_a_call_of_c_is_told_as_it_is_written() -> None:
+    assert look(lambda: bytes.fromhex("capture")).clues == Clues(call='bytes.fromhex("capture")')
+    assert look(lambda: [][1]).clues == Clues()
+
+
+def raises(error: BaseException) -> Callable[[], Any]:
+    def body() -> None:
+        raise error
+
+    return body
+
+
+def test_what_a_worker_raised_is_told_in_words_of_its_own() -> None:
+    said = (
+        "Caught AcceleratorError in pin memory thread for device 0.\nOriginal Traceback (most recent call last):\n"
+        f'  File "/home/me/capture.py", line 3, in pin\ntorch.AcceleratorError: {REFUSED}\nSearch for `cudaErrorStream'
+    )
+    told = look(raises(RuntimeError(said)))
+    first = "RuntimeError: Caught AcceleratorError in pin memory thread for device 0."
+    assert told.error == f"{first} torch.AcceleratorError: {REFUSED}"
+    plain = look(raises(RuntimeError("Caught KeyError.\nOriginal Traceback:\n  File capture.py\nKeyError: 'x'")))
+    assert (plain.error, plain.failure("f").meaning) == ("RuntimeError: Caught KeyError.", OTHER_LIBRARY)
+
+
+class Wide(torch.nn.Module):
+    def __init__(self, body: Callable[..., Any]) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Identity(), Called(body))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.inner(x)
+
+
+class Called(torch.nn.Module):
+    def __init__(self, body: Callable[..., Any]) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.body(x)
+
+
+def test_an_operator_that_returned_is_not_at_work(graphs: GraphCapture, backend: FakeBackend) -> None:
+    """The library's call comes after it."""
+    other = library("def allocate(now):\n    if now: raise OSError(REFUSED)", "otherlib")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        other.allocate(backend.events[-1] == "capture")  # breaks
+        return y
+
+    told = failed(graphs, Wide(step), torch.ones(3))
+    assert (told.operator, told.meaning, told.place.module) == ("otherlib.allocate()", OTHER_LIBRARY, "inner.1")
+    assert told.place.source.endswith("# breaks")
 
 
 @pytest.mark.parametrize(
-    ("said", "operator", "rule"),
-    [
-        (REFUSED, "aten::index", Rule.DATA_SHAPE),
-        (REFUSED, "aten::index_put_", Rule.DATA_SHAPE),
-        (REFUSED, "aten::repeat_interleave", Rule.DATA_SHAPE),
-        (REFUSED, "aten::copy_", Rule.HOST_COPY),
-        (REFUSED, "aten::mul", None),
-        ("out of luck", "aten::index", None),
-        ("Attempt to increase offset for a CUDA generator not in capture mode.", "aten::rand", Rule.GENERATOR),
-    ],
+    ("operator", "meaning"), [("aten::index", MEANINGS[Rule.DATA_SHAPE]), ("aten::cumsum", INSIDE)]
 )
-def test_what_is_said_and_the_operator_tell_the_rule(said: str, operator: str, rule: Rule | None) -> None:
-    code = half.__code__
-    assert explain("f", RuntimeError(said), Places(Locator(ROOT)), code, code).named(operator).rule is rule
+def test_the_operator_at_work_tells_the_rule(
+    graphs: GraphCapture, backend: FakeBackend, operator: str, meaning: Meaning
+) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(0)[x > 0]  # breaks
+
+    backend.refuses = {operator: REFUSED}
+    told = failed(graphs, Wide(step), torch.ones(3))
+    assert (told.operator, told.meaning, told.place.module) == (operator, meaning, "inner.1")
+
+
+def test_an_error_of_a_library_below_an_operator_is_looked_at(graphs: GraphCapture, backend: FakeBackend) -> None:
+    backend.refuses = {"aten::_linalg_eigh": "an error that nobody has seen"}
+    told = failed(graphs, lambda x: torch.linalg.eigvalsh(x), torch.eye(3))
+    assert (told.operator, told.rule) == ("aten::_linalg_eigh", Rule.HOST_READ)
+
+
+def test_an_operator_on_a_stream_that_does_not_capture(graphs: GraphCapture, backend: FakeBackend) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        backend.stream = 7
+        try:
+            return x.cumsum(0)  # breaks
+        finally:
+            backend.stream = 0
+
+    backend.apart, backend.refuses = {7}, {"aten::cumsum": REFUSED}
+    told = failed(graphs, step, torch.ones(3))
+    assert (told.operator, told.rule) == ("aten::cumsum", Rule.STREAM)
+
+
+def test_the_last_work_of_a_stream_that_is_not_joined(graphs: GraphCapture, backend: FakeBackend) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        backend.stream = 7
+        z = y + 1  # breaks
+        backend.stream = 0
+        return y - z
+
+    backend.breaks_at_the_end = "CUDA error: capturing stream has unjoined work"
+    told = failed(graphs, Wide(step), torch.ones(3))
+    assert (told.operator, told.rule, told.place.module) == ("aten::add", Rule.STREAM, "inner.1")
+    assert told.place.source == "z = y + 1 # breaks"
+
+
+def test_the_line_that_leaves_another_stream(graphs: GraphCapture, backend: FakeBackend) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        backend.stream = 7  # breaks
+        return y + 1
+
+    def again(x: torch.Tensor) -> torch.Tensor:
+        backend.stream = 0
+        return step(x)
+
+    backend.breaks_at_the_end = "Capture must end on the same stream it began on."
+    told = failed(graphs, Wide(again), torch.ones(3))
+    assert (told.rule, told.place.source, told.place.module) == (Rule.STREAM, "backend.stream = 7 # breaks", "inner.1")
+
+
+def test_the_line_that_breaks_it_without_a_word(graphs: GraphCapture, backend: FakeBackend) -> None:
+    other = library("def allocate(backend):\n    backend.silently_broken = backend.events[-1] == 'capture'", "otherlib")
+
+    def helper() -> None:
+        other.allocate(backend)  # breaks
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        helper()
+        if backend.silently_broken:
+            raise RuntimeError(INVALID)
+        return y
+
+    def trace(*args: Any) -> None:
+        """Somebody's."""
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        told = failed(graphs, Wide(step), torch.ones(3))
+        assert sys.gettrace() is trace
+    finally:
+        sys.settrace(before)
+    assert (told.operator, told.rule, told.meaning) == ("", None, SILENT)
+    assert (told.place.source, told.place.module) == ("other.allocate(backend) # breaks", "inner.1")
+
+
+def test_another_line_that_breaks_it_is_told_whatever_is_raised_later(
+    graphs: GraphCapture, backend: FakeBackend
+) -> None:
+    """A library that shares the last error with torch makes the next operator say what was its own."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        backend.silently_broken = backend.events[-1] == "capture"  # breaks
+        return x.cumsum(0)
+
+    backend.refuses = {"aten::cumsum": REFUSED}
+    told = failed(graphs, step, torch.ones(3))
+    assert (told.operator, told.meaning) == ("", SILENT)
+    assert told.place.source.endswith("# breaks")
+
+
+def test_what_somebody_caught_is_told(graphs: GraphCapture, backend: FakeBackend) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with contextlib.suppress(RuntimeError):
+            x.max().item()  # breaks
+        if backend.silently_broken:
+            raise RuntimeError(INVALID)
+        return x * 2
+
+    told = failed(graphs, step, torch.ones(3))
+    assert (told.operator, told.rule) == ("aten::_local_scalar_dense", Rule.HOST_READ)
+    assert told.place.source.endswith("# breaks")
+
+
+def test_what_happens_once_is_told(graphs: GraphCapture, backend: FakeBackend) -> None:
+    used: list[int] = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        if not used:
+            used.append(1)
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
+        return x * 2
+
+    told = failed(graphs, step, torch.ones(3), warmup=0)
+    assert (told.operator, told.rule, told.meaning) == ("", None, ONCE)
+    assert backend.graphs == []
+
+
+def test_a_function_of_torch_that_hides_its_operators(graphs: GraphCapture, backend: FakeBackend) -> None:
+    class Refusing:
+        def __len__(self) -> int:
+            raise RuntimeError(REFUSED)
+
+        def __getitem__(self, at: int) -> float:
+            raise RuntimeError(REFUSED)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.tensor(Refusing() if backend.events[-1] == "capture" else 2.0)  # breaks
+
+    told = failed(graphs, step, torch.ones(3))
+    assert (told.operator, told.rule) == ("torch.tensor()", Rule.HOST_READ)
 
 
 def half(x: torch.Tensor) -> torch.Tensor:
@@ -105,17 +337,81 @@ def half(x: torch.Tensor) -> torch.Tensor:
 
 def test_an_empty_graph_is_explained(graphs: GraphCapture, backend: FakeBackend) -> None:
     """Whether torch's warning of it is an error, as here, or not."""
-    assert graphs(half, torch.ones(4)).notes == (EMPTY,)
+    assert graphs(half, torch.ones(4)).notes == (f"{EMPTY.happens}: {EMPTY.advice}",)
     assert graphs(lambda x: x * 2, torch.ones(4)).notes == ()
     backend.warns_of_empty_graphs = True
-    with pytest.raises(CaptureError) as failure:
-        graphs(half, torch.ones(4))
-    line = half.__code__.co_firstlineno
-    assert str(failure.value) == (
-        f"the capture of function half failed at suites/graphs/test_failure.py:{line} in half: "
-        "def half(x: torch.Tensor) -> torch.Tensor:\n"
-        "   no operator was at work\n"
-        "   UserWarning: The CUDA Graph is empty. It was attempted to be captured on wrong device.\n"
-        f"   {EMPTY}"
-    )
+    told = failed(graphs, half, torch.ones(4))
+    where = f"suites/graphs/test_failure.py:{half.__code__.co_firstlineno} in half"
+    assert str(told).splitlines() == [
+        f"the capture of function half failed at {where}: def half(x: torch.Tensor) -> torch.Tensor:",
+        "   no operator was at work",
+        "   UserWarning: The CUDA Graph is empty. It was attempted to be captured on wrong device.",
+        *lines(EMPTY),
+    ]
     graphs(lambda x: x * 2, torch.ones(4)).assert_matches_eager()
+
+
+MIXED = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+
+
+def test_a_warm_up_that_fails_for_what_breaks_a_capture_is_explained(
+    graphs: GraphCapture, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x + refusing()  # breaks
+
+    def refusing() -> torch.Tensor:
+        raise RuntimeError(MIXED)
+
+    with pytest.raises(CaptureError) as failure:
+        graphs(Wide(step), torch.ones(3))
+    meaning, line = MEANINGS[Rule.DEVICE], refusing.__code__.co_firstlineno + 1
+    function = "test_a_warm_up_that_fails_for_what_breaks_a_capture_is_explained.refusing"
+    assert str(failure.value).splitlines() == [
+        f"the warm-up of Wide failed at suites/graphs/test_failure.py:{line} in {function}: raise RuntimeError(MIXED)",
+        "   no operator was at work, in module inner.1",
+        f"   RuntimeError: {MIXED}",
+        f"   wrong device: {meaning.happens}",
+        f"   do: {meaning.advice}",
+    ]
+    assert str(failure.value.__cause__) == MIXED
+    assert "capture" not in backend.events
+
+
+def test_the_operator_of_a_warm_up_that_fails(graphs: GraphCapture, backend: FakeBackend) -> None:
+    backend.refuses_always = {"aten::add": MIXED}
+    told = failed(graphs, lambda x: x + 1, torch.ones(3))
+    assert (told.step, told.operator, told.rule) == ("warm-up", "aten::add", Rule.DEVICE)
+
+
+def test_other_errors_of_the_warm_up_are_the_functions(graphs: GraphCapture) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no such thing")
+
+    with pytest.raises(ValueError, match=r"^no such thing$"):
+        graphs(step, torch.ones(3))
+
+
+def test_a_device_that_is_lost_is_told(
+    graphs: GraphCapture, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(graph: Any) -> None:
+        raise RuntimeError("CUDA error:\n device-side assert triggered")
+
+    monkeypatch.setattr(backend, "recover", lost)
+    told = failed(graphs, lambda x: x * x.max().item(), torch.ones(3))
+    unusable = "CUDA error: device-side assert triggered"
+    assert str(told).splitlines()[-1] == f"   the device cannot capture again in this process: {unusable}"
+    assert told.orphans == ()
+
+
+def test_what_was_handled_before_has_nothing_to_do_with_it(graphs: GraphCapture) -> None:
+    with pytest.raises(KeyError) as outer:
+        raise KeyError("before")
+    try:
+        raise outer.value
+    except KeyError:
+        told = failed(graphs, lambda x: x * x.max().item(), torch.ones(3))
+    assert outer.value.__traceback__ is not None
+    assert (told.operator, told.rule) == ("aten::_local_scalar_dense", Rule.HOST_READ)
+    assert told.error == f"RuntimeError: {REFUSED}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from cudamem_testing.model.errors import together
+import pytest
+
+from cudamem_testing.model.errors import first_cause, let_go, together
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup  # comes with pytest
@@ -35,3 +37,33 @@ def test_a_long_chain_needs_no_stack() -> None:
         outer.__context__ = error
         error = outer
     assert len([*together(error)]) == 5001
+
+
+def raised(message: str) -> ValueError:
+    """An error with a traceback."""
+    with pytest.raises(ValueError, match=message) as failure:
+        raise ValueError(message)
+    return failure.value
+
+
+def test_the_first_cause_is_the_one_that_began_it() -> None:
+    first, second, third = raised("first"), raised("second"), raised("third")
+    second.__context__, third.__cause__ = first, second
+    assert first_cause(third) is first
+    assert first_cause(third, first) is second
+    assert first_cause(first) is first
+    second.__context__ = KeyboardInterrupt()
+    assert first_cause(third) is second
+    first.__context__ = first_again = ValueError("first again")
+    first_again.__context__ = first
+    assert first_cause(first) is first  # a circle ends where it began
+
+
+def test_tracebacks_are_dropped_but_those_from_before() -> None:
+    outer, inner, error = raised("outer"), raised("inner"), raised("error")
+    inner.__context__, error.__context__ = outer, inner
+    let_go(error, outer)
+    assert (error.__traceback__, inner.__traceback__) == (None, None)
+    assert outer.__traceback__ is not None
+    let_go(error)
+    assert outer.__traceback__ is None

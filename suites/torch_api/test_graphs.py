@@ -118,6 +118,19 @@ def test_nodes_through_the_bindings(monkeypatch: pytest.MonkeyPatch, extra: bool
     assert graphs.raw_nodes(SimpleNamespace()) is None  # a torch that keeps no graph
 
 
+def test_a_capture_that_the_driver_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer: list[tuple[int, str]] = [(0, "active"), (0, "invalidated"), (1, "invalidated")]
+    runtime = SimpleNamespace(
+        cudaStreamIsCapturing=lambda stream: answer.pop(0) if stream == 7 else None,
+        cudaStreamCaptureStatus=SimpleNamespace(cudaStreamCaptureStatusInvalidated="invalidated"),
+    )
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
+    monkeypatch.setattr("cudamem_testing.torch_api.graphs.cuda_bindings", lambda: (runtime, None))
+    assert [graphs.capture_intact() for _ in range(3)] == [True, False, True]
+    monkeypatch.setattr("cudamem_testing.torch_api.graphs.cuda_bindings", lambda: None)
+    assert graphs.capture_intact()
+
+
 def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)

@@ -1,0 +1,190 @@
+"""A second look at a capture that failed: the same capture again, watched, to see what was at work when it broke.
+
+The first one is not watched, so that it is the capture that ``torch.cuda.graph`` makes. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from cudamem_testing.graphs.backend import Backend
+from cudamem_testing.graphs.forks import Forks
+from cudamem_testing.graphs.operators import BACKWARD_NODES
+from cudamem_testing.graphs.places import Places
+from cudamem_testing.graphs.plan import Plan
+from cudamem_testing.graphs.reasons import SAME_STREAM_SAID, SILENT_SAID, Clues
+from cudamem_testing.graphs.report import Place
+from cudamem_testing.guards import replaced, traced
+from cudamem_testing.model.errors import first_cause, let_go
+from cudamem_testing.torch_api.modes import watched
+
+#: Frames beyond this function are not the captured function's.
+_END = Plan.call.__code__
+
+
+class AtWork:
+    """Notes which function and which operator are at work, and which were when an exception passed."""
+
+    def __init__(self, backend: Backend, places: Places) -> None:
+        self._backend, self._places = backend, places
+        self._now = Clues()
+        self._broken: list[tuple[BaseException, Clues]] = []
+        self._forks = Forks(lambda: backend.here()[0])
+        self._origin: object = None
+
+    @contextlib.contextmanager
+    def watching(self, lines: Lines | None = None) -> Iterator[None]:
+        """Watch what is called inside, and its lines for ``lines``; the current stream is the one that captures."""
+        self._origin = self._backend.here()[0]
+        with (
+            watched(self),
+            replaced(self._forks.changes()),
+            contextlib.nullcontext() if lines is None else traced(lines),
+        ):
+            yield
+
+    def function(self, name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function of the Python interface."""
+        return self._called(replace(self._now, function=name, operator=""), func, args, kwargs)
+
+    def operator(self, name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call an operator."""
+        stream, captures = self._backend.here()
+        if stream != self._origin:
+            self._forks.worked(stream, name, self._places.of_frame(sys._getframe(1), _END))
+        clues = replace(self._now, operator=name, to_host=_to_host(name, args, kwargs), aside=not captures)
+        return self._called(clues, func, args, kwargs)
+
+    def clues(self, cause: BaseException, outer: BaseException | None) -> Clues:
+        """What was at work when ``cause`` broke the capture, and nothing is kept of it."""
+        said = str(cause)
+        found = next((clues for one, clues in self._broken if str(one) == said), Clues())
+        if SILENT_SAID in said:  # somebody caught what came first
+            found = next((replace(clues, said=str(one)) for one, clues in self._broken), Clues())
+            found = Clues() if SILENT_SAID in found.said else found
+        for one, _ in self._broken:
+            let_go(one, outer)
+        self._broken.clear()
+        aside = self._forks.unjoined(self._origin) if "unjoined" in said else None
+        return found if aside is None else replace(found, operator=aside[0], place=aside[1])
+
+    def _called(self, clues: Clues, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        before, self._now = self._now, clues
+        try:
+            return func(*args, **kwargs)
+        except BaseException as error:
+            if not self._broken or self._broken[-1][0] is not error:
+                self._broken.append((error, clues))
+            raise
+        finally:
+            self._now = before
+
+
+class Lines:
+    """A trace function that finds lines of the project that do something without a word.
+
+    ``broken``: after it the capture was broken. ``switched``: after it another stream than before was the current one.
+    """
+
+    def __init__(self, backend: Backend, places: Places) -> None:
+        self._backend, self._places = backend, places
+        self._last: Place | None = None
+        self._stream: object = None
+        self.broken: Place | None = None
+        self.switched: Place | None = None
+
+    def __call__(self, frame: types.FrameType, event: str, argument: object) -> Any:
+        """Called by Python for each function that begins, and for lines and ends of the project's."""
+        if not self._places.is_project(frame.f_code):
+            return None
+        if self._last is not None and event != "exception":
+            if self.broken is None and not self._backend.intact():
+                self.broken = self._last
+            stream = self._backend.here()[0]
+            if self._stream not in (None, stream):
+                self.switched = self._last
+            self._stream = stream
+        goes_on = frame.f_back if event == "return" else frame
+        self._last = self._places.of_frame(goes_on, _END)
+        return self
+
+
+def look_again(plan: Plan, places: Places, backward: Collection[str]) -> Clues:
+    """Capture again and watch; everything is let go afterwards.
+
+    Args:
+        plan: the capture that failed.
+        places: finds the lines.
+        backward: nodes of autograd that the function runs. Some take another way while they are watched, and then the
+            second capture works though the first did not.
+    """
+    at_work, lines = AtWork(plan.backend, places), Lines(plan.backend, places)
+
+    def look(cause: BaseException, outer: BaseException | None) -> Clues:
+        raised = traceback.walk_tb(cause.__traceback__)
+        known = {places.of_code(frame.f_code, line).line for frame, line in raised}
+        clues = at_work.clues(cause, outer)
+        if SAME_STREAM_SAID in str(cause):
+            return replace(clues, place=lines.switched)
+        if lines.broken is None or lines.broken.line in known:
+            return clues
+        return replace(clues, place=lines.broken) if clues.said else Clues(place=lines.broken, said=SILENT_SAID)
+
+    found = _broken(plan, at_work.watching(lines), look)
+    return _unwatched(plan, sorted({*backward} & {*BACKWARD_NODES})) if found is None else found
+
+
+def look_at_warm_up(plan: Plan, places: Places) -> Clues:
+    """Warm up once more and watch, after a warm-up that failed."""
+    at_work, outer = AtWork(plan.backend, places), sys.exc_info()[1]
+    try:
+        with plan.backend.warming(plan.stream), at_work.watching():
+            plan.call()
+    except Exception as error:
+        return at_work.clues(first_cause(error, outer), outer)
+    return Clues()
+
+
+def _unwatched(plan: Plan, nodes: Sequence[str]) -> Clues:
+    """The second capture worked: for these nodes, or others that take another way too, or as it is the second."""
+    if nodes:
+        return Clues(operator=f"backward of {nodes[-1]}")
+    found = _broken(plan, contextlib.nullcontext(), lambda cause, outer: Clues())
+    return Clues(worked=True) if found is None else found
+
+
+def _broken(
+    plan: Plan,
+    around: contextlib.AbstractContextManager[Any],
+    look: Callable[[BaseException, BaseException | None], Clues],
+) -> Clues | None:
+    """What ``look`` makes of the first exception of a capture, ``None`` where it works. Nothing is left of it.
+
+    It is told which exception is being handled already, such as that of the capture before.
+    """
+    graph, outer = plan.backend.new_graph(), sys.exc_info()[1]
+    try:
+        plan.record(graph, around)
+    except Exception as error:
+        clues = look(first_cause(error, outer), outer)
+        let_go(error, outer)  # its frames hold the pool
+        return clues
+    finally:
+        plan.backend.recover(graph)
+    return None
+
+
+def _to_host(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator copies a tensor of the device to the host."""
+    if name == "aten::_to_copy":
+        target = kwargs.get("device")
+        return target is not None and torch.device(target).type == "cpu" and args[0].device.type != "cpu"
+    return name == "aten::copy_" and args[0].device.type == "cpu" and args[1].device.type != "cpu"
