@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 import torch
 
 from cudamem_testing.graphs.backend import Backend
+from cudamem_testing.graphs.capture import capture
 from cudamem_testing.graphs.captured import GraphError
 from cudamem_testing.graphs.differs import copied, differs
+from cudamem_testing.graphs.failure import CaptureError, first_look
 from cudamem_testing.graphs.inputs import fresh_copy
 from cudamem_testing.graphs.obstacles import NO_GRADIENT, Obstacle, ObstacleError, name_of_callable, obstacles
+from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.pools import pool_at, pools_of
 from cudamem_testing.guards import collect_garbage, collector_paused, without_warning
 from cudamem_testing.model.blocks import count
+from cudamem_testing.model.errors import first_cause, let_go
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import name_of
 from cudamem_testing.snapshots.record import Pool
 from cudamem_testing.torch_api.modes import tensors
@@ -181,15 +187,19 @@ def graphed(
     allow_unused_input: bool = False,
     pool: Any = None,
     double_backward: bool = False,
+    root: str = "",
+    owner: str = "",
 ) -> GraphedCallables:
     """Check, graph, and keep eager twins.
 
     A tuple is graphed on one pool in its order; a module keeps its mode (train or eval) of this moment for the graph,
-    and in the other mode it runs eagerly.
+    and in the other mode it runs eagerly. ``root`` and ``owner`` are as for ``capture``.
 
     Raises:
+        CaptureError: when the capture of one fails, forward or backward; the process can capture again.
         ObstacleError: listing all that is in the way, before anything is captured.
     """
+    outer = sys.exc_info()[1]
     several = callables if isinstance(callables, tuple) else (callables,)
     samples = sample_args if isinstance(callables, tuple) else (sample_args,)
     with without_warning(OTHER_STREAM):
@@ -203,17 +213,54 @@ def graphed(
         collect_garbage()
         sizes = [_reserved(backend, handle)]
         with collector_paused():
-            made = backend.make_graphed_callables(
-                several,
-                samples,
-                num_warmup_iters,
-                allow_unused_input,
-                handle,
-                lambda: sizes.append(_reserved(backend, handle)),
-            )
+            try:
+                made = backend.make_graphed_callables(
+                    several,
+                    samples,
+                    num_warmup_iters,
+                    allow_unused_input,
+                    handle,
+                    lambda: sizes.append(_reserved(backend, handle)),
+                )
+            except RuntimeError as error:
+                _explain(backend, several, samples, error, outer, root, owner)
     without = {one.callable for one in found if one.text == NO_GRADIENT}
     memory = _memory(several, sizes, without)
     return GraphedCallables(backend, made, twins, tuple(map(tuple, samples)), memory, found, handle)
+
+
+def _explain(
+    backend: Backend,
+    several: Sequence[Callable[..., Any]],
+    samples: Sequence[Sequence[Any]],
+    error: RuntimeError,
+    outer: BaseException | None,
+    root: str,
+    owner: str,
+) -> NoReturn:
+    """Let what torch captured go, and find the callable whose own capture fails: its forward, or with its backward."""
+    first = first_look(first_cause(error, outer), Places(Locator(root)), graphed.__code__)
+    let_go(error, outer)
+    collect_garbage()
+    backend.recover(backend.new_graph())
+    for at, (one, args) in enumerate(zip(several, samples, strict=True)):
+        name = name_of_callable(one, at, len(several))
+        for function, told in ((one, name), (_with_backward(one), f"{name} with its backward")):
+            try:
+                capture(backend, function, args, warmup=1, checks=False, root=root, owner=owner).reset()
+            except CaptureError as found:
+                raise CaptureError(replace(found.failure, function=told)) from None
+    raise CaptureError(first.failure("graphed callables")) from None
+
+
+def _with_backward(function: Callable[..., Any]) -> Callable[..., Any]:
+    def both(*args: Any) -> Any:
+        outputs = [one for one in tensors(leaves(function(*args))) if one.requires_grad]
+        inputs = [one for one in (*tensors(args), *(one for _, one in _parameters((function,)))) if one.requires_grad]
+        weights = [torch.ones_like(one) for one in outputs]
+        return torch.autograd.grad(outputs, inputs, weights, allow_unused=True) if outputs else ()
+
+    return both
 
 
 def _memory(

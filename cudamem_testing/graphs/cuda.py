@@ -221,14 +221,18 @@ class CudaBackend:
         pool: Handle | None,
         after_capture: Callable[[], None],
     ) -> tuple[Callable[..., Any], ...]:
-        """The function of torch, on this device."""
+        """The function of torch, on this device. Where it fails it leaves another stream current."""
         end = torch.cuda.CUDAGraph.capture_end
 
         def capture_end(graph: Any) -> None:
             end(graph)
             after_capture()
 
-        with torch.cuda.device(self.device), replaced([(torch.cuda.CUDAGraph, "capture_end", capture_end)]):
+        with (
+            torch.cuda.device(self.device),
+            api.on_stream(torch.cuda.current_stream()),
+            replaced([(torch.cuda.CUDAGraph, "capture_end", capture_end)]),
+        ):
             return torch.cuda.make_graphed_callables(
                 callables, sample_args, num_warmup_iters, allow_unused_input=allow_unused_input, pool=pool
             )

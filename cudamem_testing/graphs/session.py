@@ -113,6 +113,7 @@ class GraphCapture:
         """Graphed callables, checked before; see :func:`cudamem_testing.graphs.callables.graphed`.
 
         Raises:
+            CaptureError: when a capture fails.
             ObstacleError: listing all that is in the way.
             UnavailableError: without a CUDA device (the fixture skips the test instead).
         """
@@ -125,6 +126,8 @@ class GraphCapture:
             allow_unused_input=allow_unused_input,
             pool=pool,
             double_backward=double_backward,
+            root=self._root,
+            owner=self._owner,
         )
 
     def pool_handle(self) -> Any:

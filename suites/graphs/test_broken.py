@@ -172,3 +172,20 @@ class TestOnACard:
             assert told.place.source.endswith("# breaks"), str(told)
             assert told.place.module == "parts.1", str(told)
         graphs(lambda x: x * 2, x).assert_matches_eager(replays=2)
+
+    def test_callables_that_cannot_be_captured_are_explained(
+        self, graphs: GraphCapture, figure: Callable[[str], None]
+    ) -> None:
+        x = torch.linspace(-1.0, 1.0, 8, device="cuda", requires_grad=True)
+        stream, before = torch.cuda.current_stream(), graphs.pools()
+        with pytest.raises(CaptureError) as failure:
+            graphs.callables((torch.nn.Linear(8, 8).cuda(), Outer(CASES["item"].body)), ((x,), (x,)))
+        told, text = failure.value.failure, str(failure.value)
+        assert (told.function, told.operator) == ("callables[1] (Outer)", "aten::_local_scalar_dense"), text
+        assert (told.rule, told.place.module) == (Rule.HOST_READ, "parts.1"), text
+        assert told.place.source.endswith("# breaks"), text
+        assert torch.cuda.current_stream() == stream
+        left = {use.pool for use in graphs.pools().private} - {use.pool for use in before.private}
+        figure(f"callables that cannot be captured leave {len(left)} pools")
+        assert left == set(), text
+        graphs.callables(torch.nn.Linear(8, 8).cuda(), (x,)).assert_matches_eager(steps=2)

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from cudamem_testing.graphs import GraphCapture, GraphError, ObstacleError
+from cudamem_testing.graphs import CaptureError, GraphCapture, GraphError, ObstacleError
 from cudamem_testing.graphs.callables import OTHER_STREAM
+from cudamem_testing.graphs.failure import Failure
 from cudamem_testing.graphs.obstacles import NO_GRADIENT, obstacles
+from cudamem_testing.graphs.reasons import SILENT
+from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.snapshots.record import Segment
 from suites.graphs.fake import FakeBackend
+
+ROOT = str(Path(__file__).parents[2])
 
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
-    monkeypatch.setattr("cudamem_testing.graphs.callables.collect_garbage", lambda: None)
+    for module in ("capture", "callables"):
+        monkeypatch.setattr(f"cudamem_testing.graphs.{module}.collect_garbage", lambda: None)
     torch.manual_seed(0)
     return FakeBackend()
 
@@ -240,3 +247,56 @@ def test_differentiating_twice_is_explained(backend: FakeBackend) -> None:
     made = GraphCapture(backend).callables(penalty, (torch.ones(3, requires_grad=True),))
     with pytest.raises(GraphError, match=r"^a graphed callable was differentiated twice, which it cannot be"):
         made.assert_matches_eager(steps=1)
+
+
+class Reads(torch.nn.Module):
+    """Reads a value, forward or backward."""
+
+    def __init__(self, *, forward: bool) -> None:
+        super().__init__()
+        self.reads_forward = forward
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(x)
+        return y / y.max().item() if self.reads_forward else Scales.apply(y)
+
+
+class Scales(torch.autograd.Function):
+    """Reads a value in its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * gradient.max().item()  # breaks
+
+
+def refused(graphs: GraphCapture, *modules: torch.nn.Module) -> Failure:
+    """What is told of callables that torch could not graph."""
+    with pytest.raises(CaptureError) as failure:
+        graphs.callables(modules, tuple((torch.ones(2, 4),) for _ in modules))
+    return failure.value.failure
+
+
+def test_callables_that_cannot_be_captured_are_explained(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> Any:
+        raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(backend, "make_graphed_callables", refuse)
+    graphs = GraphCapture(backend, root=ROOT, owner="this test")
+    told = refused(graphs, torch.nn.Linear(4, 4), Reads(forward=True))
+    assert (told.function, told.operator, told.rule) == (
+        "callables[1] (Reads)",
+        "aten::_local_scalar_dense",
+        Rule.HOST_READ,
+    )
+    assert told.place.source == "return y / y.max().item() if self.reads_forward else Scales.apply(y)"
+    told = refused(graphs, Reads(forward=False))
+    assert (told.function, told.operator) == ("Reads with its backward", "aten::_local_scalar_dense")
+    assert told.place.source == "return gradient * gradient.max().item() # breaks"
+    told = refused(graphs, torch.nn.Linear(4, 4))
+    assert (told.function, told.rule, told.meaning) == ("graphed callables", None, SILENT)
+    assert backend.graphs == []
