@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -14,7 +14,7 @@ from cudamem_testing.graphs.backend import Backend
 from cudamem_testing.graphs.capture import capture
 from cudamem_testing.graphs.captured import GraphError
 from cudamem_testing.graphs.differs import copied, differs
-from cudamem_testing.graphs.failure import CaptureError, first_look
+from cudamem_testing.graphs.failure import CaptureError, Failure, first_look
 from cudamem_testing.graphs.inputs import fresh_copy
 from cudamem_testing.graphs.obstacles import NO_GRADIENT, Obstacle, ObstacleError, name_of_callable, obstacles
 from cudamem_testing.graphs.places import Places
@@ -211,6 +211,7 @@ def graphed(
         twins = tuple(copy.deepcopy(one) if isinstance(one, torch.nn.Module) else one for one in several)
         handle = backend.new_pool() if pool is None else pool
         collect_garbage()
+        known = {use.pool for use in pools_of(backend.recording()).private}
         sizes = [_reserved(backend, handle)]
         with collector_paused():
             try:
@@ -223,21 +224,22 @@ def graphed(
                     lambda: sizes.append(_reserved(backend, handle)),
                 )
             except RuntimeError as error:
-                _explain(backend, several, samples, error, outer, root, owner)
+                failure = _failure(backend, several, samples, error, outer, root)
+                orphans = tuple(use for use in pools_of(backend.recording()).private if use.pool not in known)
+                raise CaptureError(replace(failure, orphans=orphans, owner=owner)) from None
     without = {one.callable for one in found if one.text == NO_GRADIENT}
     memory = _memory(several, sizes, without)
     return GraphedCallables(backend, made, twins, tuple(map(tuple, samples)), memory, found, handle)
 
 
-def _explain(
+def _failure(
     backend: Backend,
     several: Sequence[Callable[..., Any]],
     samples: Sequence[Sequence[Any]],
     error: RuntimeError,
     outer: BaseException | None,
     root: str,
-    owner: str,
-) -> NoReturn:
+) -> Failure:
     """Let what torch captured go, and find the callable whose own capture fails: its forward, or with its backward."""
     first = first_look(first_cause(error, outer), Places(Locator(root)), graphed.__code__)
     let_go(error, outer)
@@ -247,10 +249,10 @@ def _explain(
         name = name_of_callable(one, at, len(several))
         for function, told in ((one, name), (_with_backward(one), f"{name} with its backward")):
             try:
-                capture(backend, function, args, warmup=1, checks=False, root=root, owner=owner).reset()
+                capture(backend, function, args, warmup=1, checks=False, root=root).reset()
             except CaptureError as found:
-                raise CaptureError(replace(found.failure, function=told)) from None
-    raise CaptureError(first.failure("graphed callables")) from None
+                return replace(found.failure, function=told)
+    return first.failure("graphed callables")
 
 
 def _with_backward(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -187,5 +187,5 @@ class TestOnACard:
         assert torch.cuda.current_stream() == stream
         left = {use.pool for use in graphs.pools().private} - {use.pool for use in before.private}
         figure(f"callables that cannot be captured leave {len(left)} pools")
-        assert left == set(), text
+        assert left == {use.pool for use in told.orphans}, text
         graphs.callables(torch.nn.Linear(8, 8).cuda(), (x,)).assert_matches_eager(steps=2)

@@ -294,7 +294,11 @@ def test_callables_that_cannot_be_captured_are_explained(backend: FakeBackend, m
         Rule.HOST_READ,
     )
     assert told.place.source == "return y / y.max().item() if self.reads_forward else Scales.apply(y)"
+    assert (told.owner, told.orphans) == ("this test", ())
+    backend.orphans.append(Segment(2**40, 2**21, pool=(77, 0)))
+    backend.leaves_orphans = True
     told = refused(graphs, Reads(forward=False))
+    assert [use.pool for use in told.orphans] == [segment.pool for segment in backend.orphans[1:]]
     assert (told.function, told.operator) == ("Reads with its backward", "aten::_local_scalar_dense")
     assert told.place.source == "return gradient * gradient.max().item() # breaks"
     told = refused(graphs, torch.nn.Linear(4, 4))

@@ -185,7 +185,7 @@ def test_after_a_failure_generators_are_told_by_a_capture_that_works(
 def test_callables_that_cannot_be_graphed_give_the_stream_back(
     events: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch leaves its own stream current."""
+    """Torch leaves its own stream current."""
 
     def refuse(*args: Any, **options: Any) -> Any:
         torch.cuda.set_stream("torch's own")  # type: ignore[arg-type]
