@@ -28,7 +28,7 @@ from cudamem_testing.graphs.outer import Named, Picture, roots_of
 from cudamem_testing.graphs.places import Places, module_names
 from cudamem_testing.graphs.plan import Plan
 from cudamem_testing.graphs.pools import Pools, pools_of
-from cudamem_testing.graphs.reasons import EMPTY, rule_of
+from cudamem_testing.graphs.reasons import EMPTY, NESTED_SAID, rule_of
 from cudamem_testing.graphs.report import LintReport
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.guards import collect_garbage
@@ -102,9 +102,12 @@ def capture(
     Raises:
         CaptureError: when the capture fails, or its warm-up does for what would break the capture; the process can
             capture again.
+        RuntimeError: inside of another capture.
         ValueError: for a wrong ``warmup`` or ``capture_error_mode``.
     """
     _refuse(warmup, capture_error_mode)
+    if backend.here()[1]:
+        raise RuntimeError(f"{type_word(function)} cannot be captured here: {NESTED_SAID}")
     kwargs, outer = {**(kwargs or {})}, sys.exc_info()[1]
     places = Places(Locator(root))
     roots, codes = roots_of(function, args, kwargs, places.is_project)

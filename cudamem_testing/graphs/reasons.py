@@ -15,6 +15,8 @@ from cudamem_testing.graphs.rules import MEANINGS, Meaning, Rule
 
 #: How torch warns of a graph without nodes, and what is said where an earlier call broke the capture without a word.
 EMPTY_SAID, SILENT_SAID = "CUDA Graph is empty", "previous error during capture"
+#: What a capture says inside of another one, here.
+NESTED_SAID = "the current stream captures already"
 #: Where the function left another stream current than the one that captures.
 SAME_STREAM_SAID = "must end on the same stream"
 
@@ -179,7 +181,7 @@ def _rule_at_work(operator: str, function: str) -> Rule | None:
 
 
 def _meaning(said: str, clues: Clues, mistake: bool) -> Meaning:
-    if clues.nested:
+    if clues.nested or NESTED_SAID in said:
         return NESTED
     if EMPTY_SAID in said:
         return EMPTY

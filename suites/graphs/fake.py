@@ -123,6 +123,7 @@ class FakeBackend:
         self.stack_of: dict[int, Stack] = {}
         self.events: list[str] = []
         self.stream, self.apart = 0, set[int]()
+        self.recording_now = False
         self.silently_broken = False
         self.refuses: dict[str, str] = {}
         self.refuses_always: dict[str, str] = {}
@@ -153,9 +154,11 @@ class FakeBackend:
         self.silently_broken = False
         self.nodes_so_far = 0
         try:
+            self.recording_now = True
             with _Tape(self, graph):
                 yield
         finally:
+            self.recording_now = False
             if graph.broken:
                 if self.leaves_orphans:
                     self.orphans.append(Segment(2**40, 2**21, pool=graph.pool))
@@ -167,7 +170,7 @@ class FakeBackend:
         self.graphs.append(graph)
 
     def here(self) -> tuple[int, bool]:
-        return self.stream, self.stream not in self.apart
+        return self.stream, self.recording_now and self.stream not in self.apart
 
     def intact(self) -> bool:
         return not self.silently_broken

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from cudamem_testing.graphs import CaptureError, GraphCapture, GraphError, InputError, LevelError, UnavailableError
 from cudamem_testing.graphs.liveness import LEFT, Read, dead
+from cudamem_testing.graphs.reasons import NESTED
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.show.expected import TextMismatchError
@@ -154,6 +155,22 @@ def test_a_failure_is_explained(graphs: GraphCapture, backend: FakeBackend) -> N
     assert backend.events[-1] == "recover"
     assert failure.value.__cause__ is None
     graphs(double, torch.ones(3)).assert_matches_eager()
+
+
+def test_a_capture_inside_of_a_capture_is_refused(graphs: GraphCapture) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        graphs(step, x, warmup=0)
+        return x
+
+    with pytest.raises(CaptureError) as failure:
+        graphs(outer, torch.ones(3), warmup=0)
+    told = failure.value.failure
+    assert told.error == "RuntimeError: function step cannot be captured here: the current stream captures already"
+    assert told.meaning == NESTED
+    graphs(step, torch.ones(3)).assert_matches_eager()
 
 
 def test_an_interrupt_goes_through(graphs: GraphCapture, backend: FakeBackend) -> None:
