@@ -138,13 +138,15 @@ def _start(config: pytest.Config, settings: Settings) -> None:
 
 
 def _expect(config: pytest.Config, *, accept: bool) -> None:
-    from cudamem_testing.plugin.expected import ExpectedText
+    from cudamem_testing.plugin.expected import CheckedText, ExpectedText
 
     if not config.pluginmanager.hasplugin("cudamem-expected"):
         distributed = hasattr(config, "workerinput") or _distributes(config)
-        keep = config.rootpath if config.stash[keys.SETTINGS].json is not None else None
+        keep = config.stash[keys.SETTINGS].json is not None
         plugin = ExpectedText(accept=accept, distributed=distributed, keep=keep)
         config.pluginmanager.register(plugin, "cudamem-expected")
+        if keep:
+            config.pluginmanager.register(CheckedText(plugin.session, config.rootpath), "cudamem-checked")
 
 
 def _collect(config: pytest.Config, settings: Settings) -> None:

@@ -4,6 +4,7 @@ A test is held to its baseline when a marker asks for it, or under ``--cudamem``
 body passed is compared. A capture is taken when a number is off by more than its tolerance, and to record. Library
 workspaces count neither for nor against a test: they are taken out of its numbers by what the recorder knows of them,
 at the latest when the test ends and something is left.
+Numbers that nobody will read are not put together.
 PYTEST_DONT_REWRITE
 """
 
@@ -34,7 +35,6 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.evidence import NOT_KEPT, WIDTH, Evidence, first_moment, moment_of
-from cudamem_testing.plugin.items import id_without_group
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.identity import identity
 from cudamem_testing.snapshots.replay import Replay, moment_between
@@ -66,8 +66,10 @@ GROWTH = {"requested": "requested_growth", "peak": "peak_growth", "reserved": "r
 class Baselines:
     """Compares tests with their baselines, or looks closely at what is to be recorded."""
 
-    def __init__(self, settings: Settings, root: Path, evidence: Evidence, tracker: Tracker) -> None:
+    def __init__(self, settings: Settings, root: Path, evidence: Evidence, tracker: Tracker, *, sent: bool) -> None:
+        """``sent`` is whether another process reads what is measured here."""
         self._settings = settings
+        self._wanted = sent or self._records or settings.json is not None or settings.baseline == "require"
         self._root = root
         self._evidence = evidence
         self._tracker = tracker
@@ -88,8 +90,10 @@ class Baselines:
 
     def call(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
         """The call of a test has passed: findings for what it took there."""
-        comparison = self.comparison(running.item)
         asked = keys.COMPARISON in running.item.stash
+        if not (self._wanted or asked or self._of_file(running.nodeid)):
+            return []
+        comparison = self.comparison(running.item)
         self._calls = {window.device: window for window in windows}
         busy = any(window.allocations for window in windows)
         found: list[Finding] = []
@@ -108,6 +112,8 @@ class Baselines:
 
     def whole(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
         """The test has ended: what it retains belongs to its numbers."""
+        if not running.measured:
+            return []
         comparison = self.comparison(running.item)
         found: list[Finding] = []
         for place, measured in enumerate(running.measured):
@@ -158,15 +164,19 @@ class Baselines:
         return self._environments[device]
 
     def _entry(self, running: Running, measured: Measured) -> Entry | None:
-        nodeid = id_without_group(running.item)
+        entries = self._of_file(running.nodeid)
+        key = Key(name_in_module(running.nodeid), measured.device, measured.environment)
+        return entries.get(key) if entries else None
+
+    def _of_file(self, nodeid: str) -> Entries:
+        """What is recorded of the tests of one file."""
         module = nodeid.partition("::")[0]
         if module not in self._entries:
             try:
                 self._entries[module] = read_file(baseline_file(self._root, nodeid))
             except (BaselineError, OSError):  # said once, at the end of the run
                 self._entries[module] = {}
-        entries = self._entries[module]
-        return entries.get(Key(name_in_module(nodeid), measured.device, measured.environment)) if entries else None
+        return self._entries[module]
 
     def _settled(self, whole: Window, measured: Measured) -> Measured:
         """Its numbers without workspaces of libraries, which a test can only have taken that ends with other blocks."""

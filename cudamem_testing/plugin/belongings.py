@@ -35,7 +35,7 @@ class Belongings:
 
     def left(self, subject: Subject, *, fresh: bool = True) -> Left:
         """What is retained on each device where it is not nothing, now or at the tracker's last read."""
-        left = {device: owned for device, owned in self._owners.owned(subject.owner).items() if owned.blocks}
+        left = self._owners.owned(subject.owner)
         cards = [one for one in self._tracker.recorders if one.tells_blocks and not one.tells_owners]
         if cards and subject.fixture is not None:
             for recorder in cards:

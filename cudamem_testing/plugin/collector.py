@@ -78,7 +78,7 @@ class Collector:
         if checks is not None:
             self._checked.setdefault(nodeid, []).extend(map(checked_from_json, json.loads(checks)))
         if report.when == "teardown":
-            self._seen |= _ids(report.nodeid)
+            self._seen.update(_ids(nodeid))
             del self._outcomes[nodeid]
             sent = getattr(report, "cudamem", ())
             records = [one if isinstance(one, TestRecord) else record_from_json(one) for one in sent]
@@ -167,7 +167,7 @@ class Collector:
         if not runs_tests(self._config):
             return
         settings, root = self._settings, self._config.rootpath
-        said = [recorded.finish(settings, root, self._tests, self._seen - {""}, self._extent.covers())]
+        said = [recorded.finish(settings, root, self._tests, self._seen, self._extent.covers())]
         measuring = self._config.stash.get(keys.SESSION, None)
         if settings.on and measuring is not None and (measuring.ratchet.lines or "known" in settings.update):
             said.append(known.finish(settings, measuring.ratchet, self.run(), root))
@@ -244,9 +244,9 @@ def totals(session: Session) -> dict[str, Any]:
     }
 
 
-def _ids(nodeid: str) -> set[str]:
+def _ids(nodeid: str) -> tuple[str, ...]:
     """What the test may be called: a group of pytest-xdist may follow its id."""
-    return {nodeid, nodeid.rpartition("@")[0]}
+    return (nodeid, nodeid.rpartition("@")[0]) if "@" in nodeid else (nodeid,)
 
 
 def _outcome(report: pytest.TestReport, before: str | None) -> str:

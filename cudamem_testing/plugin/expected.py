@@ -26,53 +26,34 @@ XDIST = "texts are not accepted under pytest-xdist: run without -n"
 class ExpectedText:
     """Makes a session of expected text the current one while a test runs.
 
-    ``keep`` is the folder that the files of a report are relative to, where one is written.
+    ``keep`` is whether a report is written.
     """
 
-    def __init__(self, *, accept: bool, distributed: bool, keep: Path | None = None) -> None:
+    def __init__(self, *, accept: bool, distributed: bool, keep: bool = False) -> None:
         self._accept = accept
-        self._keep = keep
-        self._session = Session(accept, XDIST if distributed else None, keep=keep is not None)
+        self.session = Session(accept, XDIST if distributed else None, keep=keep)
         self._said: list[str] = []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """All phases of a test."""
         try:
-            with self._session.activate():
+            with self.session.activate():
                 return (yield)
         finally:
-            self._session.end()
+            self.session.end()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Each attempt begins anew."""
-        self._session.begin(id_without_group(item), getattr(item, "path", None))
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Send with a failure the check that failed, and at the end those whose text was right.
-
-        As JSON, for a text may hold characters that no worker could send.
-        """
-        report = yield
-        if self._keep is not None:
-            checks = [] if call.excinfo is None else [*_failed(call.excinfo.value)]
-            if call.when == "teardown":
-                checks += self._session.right
-            if checks:
-                sent = [checked_to_json(one.below(self._keep)) for one in checks]
-                report.cudamem_expected = json.dumps(sent)  # type: ignore[attr-defined]
-        return report
+        self.session.begin(id_without_group(item), getattr(item, "path", None))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write what was accepted; a file that could not be written fails a run that was green."""
         if not self._accept:
             return
-        written = self._session.write()
+        written = self.session.write()
         self._said = str(written).splitlines()
         if written.refused:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
@@ -83,6 +64,31 @@ class ExpectedText:
             terminalreporter.write_sep("=", "expected text")
             for line in self._said:
                 terminalreporter.write_line(line)
+
+
+class CheckedText:
+    """Sends what the checks saw with the reports, for the report of the run; files are relative to ``root``."""
+
+    def __init__(self, session: Session, root: Path) -> None:
+        self._session = session
+        self._root = root
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Send with a failure the check that failed, and at the end those whose text was right.
+
+        As JSON, for a text may hold characters that no worker could send.
+        """
+        report = yield
+        checks = [] if call.excinfo is None else [*_failed(call.excinfo.value)]
+        if call.when == "teardown":
+            checks += self._session.right
+        if checks:
+            sent = [checked_to_json(one.below(self._root)) for one in checks]
+            report.cudamem_expected = json.dumps(sent)  # type: ignore[attr-defined]
+        return report
 
 
 def _failed(error: BaseException) -> Generator[Checked, None, None]:

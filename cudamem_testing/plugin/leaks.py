@@ -103,6 +103,8 @@ class LeakCheck:
         """
         self._readings.clear()
         left = self.left(subject, fresh=False)
+        if not left:
+            return []
         least = {device: 0 if subject.exact else self._ignore_below(device) for device in left}
         if not any(abs(owned.bytes) >= least[device] for device, owned in left.items()):
             return []

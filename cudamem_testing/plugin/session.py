@@ -34,7 +34,7 @@ from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.report.schema import record_to_json
 from cudamem_testing.windows.judge import Judge, ignored_below
 from cudamem_testing.windows.memory import OverBudget
-from cudamem_testing.windows.owners import Owners
+from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ class Session:
         self.books = Books(self.tracker, self.owners, self.evidence)
         self.outside = OutsideCheck(self.tracker)
         self.judge = Judge(self.evidence.explainer)
-        self.baselines = Baselines(settings, config.rootpath, self.evidence, self.tracker)
+        sent = hasattr(config, "workerinput")
+        self.baselines = Baselines(settings, config.rootpath, self.evidence, self.tracker, sent=sent)
         self.ratchet = Ratchet(config, settings)
         self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
         self.cycles: CycleCheck | None = None
@@ -152,7 +153,7 @@ class Session:
                 self.books.begin()
             for recorder in self.tracker.recorders:
                 recorder.wake(limited=special or bool(limits))
-            owner = self.owners.new(id_without_group(item))
+            owner = Owner(id_without_group(item))
             attempt = self._attempts[owner.label] = self._attempts.get(owner.label, 0) + 1
             whole, setup = self.tracker.open_nested("test", "setup")
             self.running = Running(item, attempt, whole, setup, limits, owner)

@@ -15,6 +15,7 @@ import pytest
 from cudamem_testing.model.records import FixtureRecord
 from cudamem_testing.plugin.items import is_foreign
 from cudamem_testing.plugin.running import Fixture
+from cudamem_testing.windows.owners import Owner
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.session import Session
@@ -44,7 +45,7 @@ class WiderFixtures:
         session.prepare()
         name = fixturedef.argname
         span = session.tracker.open(f"setup of fixture {name!r}", exclusive=True)
-        fixture = Fixture(session.owners.new(label_of(name)))
+        fixture = Fixture(Owner(label_of(name)))
         back = session.owners.enter(fixture.owner)
         try:
             return (yield)

@@ -119,16 +119,9 @@ class CpuRecorder(WithoutWorkspaces):
 
     def boundary(self) -> Counters:
         """One call; the peaks of other observers in this process stay theirs."""
-        reading = self._slot.read()
-        return Counters(
-            allocated=reading.allocated,
-            allocated_peak=reading.peak,
-            requested=reading.allocated,
-            requested_peak=reading.peak,
-            allocations=reading.allocations,
-            retries=0,
-            blocks=reading.live_blocks,
-        )
+        allocated, peak, _, _, allocations, blocks, *_ = self._slot.read()
+        nothing = None, None, None, None  # the CPU keeps no cache: nothing is reserved or active
+        return Counters(allocated, peak, allocated, peak, *nothing, allocations, None, 0, blocks)
 
     def set_limit(self, size: int | None) -> None:
         """A limit to the byte, for allocations on any thread."""

@@ -28,14 +28,8 @@ class Owners:
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
-        self._all: list[Owner] = []
         self.names: dict[int, str] = {}
-
-    def new(self, label: str) -> Owner:
-        """A new owner."""
-        owner = Owner(label)
-        self._all.append(owner)
-        return owner
+        """Labels by number; all that is kept of a test for itself."""
 
     @contextmanager
     def owning(self, owner: Owner) -> Iterator[None]:
@@ -66,21 +60,23 @@ class Owners:
         return back
 
     def owned(self, owner: Owner) -> dict[Device, Owned]:
-        """What is live of an owner, on the devices that can tell."""
+        """What is live of an owner, on the devices that can tell, where it is not nothing."""
         found = {}
         for recorder in self._tracker.recorders:
-            number = owner.numbers.get(recorder.device)
-            if number is not None:
-                found[recorder.device] = recorder.owned(number)
+            number = owner.numbers.get(recorder.device) if recorder.tells_owners else None
+            if number is not None and (owned := recorder.owned(number)).blocks:
+                found[recorder.device] = owned
         return found
 
     def ledger(self) -> dict[Device, dict[str, Owned]]:
         """Live blocks by owner, on the devices that can tell; owners of nothing are left out."""
         found: dict[Device, dict[str, Owned]] = {}
-        for owner in self._all:
-            for device, owned in self.owned(owner).items():
-                if owned.blocks:
-                    by_label = found.setdefault(device, {})
-                    before = by_label.get(owner.label, Owned(0, 0))
-                    by_label[owner.label] = Owned(before.bytes + owned.bytes, before.blocks + owned.blocks)
+        for recorder in self._tracker.recorders:
+            if not recorder.tells_owners:
+                continue
+            for number, label in self.names.items():
+                if (owned := recorder.owned(number)).blocks:
+                    by_label = found.setdefault(recorder.device, {})
+                    before = by_label.get(label, Owned(0, 0))
+                    by_label[label] = Owned(before.bytes + owned.bytes, before.blocks + owned.blocks)
         return found

@@ -456,7 +456,7 @@ def looked_at(allocator, requested, allocations):
     window = Window("call", library.device, requested_start=0, requested_peak=requested)
     values = {"requested": requested, "peak": requested + MIB, "allocations": allocations}
     measured = Measured(library.device, "here", {name: Spread.of(number) for name, number in values.items()})
-    baselines = Baselines(None, Path(), library, library)
+    baselines = Baselines(None, Path(), library, library, sent=True)
     found, look = baselines._look(window, measured)
     return {name: spread.low for name, spread in found.values.items()}, [block.size for block in look.live]
 
@@ -636,13 +636,13 @@ def test_what_ci_measured_is_accepted(run_inner, pytester, monkeypatch):
 def test_of_several_devices_those_that_a_test_uses_are_recorded(tmp_path, monkeypatch, allocations, kept):
     monkeypatch.setattr("cudamem_testing.plugin.baselines.identity", lambda device: "here")
     item = SimpleNamespace(nodeid="test_it.py::test_a", stash={keys.COMPARISON: Comparison()}, config=NoGroups())
-    running = SimpleNamespace(item=item, measured=[])
+    running = SimpleNamespace(item=item, nodeid=item.nodeid, measured=[])
     settings = SimpleNamespace(baseline="compare", enforce=True, on=False, update=frozenset(), json=None)
     windows = [
         Window("call", Device("cuda", place), requested_start=0, requested_peak=number, allocations=number)
         for place, number in enumerate(allocations)
     ]
-    assert Baselines(settings, tmp_path, None, None).call(running, windows) == []
+    assert Baselines(settings, tmp_path, None, None, sent=True).call(running, windows) == []
     assert [place for place, one in enumerate(running.measured) if one.metrics] == kept
     assert [one.values["allocations"].low for one in running.measured] == [*allocations]
 

@@ -22,7 +22,7 @@ from cudamem_testing.plugin.running import Fixture, Subject
 from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.capture import CudaCapture
 from cudamem_testing.report.schema import finding_to_json
-from cudamem_testing.windows.owners import Owners
+from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Tracker
 from suites.windows.fake import FakeRecorder
 
@@ -116,7 +116,7 @@ class Judged:
 
     def begin(self) -> None:
         whole, _ = self.tracker.open_nested("test", "setup")
-        self.subject = Subject(whole, self.owners.new("test_a.py::test_a"), (), None)
+        self.subject = Subject(whole, Owner("test_a.py::test_a"), (), None)
 
     def findings(self) -> list[tuple[str, int | None, str | None]]:
         self.tracker.read(self.card)
@@ -280,7 +280,7 @@ class Wider(Judged):
     def __init__(self) -> None:
         super().__init__(Card())
         self.running = self._test()
-        self.fixture = Fixture(self.owners.new("fixture 'model'"))
+        self.fixture = Fixture(Owner("fixture 'model'"))
 
     def _test(self) -> Any:
         running = SimpleNamespace(whole=self.subject.whole, foreign=[])
@@ -356,7 +356,7 @@ def test_a_fixture_that_begins_and_ends_in_one_test(wider: Wider) -> None:
 
 
 def test_a_fixture_inside_the_setup_of_another_keeps_its_own(wider: Wider) -> None:
-    inner = Fixture(wider.owners.new("fixture 'inner'"))
+    inner = Fixture(Owner("fixture 'inner'"))
     with wider.setup():
         wider.card.take(MIB, FIXTURE)
         with wider.setup(inner):
