@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_accept(commands.add_parser("accept", help="record what a report says, as the run itself would have"))
     _add_merge(commands.add_parser("merge", help="join the reports of shards, and judge them together"))
     _add_report(commands.add_parser("report", help="print what a report says"))
+    _add_snapshot(commands.add_parser("snapshot", help="what a snapshot of an allocator holds, or how two differ"))
     given = parser.parse_args(arguments)
     try:
         status: int = given.run(given)
@@ -75,6 +76,13 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", action="store_true", help="findings by cause as Markdown, for a pull request")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table (default 10)")
     parser.set_defaults(run=_report)
+
+
+def _add_snapshot(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("snapshot", type=Path, metavar="SNAPSHOT", help="as --cudamem-dump and torch write it")
+    parser.add_argument("later", type=Path, nargs="?", metavar="LATER", help="another one: what is new in it, and gone")
+    parser.add_argument("--device", metavar="DEVICE", help="which one (default: the only one that was used)")
+    parser.set_defaults(run=_snapshot)
 
 
 def _doctor(given: argparse.Namespace) -> int:
@@ -150,6 +158,21 @@ def _merge(given: argparse.Namespace) -> int:
     write_json(merged, given.output)
     print("\n".join(summary_lines(merged, top=given.top, width=_width())))
     return 1 if fails(merged) else 0
+
+
+def _snapshot(given: argparse.Namespace) -> int:
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.snapshots.diff import compare
+    from cudamem_testing.snapshots.files import read_file
+    from cudamem_testing.snapshots.look import look
+
+    device = None if given.device is None else Device.parse(given.device)
+    recording = read_file(given.snapshot, device)
+    if given.later is None:
+        print(look(recording, _width()))
+    else:
+        print(compare(recording, read_file(given.later, device)))
+    return 0
 
 
 def _width() -> int:
