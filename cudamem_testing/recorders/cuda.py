@@ -223,7 +223,7 @@ class CudaRecorder(WithoutOwners):
 
     def workspace_sizes(self) -> frozenset[int]:
         """Those of cuBLAS and cuBLASLt; none before CUDA is initialised."""
-        return torch_api.workspace_sizes(self._index) if torch_api.cuda_initialized() else frozenset()
+        return torch_api.workspace_sizes() if torch_api.cuda_initialized() else frozenset()
 
     def release(self) -> None:
         """Clear cuBLAS workspaces, and CUDA memory that other processes have dropped."""

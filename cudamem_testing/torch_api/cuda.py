@@ -161,26 +161,23 @@ def clear_workspaces() -> None:
     torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
 
 
-def workspace_sizes(index: int) -> frozenset[int]:
+def workspace_sizes() -> frozenset[int]:
     """Bytes of the workspaces that cuBLAS and cuBLASLt take from the allocator, for each thread and stream.
 
-    From the environment variables that set them, else torch's defaults by the card's compute capability.
+    From the environment variables that set them, else torch's defaults: which of them holds depends on the card.
     """
     import os
-
-    import torch
 
     written = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
     parts = [part for part in written.split(":") if part]
     if len(parts) >= 2 and len(parts) % 2 == 0 and all(part.isdecimal() for part in parts):
         pairs = zip(parts[::2], parts[1::2], strict=True)
-        blas = sum(int(size) * int(number) for size, number in pairs) * 1024
+        blas = {sum(int(size) * int(number) for size, number in pairs) * 1024}
     else:
-        hopper_or_later = torch.cuda.get_device_capability(index)[0] >= 9
-        blas = 4096 * 8 * 1024 if hopper_or_later else (4096 * 2 + 16 * 8) * 1024
+        blas = {4096 * 8 * 1024, (4096 * 2 + 16 * 8) * 1024}
     light = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
-    sizes = {blas, int(light) * 1024} if light.isdecimal() else {blas, 1024 * 1024, 32 * 1024 * 1024}
-    return frozenset(sizes - {0})
+    sizes = {int(light) * 1024} if light.isdecimal() else {1024 * 1024, 32 * 1024 * 1024}
+    return frozenset((blas | sizes) - {0})
 
 
 def when_cuda_starts(action: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class Seen:
 @contextmanager
 def observed(device: str) -> Iterator[Seen]:
     """An observer that has nothing to do with the recording."""
+    gc.collect()  # what waits for the collector since earlier tests would go at any moment inside
     seen = Seen()
     if device == "cuda":
         torch.cuda.synchronize()

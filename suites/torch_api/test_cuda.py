@@ -69,3 +69,26 @@ def test_every_function_for_cuda_is_in_this_torch() -> None:
     assert torch_api.cuda_device_count() == torch.cuda.device_count()
     assert torch_api.allocator_backend() == torch.cuda.get_allocator_backend()
     assert 0 < torch_api.memory_fraction(0) <= 1
+
+
+KIB, MIB = 2**10, 2**20
+
+
+@pytest.mark.parametrize(
+    ("blas", "light", "sizes"),
+    [
+        (None, None, {32 * MIB, 8320 * KIB, MIB}),  # of whichever card
+        (":4096:2:16:8", None, {8320 * KIB, MIB, 32 * MIB}),
+        (":16:8", "0", {128 * KIB}),
+        (":0:0", "512", {512 * KIB}),
+        ("nonsense", "more", {32 * MIB, 8320 * KIB, MIB}),
+    ],
+)
+def test_sizes_of_workspaces(
+    monkeypatch: pytest.MonkeyPatch, blas: str | None, light: str | None, sizes: set[int]
+) -> None:
+    for name, value in (("CUBLAS_WORKSPACE_CONFIG", blas), ("CUBLASLT_WORKSPACE_SIZE", light)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert torch_api.workspace_sizes() == sizes
