@@ -18,14 +18,12 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.limits import Breach
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.model.windows import Window
-from cudamem_testing.oom.explain import explain
 from cudamem_testing.recorders import cards
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.capture import Capture
 from cudamem_testing.show.expected.side import file_stem
 from cudamem_testing.snapshots import export
 from cudamem_testing.snapshots.capture import recording_of
-from cudamem_testing.snapshots.fragmentation import fragmentation
 from cudamem_testing.snapshots.lifetimes import Counter
 from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.replay import Replay, moment_between, replay
@@ -99,6 +97,8 @@ class Evidence:
         if refusal is None:
             return
         recording = self.recording(refusal.capture)
+        from cudamem_testing.oom.explain import explain  # few runs need it, and each import costs every run
+
         others = cards.other_processes(recorder.device)
         told = explain(
             recording,
@@ -164,9 +164,12 @@ class Explainer:
         source = self._evidence.locator.source
         if metric == "retained":
             return lines(new_since(replayed, start, source))
-        used = (str(fragmentation(replayed.recording)),) if metric == "reserved" else ()
-        live = lines(at_peak(replayed, window, start, self._evidence.running, source), *used)
-        return (*live, *self._evidence.purposes(window))
+        live = [at_peak(replayed, window, start, self._evidence.running, source)]
+        if metric == "reserved":
+            from cudamem_testing.snapshots.fragmentation import fragmentation
+
+            live.append(str(fragmentation(replayed.recording)))
+        return (*lines(*live), *self._evidence.purposes(window))
 
 
 def first_moment(recording: Recording, window: Window) -> int:

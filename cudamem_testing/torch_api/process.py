@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,9 @@ def imported() -> bool:
     return module is not None and hasattr(module, "cuda") and hasattr(module, "_C")
 
 
+@cache
 def version() -> str | None:
-    """The installed torch's version, from its metadata; torch is not imported."""
+    """The installed torch's version, from its metadata, which is long to read; torch is not imported."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:

@@ -20,10 +20,12 @@ def test_whether_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_version_comes_from_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert torch_api.version() == metadata.version("torch")
+    installed = metadata.version("torch")
+    assert torch_api.version() == installed
 
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    assert torch_api.version() is None
+    assert torch_api.version() == installed  # it is read once
+    assert torch_api.version.__wrapped__() is None
