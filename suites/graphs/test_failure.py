@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -415,3 +416,50 @@ def test_what_was_handled_before_has_nothing_to_do_with_it(graphs: GraphCapture)
     assert outer.value.__traceback__ is not None
     assert (told.operator, told.rule) == ("aten::_local_scalar_dense", Rule.HOST_READ)
     assert told.error == f"RuntimeError: {REFUSED}"
+
+
+def test_nothing_of_a_second_look_lives_when_its_pool_is_given_back(
+    graphs: GraphCapture, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+    recover = backend.recover
+
+    def recovered(graph: Any) -> None:
+        recover(graph)
+        alive.append(sum(one() is not None for one in made))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        made.append(weakref.ref(y))
+        return y * y.max().item()
+
+    monkeypatch.setattr(backend, "recover", recovered)
+    failed(graphs, step, torch.ones(3), warmup=0)
+    assert (len(made), alive) == (2, [0, 0])
+
+
+def test_a_call_after_a_helper_on_the_same_line(graphs: GraphCapture, backend: FakeBackend) -> None:
+    source = "def allocate(backend, size):\n    backend.silently_broken = backend.events[-1] == 'capture'"
+    other = library(source, "otherlib")
+
+    def size() -> int:
+        return 4
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        other.allocate(backend, size())  # breaks
+        if backend.silently_broken:
+            raise RuntimeError(INVALID)
+        return x * 2
+
+    told = failed(graphs, step, torch.ones(3))
+    assert told.place.source == "other.allocate(backend, size()) # breaks"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="code does not keep the names of what is around it")
+def test_wrappers_are_not_the_call() -> None:
+    source = (
+        "def wrap(function):\n    def wrapper():\n        function()\n    return wrapper\n"
+        "@wrap\ndef allocate():\n    raise OSError(REFUSED)"
+    )
+    assert look(library(source, "otherlib").allocate).clues == Clues(call="otherlib.allocate()")
