@@ -16,22 +16,16 @@ from typing import Any, cast
 
 from cudamem_testing import static
 from cudamem_testing.objects import Kind, Reference, is_tensor, key_text, name_of, type_word
+from cudamem_testing.objects.names import RUNNING
 from cudamem_testing.objects.references import edges, label
 
 #: References that one label may span: a module, its dictionary, ``_modules``, the submodule.
 _LONGEST_SPAN = 3
-# Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
-_CODES = {
-    id(types.FrameType): ("frame", "f_code"),
-    id(types.GeneratorType): ("generator", "gi_code"),
-    id(types.CoroutineType): ("coroutine", "cr_code"),
-    id(types.AsyncGeneratorType): ("async generator", "ag_code"),
-}
 #: The rank of the interpreter's inner objects.
 INNER = 4
+# Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
 _RANKS = {
-    **{id(cls): 2 for cls in (types.FunctionType, types.MethodType, types.BuiltinFunctionType)},
-    **dict.fromkeys(_CODES, 2),
+    **{id(cls): 2 for cls in (types.FunctionType, types.MethodType, types.BuiltinFunctionType, *RUNNING)},
     **{id(cls): 3 for cls in (list, set, frozenset)},
     **{id(cls): INNER for cls in (types.CellType, tuple, dict)},
 }
@@ -76,29 +70,20 @@ def _is_own_mro(holder: object, referent: object) -> bool:
     return static.is_a(holder, type) and static.mro(cast("type", holder)) is referent
 
 
-def word(obj: object) -> str:
-    """An object in a chain: its class, for functions, classes, frames and generators their name too."""
-    found = _CODES.get(id(type(obj)))
-    if found is None:
-        return type_word(obj)
-    code = object.__getattribute__(obj, found[1])
-    return f"{found[0]} {code.co_name}"
-
-
 def pieces(steps: Sequence[Hop]) -> tuple[str, ...]:
     """The pieces of a chain, to be joined by arrows."""
     if not steps:
         return ()
     found: list[str] = []
     for step in steps:
-        holder, text = word(step.holder), _text(step)
+        holder, text = type_word(step.holder), _text(step)
         if step.reference.kind is Kind.CLOSURE and type(step.referent) is not types.CellType:
             found += [holder, text, "cell"]
         elif " " in holder or text[0] not in ".[":
             found += [holder, text.lstrip(".")]
         else:
             found.append(holder + text)
-    return (*found, word(steps[-1].referent))
+    return (*found, type_word(steps[-1].referent))
 
 
 def _text(step: Hop) -> str:
@@ -138,10 +123,8 @@ def _qualified(obj: Any) -> str:
         return f"{obj.__module__ if type(obj.__module__) is str else '?'}.{obj.__qualname__}"
     if type(obj) is types.MethodType and type(obj.__func__) is types.FunctionType:
         return f"method {_qualified(obj.__func__)}"
-    found = _CODES.get(id(type(obj)))
-    if found is not None:
-        code = object.__getattribute__(obj, found[1])
-        return f"{found[0]} {code.co_name}"
+    if any(type(obj) is kind for kind in RUNNING):
+        return type_word(obj)
     cls = obj if static.is_a(obj, type) else type(obj)
     return f"{static.class_module(cls)}.{static.class_qualname(cls)}"
 

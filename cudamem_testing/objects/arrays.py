@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from cudamem_testing import static
+from cudamem_testing.objects.names import key_text
 from cudamem_testing.objects.reference import Edge, Kind
 
 if TYPE_CHECKING:
@@ -32,9 +33,16 @@ def is_array(obj: object) -> bool:
 def array_edges(array: Any) -> Iterator[Edge]:
     """What an array holds: the object whose memory it shows, and elements that are objects."""
     yield Kind.ATTRIBUTE, ".base", array.base
-    if array.dtype.hasobject and array.dtype.names is None:
-        for position, value in enumerate(array.flat):
-            yield Kind.ITEM, position, value
+    waiting = [("", array)]
+    while waiting:
+        text, part = waiting.pop()
+        if not part.dtype.hasobject:
+            continue
+        if part.dtype.names is not None:
+            waiting += [(f"{text}[{key_text(name)}]", part[name]) for name in reversed(part.dtype.names)]
+        else:
+            for position, value in enumerate(part.flat):
+                yield (Kind.ATTRIBUTE, f"{text}[{position}]", value) if text else (Kind.ITEM, position, value)
 
 
 def edges(index: ReferrerIndex, values: Iterable[object]) -> Iterator[tuple[object, object]]:

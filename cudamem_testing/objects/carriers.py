@@ -16,12 +16,12 @@ import torch
 
 from cudamem_testing import static
 from cudamem_testing.objects.clock import Clock
-from cudamem_testing.objects.references import node_edges, tensor_edges
+from cudamem_testing.objects.references import node_edges, script_edges, tensor_edges
 from cudamem_testing.torch_api import nodes, tensors
 
 
 class Carriers:
-    """Live tensors, storages and autograd nodes of one moment.
+    """Live tensors, storages, autograd nodes and modules of TorchScript of one moment.
 
     ``of`` maps each wanted address to the objects that keep that storage; ``holders`` maps the id of an object to
     the objects that hold it through C++; ``fresh`` are ids of Python objects made by this walk, which nothing in the
@@ -69,6 +69,8 @@ class Carriers:
         elif static.is_a(obj, torch.UntypedStorage):
             self._carry(obj)
             return
+        elif static.is_a(obj, torch.jit.ScriptModule):
+            found = script_edges((static.instance_dict(obj) or {}).get("_c"))
         else:
             self.node_count += 1
             cls = type(obj)
@@ -104,7 +106,7 @@ class Carriers:
 
 
 def _of_interest(objects: list[object]) -> list[object]:
-    """The tensors, storages and autograd nodes among many objects.
+    """The tensors, storages, autograd nodes and modules of TorchScript among many objects.
 
     Each class is judged once, by its id (a hostile metaclass is not asked for a hash), and the loops run in C: this
     looks at every object of the process.
@@ -119,5 +121,6 @@ def _is_of_interest(cls: type) -> bool:
     return (
         type.__subclasscheck__(tensors.TensorBase, cls)
         or type.__subclasscheck__(torch.UntypedStorage, cls)
+        or type.__subclasscheck__(torch.jit.ScriptModule, cls)
         or nodes.is_node_type(cls)
     )

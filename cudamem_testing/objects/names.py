@@ -27,7 +27,9 @@ from cudamem_testing.torch_api import nodes, tensors
 #: Longest name, in characters.
 LONGEST_NAME = 100
 _LONGEST_KEY = 48
-_COROUTINES = {
+#: Classes of objects that run code: their word, and where the code stands.
+RUNNING = {
+    types.FrameType: ("frame", "f_code"),
     types.GeneratorType: ("generator", "gi_code"),
     types.CoroutineType: ("coroutine", "cr_code"),
     types.AsyncGeneratorType: ("async generator", "ag_code"),
@@ -56,8 +58,11 @@ def name_of(obj: object) -> str:
 
 
 def type_word(obj: object) -> str:
-    """The word for an object inside a path: its class, or for functions, classes and modules their name too."""
+    """The word for an object inside a path: its class, or for functions, frames, classes and modules their name too."""
     cls = type(obj)
+    running = _WORDS.get(id(cls))
+    if running is not None:
+        return clean(running(obj))
     if static.is_a(obj, type):
         return clean(f"class {static.class_name(cast('type', obj))}")
     if cls is types.FunctionType:
@@ -164,13 +169,19 @@ def _class(obj: Any) -> str:
 
 
 def _frame(obj: Any) -> str:
-    return f"frame {obj.f_code.co_name} ({code_place(obj.f_code, obj.f_lineno)})"
+    return f"{type_word(obj)} ({code_place(obj.f_code, obj.f_lineno)})"
+
+
+def _running(word: str, attribute: str) -> Callable[[Any], str]:
+    def name(obj: Any) -> str:
+        return f"{word} {object.__getattribute__(obj, attribute).co_name}"
+
+    return name
 
 
 def _coroutine(obj: Any) -> str:
-    word, attribute = _COROUTINES[type(obj)]
-    code = object.__getattribute__(obj, attribute)
-    return f"{word} {code.co_name} ({code_place(code)})"
+    code = object.__getattribute__(obj, RUNNING[type(obj)][1])
+    return f"{type_word(obj)} ({code_place(code)})"
 
 
 def _traceback(obj: Any) -> str:
@@ -206,6 +217,7 @@ def _code(obj: Any) -> str:
     return f"code {obj.co_name} ({code_place(obj)})"
 
 
+_WORDS = {id(kind): _running(*words) for kind, words in RUNNING.items()}
 # Built-in types live as long as the process, so their ids are safe keys; a hostile metaclass's __hash__ is not asked.
 _NAMERS: dict[int, Callable[[Any], str]] = {
     id(type): _class,
@@ -214,13 +226,13 @@ _NAMERS: dict[int, Callable[[Any], str]] = {
     id(types.BuiltinFunctionType): _builtin,
     id(types.MethodType): _method,
     id(types.CodeType): _code,
-    id(types.FrameType): _frame,
     id(types.TracebackType): _traceback,
     id(functools.partial): _partial,
     id(_LRU_WRAPPER): lambda obj: f"lru_cache of {lru_name(obj)}",
     id(weakref.ref): _weakref,
     id(threading.Thread): _thread,
     **{id(kind): _literal for kind in (type(None), bool, str, bytes, int, float)},
-    **{id(kind): _coroutine for kind in _COROUTINES},
+    **{id(kind): _coroutine for kind in RUNNING},
+    id(types.FrameType): _frame,
     **{id(kind): _container(kind) for kind in (dict, list, tuple, set, frozenset, collections.deque)},
 }

@@ -103,17 +103,28 @@ def _attributes(obj: object, handled: type | None) -> Iterator[Edge]:
 
 def _module_tables(namespace: dict[str, Any]) -> Iterator[Edge]:
     """Parameters, buffers and submodules as ``model.layer`` or ``model[0]``, not as items of hidden tables."""
+    yield from script_edges(namespace.get("_c"))
     for table_name in _MODULE_TABLES:
         table = namespace.get(table_name)
         if not static.is_a(table, dict):
             continue
         for name, value in static.items(table):
             if value is not None and type(name) is str:
-                yield Kind.SUBMODULE, f"[{name}]" if name.isdecimal() else f".{name}", value
+                yield Kind.SUBMODULE, _of_module(name), value
     for table_name, table in static.items(namespace):
         if type(table_name) is str and table_name.endswith("_hooks") and static.is_a(table, dict):
             for number, hook in static.items(table):
                 yield Kind.HOOK, number, hook
+
+
+def _of_module(*names: str) -> str:
+    return "".join(f"[{name}]" if name.isdecimal() else f".{name}" for name in names)
+
+
+def script_edges(script: object) -> Iterator[Edge]:
+    """Parameters and buffers of a module of TorchScript, which C++ holds; nothing for any other object."""
+    for names, value in tensors.scripted(script):
+        yield Kind.SUBMODULE, _of_module(*names), value
 
 
 def _leftover(obj: object, cls: type, referent: object) -> Edge:
@@ -142,10 +153,12 @@ def _sequence(base: Any) -> Callable[[Any], Iterator[Edge]]:
 
 def _tuple(obj: Any) -> Iterator[Edge]:
     fields: Any = ()
-    if type(obj) is not tuple:
-        namespace = static.class_dict(type(obj))
+    for cls in static.mro(type(obj)):
+        namespace = static.class_dict(cls)
         found = namespace.get("__match_args__" if "n_sequence_fields" in namespace else "_fields")
-        fields = found if type(found) is tuple else ()
+        if cls is not tuple and type(found) is tuple:
+            fields = found
+            break
     for position, value in enumerate(tuple.__iter__(obj)):
         if position < len(fields) and type(fields[position]) is str:
             yield Kind.ATTRIBUTE, f".{fields[position]}", value
@@ -313,6 +326,14 @@ def _thread(obj: Any) -> Iterator[Edge]:
         yield Kind.ATTRIBUTE, f".kwargs[{key_text(name)}]", value
 
 
+def _thread_local(obj: Any) -> Iterator[Edge]:
+    """The attributes of every thread: a table has a dictionary for each of them."""
+    for table in gc.get_referents(obj):
+        for values in dict.values(table) if type(table) is dict else ():
+            for name, value in static.items(values) if type(values) is dict else ():
+                yield Kind.ATTRIBUTE, f".{name}" if type(name) is str else f".__dict__[{key_text(name)}]", value
+
+
 def _context(obj: contextvars.Context) -> Iterator[Edge]:
     for variable, value in obj.items():
         yield Kind.LOCAL, f"context variable '{variable.name}'", value
@@ -363,6 +384,9 @@ def node_edges(obj: Any, saved: tuple[str, ...] | None = None, *, metadata: bool
             if type(table) is dict:
                 found += [(Kind.ATTRIBUTE, f".metadata[{key_text(key)}]", value) for key, value in table.items()]
                 found.append((Kind.INTERNAL, ".metadata", table))
+            for hooks in gc.get_referents(obj):
+                if type(hooks) is collections.OrderedDict:
+                    found += [(Kind.HOOK, number, hook) for number, hook in static.items(hooks)]
     yield from found
 
 
@@ -395,7 +419,9 @@ _HANDLERS: dict[int, Callable[[Any], Iterator[Edge]]] = {
     id(types.TracebackType): _traceback,
     id(BaseException): _exception,
     id(threading.Thread): _thread,
+    id(threading.local): _thread_local,
     id(contextvars.Context): _context,
+    id(contextvars.Token): _contained("old_value"),
     id(asyncio.Future): _contained("_result", "_exception"),
     id(asyncio.Task): _contained("_coro", "_fut_waiter", "_result", "_exception"),
     id(property): _contained("fget", "fset", "fdel"),

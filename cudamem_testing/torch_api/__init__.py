@@ -40,6 +40,7 @@ then unknown.
 | ``torch._C._construct_storage_from_data_pointer`` | 2.1 | free memory of pools is not overwritten between replays |
 | ``torch._C._host_emptyCache`` | 2.7 | pinned memory stays cached before a capture |
 | ``torch._C._group_tensors_by_device_and_dtype`` | 2.1 | the lint takes the clipping of gradients for a host read |
+| ``torch._C.ParameterDict``, ``BufferDict``, ``ModuleDict`` | 1.5 | what a scripted module holds is held by C++ |
 | ``UntypedStorage._new_with_weak_ptr`` | 1.8 | replays are not compared with eager calls |
 
 PYTEST_DONT_REWRITE

@@ -31,6 +31,7 @@ _COMPRESSED = {
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
 _COO = ("_indices", "_values")
+_SCRIPT_TABLES: tuple[Any, ...] = (torch._C.ParameterDict, torch._C.BufferDict, torch._C.ModuleDict)
 
 
 def quiet() -> AbstractContextManager[None]:
@@ -116,6 +117,19 @@ def _plain_parts(tensor: object) -> list[tuple[str, object]]:
     with torch._C._DisableTorchDispatch():  # a user's dispatch mode must not see these calls
         found = [(name, TensorBase.__dict__[name].__get__(tensor)()) for name in names]
     return [(name.strip("_").removeprefix("q_per_channel_"), part) for name, part in found]
+
+
+def scripted(module: object) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Parameters and buffers of TorchScript's own module and of those inside it, each with the names that lead to it.
+
+    Nothing for any other object.
+    """
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), module)] if type(module) is torch._C.ScriptModule else []
+    while waiting:
+        names, script = waiting.pop()
+        *held, inner = (table(script).items() for table in _SCRIPT_TABLES)
+        yield from (((*names, name), value) for table in held for name, value in table)
+        waiting += [((*names, name), module) for name, module in inner]
 
 
 def storage(obj: object) -> tuple[int, int, int, str] | None:

@@ -72,7 +72,7 @@ def test_what_runs_on_the_cpu_alone_says_why(needs: str, why: str) -> None:
             "cuda",
             [
                 "not run on cuda:",
-                "  arrays of numpy are in the memory of the CPU: S2, S3, S14",
+                "  arrays of numpy are in the memory of the CPU: S2, S3, S14, S19",
                 "  quantised tensors are made for the CPU: S6",
                 "  a limit on a card binds to the segments that it takes next, not to the byte: R15",
             ],

@@ -54,6 +54,11 @@ class Pair(NamedTuple):
     second: object
 
 
+class PairChild(Pair):
+    def swapped(self) -> Pair:
+        return Pair(self.second, self.first)
+
+
 @dataclass
 class Record:
     field: object
@@ -156,6 +161,12 @@ class Cases:
         return array
 
     @staticmethod
+    def thread_local(held: object) -> object:
+        local = threading.local()
+        local.mine = held
+        return local
+
+    @staticmethod
     def module(held: object) -> object:
         module = types.ModuleType("made")
         module.cache = held  # type: ignore[attr-defined]
@@ -242,6 +253,8 @@ PYTHON = [
     ("thread argument", lambda held: threading.Thread(args=(1, held)), ".args[1]", Kind.ATTRIBUTE),
     ("thread keyword", lambda held: threading.Thread(kwargs={"a": held}), ".kwargs['a']", Kind.ATTRIBUTE),
     ("object array", Cases.array, "[1]", Kind.ITEM),
+    ("thread local", Cases.thread_local, ".mine", Kind.ATTRIBUTE),
+    ("child of a named tuple", lambda held: PairChild(1, held), ".second", Kind.ATTRIBUTE),
     ("iterator", lambda held: iter([held]), "(internal)", Kind.OTHER),
 ]
 

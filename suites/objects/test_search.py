@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -193,6 +194,33 @@ def _optimizer(_: torch.Tensor) -> None:
     _keep(optimizer)
 
 
+def _structured_array(tensor: torch.Tensor) -> None:
+    array = np.empty(2, dtype=[("o", object), ("n", [("x", object), ("y", int)])])
+    array[1]["n"]["x"] = tensor
+    _keep(array)
+
+
+def _thread_local(tensor: torch.Tensor) -> None:
+    local = threading.local()
+    local.mine = tensor
+    _keep(local)
+
+
+def _node_hook(tensor: torch.Tensor) -> None:
+    node = (torch.zeros(2, requires_grad=True) * 2).grad_fn
+    assert node is not None
+    node.register_prehook(lambda grads: (grads[0] * tensor,))
+    _keep(node)
+
+
+def _scripted(tensor: torch.Tensor) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced: Any = torch.jit.trace(torch.nn.Sequential(torch.nn.Linear(3, 3)), torch.zeros(1, 3))  # type: ignore[no-untyped-call]
+    next(traced.parameters()).data = tensor
+    _keep(traced)
+
+
 def _coroutine(tensor: torch.Tensor) -> None:
     @types.coroutine
     def pause() -> Any:
@@ -275,9 +303,9 @@ CASES: list[tuple[Callable[[torch.Tensor], object], str]] = [
     (lambda t: _keep(threading.Thread(args=(t,))), " > Thread.args[0]"),
     (lambda t: _keep(ValueError(t)), " > ValueError.args[0]"),
     (lambda t: _keep(iter([t])), " > list_iterator (internal) > list[0]"),
-    (_generator, " > generator local 'mine'"),
-    (_coroutine, " > coroutine local 'mine'"),
-    (_error, " > ValueError.__traceback__ (traceback).tb_frame > frame local 'loss'"),
+    (_generator, " > generator generate local 'mine'"),
+    (_coroutine, " > coroutine wait local 'mine'"),
+    (_error, " > ValueError.__traceback__ (traceback).tb_frame > frame fail local 'loss'"),
     (_weak_callback, " > weakref.__callback__ (function <lambda>).__closure__[0] 'tensor'"),
     (_lru, " > lru_cache of _lru.<locals>.cached cached argument 0"),
     (_module, " > module made > cache"),
@@ -287,6 +315,10 @@ CASES: list[tuple[Callable[[torch.Tensor], object], str]] = [
     (lambda t: _keep(t.numpy()), " > ndarray.base"),
     (lambda t: _keep(memoryview(t.numpy())), " > memoryview (internal) > managedbuffer (internal) > ndarray.base"),
     (_object_array, " > ndarray[1]"),
+    (_structured_array, " > ndarray['n']['x'][1]"),
+    (_thread_local, " > _local.mine"),
+    (_node_hook, " > MulBackward0 hook 0 > function <lambda>.__closure__[0] 'tensor'"),
+    (_scripted, " > TopLevelTracedModule._actual_script_module[0].weight"),
     (lambda t: _keep(torch.nn.Parameter(t)), ""),
     (_grad, ".grad"),
     (_attribute, " > Tensor.tag"),
