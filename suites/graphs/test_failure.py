@@ -423,6 +423,7 @@ def test_nothing_of_a_second_look_lives_when_its_pool_is_given_back(
 ) -> None:
     made: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []
+    kept: list[OSError] = []
     recover = backend.recover
 
     def recovered(graph: Any) -> None:
@@ -432,7 +433,8 @@ def test_nothing_of_a_second_look_lives_when_its_pool_is_given_back(
     def step(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         made.append(weakref.ref(y))
-        raise OSError(REFUSED)
+        kept.append(OSError(REFUSED))  # as a future does
+        raise kept[-1]
 
     monkeypatch.setattr(backend, "recover", recovered)
     failed(graphs, step, torch.ones(3), warmup=0)
