@@ -34,7 +34,7 @@ from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.evidence import NOT_KEPT, WIDTH, Evidence, first_moment, moment_of
+from cudamem_testing.plugin.evidence import WIDTH, Evidence, first_moment, moment_of
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.identity import identity
 from cudamem_testing.snapshots.replay import Replay, moment_between
@@ -204,14 +204,14 @@ class Baselines:
         """What the test allocated and is still live."""
         replayed = self._evidence.replay(window.device)
         if replayed is None or not len(replayed.recording.events):
-            return NOT_KEPT
+            return self._evidence.unknown(window.device, "still live")
         start = first_moment(replayed.recording, window)
         return Look(replayed, start, replayed.live_at(since=start).fresh())
 
     def _examine(self, window: Window, measured: Measured, now: Counters | None) -> tuple[Measured, Look | str]:
         replayed = self._evidence.replay(window.device, counter="requested")
         if replayed is None or not len(replayed.recording.events):
-            return measured.but(top=()), NOT_KEPT
+            return measured.but(top=()), self._evidence.unknown(window.device)
         start, end = moment_of(replayed.recording, window.opened, now), self._end(replayed, window, now)
         dropped = replayed.recording.truncated and not start  # then the window's own start is not in the record
         places = frozenset() if dropped else self._workspaces(replayed, start, end)

@@ -19,7 +19,7 @@ from cudamem_testing.model.limits import Breach
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders import cards
-from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.recorders.base import Recorder, untold
 from cudamem_testing.recorders.capture import Capture
 from cudamem_testing.show.expected.side import file_stem
 from cudamem_testing.snapshots import export
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from cudamem_testing.trace.profile import MemoryProfile
 
 UNKNOWN = "not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
-NOT_KEPT = f"live at the peak: {UNKNOWN}"
 UNRECORDED = "cudamem: out of memory; what was live is not known, nothing was recorded (--cudamem-stacks=off)"
 BEFORE = "this test, before the window"
 WIDTH = 100
@@ -64,9 +63,16 @@ class Evidence:
 
         Blocks have the owners of all tests, or of those that are given by their numbers alone.
         """
-        recorder = next(one for one in self._tracker.recorders if one.device == device)
-        capture = recorder.capture()
+        capture = self._recorder(device).capture()
         return None if capture is None else replay(self.recording(capture, owners), counter)
+
+    def unknown(self, device: Device, title: str = "live at the peak") -> str:
+        """The line that stands where a record tells no moments of a device."""
+        recorder = self._recorder(device)
+        return f"{title}: {UNKNOWN if recorder.tells_blocks else f'not known, {untold(recorder)}'}"
+
+    def _recorder(self, device: Device) -> Recorder:
+        return next(one for one in self._tracker.recorders if one.device == device)
 
     def recording(self, capture: Capture, owners: Mapping[int, str] | None = None) -> Recording:
         """A capture with the project's lines and the names of the tests that own its blocks."""
@@ -159,7 +165,8 @@ class Explainer:
             self._replays[window.device] = self._evidence.replay(window.device)
         replayed = self._replays[window.device]
         if replayed is None or not len(replayed.recording.events):
-            return (f"still live: {UNKNOWN}" if metric == "retained" else NOT_KEPT,)
+            title = "still live" if metric == "retained" else "live at the peak"
+            return (self._evidence.unknown(window.device, title),)
         start = first_moment(replayed.recording, window)
         source = self._evidence.locator.source
         if metric == "retained":

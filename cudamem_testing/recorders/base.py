@@ -97,6 +97,12 @@ class Recorder(Protocol):
         ...
 
 
+def untold(recorder: Recorder) -> str:
+    """Why blocks of a device are not known, for people."""
+    reason = "" if recorder.incomplete is None else f": {recorder.incomplete}"
+    return f"blocks of {recorder.device} cannot be told apart here{reason}"
+
+
 class WithoutOwners:
     """Blocks carry neither an owner nor a thread; the methods for owners are never called."""
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Locator
+from cudamem_testing.recorders.base import untold
 from cudamem_testing.recorders.capture import Capture
 from cudamem_testing.snapshots import diff, export
 from cudamem_testing.snapshots.capture import recording_of
@@ -50,7 +51,7 @@ class Snapshots:
             raise SnapshotError(f"{device or 'a device'} is not measured (measured: {measured})")
         capture = recorders[0].capture()
         if capture is None:
-            raise SnapshotError(f"blocks of {recorders[0].device} cannot be told apart here")
+            raise SnapshotError(untold(recorders[0]))
         return capture
 
     def live(self, device: object = None) -> LiveSet:

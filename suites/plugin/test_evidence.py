@@ -5,10 +5,13 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import pytest
 from torch.cuda import _memory_viz
 
+from cudamem_testing.recorders import native
 from suites.plugin.inner import MIB, Inner
 
 Run = Callable[..., Inner]
@@ -330,3 +333,30 @@ def test_the_snapshot_fixture(run_inner: Run) -> None:
         """
     )
     assert inner.last == "2 passed", inner.out
+
+
+WITHOUT_BLOCKS = """
+    import pytest, torch
+
+    @pytest.mark.memory_budget(peak="1KiB")
+    def test_peak():
+        torch.empty(2**10)
+
+    def test_snapshot(memory_snapshot):
+        memory_snapshot.take()
+"""
+
+
+def test_where_blocks_cannot_be_told_apart(run_inner: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The reason is said, wherever a user looks for lines: it is not that nothing was recorded."""
+    monkeypatch.setattr("suites.plugin.inner.CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(native, "_of_this_process", cache(native._of_this_process.__wrapped__))
+    inner = run_inner(WITHOUT_BLOCKS, "--tb=short")
+    reason = (
+        "blocks of cpu cannot be told apart here: measured by torch's profiler: other threads and older blocks are "
+        "not seen"
+    )
+    assert inner.section("test_peak")[-1] == f"live at the peak: not known, {reason}"
+    assert inner.section("test_snapshot")[-1] == f"E   cudamem_testing.snapshots.record.SnapshotError: {reason}"
