@@ -12,20 +12,18 @@ from types import FrameType
 from typing import Any
 
 from cudamem_testing.operators.places import Place
-from cudamem_testing.torch_api.dispatch import TorchDispatchMode
+from cudamem_testing.torch_api.dispatch import DispatchMode
 
 Taken = tuple[int, int, Any, Place]
 """Notes before and after an operator, the operator, where it ran."""
 See = Callable[[object, tuple[object, ...]], None]
 
 
-class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
+class OperatorMode(DispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
     """Notes counters around every operator, also around one that raises.
 
     What an operator does inside, in kernels or in the ``__torch_dispatch__`` of a tensor class, is part of it.
     """
-
-    supports_higher_order_operators = True
 
     def __init__(self, note: Callable[[], int], place: Callable[[FrameType], Place]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

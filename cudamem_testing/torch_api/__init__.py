@@ -34,6 +34,7 @@ then unknown.
 | ``_raw_saved_*`` of autograd's nodes | 1.9 | what they saved is held by C++ |
 | ``SavedTensor.data`` | after 2.7 | the same |
 | ``TorchFunctionMode``, ``TorchDispatchMode`` | 1.13 | no lint, no notes of captures, no calls of the dispatcher |
+| ``TorchDispatchMode.supports_higher_order_operators`` | after 2.7 | each such operator is given a rule of the mode |
 | ``TensorBase._cdata`` | 1.0 | no calls of the dispatcher |
 | ``torch.utils._pytree`` | 1.8 | no captures |
 | ``CUDAGraph(keep_graph=True)`` and ``raw_cuda_graph`` | 2.8 | nodes are read from ``debug_dump`` |

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch.utils import _pytree
 
-from cudamem_testing.torch_api.dispatch import TorchDispatchMode
+from cudamem_testing.torch_api.dispatch import DispatchMode
 from cudamem_testing.torch_api.tensors import field, quiet, storage
 
 TensorAddress: TypeAlias = tuple[int, int]
@@ -30,10 +30,8 @@ class Call(NamedTuple):
     outputs: tuple[TensorAddress, ...]
 
 
-class DispatchedCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DispatchedCalls(DispatchMode):  # type: ignore[no-untyped-call]
     """Notes the calls of operators on tensors with memory, and keeps no tensor."""
-
-    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

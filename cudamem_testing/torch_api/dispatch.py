@@ -7,11 +7,38 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["TorchDispatchMode", "operator_name"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["DispatchMode", "operator_name"]
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
+    """A mode that is given higher-order operators (``cond``) as it is given all others."""
+
+    supports_higher_order_operators = True
+
+    def __enter__(self) -> Self:
+        if not hasattr(TorchDispatchMode, "supports_higher_order_operators"):
+            self._rule_for_higher_order_operators()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def _rule_for_higher_order_operators(self) -> None:
+        """Up to torch 2.7 such an operator raises within a mode for which it has no rule. No other mode meets these."""
+        mode = type(self)
+        for operator in torch._ops._higher_order_ops.values():
+            operator.python_key_table.setdefault(mode, functools.partial(_called, operator))
+
+
+def _called(operator: Any, mode: TorchDispatchMode, *args: Any, **kwargs: Any) -> Any:
+    return mode.__torch_dispatch__(operator, (), args, kwargs)  # type: ignore[no-untyped-call]
 
 
 def operator_name(func: Any) -> str:

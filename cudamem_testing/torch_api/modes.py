@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from cudamem_testing.torch_api.dispatch import TorchDispatchMode, operator_name
+from cudamem_testing.torch_api.dispatch import DispatchMode, operator_name
 from cudamem_testing.torch_api.running import node_function
 
 _current_node = node_function()
@@ -47,9 +47,7 @@ class _Functions(TorchFunctionMode):
         return self._watcher.function(name, func, args, kwargs or {})
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    supports_higher_order_operators = True
-
+class _Operators(DispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, watcher: OperatorWatcher) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watcher = watcher
@@ -95,7 +93,7 @@ class _Noted(_Operators):  # type: ignore[no-untyped-call]
     """By its name the mode that notes is told from the one that watches."""
 
 
-def noted(noter: Noter) -> TorchDispatchMode:
+def noted(noter: Noter) -> DispatchMode:
     """A mode that tells each operator before and after it is called."""
     return _Noted(_Noting(noter))
 
