@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
+from cudamem_testing import torch_api
 from cudamem_testing.objects import arrays, results
 from cudamem_testing.objects.carriers import Carriers
 from cudamem_testing.objects.clock import Clock
@@ -30,6 +31,7 @@ from cudamem_testing.objects.names import name_of, type_word
 from cudamem_testing.objects.paths import PathWriter
 from cudamem_testing.objects.reference import Path
 from cudamem_testing.objects.roots import Ignore, Root, RootKind, Roots
+from cudamem_testing.torch_api import nodes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -59,7 +61,7 @@ class HolderResult:
 
     ``path`` is the chain from a root; for ``UNREACHABLE`` the chain from an object that nothing holds, or round a
     cycle; else ``None``. ``objects`` are names of the Python tensors that stand for the target, at most three.
-    ``complete`` is false where the search stopped at its budget, and ``note`` says so.
+    ``complete`` is false where the search stopped at its budget; ``note`` says so, or what else is not known.
     """
 
     reach: Reach
@@ -244,8 +246,7 @@ class Search:
                 reach, path = Reach.HARNESS, self._path(writer, by_harness, objects)
             if path is None:
                 reach, path = self._island(writer, objects)
-            note = None if self.complete else self._stopped()
-            results[key] = HolderResult(reach, path, names, self.complete, note)
+            results[key] = HolderResult(reach, path, names, self.complete, self._note(reach))
         return results
 
     def _own(self, objects: list[object]) -> list[object]:
@@ -256,8 +257,13 @@ class Search:
         holders = set(self._graph.holders_of(id(obj)))
         return bool(holders) and holders <= self.carriers.holders.get(id(obj), {}).keys()
 
-    def _stopped(self) -> str:
-        return f"the search stopped at its budget of {self._budget_seconds} s or {self._budget_objects} objects"
+    def _note(self, reach: Reach) -> str | None:
+        """What the result cannot know."""
+        if not self.complete:
+            return f"the search stopped at its budget of {self._budget_seconds} s or {self._budget_objects} objects"
+        if reach in (Reach.NOT_HELD, Reach.UNREACHABLE) and self.carriers.node_count and not nodes.shows_saved():
+            return f"torch {torch_api.version()} does not show what autograd saved for backward: a graph may hold it"
+        return None
 
     def _path(self, writer: PathWriter, reached: Reached, objects: list[object]) -> Path | None:
         best = min(

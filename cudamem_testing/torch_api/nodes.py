@@ -43,6 +43,11 @@ def node_variable(node: object) -> object:
     return _node_field(node, "variable")
 
 
+def shows_saved() -> bool:
+    """Whether this torch shows what nodes saved, without running hooks (``SavedTensor.data``, after 2.7)."""
+    return hasattr(torch._C._autograd.SavedTensor, "data")
+
+
 def saved_names(cls: type) -> tuple[str, ...]:
     """Names of the fields that hold a node's saved tensors, for ``saved``."""
     return tuple(

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ from cudamem_testing.objects import (
     is_tensor,
     storage_of,
 )
+from cudamem_testing.torch_api import nodes
 
 _CACHE: dict[str, Any] = {}
 _LIST: list[Any] = []
@@ -272,6 +274,12 @@ def _context(tensor: torch.Tensor) -> None:
     _keep(Keep.apply(torch.ones(1, requires_grad=True)))
 
 
+#: Up to torch 2.7 what autograd saved is not seen, and whoever could be held by it has a note.
+UNSEEN = f" (torch {metadata.version('torch')} does not show what autograd saved for backward: a graph may hold it)"
+HELD_BY_GRAPHS = {
+    _saved: f"no python holder{UNSEEN}",
+    _saved_by_hook: f"held by unreachable objects: dict['packed']{UNSEEN}",
+}
 #: What is done with a tensor, and the chain that then holds it, behind ``module ... > _LIST (list)[number]``.
 CASES: list[tuple[Callable[[torch.Tensor], object], str]] = [
     (_keep, ""),
@@ -360,7 +368,11 @@ def results() -> Iterator[list[HolderResult]]:
 def test_chains_from_a_module(results: list[HolderResult], number: int) -> None:
     result = results[number]
     text = re.sub(r"hook \d+", "hook 0", str(result))
-    assert text == f"reachable: {HERE} > _LIST (list)[{number}]{CASES[number][1]}"
+    plant, chain = CASES[number]
+    if plant in HELD_BY_GRAPHS and not nodes.shows_saved():
+        assert text == HELD_BY_GRAPHS[plant]
+    else:
+        assert text == f"reachable: {HERE} > _LIST (list)[{number}]{chain}"
     assert result.complete
 
 
@@ -534,8 +546,13 @@ def test_held_by_c_alone() -> None:
         where = step()
     gc.collect()
     result = find_holders([where])[where]
-    assert str(result) == "held by unreachable objects: Tensor.grad.grad_fn[PowBackward0].saved self"
-    _tensor_at(where).grad = None
+    if nodes.shows_saved():
+        assert str(result) == "held by unreachable objects: Tensor.grad.grad_fn[PowBackward0].saved self"
+    else:
+        assert str(result) == f"held by unreachable objects: Tensor.grad.grad_fn[AccumulateGrad].variable{UNSEEN}"
+    tensor = _tensor_at(where)
+    tensor._fix_weakref()  # up to torch 2.7 the object belonged to C++, which would free it under this name
+    tensor.grad = None
 
 
 def test_a_hook_over_its_own_tensor() -> None:
@@ -547,14 +564,16 @@ def test_a_hook_over_its_own_tensor() -> None:
     where = step()
     gc.collect()
     result = find_holders([where])[where]
-    assert re.sub(r"\d+", "N", str(result)) == (
+    assert re.sub(r"\d+", "N", str(result).removesuffix(UNSEEN)) == (
         "held by unreachable objects: Tensor hook N > function <lambda>.__closure__[N] 'y'"
     )
     _tensor_at(where)._backward_hooks.clear()
 
 
 def test_an_address_that_nobody_holds() -> None:
-    assert find_holders([12345]) == {12345: HolderResult(Reach.NOT_HELD, None)}
+    (result,) = find_holders([12345]).values()
+    assert (result.reach, result.path, result.objects, result.complete) == (Reach.NOT_HELD, None, (), True)
+    assert result.note is None or not nodes.shows_saved()
     assert find_holders([]) == {}
 
 
@@ -611,4 +630,5 @@ def test_what_hangs_on_the_graph_of_a_result_that_was_found_first() -> None:
     finally:
         del sys.modules[here.__name__]
     name = "module suites_objects_here > result"
-    assert [str(found[one].path) for one in addresses] == [f"{name}.grad_fn[MmBackward0].saved self", name]
+    saved = f"reachable: {name}.grad_fn[MmBackward0].saved self" if nodes.shows_saved() else f"no python holder{UNSEEN}"
+    assert [str(found[one]) for one in addresses] == [saved, f"reachable: {name}"]
