@@ -9,6 +9,8 @@ well, on whatever torch is installed.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch.profiler import _memory_profiler as oracle
@@ -22,6 +24,7 @@ from cudamem_testing.trace.categories import Category, categories
 from cudamem_testing.trace.gradients import find_gradients, held
 from cudamem_testing.trace.timeline import timeline
 from suites.trace.oracle import categories_of, categories_of_torch
+from suites.versions import OLDER_TORCH
 
 FLAGS = {"record_shapes": True, "profile_memory": True, "with_stack": True}
 
@@ -375,12 +378,19 @@ def torchs_text(function):
 
 def check(make, expected):
     """``make`` gives a new program each time: one run is for torch, one for the public surface."""
+    if OLDER_TORCH:
+        expected = detached_twice(expected)
     assert canonical(torchs_text(make())) == canonical(expected)
     function = make()
     with MemoryProfile(dispatched=True) as recorded:
         function(recorded.mark)
     recorded.assert_categories(expected, ids="profiler")
     assert canonical(recorded.categories().text(ids="profiler")) == canonical(expected)
+
+
+def detached_twice(text):
+    """Older versions of torch detach a gradient once more before a parameter takes it."""
+    return re.sub(r"^( *aten::detach +)(\d+ \(GRADIENT\))( +-> )\?\?\?", r"\1\2\3\2\n\g<0>", text, flags=re.MULTILINE)
 
 
 def test_categories_of_a_forward_pass_without_a_model():

@@ -84,7 +84,7 @@ def test_a_missed_free_makes_the_oracle_give_up_and_not_us():
         flow = from_profile(prof).data_flow()
         if missed_frees(flow):
             break
-    with pytest.raises(AssertionError, match="version mismatch"):
+    with pytest.raises(AssertionError, match=r"version mismatch|input_version=None"):
         graph_of(prof)
     assert flow.diagnostics == ()
     assert flow.notes[0].endswith(" frees were not recorded: of other threads, or of what was there before")
