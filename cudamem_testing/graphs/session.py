@@ -134,6 +134,10 @@ class GraphCapture:
         """A pool that several captures may share."""
         return self._backend().new_pool()
 
+    def is_current_stream_capturing(self) -> bool:
+        """Whether the current stream records instead of running, for code that must behave otherwise then."""
+        return self._backend().here()[1]
+
     def pools(self) -> Pools:
         """The private pools of the device now, with their bytes."""
         return pools_of(self._backend().recording())

@@ -157,6 +157,17 @@ def test_a_failure_is_explained(graphs: GraphCapture, backend: FakeBackend) -> N
     graphs(double, torch.ones(3)).assert_matches_eager()
 
 
+def test_the_function_can_ask_whether_it_is_captured(graphs: GraphCapture) -> None:
+    seen: list[bool] = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        seen.append(graphs.is_current_stream_capturing())
+        return x * 2
+
+    graphs(step, torch.ones(3), warmup=2)
+    assert [*seen, graphs.is_current_stream_capturing()] == [False, False, True, False]
+
+
 def test_a_capture_inside_of_a_capture_is_refused(graphs: GraphCapture) -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         return x * 2

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -437,6 +438,20 @@ class TestOnACard:
             copy
             """
         )
+
+    def test_a_graph_can_be_dumped_and_the_capture_be_asked_for(self, graphs: GraphCapture, tmp_path: Path) -> None:
+        seen: list[bool] = []
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            seen.append(graphs.is_current_stream_capturing())
+            return x * 2
+
+        captured = graphs(step, torch.ones(4, device="cuda"), warmup=1)
+        assert [*seen, graphs.is_current_stream_capturing()] == [False, True, False]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that it dumps
+            captured.graph.debug_dump(str(tmp_path / "graph.dot"))
+        assert (tmp_path / "graph.dot").read_text(encoding="utf-8", errors="replace").startswith("digraph")
 
     def test_garbage_with_an_old_graph_does_not_break_a_capture(self, graphs: GraphCapture) -> None:
         old: list[Any] = [torch.cuda.CUDAGraph()]
