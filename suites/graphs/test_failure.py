@@ -1,49 +1,25 @@
-"""Captures that fail: what the first and the second look see, on a backend without a card."""
+"""Captures and warm-ups that fail: what the exception itself tells, on a backend without a card."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import types
-import weakref
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from cudamem_testing.graphs import CaptureError, GraphCapture
-from cudamem_testing.graphs.failure import Failure, FirstLook, first_look
+from cudamem_testing.graphs.failure import FirstLook, first_look
 from cudamem_testing.graphs.places import Places
-from cudamem_testing.graphs.reasons import EMPTY, INSIDE, NESTED, ONCE, OTHER_LIBRARY, OWN, SILENT, Clues
+from cudamem_testing.graphs.reasons import EMPTY, INSIDE, NESTED, OTHER_LIBRARY, OWN, Clues
 from cudamem_testing.graphs.rules import MEANINGS, Meaning, Rule
 from cudamem_testing.model.stacks import Locator
+from suites.graphs.failing import REFUSED, ROOT, Wide, backend, failed, graphs, library
 from suites.graphs.fake import FakeBackend
 
-ROOT = str(Path(__file__).parents[2])
-REFUSED = "CUDA error: operation not permitted when stream is capturing"
-INVALID = "CUDA error: operation failed due to a previous error during capture"
-
-
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
-    monkeypatch.setattr("cudamem_testing.graphs.capture.collect_garbage", lambda: None)
-    return FakeBackend()
-
-
-@pytest.fixture
-def graphs(backend: FakeBackend) -> Iterator[GraphCapture]:
-    made = GraphCapture(backend, root=ROOT)
-    yield made
-    made.close()
-
-
-def failed(graphs: GraphCapture, function: Callable[..., Any], *args: Any, **options: Any) -> Failure:
-    """What is told of a capture that fails."""
-    with pytest.raises(CaptureError) as failure:
-        graphs(function, *args, **options)
-    return failure.value.failure
+__all__ = ["backend", "graphs"]  # fixtures
 
 
 def lines(meaning: Meaning) -> list[str]:
@@ -75,13 +51,6 @@ def test_an_error_of_the_function_itself(graphs: GraphCapture) -> None:
         "   ZeroDivisionError: integer division or modulo by zero",
         *lines(OWN),
     ]
-
-
-def library(source: str, module: str) -> types.SimpleNamespace:
-    """A library whose functions are no code of the project."""
-    inside: dict[str, Any] = {"__name__": module, "REFUSED": REFUSED}
-    exec(compile(source, f"/site-packages/{module}.py", "exec"), inside)
-    return types.SimpleNamespace(**inside)
 
 
 def look(function: Callable[[], Any], code: types.CodeType | None = None) -> FirstLook:
@@ -152,184 +121,6 @@ def test_what_a_worker_raised_is_told_in_words_of_its_own() -> None:
     assert told.error == f"{first} torch.AcceleratorError: {REFUSED}"
     plain = look(raises(RuntimeError("Caught KeyError.\nOriginal Traceback:\n  File capture.py\nKeyError: 'x'")))
     assert (plain.error, plain.failure("f").meaning) == ("RuntimeError: Caught KeyError.", OTHER_LIBRARY)
-
-
-class Wide(torch.nn.Module):
-    def __init__(self, body: Callable[..., Any]) -> None:
-        super().__init__()
-        self.inner = torch.nn.Sequential(torch.nn.Identity(), Called(body))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.inner(x)
-
-
-class Called(torch.nn.Module):
-    def __init__(self, body: Callable[..., Any]) -> None:
-        super().__init__()
-        self.body = body
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.body(x)
-
-
-def test_an_operator_that_returned_is_not_at_work(graphs: GraphCapture, backend: FakeBackend) -> None:
-    """The library's call comes after it."""
-    other = library("def allocate(now):\n    if now: raise OSError(REFUSED)", "otherlib")
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        other.allocate(backend.events[-1] == "capture")  # breaks
-        return y
-
-    told = failed(graphs, Wide(step), torch.ones(3))
-    assert (told.operator, told.meaning, told.place.module) == ("otherlib.allocate()", OTHER_LIBRARY, "inner.1")
-    assert told.place.source.endswith("# breaks")
-
-
-@pytest.mark.parametrize(
-    ("operator", "meaning"), [("aten::index", MEANINGS[Rule.DATA_SHAPE]), ("aten::cumsum", INSIDE)]
-)
-def test_the_operator_at_work_tells_the_rule(
-    graphs: GraphCapture, backend: FakeBackend, operator: str, meaning: Meaning
-) -> None:
-    def step(x: torch.Tensor) -> torch.Tensor:
-        return x.cumsum(0)[x > 0]  # breaks
-
-    backend.refuses = {operator: REFUSED}
-    told = failed(graphs, Wide(step), torch.ones(3))
-    assert (told.operator, told.meaning, told.place.module) == (operator, meaning, "inner.1")
-
-
-def test_an_error_of_a_library_below_an_operator_is_looked_at(graphs: GraphCapture, backend: FakeBackend) -> None:
-    backend.refuses = {"aten::_linalg_eigh": "an error that nobody has seen"}
-    told = failed(graphs, lambda x: torch.linalg.eigvalsh(x), torch.eye(3))
-    assert (told.operator, told.rule) == ("aten::_linalg_eigh", Rule.HOST_READ)
-
-
-def test_an_operator_on_a_stream_that_does_not_capture(graphs: GraphCapture, backend: FakeBackend) -> None:
-    def step(x: torch.Tensor) -> torch.Tensor:
-        backend.stream = 7
-        try:
-            return x.cumsum(0)  # breaks
-        finally:
-            backend.stream = 0
-
-    backend.apart, backend.refuses = {7}, {"aten::cumsum": REFUSED}
-    told = failed(graphs, step, torch.ones(3))
-    assert (told.operator, told.rule) == ("aten::cumsum", Rule.STREAM)
-
-
-def test_the_last_work_of_a_stream_that_is_not_joined(graphs: GraphCapture, backend: FakeBackend) -> None:
-    def step(x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        backend.stream = 7
-        z = y + 1  # breaks
-        backend.stream = 0
-        return y - z
-
-    backend.breaks_at_the_end = "CUDA error: capturing stream has unjoined work"
-    told = failed(graphs, Wide(step), torch.ones(3))
-    assert (told.operator, told.rule, told.place.module) == ("aten::add", Rule.STREAM, "inner.1")
-    assert told.place.source == "z = y + 1 # breaks"
-
-
-def test_the_line_that_leaves_another_stream(graphs: GraphCapture, backend: FakeBackend) -> None:
-    def step(x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        backend.stream = 7  # breaks
-        return y + 1
-
-    def again(x: torch.Tensor) -> torch.Tensor:
-        backend.stream = 0
-        return step(x)
-
-    backend.breaks_at_the_end = "Capture must end on the same stream it began on."
-    told = failed(graphs, Wide(again), torch.ones(3))
-    assert (told.rule, told.place.source, told.place.module) == (Rule.STREAM, "backend.stream = 7 # breaks", "inner.1")
-
-
-def test_the_line_that_breaks_it_without_a_word(graphs: GraphCapture, backend: FakeBackend) -> None:
-    other = library("def allocate(backend):\n    backend.silently_broken = backend.events[-1] == 'capture'", "otherlib")
-
-    def helper() -> None:
-        other.allocate(backend)  # breaks
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        helper()
-        if backend.silently_broken:
-            raise RuntimeError(INVALID)
-        return y
-
-    def trace(*args: Any) -> None:
-        """Somebody's."""
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        told = failed(graphs, Wide(step), torch.ones(3))
-        assert sys.gettrace() is trace
-    finally:
-        sys.settrace(before)
-    assert (told.operator, told.rule, told.meaning) == ("", None, SILENT)
-    assert (told.place.source, told.place.module) == ("other.allocate(backend) # breaks", "inner.1")
-
-
-def test_another_line_that_breaks_it_is_told_whatever_is_raised_later(
-    graphs: GraphCapture, backend: FakeBackend
-) -> None:
-    """A library that shares the last error with torch makes the next operator say what was its own."""
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        backend.silently_broken = backend.events[-1] == "capture"  # breaks
-        return x.cumsum(0)
-
-    backend.refuses = {"aten::cumsum": REFUSED}
-    told = failed(graphs, step, torch.ones(3))
-    assert (told.operator, told.meaning) == ("", SILENT)
-    assert told.place.source.endswith("# breaks")
-
-
-def test_what_somebody_caught_is_told(graphs: GraphCapture, backend: FakeBackend) -> None:
-    def step(x: torch.Tensor) -> torch.Tensor:
-        with contextlib.suppress(RuntimeError):
-            x.max().item()  # breaks
-        if backend.silently_broken:
-            raise RuntimeError(INVALID)
-        return x * 2
-
-    told = failed(graphs, step, torch.ones(3))
-    assert (told.operator, told.rule) == ("aten::_local_scalar_dense", Rule.HOST_READ)
-    assert told.place.source.endswith("# breaks")
-
-
-def test_what_happens_once_is_told(graphs: GraphCapture, backend: FakeBackend) -> None:
-    used: list[int] = []
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        if not used:
-            used.append(1)
-            raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
-        return x * 2
-
-    told = failed(graphs, step, torch.ones(3), warmup=0)
-    assert (told.operator, told.rule, told.meaning) == ("", None, ONCE)
-    assert backend.graphs == []
-
-
-def test_a_function_of_torch_that_hides_its_operators(graphs: GraphCapture, backend: FakeBackend) -> None:
-    class Refusing:
-        def __len__(self) -> int:
-            raise RuntimeError(REFUSED)
-
-        def __getitem__(self, at: int) -> float:
-            raise RuntimeError(REFUSED)
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        return x * torch.tensor(Refusing() if backend.events[-1] == "capture" else 2.0)  # breaks
-
-    told = failed(graphs, step, torch.ones(3))
-    assert (told.operator, told.rule) == ("torch.tensor()", Rule.HOST_READ)
 
 
 def half(x: torch.Tensor) -> torch.Tensor:
@@ -416,46 +207,6 @@ def test_what_was_handled_before_has_nothing_to_do_with_it(graphs: GraphCapture)
     assert outer.value.__traceback__ is not None
     assert (told.operator, told.rule) == ("aten::_local_scalar_dense", Rule.HOST_READ)
     assert told.error == f"RuntimeError: {REFUSED}"
-
-
-def test_nothing_of_a_second_look_lives_when_its_pool_is_given_back(
-    graphs: GraphCapture, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[weakref.ref[torch.Tensor]] = []
-    alive: list[int] = []
-    kept: list[OSError] = []
-    recover = backend.recover
-
-    def recovered(graph: Any) -> None:
-        recover(graph)
-        alive.append(sum(one() is not None for one in made))
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        made.append(weakref.ref(y))
-        kept.append(OSError(REFUSED))  # as a future does
-        raise kept[-1]
-
-    monkeypatch.setattr(backend, "recover", recovered)
-    failed(graphs, step, torch.ones(3), warmup=0)
-    assert (len(made), alive) == (2, [0, 0])
-
-
-def test_a_call_after_a_helper_on_the_same_line(graphs: GraphCapture, backend: FakeBackend) -> None:
-    source = "def allocate(backend, size):\n    backend.silently_broken = backend.events[-1] == 'capture'"
-    other = library(source, "otherlib")
-
-    def size() -> int:
-        return 4
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        other.allocate(backend, size())  # breaks
-        if backend.silently_broken:
-            raise RuntimeError(INVALID)
-        return x * 2
-
-    told = failed(graphs, step, torch.ones(3))
-    assert told.place.source == "other.allocate(backend, size()) # breaks"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="code does not keep the names of what is around it")
