@@ -2,7 +2,9 @@
 
 Levels are read after every step. Their lower envelope (for each step the lowest level from there to the end) ignores
 what comes and goes, such as shapes that vary; it rises only by what is never given back. A step grows when the envelope
-of the second half of the steps still rises more than once: one rise is a cache that fills up. PYTEST_DONT_REWRITE
+of the second half of the steps still rises more than once: one rise is a cache that fills up. The envelope of mere
+noise rises towards its end as well, so where levels fall at times, all that the second half spans must lie higher too.
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -76,10 +78,21 @@ class Growth:
 
 
 def rise(levels: Sequence[int]) -> int:
-    """Mean rise of the lower envelope over the second half of the steps, 0 if it rises less than twice there."""
+    """Mean rise of the lower envelope over the second half of the steps, 0 if that is no steady one."""
     envelope = list(levels)
     for place in range(len(envelope) - 2, -1, -1):
         envelope[place] = min(envelope[place], envelope[place + 1])
     half = envelope[len(envelope) // 2 :]
     rises = sum(1 for before, after in pairwise(half) if after > before)
-    return (half[-1] - half[0]) // (len(half) - 1) if rises > 1 else 0
+    return (half[-1] - half[0]) // (len(half) - 1) if rises > 1 and _drifts(levels) else 0
+
+
+def _drifts(levels: Sequence[int]) -> bool:
+    """Whether levels rise on the whole: where they fall at times, the lowest and the highest of the second half lie above
+    those of the first by a third of what is between them.
+    """
+    if all(before <= after for before, after in pairwise(levels)):
+        return True
+    first, second = levels[: len(levels) // 2], levels[len(levels) // 2 :]
+    most = (max(second) - min(second)) // 3
+    return min(second) - min(first) > most and max(second) - max(first) > most
