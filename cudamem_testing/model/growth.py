@@ -88,8 +88,8 @@ def rise(levels: Sequence[int]) -> int:
 
 
 def _drifts(levels: Sequence[int]) -> bool:
-    """Whether levels rise on the whole: where they fall at times, the lowest and the highest of the second half lie above
-    those of the first by a third of what is between them.
+    """Whether levels rise on the whole: where they fall at times, the lowest and the highest of the second half lie
+    above those of the first by a third of what is between them.
     """
     if all(before <= after for before, after in pairwise(levels)):
         return True
