@@ -163,7 +163,7 @@ class CycleCheck:
             device=device,
             allocated=stack,
             holder=" -> ".join(cycle.chain),
-            cause=f"{Kind.CYCLE.value} | {Verdict.CYCLE.value} | {cycle.signature}",
+            cause=" | ".join((Kind.CYCLE.value, Verdict.CYCLE.value, *_where(cycle.signature, stack))),
             details=tuple(lines),
         )
 
@@ -198,6 +198,14 @@ class _Region(ReferenceCycles):
             super().__exit__(kind, error, traceback)
         finally:
             self._outer.start()
+
+
+def _where(signature: str, allocated: str | None) -> Iterator[str]:
+    """What names the fault: a cycle of plain lists looks like any other, so the function that allocated helps."""
+    if allocated is not None and all(part.startswith("builtins.") for part in signature.split(" | ")):
+        line, _, function = allocated.partition(" in ")
+        yield f"{line.rpartition(':')[0]}::{function}"
+    yield signature
 
 
 def _unexplained(problem: str) -> Finding:

@@ -288,3 +288,27 @@ def test_wrong_severities(run_inner):
     inner = run_inner("def test_a(): pass", "--cudamem-cycles=loud")
     assert inner.status == 4
     assert "cudamem: --cudamem-cycles: 'loud' is not known: write fail, warn, off or strict" in inner.err
+
+
+def test_cycles_of_plain_lists_are_told_apart_by_the_function_that_allocated(run_inner):
+    """They look alike: that one is known does not excuse another."""
+    file = """
+        import torch
+
+        def looped():
+            one = [torch.empty(2**18)]
+            one.append(one)
+
+        def test_a(): looped()
+        def test_b(): looped()
+
+        def test_c():
+            other = {"t": torch.empty(2**18)}
+            other["me"] = [other]
+    """
+    inner = run_inner(file, "--cudamem")
+    assert [finding.cause for test in inner.run.tests for finding in test.findings] == [
+        "cycle | cycle | test_it.py::looped | builtins.list *",
+        "cycle | cycle | test_it.py::looped | builtins.list *",
+        "cycle | cycle | test_it.py::test_c | builtins.dict ['me'] | builtins.list *",
+    ]
