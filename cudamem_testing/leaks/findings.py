@@ -18,7 +18,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Frame
-from cudamem_testing.objects import HolderResult, Reach, Step
+from cudamem_testing.objects import HolderResult, Reach, RootKind, Step
 from cudamem_testing.objects import Kind as PathKind
 
 NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, note="the search did not reach it")
@@ -98,7 +98,8 @@ class Held(NamedTuple):
     @property
     def chain(self) -> str | None:
         """Who holds it, as text."""
-        return A_GRAPH if self.by_graph else None if self.holder.path is None else self.holder.path.text
+        path = self.holder.path
+        return A_GRAPH if self.by_graph else None if path is None or _is_running_harness(self.holder) else path.text
 
     @property
     def hint(self) -> str:
@@ -114,10 +115,16 @@ def holder_of(holder: HolderResult) -> str:
 
     What is inside a module, an optimizer or the graph of a tensor is not told apart: it goes when they go.
     """
-    if holder.path is None or holder.reach not in _WORDS:
+    if holder.path is None or holder.reach not in _WORDS or _is_running_harness(holder):
         return ""
     steps = tuple(takewhile(lambda step: not _inside(step), holder.path.steps))
     return _stable(replace(holder.path, steps=steps).text)
+
+
+def _is_running_harness(holder: HolderResult) -> bool:
+    """Whether it is a frame of pytest that runs now, on its way to the report of a failure: that names nobody."""
+    path = holder.path
+    return holder.reach is Reach.HARNESS and path is not None and path.root_kind == RootKind.FRAME.value
 
 
 def _stable(text: str) -> str:

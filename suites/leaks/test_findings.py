@@ -207,6 +207,19 @@ def test_what_pytest_keeps_is_a_note() -> None:
     assert not any("hint" in line for line in found.details)
 
 
+def test_a_frame_of_pytest_is_no_holder() -> None:
+    steps = path((Kind.LOCAL, "local 'exception'", "ValueError"), root="frame _multicall (_execution.py:167)")
+    running = HolderResult(Reach.HARNESS, Path(steps.root, "frame", steps.steps), ("float32[4] on cpu",))
+    (found,) = leak_findings([block(1)], {1: running})
+    assert (found.verdict, found.holder) == (Verdict.UNATTRIBUTED, None)
+    assert found.details == (
+        "   64.0 KiB  float32[4] on cpu  unattributed",
+        "      allocated  cache.py:5 in helper (torch/functional.py einsum) <- test_it.py:9 in test_it",
+        "   unattributed: who holds it was not found out",
+    )
+    assert found.cause == "leak | unattributed | cache.py::helper"
+
+
 def test_views() -> None:
     names = ("float32[16] on cpu, view of [64, 64]",)
     assert view_lines(names, 4 * KIB) == [
