@@ -42,6 +42,14 @@ FAILS = {
     Verdict.FIXTURE: "A note, but a failure of the third use of a wider fixture in a row that left more in it than the "
     "one before: that is no plateau.",
 }
+SETTLING = """
+## Settling
+
+Memory that a test keeps is first given the chance to go: the frames of a failed test let go of their locals, each
+device finishes its work, garbage is collected, and libraries are asked for their workspaces. What a step frees is a
+note that names the step. While a stream of any thread captures a CUDA graph only the first of this is done, since the
+rest would break the capture; what may be garbage is then `unattributed`.
+"""
 FIXTURES = """
 ## Wider fixtures
 
@@ -214,7 +222,7 @@ def document(every: Sequence[Case]) -> str:
             fails = FAILS.get(verdict, "Fails the test." if meaning.leak else "A note, never a failure.")
             lines += [f"{_sentence(meaning.text)} {fails}", "", f"What to do: {meaning.hint}."]
         lines += _table([case for case in every if verdict.value in {expect.verdict for expect in case.expected}])
-    lines += FIXTURES.rstrip().splitlines()
+    lines += [*SETTLING.rstrip().splitlines(), *FIXTURES.rstrip().splitlines()]
     lines += ["", "## Nothing", "", "Cases that look like faults and are none; they give no finding at all."]
     lines += _table([case for case in every if not case.expected])
     lines += ["", "## Where they run", "", "On the CPU and on a CUDA device, but for these:", ""]
