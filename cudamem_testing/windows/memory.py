@@ -46,6 +46,8 @@ class OpenWindow:
     """
 
     def __init__(self, memory: Memory, name: str, budgets: Sequence[Budget] = ()) -> None:
+        if not isinstance(name, str):  # it is written into reports
+            raise TypeError(f"the name of a window is text, not {type(name).__name__}")
         self._memory = memory
         self._name = name
         self._budgets = tuple(budgets)

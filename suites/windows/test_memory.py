@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -100,6 +102,13 @@ def test_a_window_is_entered_once_and_left_once(memory: Memory) -> None:
         window.__exit__(None, None, None)
     with window, pytest.raises(RuntimeError, match=r"^window 'decode' was entered twice$"):
         window.__enter__()
+
+
+@pytest.mark.parametrize("name", [3, None, Path("decode"), torch.device("cpu")])
+def test_the_name_of_a_window_is_text(memory: Memory, name: Any) -> None:
+    for make in (memory.window, lambda name: memory.budget(peak=1, name=name)):
+        with pytest.raises(TypeError, match=f"^the name of a window is text, not {type(name).__name__}$"):
+            make(name)
 
 
 def test_an_exception_passes_and_the_window_ends(memory: Memory, card: FakeRecorder) -> None:
