@@ -19,8 +19,10 @@ from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import name_of
-from cudamem_testing.torch_api.graphs import expired
+from cudamem_testing.torch_api.graphs import expired, storages_tell_their_death
 
+#: In the place of the line that let a tensor go.
+UNTOLD = "unknown: this version of torch does not tell when memory goes"
 #: In the place of the line that read a tensor.
 LEFT = "(the last call of the warm-up left it there)"
 
@@ -48,7 +50,7 @@ class Read:
         lines = [f"{self.tensor} ({format_size(self.size)}), read by {self.operator}"]
         lines.append(f"   created   {_told(self.created, 'unknown: the history of the allocator was off')}")
         lines.append(f"   captured  {self.read_at}")
-        lines.append(f"   died      {_told(self.died, 'unknown')}")
+        lines.append(f"   died      {_told(self.died, 'unknown' if storages_tell_their_death() else UNTOLD)}")
         return "\n".join(lines)
 
 
@@ -110,8 +112,8 @@ class Reads:
         )
 
     def some_died(self) -> bool:
-        """Whether a storage has died; costs nothing while all live."""
-        return bool(self._deaths)
+        """Whether a storage has died; costs nothing while all live, where torch tells of it."""
+        return bool(self._deaths) or (not storages_tell_their_death() and any(map(expired, self._outside)))
 
     def written(self) -> list[StorageWeakRef]:
         """Living storages from outside that the graph writes."""

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -57,6 +58,18 @@ def clear_host_cache() -> None:
 def expired(reference: StorageWeakRef) -> bool:
     """Whether a storage is gone."""
     return bool(reference.expired())  # type: ignore[no-untyped-call]
+
+
+@functools.cache
+def storages_tell_their_death() -> bool:
+    """Whether a storage's Python object goes with its memory; with older versions while nobody refers to it weakly."""
+    tensor, seen = torch.empty(1), list[bool]()
+    storage = tensor.untyped_storage()
+    weak, watched = StorageWeakRef(storage), weakref.ref(storage, lambda _: seen.append(True))  # type: ignore[no-untyped-call]
+    del storage, tensor
+    told = bool(seen)
+    del weak, watched
+    return told
 
 
 def storage_bytes(reference: StorageWeakRef) -> torch.Tensor | None:

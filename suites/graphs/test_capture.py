@@ -12,11 +12,12 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from cudamem_testing.graphs import CaptureError, GraphCapture, GraphError, InputError, LevelError, UnavailableError
-from cudamem_testing.graphs.liveness import LEFT, Read, dead
+from cudamem_testing.graphs.liveness import LEFT, UNTOLD, Read, dead
 from cudamem_testing.graphs.reasons import NESTED
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.show.expected import TextMismatchError
+from cudamem_testing.torch_api.graphs import storages_tell_their_death
 from fixtures import models
 from suites.graphs.fake import FakeBackend
 
@@ -302,7 +303,7 @@ def test_the_text_of_a_dead_input(graphs: GraphCapture, backend: FakeBackend) ->
         "float32[3] on cpu (12 B), read by aten::add\n"
         "   created   model.py:3 in build\n"
         f"   captured  {name.format(here + 3)}.<lambda>\n"
-        f"   died      {name.format(here + 5)}"
+        f"   died      {name.format(here + 5) if storages_tell_their_death() else UNTOLD}"
     )
 
 

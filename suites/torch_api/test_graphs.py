@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -188,3 +189,13 @@ def test_trees_have_paths() -> None:
     leaves, spec = flatten(({"a": [1, 2]}, 3))
     assert leaves == [("[0]['a'][0]", 1), ("[0]['a'][1]", 2), ("[1]", 3)]
     assert unflatten([4, 5, 6], spec) == ({"a": [4, 5]}, 6)
+
+
+def test_whether_storages_tell_their_death_is_what_torch_does() -> None:
+    graphs.storages_tell_their_death.cache_clear()
+    held, seen = [torch.ones(3)], []
+    storage = held[0].untyped_storage()
+    kept = StorageWeakRef(storage), weakref.ref(storage, lambda _: seen.append("dead"))
+    del storage, held[0]
+    assert graphs.expired(kept[0])
+    assert graphs.storages_tell_their_death() is (seen == ["dead"])
