@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 from cudamem_testing.torch_api import capturing
+from cudamem_testing.unfinalized import Unfinalized
 
 Function = Callable[..., Any]
 _Phase = Literal["start", "stop"]
@@ -175,7 +176,8 @@ class GarbageWatch:
     references are dead, so nobody else can reach it; ``look`` gets it in a list, must keep nothing of it, and may
     return a function to be called when it is gone. Then each object is cleared with its class's own function, as the
     collector does it (``delete_garbage`` in CPython's ``gc.c``). A second collection would not do: none can start
-    inside a callback of the first, and until a later one the garbage would stay.
+    inside a callback of the first, and until a later one the garbage would stay. Garbage with finalizers is shown
+    before they run, where that can be done (:mod:`~cudamem_testing.unfinalized`), and not again.
 
     Nobody notices: the flag is set after every other callback for the start has run, and taken back before the first
     for the end. Where the user collects garbage with the same flag, it is shown and left to the user. Of several
@@ -191,7 +193,8 @@ class GarbageWatch:
         self._before: int | None = None
         self._around: GarbageWatch | None = None
         self._gone: list[Callable[[], None]] = []
-        self._walked = self._leaving = False
+        self._walked = self._leaving = self._looked = False
+        self._unfinalized = Unfinalized()
         self._clearers: dict[int | None, Function | None] = {None: None}
 
     def start(self) -> None:
@@ -221,6 +224,8 @@ class GarbageWatch:
             self.users = bool(flags & gc.DEBUG_SAVEALL) if outer is None else outer.users
             self.partial = info["generation"] < _OLDEST or gc.get_freeze_count() > 0
             self._before = len(gc.garbage)
+            if not (self.users or flags & gc.DEBUG_COLLECTABLE):  # which prints what was found
+                self._unfinalized.begin(self._look_early)
             gc.set_debug(flags | gc.DEBUG_SAVEALL)
         if self._leaving:
             self._leave(self._collecting, phase, info)
@@ -234,7 +239,19 @@ class GarbageWatch:
             if self._leaving:
                 self._leave(self._collected, phase, info)
 
+    def _look_early(self, garbage: list[object]) -> None:
+        if self._leaving:
+            return
+        self._looked = True
+        try:
+            gone = self._look(garbage)
+        finally:
+            garbage.clear()
+        if gone is not None:
+            self._gone.append(gone)
+
     def _show(self) -> None:
+        looked, self._looked = self._looked, False
         start, self._before = self._before, None
         around, self._around = self._around, None
         is_last = around is None and not self.users
@@ -245,12 +262,18 @@ class GarbageWatch:
             del gc.garbage[start:]
         told, self._gone = self._gone, []
         try:
-            gone = self._look(found) if found else None
+            gone = self._look(found) if found and not looked else None
             if gone is not None:
                 told.append(gone)
         finally:
-            if is_last:
-                _let_go(found, self._clearers)
+            if around is not None:
+                self._unfinalized.pass_on(around._unfinalized)
+            else:
+                rest = self._unfinalized.end(found)
+                if is_last:
+                    found += rest
+                    del rest
+                    _let_go(found, self._clearers)
             found.clear()
             if around is not None:
                 around._gone += told

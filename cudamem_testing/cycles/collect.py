@@ -63,9 +63,10 @@ class CycleWatch:
                 return None
             draft: Draft = explain(garbage, question)
         except Exception as error:
+            garbage, without_frames = (), error.with_traceback(None)  # they hold the garbage
             if self._failed is None:
-                raise
-            self._failed(error.with_traceback(None))  # its frames hold the garbage
+                raise without_frames from None
+            self._failed(without_frames)
             return None
 
         def gone() -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from cudamem_testing.cycles import graph
 from cudamem_testing.cycles.draw import cycle_diagram
 from cudamem_testing.cycles.results import NAMED, Cycle, KeptTensor, merged
-from cudamem_testing.cycles.source import Sources, is_closed, is_harness
+from cudamem_testing.cycles.source import Sources, is_harness
 from cudamem_testing.cycles.words import INNER, Hop, hops, name_along, pieces, rank, shape_of, signature
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.objects import carried_by, is_tensor
@@ -220,8 +220,7 @@ class _Explanation:
             signature(steps),
             any(map(self._sources.is_project, objects[:ENDS])),
             any(map(is_harness, objects[:ENDS])),
-            any(map(is_closed, objects)),
-            self._sources.closed_by(steps, self._files(tensors)),
+            self._sources.closed_by(steps, self._lines(tensors)),
             hanging,
             diagram=self._diagram(steps, paths, inside, size, tensors),
         )
@@ -246,13 +245,13 @@ class _Explanation:
                 else:
                     yield kept, memory
 
-    def _files(self, tensors: Sequence[KeptTensor]) -> list[str]:
-        """Files of the project that allocated the largest tensors."""
+    def _lines(self, tensors: Sequence[KeptTensor]) -> Iterator[tuple[str, int]]:
+        """Files of the project, with the lines in them that allocated the largest tensors."""
         root = self._question.locator.root
-        found = (
-            tensor.allocated.rpartition(" in ")[0].rpartition(":")[0] for tensor in tensors[:NAMED] if tensor.allocated
-        )
-        return [f"{root}/{file}" for file in dict.fromkeys(found) if file]
+        for place in dict.fromkeys(tensor.allocated for tensor in tensors[:NAMED] if tensor.allocated):
+            file, _, number = place.partition(" in ")[0].rpartition(":")
+            if file and number.isdecimal():
+                yield f"{root}/{file}", int(number)
 
     def _diagram(
         self,

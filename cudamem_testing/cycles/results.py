@@ -45,8 +45,7 @@ class Cycle:
     ``chain`` are the pieces of the shortest cycle through or towards its largest tensor, the last as the first; empty
     where the cycle runs through C++. ``signature`` is the same for the same fault: types and labels of edges, no
     positions. ``project`` is whether a class or function of the project is part of it, ``harness`` whether the test
-    harness is (an ``ExceptionInfo`` in a local variable). ``finalized`` is whether a generator in it was closed, by its
-    finalizer if nobody did before. ``closed_by`` is the line of source that closes it.
+    harness is (an ``ExceptionInfo`` in a local variable). ``closed_by`` is the line of source that closes it.
     ``count`` is how many such cycles were found, ``tensors`` what all of them kept.
     """
 
@@ -55,7 +54,6 @@ class Cycle:
     signature: str
     project: bool = False
     harness: bool = False
-    finalized: bool = False
     closed_by: str | None = None
     hanging: int = 0
     count: int = 1

@@ -22,12 +22,7 @@ from cudamem_testing.show.tables import begin
 #: The class of pytest that keeps a traceback, and with it the frame in whose local variable it stands.
 _HARNESS = ("_pytest.", "pluggy.", "unittest.")
 _LONGEST_LINE = 80
-# Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
-_FRAME_FIELDS = {
-    id(types.GeneratorType): "gi_frame",
-    id(types.CoroutineType): "cr_frame",
-    id(types.AsyncGeneratorType): "ag_frame",
-}
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
 _CODE_FIELDS = {
     id(types.FunctionType): "__code__",
@@ -36,6 +31,8 @@ _CODE_FIELDS = {
     id(types.CoroutineType): "cr_code",
     id(types.AsyncGeneratorType): "ag_code",
 }
+#: Generators and coroutines.
+_RUNNING = frozenset(_CODE_FIELDS) - {id(types.FunctionType), id(types.FrameType)}
 
 
 class Sources:
@@ -47,13 +44,14 @@ class Sources:
 
     def is_project(self, obj: object) -> bool:
         """Whether an object is a function, frame, class or instance of one that is defined in the project."""
-        return any(self._locator.frame((file, 0, "")).origin == "project" for file in map(_file_of, _definitions(obj)))
+        return any(map(self._is_own, _definitions(obj)))
 
-    def closed_by(self, steps: Sequence[Hop], near: Iterable[str] = ()) -> str | None:
+    def closed_by(self, steps: Sequence[Hop], near: Iterable[tuple[str, int]] = ()) -> str | None:
         """``model.py:12: self.hook = lambda: self``: the line that closes a cycle, where it is the project's.
 
         An assignment to an attribute of the cycle in the source of its class, else the definition of a function in
-        the cycle, else such an assignment in one of the files ``near``.
+        the cycle, else such an assignment in one of the files ``near``, in the function around the line given with it
+        if there is one, else the definition of a generator or coroutine in the cycle.
         """
         named = (Kind.ATTRIBUTE, Kind.SUBMODULE)
         attributes = [step for step in reversed(steps) if step.reference.kind in named]
@@ -68,25 +66,40 @@ class Sources:
         for function in (step.holder for step in steps if type(step.holder) is types.FunctionType):
             code = function.__code__
             if self.is_project(function):
-                return self._line(code.co_filename, code.co_firstlineno)
-        for file in near:
+                return self._definition(code)
+        for file, number in near:
             for step in attributes:
-                line = self._assignment(file, step.reference.text[1:], None)
+                line = self._assignment(file, step.reference.text[1:], None, number)
                 if line is not None:
                     return line
-        return None
+        running = (code for step in steps if id(type(step.holder)) in _RUNNING for code in _codes(step.holder))
+        return next((self._definition(code) for code in running if self._is_own(code)), None)
 
-    def _assignment(self, file: str, attribute: str, class_name: str | None) -> str | None:
+    def _assignment(self, file: str, attribute: str, class_name: str | None, number: int = 0) -> str | None:
         tree = self._tree(file)
         if tree is None or not attribute.isidentifier():
             return None
-        scopes = [one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and one.name == class_name]
-        for scope in scopes if class_name is not None else [tree]:
+        if class_name is None:
+            scopes: list[ast.AST] = [*_functions_around(tree, number), tree]
+        else:
+            scopes = [one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and one.name == class_name]
+        for scope in scopes:
             for node in ast.walk(scope):
                 for target in _targets(node):
                     if isinstance(target, ast.Attribute) and target.attr == attribute:
                         return self._line(file, target.lineno)
         return None
+
+    def _definition(self, code: types.CodeType) -> str | None:
+        """The line of ``def``: that of the code is the one of its first decorator."""
+        first = code.co_firstlineno
+        for node in ast.walk(self._tree(code.co_filename) or ast.Module([], [])):
+            if isinstance(node, _FUNCTIONS) and node.decorator_list and node.decorator_list[0].lineno == first:
+                return self._line(code.co_filename, node.lineno)
+        return self._line(code.co_filename, first)
+
+    def _is_own(self, definition: types.CodeType | type) -> bool:
+        return self._locator.frame((_file_of(definition), 0, "")).origin == "project"
 
     def _line(self, file: str, number: int) -> str | None:
         text = linecache.getline(file, number).strip()
@@ -109,14 +122,10 @@ def is_harness(obj: object) -> bool:
     return static.is_heap_type(cls) and static.class_module(cls).startswith(_HARNESS)
 
 
-def is_closed(obj: object) -> bool:
-    """Whether an object is a generator or coroutine that will not run again.
-
-    The collector calls finalizers before it shows garbage, and theirs closes them. That frees their variables; but not
-    on CPython from 3.12 on where a generator had not started (up to 3.14 at least).
-    """
-    field = _FRAME_FIELDS.get(id(type(obj)))
-    return field is not None and object.__getattribute__(obj, field) is None
+def _functions_around(tree: ast.Module, number: int) -> list[ast.AST]:
+    """The functions around a line, the innermost first."""
+    found = [node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
+    return [node for node in reversed(found) if node.lineno <= number <= (node.end_lineno or 0)]
 
 
 def _targets(node: ast.AST) -> Iterator[ast.AST]:

@@ -21,12 +21,12 @@ from cudamem_testing.objects.references import edges, label
 
 #: References that one label may span: a module, its dictionary, ``_modules``, the submodule.
 _LONGEST_SPAN = 3
-#: The rank of the interpreter's inner objects.
-INNER = 4
+#: The rank of functions, generators and their like, and of the interpreter's inner objects.
+_CALLED, INNER = 2, 4
 # Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
 _RANKS = {
-    **{id(cls): 2 for cls in (types.FunctionType, types.MethodType, types.BuiltinFunctionType, *RUNNING)},
-    **{id(cls): 3 for cls in (list, set, frozenset)},
+    **{id(cls): _CALLED for cls in (types.FunctionType, types.MethodType, types.BuiltinFunctionType, *RUNNING)},
+    **{id(cls): 3 for cls in (list, set, frozenset, types.FrameType)},
     **{id(cls): INNER for cls in (types.CellType, tuple, dict)},
 }
 _NO_LABEL = (Kind.OTHER, Kind.CLASS, Kind.INTERNAL)
@@ -49,7 +49,10 @@ def hops(chain: Sequence[object]) -> list[Hop]:
     position, last = 0, len(chain) - 1
     while position < last:
         holder = chain[position]
-        ahead = {id(chain[place]): place for place in range(min(position + _LONGEST_SPAN, last), position, -1)}
+        farthest = position + 1
+        while farthest < min(position + _LONGEST_SPAN, last) and rank(chain[farthest]) != _CALLED:
+            farthest += 1
+        ahead = {id(chain[place]): place for place in range(farthest, position, -1)}
         best: tuple[int, Reference] | None = None
         for kind, detail, referent in edges(holder):
             place = ahead.get(id(referent))

@@ -19,7 +19,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from cudamem_testing import static
 from cudamem_testing.objects import arrays
@@ -354,6 +354,19 @@ def _contained(*names: str) -> Callable[[Any], Iterator[Edge]]:
     return handler
 
 
+def _future(*names: str) -> Callable[[Any], Iterator[Edge]]:
+    """Handler of futures and tasks: also what they call when they are done."""
+    fields, waiting = _contained(*names, "_result", "_exception"), _contained("_callbacks")
+
+    def handler(obj: Any) -> Iterator[Edge]:
+        yield from fields(obj)
+        for _, _, pairs in waiting(obj):  # (callback, context), in a list made for the asking
+            for position, pair in enumerate(cast("list[tuple[object, object]]", pairs or [])):
+                yield Kind.CALLBACK, f"._callbacks[{position}]", pair[0]
+
+    return handler
+
+
 def tensor_edges(obj: Any) -> Iterator[Edge]:
     """What a tensor holds through C++: gradient, graph, viewed tensor, hooks, inner tensors."""
     with tensors.quiet():
@@ -422,8 +435,8 @@ _HANDLERS: dict[int, Callable[[Any], Iterator[Edge]]] = {
     id(threading.local): _thread_local,
     id(contextvars.Context): _context,
     id(contextvars.Token): _contained("old_value"),
-    id(asyncio.Future): _contained("_result", "_exception"),
-    id(asyncio.Task): _contained("_coro", "_fut_waiter", "_result", "_exception"),
+    id(asyncio.Future): _future(),
+    id(asyncio.Task): _future("_coro", "_fut_waiter"),
     id(property): _contained("fget", "fset", "fdel"),
     id(classmethod): _contained("__func__"),
     id(staticmethod): _contained("__func__"),

@@ -30,8 +30,7 @@ MOST_SECONDS = 2.0
 TOO_MANY = f"the test's collections took more than {MOST_SECONDS:g} s to look at; later ones are not counted"
 HARNESS = "the test harness is part of it (an ExceptionInfo in a local variable): no fault of the test"
 LIBRARY = "only library objects are part of it: it fails when the same appears again"
-CLOSED = "its finalizers closed a generator in it: on other versions of Python that breaks it before it can be read"
-UNREAD = "its finalizers (of a suspended generator or coroutine) broke it before it could be read"
+UNREAD = "its objects could not be read"
 HEADING = "kept by a reference cycle"
 
 
@@ -95,7 +94,7 @@ class CycleCheck:
     def completed(findings: Sequence[Finding], cycles: Sequence[Finding], asked: str | None) -> Iterator[Finding]:
         """Findings of leaks, in which the remark that a collection freed something gives way to cycles that explain it.
 
-        Where none does, finalizers have broken the cycle before it could be read: that is a warning.
+        Where none does, the cycle could not be read: that is a warning.
         """
         explained = {finding.device for finding in cycles}
         for finding in findings:
@@ -171,8 +170,6 @@ class CycleCheck:
         if cycle.harness and asked != "strict":
             return Severity.NOTE, HARNESS
         wanted = asked or ("fail" if cycles_fail(device) else "warn")
-        if asked != "strict" and cycle.finalized:
-            return Severity.WARN, CLOSED
         severity = Severity.WARN if wanted == "warn" or failed else Severity.FAIL
         if asked != "strict" and not cycle.project and cycle.signature not in self._seen:
             return Severity.WARN, LIBRARY

@@ -6,7 +6,6 @@ import functools
 import gc
 import inspect
 import re
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -212,14 +211,22 @@ def test_project_and_library() -> None:
     }
 
 
-def test_what_finalizers_close() -> None:
-    """An attribute that is a generator is closed before anybody looks; a coroutine that nobody awaited is not."""
+def test_what_finalizers_break_is_read_before_they_run() -> None:
+    ran: list[str] = []
 
     def steps(held: Node) -> Iterator[Node]:
-        yield held
+        try:
+            yield held
+        finally:
+            ran.append("generator")
 
     async def work(held: Node) -> Node:
         return held
+
+    class Closes(Node):
+        def __del__(self) -> None:
+            ran.append("__del__")
+            self.me = self.big = None
 
     def forgotten() -> None:
         one = node(big=torch.ones(256))
@@ -230,15 +237,30 @@ def test_what_finalizers_close() -> None:
     with reference_cycles() as cycles:
         one = node(big=torch.ones(256))
         one.steps = steps(one)  # type: ignore[attr-defined]
+        next(one.steps)
         del one
-    read = [(("Node.__dict__['steps']", "generator steps", "(internal)", "Node"), True)]
-    found = [(cycle.chain, cycle.finalized) for cycle in cycles.found]
-    assert found == (read if sys.version_info >= (3, 12) else [])
+        assert ran == []
+    assert [cycle.chain for cycle in cycles.found] == [
+        ("Node.__dict__['steps']", "generator steps", "local 'held'", "Node")
+    ]
+    with reference_cycles() as cycles:
+        one = node(big=torch.ones(256))
+        one.steps = steps(one)  # type: ignore[attr-defined]
+        del one
+    assert [(cycle.chain, cycle.bytes) for cycle in cycles.found] == [
+        (("Node.__dict__['steps']", "generator steps", "local 'held'", "Node"), 1024)
+    ]
     with reference_cycles() as cycles, pytest.warns(RuntimeWarning, match="never awaited"):
         forgotten()
-    (cycle,) = cycles.found
-    chain = ("Node.__dict__['work']", "coroutine work", "local 'held'", "Node")
-    assert (cycle.chain, cycle.finalized) == (chain, False)
+    assert [cycle.chain for cycle in cycles.found] == [
+        ("Node.__dict__['work']", "coroutine work", "local 'held'", "Node")
+    ]
+    with reference_cycles() as cycles:
+        closes: Any = Closes()
+        closes.me, closes.big = closes, torch.ones(256)
+        del closes
+    assert [(cycle.chain, cycle.bytes) for cycle in cycles.found] == [(("Closes.__dict__['me']", "Closes"), 1024)]
+    assert ran == ["generator", "__del__"]
 
 
 def test_a_tensor_that_lives_on_is_not_counted() -> None:

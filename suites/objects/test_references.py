@@ -317,13 +317,19 @@ def test_task_of_an_event_loop() -> None:
     async def work(held: object) -> None:
         await asyncio.sleep(0)
 
-    async def main() -> str:
+    async def main() -> list[str]:
         task = asyncio.create_task(work(Held()))
-        text = _first_label(task, task.get_coro())[0]
+        first, second = Held(), Held()
+        for held in (first, second):
+            task.add_done_callback(functools.partial(print, held))
+        callbacks = [callback for callback, _ in task._callbacks]
+        found = [_first_label(task, obj)[0] for obj in (task.get_coro(), *callbacks)]
+        for callback in callbacks:
+            task.remove_done_callback(callback)
         await task
-        return text
+        return found
 
-    assert asyncio.run(main()) == "._coro"
+    assert asyncio.run(main()) == ["._coro", "._callbacks[0]", "._callbacks[1]"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,213 @@
+"""Garbage before its finalizers run: all of it, none else, and nobody notices."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing import unfinalized, watch_cycles
+from cudamem_testing.guards import GarbageWatch, collector_paused
+
+
+class Node:
+    """Anything with attributes."""
+
+
+class Finalized(Node):
+    """Has a finalizer, which notes that it ran."""
+
+    ran: Callable[[object], object]
+
+    def __del__(self) -> None:
+        self.ran(self)
+
+
+@contextlib.contextmanager
+def watched(look: Callable[[list[object]], object]) -> Iterator[None]:
+    watch = GarbageWatch(lambda garbage: look(garbage) and None)
+    gc.collect(1)
+    watch.start()
+    try:
+        with collector_paused():
+            yield
+    finally:
+        watch.stop()
+
+
+def generator(ran: list[str], held: object) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        ran.append("generator")
+
+
+def suspended(ran: list[str]) -> Any:
+    one: Any = Node()
+    one.steps = generator(ran, one)
+    next(one.steps)
+    return one
+
+
+@given(
+    classes=st.lists(st.sampled_from([Node, Finalized]), min_size=1, max_size=12),
+    edges=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=24),
+    kept=st.sets(st.integers(0, 11)),
+)
+def test_exactly_the_garbage_is_shown(classes: list[type[Node]], edges: list[tuple[int, int]], kept: set[int]) -> None:
+    shown: list[int] = []
+    ran: list[int] = []
+
+    def look(garbage: list[object]) -> None:
+        assert ran == []
+        shown.extend(obj.__dict__["number"] for obj in garbage if isinstance(obj, Node))
+
+    with watched(look):
+        nodes: list[Any] = [cls() for cls in classes]
+        for number, one in enumerate(nodes):
+            one.number, one.held, one.ran = number, [], lambda obj: ran.append(obj.number)
+        for holder, held in edges:
+            if holder < len(nodes) and held < len(nodes):
+                nodes[holder].held.append(nodes[held])
+        roots = [one for number, one in enumerate(nodes) if number in kept]
+        alive = [weakref.ref(one) for one in nodes]
+        del nodes, one
+        ran.clear()  # of those that nothing held
+        before = {number for number, reference in enumerate(alive) if reference() is not None}
+        gc.collect(0)
+        after = {number for number, reference in enumerate(alive) if reference() is not None}
+    assert sorted(shown) == sorted(before - after)
+    assert set(ran) == {number for number in before - after if classes[number] is Finalized}
+    assert len(roots) == len([number for number in kept if number < len(classes)])
+
+
+def test_finalizers_run_once_in_the_order_of_the_collector() -> None:
+    def rounds() -> tuple[list[str], int]:
+        ran: list[str] = []
+        first: Any = Finalized()
+        first.me, first.ran, first.steps = first, lambda _: ran.append("first"), suspended(ran)
+        last: Any = Finalized()
+        last.ran, last.other, first.other = lambda _: ran.append("last"), first, last
+        del first, last
+        return ran, gc.collect()
+
+    with collector_paused():
+        gc.collect()
+        expected = rounds()
+    shown: list[int] = []
+    with watched(lambda garbage: shown.append(len(garbage))):
+        assert rounds() == expected
+    assert (expected[0], shown) == (["first", "generator", "last"], [expected[1]])
+
+
+def test_numbers_of_the_collector_are_as_without_a_watch() -> None:
+    def numbers() -> list[object]:
+        found: list[object] = []
+        for generation in (0, 1, 2):
+            before = gc.get_stats()[generation]["collected"]
+            one: Any = Node()
+            one.me = one
+            del one
+            suspended([])
+            found += [gc.collect(generation), gc.collect(generation), gc.get_stats()[generation]["collected"] - before]
+        return found
+
+    with collector_paused():
+        gc.collect()
+        expected = numbers()
+    with watched(lambda garbage: None):
+        assert numbers() == expected
+    assert gc.collect() == 0
+    assert not [obj for obj in gc.get_objects() if type(obj) is unfinalized._Mark]
+
+
+@pytest.mark.parametrize("watches", [1, 2, 3])
+def test_what_looking_made_does_not_keep_garbage(watches: int) -> None:
+    """Attributes are read, which makes dictionaries on some versions; no finalizer breaks these cycles."""
+    found: list[int] = []
+    removers = [watch_cycles(lambda cycle: found.append(cycle.bytes)) for _ in range(watches)]
+    try:
+        gc.collect()
+        with collector_paused():
+            one: Any = Finalized()
+            one.me, one.ran, one.big, one.after = one, id, torch.ones(256), Node()
+            one.after.up = one
+            del one
+            around: Any = Node()
+            around.me, around.inner = around, suspended([])
+            around.inner.me, around.inner.big = around.inner, torch.ones(512)
+            del around
+            gc.collect()
+        assert [obj for obj in gc.get_objects() if type(obj) in (Node, Finalized)] == []
+    finally:
+        for remove in removers:
+            remove()
+    assert sorted(found) == sorted([1024, 2048] * watches)
+
+
+def test_what_a_finalizer_saves_stays_whole_and_is_not_told() -> None:
+    saved: list[Any] = []
+    found: list[int] = []
+    remove = watch_cycles(lambda cycle: found.append(cycle.bytes))
+    try:
+        gc.collect()
+        with collector_paused():
+            one: Any = Finalized()
+            one.me, one.ran, one.big, one.after = one, saved.append, torch.ones(256), Node()
+            one.after.up = one
+            del one
+            gc.collect()
+        assert found == []
+        (kept,) = saved
+        assert sorted(kept.__dict__) == ["after", "big", "me", "ran"]
+        assert (kept.me is kept, kept.after.up is kept, kept.big.sum()) == (True, True, 256)
+        del kept
+        saved.clear()
+        gc.collect()
+        assert (found, [obj for obj in gc.get_objects() if type(obj) is Finalized]) == ([1024], [])
+    finally:
+        remove()
+
+
+def test_where_the_list_cannot_be_read_it_is_shown_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unfinalized, "_is_readable", lambda: False)
+    ran: list[str] = []
+    shown: list[tuple[int, list[str]]] = []
+
+    def look(garbage: list[object]) -> None:
+        shown.append((sum(type(obj) is Node for obj in garbage), [*ran]))
+
+    with watched(look):
+        one = suspended(ran)
+        one.me = one
+        del one
+        gc.collect()
+    assert shown == [(1, ["generator"])]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_looking_raises_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[BaseException] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.exc_value))
+    monkeypatch.setattr("cudamem_testing.cycles.collect.explain", lambda garbage, question: garbage[len(garbage)])
+    remove = watch_cycles(lambda cycle: None)
+    try:
+        gc.collect()
+        with collector_paused():
+            one: Any = suspended([])
+            one.big = torch.ones(256)
+            del one
+            gc.collect()
+        assert [type(error) for error in told] == [IndexError]
+        assert [obj for obj in gc.get_objects() if type(obj) is Node] == []
+    finally:
+        remove()
+    assert (gc.get_debug(), gc.garbage) == (0, [])
