@@ -105,7 +105,8 @@ def test_finalizers_run_once_in_the_order_of_the_collector() -> None:
     shown: list[int] = []
     with watched(lambda garbage: shown.append(len(garbage))):
         assert rounds() == expected
-    assert (expected[0], shown) == (["first", "generator", "last"], [expected[1]])
+    frames = 1 if sys.version_info < (3, 11) else 0  # a generator's is an object of its own, and goes with closing
+    assert (expected[0], shown) == (["first", "generator", "last"], [expected[1] + frames])
 
 
 def test_numbers_of_the_collector_are_as_without_a_watch() -> None:
