@@ -138,10 +138,16 @@ def capture(
     watching = _Notes(reads, backend.node_count) if operators or (checks and not warmup) else None
     if watching is not None:
         backend.node_count()  # what it needs is loaded outside of the capture
+    failed: Exception | None = None
     try:
         outputs = plan.record(graph, None if watching is None else noted(watching))
-    except BaseException as error:
-        _fail(plan, graph, error, places, seen.backward, before, (owner, report), outer)
+    except Exception as error:
+        failed = error
+    except BaseException:
+        backend.recover(graph)
+        raise
+    if failed is not None:  # not in the handler: up to Python 3.10 that holds the traceback, whose frames hold the pool
+        _fail(plan, graph, failed, places, seen.backward, before, (owner, report), outer)
     after = pools_of(backend.recording())
     if checks:
         reads.created(backend.stacks([read.address for read in reads.reads()]))
@@ -200,7 +206,7 @@ def _storages(outputs: Any, own: Collection[StorageWeakRef | None]) -> Iterator[
 def _fail(
     plan: Plan,
     graph: Graph,
-    error: BaseException,
+    error: Exception,
     places: Places,
     backward: Collection[str],
     before: Pools,
@@ -208,9 +214,6 @@ def _fail(
     outer: BaseException | None,
 ) -> NoReturn:
     """Leave the process fit for the next capture, and say what happened."""
-    if not isinstance(error, Exception):
-        plan.backend.recover(graph)
-        raise error
     first = first_look(first_cause(error, outer), places, Plan.call.__code__, plan.code)
     let_go(error, outer)
     collect_garbage()

@@ -20,6 +20,7 @@ from cudamem_testing.show.expected import TextMismatchError
 from cudamem_testing.torch_api.graphs import storages_tell_their_death
 from fixtures import models
 from suites.graphs.fake import FakeBackend
+from suites.versions import qualified
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -143,7 +144,7 @@ def test_a_failure_is_explained(graphs: GraphCapture, backend: FakeBackend) -> N
         graphs(Model(), torch.ones(3), lint=True)
     line = Block.forward.__code__.co_firstlineno + 2
     assert str(failure.value) == (
-        f"the capture of Model failed at suites/graphs/test_capture.py:{line} in Block.forward: "
+        f"the capture of Model failed at suites/graphs/test_capture.py:{line} in {qualified('Block.forward')}: "
         "return y * y.max().item()\n"
         "   aten::_local_scalar_dense was at work, in module blocks.1\n"
         "   RuntimeError: CUDA error: operation not permitted when stream is capturing\n"
@@ -297,12 +298,13 @@ def test_the_text_of_a_dead_input(graphs: GraphCapture, backend: FakeBackend) ->
     captured.replay()
     with pytest.raises(GraphError) as failure:
         captured.assert_inputs_alive()
+    inner = f"{test_the_text_of_a_dead_input.__name__}.<lambda>"
     name = f"suites/graphs/test_capture.py:{{}} in {test_the_text_of_a_dead_input.__name__}"
     assert str(failure.value) == (
         f"1 tensor of the graph died, replayed since at {name.format(here + 6)}:\n"
         "float32[3] on cpu (12 B), read by aten::add\n"
         "   created   model.py:3 in build\n"
-        f"   captured  {name.format(here + 3)}.<lambda>\n"
+        f"   captured  suites/graphs/test_capture.py:{here + 3} in {qualified(inner)}\n"
         f"   died      {name.format(here + 5) if storages_tell_their_death() else UNTOLD}"
     )
 

@@ -18,6 +18,7 @@ from cudamem_testing.graphs.rules import MEANINGS, Meaning, Rule
 from cudamem_testing.model.stacks import Locator
 from suites.graphs.failing import REFUSED, ROOT, Wide, backend, failed, graphs, library
 from suites.graphs.fake import FakeBackend
+from suites.versions import qualified
 
 __all__ = ["backend", "graphs"]  # fixtures
 
@@ -158,7 +159,7 @@ def test_a_warm_up_that_fails_for_what_breaks_a_capture_is_explained(
     with pytest.raises(CaptureError) as failure:
         graphs(Wide(step), torch.ones(3))
     meaning, line = MEANINGS[Rule.DEVICE], refusing.__code__.co_firstlineno + 1
-    function = "test_a_warm_up_that_fails_for_what_breaks_a_capture_is_explained.refusing"
+    function = qualified("test_a_warm_up_that_fails_for_what_breaks_a_capture_is_explained.refusing")
     assert str(failure.value).splitlines() == [
         f"the warm-up of Wide failed at suites/graphs/test_failure.py:{line} in {function}: raise RuntimeError(MIXED)",
         "   no operator was at work, in module inner.1",

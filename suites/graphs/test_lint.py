@@ -18,6 +18,7 @@ from cudamem_testing.graphs.rules import MEANINGS, Rule
 from cudamem_testing.show.expected import TextMismatchError
 from fixtures import models
 from fixtures.zoo.graphs_lint import CASES, LintCase
+from suites.versions import qualified
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -124,12 +125,12 @@ class Stack(torch.nn.Module):
 
 
 def test_findings_name_the_module() -> None:
-    source = "return y[y > 0] if self.steps < 0 else y * y.max().item()"
+    source, forward = "return y[y > 0] if self.steps < 0 else y * y.max().item()", qualified("Block.forward")
     assert lint(Stack(), (torch.ones(2, 4),), root=ROOT).text == (
-        f"host read: Tensor.item()  suites/graphs/test_lint.py in Block.forward (layers.0): {source}\n"
-        f"host read: Tensor.item()  suites/graphs/test_lint.py in Block.forward (layers.1): {source}\n"
+        f"host read: Tensor.item()  suites/graphs/test_lint.py in {forward} (layers.0): {source}\n"
+        f"host read: Tensor.item()  suites/graphs/test_lint.py in {forward} (layers.1): {source}\n"
         "side effect: self.layers.0.steps went from 0 to 1  "
-        "suites/graphs/test_lint.py in Block.forward: self.steps += 1"
+        f"suites/graphs/test_lint.py in {forward}: self.steps += 1"
     )
 
 
