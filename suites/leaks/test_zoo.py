@@ -8,16 +8,24 @@ import pytest
 
 from cudamem_testing.leaks.findings import anchor
 from cudamem_testing.model.findings import Verdict
+from cudamem_testing.torch_api import nodes
 from fixtures.zoo import DEVICE, MODULES, NOTHING, case, cases
 from suites import verdicts
 from suites.verdicts import PAGE, document, holds, run_module, runs_here
+
+#: Where what autograd saved holds the memory, which torch up to 2.7 does not show.
+HELD_BY_SAVED = {"R4", "A1", "A2", "A4", "A5", "A12"}
 
 
 @pytest.mark.subprocess
 @pytest.mark.parametrize("module", [name for name in MODULES if any(map(runs_here, cases(name)))])
 def test_verdicts(module: str) -> None:
-    problems = [problem for outcome in run_module(module) for problem in outcome.problems]
+    found = {outcome.case.key: outcome.problems for outcome in run_module(module) if outcome.problems}
+    unseen = set() if nodes.shows_saved() else HELD_BY_SAVED
+    problems = [problem for key in found.keys() - unseen for problem in found[key]]
     assert not problems, "\n".join(problems)
+    for key in found.keys() - {"A4"}:  # its node shows the parameter that it leads to
+        assert "does not show what autograd saved for backward: a graph may hold it" in found[key][0]
 
 
 def test_the_zoo_is_as_large_as_promised() -> None:
