@@ -22,7 +22,7 @@ from cudamem_testing.cycles.source import Sources, is_harness
 from cudamem_testing.cycles.words import INNER, Hop, hops, name_along, pieces, rank, shape_of, signature
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.objects import carried_by, is_tensor
-from cudamem_testing.objects.references import node_edges, tensor_edges
+from cudamem_testing.objects.torch_references import node_edges, tensor_edges
 from cudamem_testing.show.diagrams import Diagram
 from cudamem_testing.torch_api.nodes import is_node_type
 from cudamem_testing.torch_api.tensors import StoredMemory, TensorBase

@@ -16,7 +16,7 @@ import torch
 
 from cudamem_testing import static
 from cudamem_testing.objects.clock import Clock
-from cudamem_testing.objects.references import node_edges, script_edges, tensor_edges
+from cudamem_testing.objects.torch_references import node_edges, script_edges, tensor_edges
 from cudamem_testing.torch_api import nodes, tensors
 
 

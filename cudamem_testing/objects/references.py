@@ -27,6 +27,7 @@ from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.objects.names import clean, key_text
 from cudamem_testing.objects.reference import Edge, Kind, Reference
 from cudamem_testing.objects.tensors import is_module
+from cudamem_testing.objects.torch_references import node_edges, of_module, script_edges, tensor_edges
 from cudamem_testing.torch_api import nodes, tensors
 
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
@@ -110,21 +111,11 @@ def _module_tables(namespace: dict[str, Any]) -> Iterator[Edge]:
             continue
         for name, value in static.items(table):
             if value is not None and type(name) is str:
-                yield Kind.SUBMODULE, _of_module(name), value
+                yield Kind.SUBMODULE, of_module(name), value
     for table_name, table in static.items(namespace):
         if type(table_name) is str and table_name.endswith("_hooks") and static.is_a(table, dict):
             for number, hook in static.items(table):
                 yield Kind.HOOK, number, hook
-
-
-def _of_module(*names: str) -> str:
-    return "".join(f"[{name}]" if name.isdecimal() else f".{name}" for name in names)
-
-
-def script_edges(script: object) -> Iterator[Edge]:
-    """Parameters and buffers of a module of TorchScript, which C++ holds; nothing for any other object."""
-    for names, value in tensors.scripted(script):
-        yield Kind.SUBMODULE, _of_module(*names), value
 
 
 def _leftover(obj: object, cls: type, referent: object) -> Edge:
@@ -365,42 +356,6 @@ def _future(*names: str) -> Callable[[Any], Iterator[Edge]]:
                 yield Kind.CALLBACK, f"._callbacks[{position}]", pair[0]
 
     return handler
-
-
-def tensor_edges(obj: Any) -> Iterator[Edge]:
-    """What a tensor holds through C++: gradient, graph, viewed tensor, hooks, inner tensors."""
-    with tensors.quiet():
-        node = tensors.grad_fn(obj)
-        found: list[Edge] = [
-            (Kind.GRAD, ".grad", tensors.grad(obj)),
-            (Kind.GRAD_FN, f".grad_fn[{static.class_name(type(node))}]", node),
-        ]
-        found.append((Kind.STORAGE, "._base", tensors.base(obj)))
-        for table in tensors.hooks(obj):
-            found += [(Kind.HOOK, number, hook) for number, hook in static.items(table)]
-            found.append((Kind.INTERNAL, "._backward_hooks", table))
-        found += [(Kind.STORAGE, f".{name}", part) for name, part in tensors.parts(obj)]
-    yield from found
-
-
-def node_edges(obj: Any, saved: tuple[str, ...] | None = None, *, metadata: bool = True) -> Iterator[Edge]:
-    """What an autograd node holds: saved tensors, next nodes, the accumulated parameter, metadata.
-
-    ``saved`` are the names of its class's saved fields, for callers that visit many nodes of one class.
-    """
-    with tensors.quiet():
-        found: list[Edge] = [(Kind.SAVED, f".saved {name}", value) for name, value in nodes.saved(obj, saved)]
-        found.append((Kind.SAVED, ".variable", nodes.node_variable(obj)))
-        found += [(Kind.NEXT, f".next[{static.class_name(type(node))}]", node) for node in nodes.next_nodes(obj)]
-        if metadata:
-            table = nodes.node_metadata(obj)
-            if type(table) is dict:
-                found += [(Kind.ATTRIBUTE, f".metadata[{key_text(key)}]", value) for key, value in table.items()]
-                found.append((Kind.INTERNAL, ".metadata", table))
-            for hooks in gc.get_referents(obj):
-                if type(hooks) is collections.OrderedDict:
-                    found += [(Kind.HOOK, number, hook) for number, hook in static.items(hooks)]
-    yield from found
 
 
 _SEQUENCES = (list, collections.deque)
