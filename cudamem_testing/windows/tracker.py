@@ -187,25 +187,27 @@ def _window(span: Span, recorder: Recorder, now: Counters) -> Window:
     level = span.levels.get(recorder)
     if level is None:
         return Window(span.name, recorder.device, complete=False, notes=(LATE,))
-    start = level.start
-    reasons = () if recorder.incomplete is None else (recorder.incomplete,)
-    return Window(  # in the order of the fields: by name it takes three times as long, and some are made for every test
+    # Several are made for every test, so: fields in their order, which takes a third of the time, and no calls.
+    allocated, _, requested, _, reserved, _, _, _, allocations, segments, retries, blocks, _ = level.start
+    end, _, _, _, _, _, _, _, allocations_now, segments_now, retries_now, blocks_now, notes = now
+    incomplete = recorder.incomplete
+    return Window(
         span.name,
         recorder.device,
-        start.allocated,
+        allocated,
         level.allocated_peak,
-        now.allocated,
-        start.requested,
+        end,
+        requested,
         level.requested_peak,
-        start.reserved,
+        reserved,
         level.reserved_peak,
-        _growth(start.allocated, now.allocated),
-        _growth(start.allocations, now.allocations),
-        _growth(start.segments, now.segments),
-        _growth(start.retries, now.retries),
-        _growth(start.blocks, now.blocks),
-        not reasons,
-        (*now.notes, *reasons, *span.notes),
+        None if allocated is None or end is None else end - allocated,
+        None if allocations is None or allocations_now is None else allocations_now - allocations,
+        None if segments is None or segments_now is None else segments_now - segments,
+        None if retries is None or retries_now is None else retries_now - retries,
+        None if blocks is None or blocks_now is None else blocks_now - blocks,
+        incomplete is None,
+        notes if incomplete is None and not span.notes else (*notes, *filter(None, (incomplete,)), *span.notes),
         level.opened,
         now,
     )
