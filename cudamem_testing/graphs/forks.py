@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -24,7 +23,9 @@ class Forks:
     def __init__(self, current: Callable[[], Stream]) -> None:
         self._current = current
         self._clocks: dict[Stream, Clock] = {}
-        self._events: WeakKeyDictionary[Any, Clock] = WeakKeyDictionary()
+        # Held, not referred to weakly: torch frees an event of CUDA without a word to its weak references (2.11, and
+        # other versions whose torch.Event has room for them), which then point into memory of others.
+        self._events: dict[object, Clock] = {}
         self._last: dict[Stream, tuple[str, Place]] = {}
 
     def worked(self, stream: Stream, operator: str, place: Place) -> None:

@@ -16,7 +16,9 @@ from cudamem_testing.guards import replaced
 
 
 class Event:
-    """One event."""
+    """One event. Weak references to it are refused: those to torch's events dangle once the event is gone."""
+
+    __slots__ = ()
 
 
 def place(number: int) -> Place:
