@@ -22,7 +22,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_SOURCES = ("cpu_recorder.cpp", "cpu_ledger.h", "cpu_mutex.h", "cpu_stacks.h", "journal.h", "journal_calls.h")
+_SOURCES = (
+    "cpu_recorder.cpp",
+    "cpu_ledger.h",
+    "cpu_mutex.h",
+    "cpu_stacks.h",
+    "device_counters.h",
+    "journal.h",
+    "journal_calls.h",
+)
+_FOLDER = Path(__file__).parent
+_PLATFORMS = ("linux", "darwin")
 _COMPILERS = ("c++", "g++", "clang++")
 _TIMEOUT_S = 600
 _LINES_OF_ERROR = 12
@@ -43,10 +53,9 @@ def compiled(progress: Callable[[str], None] | None = None) -> Path:
     """
     import torch  # only where it is needed: a run without torch stays without it
 
-    if sys.platform not in ("linux", "darwin"):
+    if sys.platform not in _PLATFORMS:
         raise RecorderUnavailable(f"the CPU recorder runs on Linux and macOS, not on {sys.platform}")
-    source = Path(__file__).parent
-    name = f"cpu_recorder-{torch.__version__}-{_fingerprint(source)}.so"
+    name = _name()
     folder = cache_folder(os.environ)
     target = folder / name
     if target.exists():
@@ -56,8 +65,19 @@ def compiled(progress: Callable[[str], None] | None = None) -> Path:
             find_compiler(os.environ)  # nothing is announced that cannot begin
             if progress is not None:
                 progress(f"compiling the CPU recorder for torch {torch.__version__} (once, a few seconds)")
-            compile_library(source / _SOURCES[0], target)
+            compile_library(_FOLDER / _SOURCES[0], target)
     return target
+
+
+def compiled_before() -> Path | None:
+    """Path of the compiled recorder for the torch in use if it is there; nothing is compiled, and no folder made."""
+    if sys.platform not in _PLATFORMS:
+        return None
+    name = _name()
+    for folder, private in _folders(os.environ):
+        if folder.is_dir() and _is_ours(folder, private):
+            return target if (target := folder / name).exists() else None
+    return None
 
 
 def compile_library(source: Path, target: Path) -> None:
@@ -105,22 +125,25 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
     """The folder for compiled recorders, made if need be: `$CUDAMEM_CACHE`, else below `$XDG_CACHE_HOME`, else
     below `~/.cache`; where that cannot be written, a private folder for temporary files.
     """
-    if "CUDAMEM_CACHE" in environ:
-        wanted = Path(environ["CUDAMEM_CACHE"])
-    elif environ.get("XDG_CACHE_HOME"):
-        wanted = Path(environ["XDG_CACHE_HOME"]) / "cudamem_testing"
-    else:
-        wanted = Path(environ.get("HOME") or tempfile.gettempdir()) / ".cache" / "cudamem_testing"
-    if _is_ours(wanted):
-        return wanted
-    # A shared place: what others could have put there must not be loaded as code.
-    fallback = Path(tempfile.gettempdir()) / f"cudamem_testing-{os.getuid()}"
-    if _is_ours(fallback, private=True):
-        return fallback
+    for folder, private in _folders(environ):
+        if _is_ours(folder, private):
+            return folder
     return Path(tempfile.mkdtemp(prefix="cudamem_testing-"))
 
 
-def _is_ours(folder: Path, private: bool = False) -> bool:
+def _folders(environ: Mapping[str, str]) -> Iterator[tuple[Path, bool]]:
+    """Where compiled recorders may be, the first choice first; and whether nobody else may write there."""
+    if "CUDAMEM_CACHE" in environ:
+        yield Path(environ["CUDAMEM_CACHE"]), False
+    elif environ.get("XDG_CACHE_HOME"):
+        yield Path(environ["XDG_CACHE_HOME"]) / "cudamem_testing", False
+    else:
+        yield Path(environ.get("HOME") or tempfile.gettempdir()) / ".cache" / "cudamem_testing", False
+    # A shared place: what others could have put there must not be loaded as code.
+    yield Path(tempfile.gettempdir()) / f"cudamem_testing-{os.getuid()}", True
+
+
+def _is_ours(folder: Path, private: bool) -> bool:
     """Whether the folder exists or could be made, and takes new files; `private`: and only from this user."""
     try:
         folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
@@ -130,6 +153,12 @@ def _is_ours(folder: Path, private: bool = False) -> bool:
     if private and (status.st_uid != os.getuid() or status.st_mode & 0o022 or folder.is_symlink()):
         return False
     return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _name() -> str:
+    import torch
+
+    return f"cpu_recorder-{torch.__version__}-{_fingerprint(_FOLDER)}.so"
 
 
 def _fingerprint(source: Path) -> str:

@@ -14,7 +14,7 @@ from cudamem_testing.guards import Function, Patches
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import WithoutEvidence, WithoutOwners, WithoutWorkspaces
-from cudamem_testing.recorders.peaks import Peaks, Stats
+from cudamem_testing.recorders.peaks import Peaks, Stats, peaks_of
 
 READER = "_cuda_hostMemoryStats"
 PEAK_RESET = "_cuda_resetPeakHostMemoryStats"
@@ -56,7 +56,7 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         held, kept, requests = stats["active_bytes"], stats["allocated_bytes"], stats["active_requests"]
         if held["peak"] != held["current"] or kept["peak"] != kept["current"]:
             self._hidden = self._hidden or Peaks()
-            self._hidden.keep(stats)
+            self._hidden.keep(peaks_of(stats))
             self._reset()
         if self._lost is not None:
             self._lost.raise_in(stats)
@@ -99,7 +99,7 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         def reset_peak_host_memory_stats(*rest: Any) -> Any:
             if torch_api.cuda_initialized():
                 self._lost = self._lost or Peaks()
-                self._lost.keep(self._read())
+                self._lost.keep(peaks_of(self._read()))
                 self._hidden = None
             return original(*rest)
 

@@ -12,12 +12,11 @@ from typing import Any, Protocol
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.build import RecorderUnavailable
-from cudamem_testing.recorders.cuda import CudaStatistics
+from cudamem_testing.recorders.cuda import DEVICE_TYPE, CudaStatistics
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_journal import NativeJournal, Note
 
 UNKNOWN = -1
-_CUDA = 1  # of c10::DeviceType
 OLDER = "on cpu, blocks from before the recording are not known: their frees are not seen"
 SLOW = "the card's statistics were read through Python, some 50 µs an operator: {}"
 
@@ -163,7 +162,7 @@ def _native_journal(device: Device) -> NativeJournal | str:
         native = NativeRecorder.load()
     except RecorderUnavailable as error:
         return str(error).partition("\n")[0]
-    return native.journal(_CUDA, device.index or 0) or "this torch has no counters for C++ (they came with 2.9)"
+    return native.journal(DEVICE_TYPE, device.index or 0) or "this torch has no counters for C++ (they came with 2.9)"
 
 
 def _of_all(stats: dict[str, Any], name: str, field: str) -> int:

@@ -1,5 +1,33 @@
-// The C calls of journals; included by cpu_recorder.cpp alone, below what they use of it.
+// The C calls of journals and of a device's counters; included by cpu_recorder.cpp alone, below what they use of it.
 #pragma once
+
+// Whether torch counts for this device of a c10::DeviceType; nothing is reset.
+EXPORT int32_t cudamem_has_device(int32_t type, int32_t index) {
+  DeviceCounters<c10::DeviceAllocator> counters;
+  try {
+    if (!counters.find(type, index)) return 0;
+    (void)counters.read();
+  } catch (const std::exception&) {
+    return 0;
+  }
+  return 1;
+}
+
+// Reads the counters of a device. Returns 1 where it started new peaks, since one was above what is there now; 0 where
+// there was nothing to start anew; -1 where others must be asked: then nothing was reset.
+EXPORT int32_t cudamem_read_device(int32_t type, int32_t index, DeviceReading* out) {
+  DeviceCounters<c10::DeviceAllocator> counters;
+  try {
+    if (!counters.find(type, index)) return -1;
+    *out = counters.read();
+    if (out->at_rest()) return 0;
+    if (out->more_peaks) return -1;
+    counters.reset();
+  } catch (const std::exception&) {
+    return -1;
+  }
+  return 1;
+}
 
 // A journal of the ledger (`type` below 0) or of a device of this c10::DeviceType. Returns its handle; -1: there are
 // too many, -2: torch gives no counters of the device.
@@ -11,7 +39,8 @@ EXPORT int32_t cudamem_open_journal(int32_t type, int32_t index) {
     if (journal->slot < 0) return -1;
   } else {
     try {
-      if (!journal->counters.open(type, index)) return -2;
+      if (!journal->counters.find(type, index)) return -2;
+      (void)journal->counters.read();  // throws where there are none
     } catch (const std::exception&) {
       return -2;
     }
@@ -38,7 +67,7 @@ EXPORT int64_t cudamem_note(int32_t handle) {
       note = {reading.allocated, reading.peak, static_cast<int64_t>(reading.allocated_total),
               static_cast<int64_t>(reading.allocations), kUnknown, kUnknown, 0};
     } else {
-      note = journals.read_device(*journal);
+      note = journals.note_device(*journal);
     }
     journal->notes.push_back(note);
   } catch (const std::exception&) {

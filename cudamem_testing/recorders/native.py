@@ -28,6 +28,8 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     note(c_int32 handle) -> c_int64 number              close_journal(c_int32 handle) -> None
     notes(c_int32 handle, Note*, c_uint64 room) -> c_uint64 how many
     take_highest(c_int32 handle, c_int64[29]) -> c_int32
+    has_device(c_int32 device type, c_int32 index) -> c_int32
+    read_device(c_int32 device type, c_int32 index, DeviceReading*) -> c_int32 1 where peaks start anew, or -1
 
     Reading      8s: allocated, peak; 8u: peak_event, events, allocations, live_blocks, allocated_total,
                  unknown_frees, refusals                                                        (72 bytes, "=2q7Q")
@@ -37,6 +39,7 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     Refusal      8u: count, size, event; 8s: allocated, limit; 4u: stack, thread                (48 bytes, "=3Q2q2I")
     Frame        8u: code object; 8s: position in its bytecode                                  (16 bytes, "=Qq")
     Note         8s: allocated, peak, allocated_total, allocations, active, reserved, retries   (56 bytes, "=7q")
+    DeviceReading  8s: those of Counters, allocated_total, 29 peaks; a flag                     (344 bytes)
 
 PYTEST_DONT_REWRITE
 """
@@ -51,8 +54,9 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, TracebackType
 
-from cudamem_testing.recorders.build import RecorderUnavailable, compiled
+from cudamem_testing.recorders.build import RecorderUnavailable, compiled, compiled_before
 from cudamem_testing.recorders.layout import FrameLayout, find_layout
+from cudamem_testing.recorders.native_device import NativeDevice
 from cudamem_testing.recorders.native_journal import NativeJournal
 from cudamem_testing.recorders.native_records import (
     BlockRecord,
@@ -162,6 +166,16 @@ class NativeRecorder:
             compiled(progress)
         return cls(*_of_this_process())
 
+    @classmethod
+    def load_if_compiled(cls) -> NativeRecorder | None:
+        """As `load`, but `None` where it would have to be compiled, or does not load."""
+        if not _of_this_process.cache_info().currsize and compiled_before() is None:
+            return None
+        try:
+            return cls.load()
+        except RecorderUnavailable:
+            return None
+
     def install(self) -> None:
         """Put it in place, or do nothing if it is; from here on blocks are counted.
 
@@ -197,6 +211,11 @@ class NativeRecorder:
         """
         handle = int(self._library.cudamem_open_journal(device_type, index))
         return None if handle < 0 else NativeJournal(self._library, handle)
+
+    def device(self, device_type: int, index: int) -> NativeDevice | None:
+        """The counters of a device by the number of its `c10::DeviceType`; `None` where torch gives none to C++."""
+        known = self._library.cudamem_has_device(device_type, index)
+        return NativeDevice(self._library, device_type, index) if known else None
 
     def new_owner(self) -> int:
         """A fresh tag for blocks. There can be 16 million; 0, nobody, after that."""

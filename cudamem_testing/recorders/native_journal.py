@@ -11,22 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from cudamem_testing.recorders.native_device import PLACES
+from cudamem_testing.recorders.peaks import Levels
+
 _NOTE = struct.Struct("=7q")
-#: Statistics that have peaks, in the order of `journal.h`: first those for all, small and large pools.
-SPLIT_BY_POOL = (
-    "allocation",
-    "segment",
-    "active",
-    "inactive_split",
-    "allocated_bytes",
-    "reserved_bytes",
-    "active_bytes",
-    "inactive_split_bytes",
-    "requested_bytes",
-)
-POOLS = ("all", "small_pool", "large_pool")
-WHOLE = ("oversize_allocations", "oversize_segments")
-_PEAKS = len(SPLIT_BY_POOL) * len(POOLS) + len(WHOLE)
 
 
 class Note(NamedTuple):
@@ -64,21 +52,12 @@ class NativeJournal:
         count = min(room, int(self._library.cudamem_notes(self._handle, buffer, room)))
         return [*map(Note._make, _NOTE.iter_unpack(memoryview(buffer)[: count * _NOTE.size]))]
 
-    def take_highest(self) -> dict[str, dict[str, dict[str, int]] | dict[str, int]]:
-        """A device's peaks that notes reset since this was last asked, nested as `torch.cuda.memory_stats` has them.
-
-        Empty where there are none.
-        """
-        peaks = (ctypes.c_int64 * _PEAKS)()
+    def take_highest(self) -> Levels:
+        """A device's peaks that notes reset since this was last asked, and those of now; empty where there are none."""
+        peaks = (ctypes.c_int64 * len(PLACES))()
         if not self._library.cudamem_take_highest(self._handle, peaks):
             return {}
-        values = iter(peaks)
-        found: dict[str, dict[str, dict[str, int]] | dict[str, int]] = {}
-        for name in SPLIT_BY_POOL:
-            found[name] = {pool: {"peak": next(values)} for pool in POOLS}
-        for name in WHOLE:
-            found[name] = {"peak": next(values)}
-        return found
+        return dict(zip(PLACES, peaks, strict=True))
 
     def close(self) -> None:
         """Forget the notes; doing so again does nothing."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 Stats = dict[str, Any]
-Place = tuple[str, ...]
+Place = tuple[Any, ...]
+Levels = Mapping[Place, int]
 
 
 class Peaks:
@@ -14,21 +15,26 @@ class Peaks:
 
     Statistics are dictionaries of numbers, most of them split by pool. One is kept at most boundaries, so they are
     flattened: about 40 numbers, where the dictionaries would have to be walked, and be walked by the garbage collector.
-    One reader gives the same keys each time.
     """
 
-    __slots__ = ("_highest", "_places")
+    __slots__ = ("_highest",)
 
     def __init__(self) -> None:
-        self._places: list[Place] = []
-        self._highest: list[int] = []
+        self._highest: dict[Place, int] = {}
 
-    def keep(self, stats: Stats) -> None:
-        """Raise what is kept to the peaks of ``stats``."""
-        if not self._places:
-            self._places = [*_places(stats)]
-        now = [(stats[place[0]] if len(place) == 1 else stats[place[0]][place[1]])["peak"] for place in self._places]
-        self._highest = list(map(max, self._highest, now)) if self._highest else now
+    def keep(self, levels: Levels) -> None:
+        """Raise what is kept to these peaks."""
+        highest = self._highest
+        if not highest:
+            highest.update(levels)
+            return
+        for place, level in levels.items():
+            if level > highest.get(place, -1):
+                highest[place] = level
+
+    def above(self, place: Place, level: int) -> int:
+        """The level, or what is kept of this place where that is higher."""
+        return max(level, self._highest.get(place, level))
 
     def raise_in(self, stats: Stats) -> None:
         """Raise the peaks of ``stats`` to what is kept; places that it does not have are passed over."""
@@ -41,7 +47,7 @@ class Peaks:
 
     def _lower(self, stats: Stats) -> Iterator[tuple[dict[str, int], int]]:
         """The values whose peak is lower than what is kept, with that."""
-        for place, highest in zip(self._places, self._highest, strict=True):
+        for place, highest in self._highest.items():
             values: Any = stats
             for name in place:
                 values = values.get(name) if isinstance(values, dict) else None
@@ -49,9 +55,17 @@ class Peaks:
                 yield values, highest
 
 
-def _places(stats: Stats) -> Iterator[Place]:
-    for name, value in stats.items():
-        if isinstance(value, dict):
-            if "peak" in value:
-                yield (name,)
-            yield from ((name, pool) for pool, part in value.items() if isinstance(part, dict) and "peak" in part)
+def peaks_of(stats: Stats) -> Levels:
+    """All peaks of some statistics, by where they stand."""
+    found: dict[Place, int] = {}
+    inside: list[tuple[Place, Stats]] = [((), stats)]
+    while inside:
+        place, values = inside.pop()
+        for name, value in values.items():
+            if isinstance(value, dict):
+                at = (*place, name)
+                if "peak" in value:
+                    found[at] = value["peak"]
+                else:
+                    inside.append((at, value))
+    return found

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from cudamem_testing import torch_api
+from cudamem_testing.model.counters import Counters
+from cudamem_testing.recorders import cuda
+from cudamem_testing.recorders.cuda import PEAKED, counts
+from cudamem_testing.recorders.peaks import Levels, Place, peaks_of
 
 BLOCK, SMALL, SEGMENT = 512, 2**20, 2**21
 BYTES = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes")
@@ -42,8 +46,7 @@ class Allocator:
         return self._card(index).statistics()
 
     def reset_peaks(self, index: int) -> None:
-        for stat in self._card(index).stats.values():
-            stat["peak"] = stat["current"]
+        self._card(index).reset_peaks()
 
     def reset_counts(self, index: int) -> None:
         card = self._card(index)
@@ -69,9 +72,13 @@ class Allocator:
             raise RuntimeError(f"Invalid device argument {index}: did you call init?")
         return self.cards[index]
 
+    def native_card(self, index: int) -> NativeCard:
+        """What the native library would read of a card."""
+        return NativeCard(self._card(index))
+
     @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """The package takes this allocator for torch's."""
+    def in_place(self, *, native: bool = False) -> Iterator[None]:
+        """The package takes this allocator for torch's; with ``native`` the native library reads it."""
         ours = {
             "bindings": lambda: self.bindings,
             "cuda_initialized": lambda: self.initialized,
@@ -80,17 +87,34 @@ class Allocator:
             "empty_cache": self.empty_cache,
         }
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cuda, "native_card", self.native_card if native else lambda index: None)
             for home in (torch_api, torch_api.cuda, torch_api.history):  # functions call those of their own module
                 for name in ours.keys() & vars(home).keys():
                     patch.setattr(home, name, ours[name])
             yield
 
 
+class NativeCard:
+    """What the native library does, on the model: ``test_native_device`` holds the library to the same."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+
+    def read(self) -> tuple[Counters, Levels] | None:
+        stats = self._card.statistics()
+        sizes = [stats[name]["all"][field] for name in PEAKED for field in ("current", "peak")]
+        found = Counters(*sizes, *counts(stats), stats["allocation"]["all"]["current"])
+        if sizes[::2] == sizes[1::2]:
+            return found, {}
+        self._card.reset_peaks()
+        return found, peaks_of(stats)
+
+
 class Card:
     """One device."""
 
     def __init__(self) -> None:
-        self.stats: dict[tuple[str, ...], dict[str, int]] = {}
+        self.stats: dict[Place, dict[str, int]] = {}
         for name in (*BYTES, *COUNTED):
             for pool in ("all", "small_pool", "large_pool"):
                 self.stats[name, pool] = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
@@ -108,6 +132,10 @@ class Card:
             else:
                 found[name] = dict(stat)
         return found
+
+    def reset_peaks(self) -> None:
+        for stat in self.stats.values():
+            stat["peak"] = stat["current"]
 
     def now(self, name: str) -> int:
         return self.stats[name, "all"]["current"]
@@ -128,7 +156,10 @@ class Card:
 
     def empty_cache(self) -> None:
         idle = (self.now("reserved_bytes") - self.now("allocated_bytes")) // SEGMENT * SEGMENT
-        self._change("reserved_bytes", -idle, 0)
+        for pool, size in (("large_pool", SMALL + 1), ("small_pool", SMALL)):
+            part = min(idle, self.stats["reserved_bytes", pool]["current"])
+            self._change("reserved_bytes", -part, size)
+            idle -= part
 
     def _block(self, size: int, sign: int) -> None:
         taken = -(-size // BLOCK) * BLOCK
@@ -138,14 +169,14 @@ class Card:
         for name in ("allocation", "active"):
             self._change(name, sign, size)
         if size > 4 * SEGMENT:
-            self._one(self.stats["oversize_allocations",], sign)
+            self._one(("oversize_allocations",), sign)
 
     def _change(self, name: str, by: int, size: int) -> None:
         for pool in ("all", "small_pool" if size <= SMALL else "large_pool"):
-            self._one(self.stats[name, pool], by)
+            self._one((name, pool), by)
 
-    @staticmethod
-    def _one(stat: dict[str, int], by: int) -> None:
+    def _one(self, place: Place, by: int) -> None:
+        stat = self.stats[place]
         stat["current"] += by
         stat["allocated" if by > 0 else "freed"] += abs(by)
         stat["peak"] = max(stat["peak"], stat["current"])

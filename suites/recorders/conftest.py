@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from cudamem_testing.recorders.build import compile_library
 from cudamem_testing.recorders.native import NativeRecorder
+from suites.recorders import device
 
 
 @pytest.fixture
@@ -29,6 +31,23 @@ def native() -> Iterator[NativeRecorder]:
     recorder.trim_stacks()
     if not was_installed:
         recorder.uninstall()
+
+
+@pytest.fixture(scope="session")
+def device_library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
+    """device.cpp, compiled and registered."""
+    header = Path(torch.__file__).parent / "include/c10/core/CachingDeviceAllocator.h"
+    if not header.exists() or "DeviceAllocator :" not in header.read_text():
+        pytest.skip(f"torch {torch.__version__} has no counters for C++")
+    target = tmp_path_factory.mktemp("device") / "device.so"
+    compile_library(Path(__file__).with_name("device.cpp"), target)
+    return device.load(str(target))
+
+
+@pytest.fixture(name="device")
+def device_in_cpp(device_library: ctypes.PyDLL) -> device.CppAllocator:
+    """A fresh device whose counters are in C++."""
+    return device.CppAllocator(device_library)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from cudamem_testing.recorders import build
-from cudamem_testing.recorders.build import RecorderUnavailable, cache_folder, compiled, find_compiler
+from cudamem_testing.recorders.build import RecorderUnavailable, cache_folder, compiled, compiled_before, find_compiler
 
 
 def fake_compiler(folder: Path, body: str) -> Path:
@@ -150,6 +150,28 @@ def test_cache_folder_follows_the_environment(tmp_path: Path) -> None:
     del everything["XDG_CACHE_HOME"]
     assert cache_folder(everything) == home / ".cache" / "cudamem_testing"
     assert all(folder.is_dir() for folder in (named, xdg / "cudamem_testing"))
+
+
+def test_what_was_compiled_before_is_found_and_nothing_is_made(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    use_compiler(monkeypatch, fake_compiler(tmp_path, 'echo library > "$out"'))
+    before = sorted(tmp_path.iterdir())
+    assert compiled_before() is None
+    assert sorted(tmp_path.iterdir()) == before
+    path = compiled()
+    assert compiled_before() == path
+    path.unlink()
+    assert compiled_before() is None
+    monkeypatch.setenv("CUDAMEM_CACHE", str(tmp_path / "fake c++" / "below"))
+    private = compiled()
+    assert private.parent == tmp_path / f"cudamem_testing-{os.getuid()}"
+    assert compiled_before() == private
+    private.parent.chmod(0o777)  # others could have put it there
+    assert compiled_before() is None
+    monkeypatch.setattr("sys.platform", "win32")
+    assert compiled_before() is None
 
 
 def test_without_a_writable_cache_a_private_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

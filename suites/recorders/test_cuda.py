@@ -18,18 +18,20 @@ from hypothesis import strategies as st
 from cudamem_testing import torch_api
 from cudamem_testing.model.counters import ZERO, Counters
 from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders import cuda
 from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
 from cudamem_testing.windows.memory import Memory
 from suites.recorders.allocator import FUNCTIONS, SEGMENT, Allocator
+from suites.recorders.readers import Step, programs, run
 
 MIB = 2**20
 CARD = Device("cuda", 0)
 
 
-@pytest.fixture
-def allocator() -> Iterator[Allocator]:
+@pytest.fixture(params=[False, True], ids=["python", "native"])
+def allocator(request: pytest.FixtureRequest) -> Iterator[Allocator]:
     allocator = Allocator(cards=2)
-    with allocator.in_place():
+    with allocator.in_place(native=request.param):
         yield allocator
 
 
@@ -104,6 +106,7 @@ def test_missing_counters_are_unknown(allocator: Allocator, monkeypatch: pytest.
         del stats["requested_bytes"], stats["num_alloc_retries"]
         return stats
 
+    monkeypatch.setattr(cuda, "native_card", lambda index: None)
     monkeypatch.setattr(allocator.bindings, "_cuda_memoryStats", older)
     statistics = CudaStatistics()
     allocator.cards[0].allocate(512)
@@ -209,8 +212,8 @@ def test_a_torch_that_cannot_limit_says_so(allocator: Allocator, statistics: Cud
 # -- every spelling of torch's own API --------------------------------------------------------------------
 
 
-@pytest.fixture
-def through_torch(monkeypatch: pytest.MonkeyPatch) -> Allocator:
+@pytest.fixture(params=[False, True], ids=["python", "native"])
+def through_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Allocator:
     """The model stands behind torch's own Python functions."""
     allocator = Allocator()
     for name in FUNCTIONS:
@@ -218,6 +221,7 @@ def through_torch(monkeypatch: pytest.MonkeyPatch) -> Allocator:
     monkeypatch.setattr(torch._C, "_accelerator_isAllocatorInitialized", lambda: True, raising=False)
     monkeypatch.setattr(torch.cuda.memory, "is_initialized", lambda: True)
     monkeypatch.setattr(torch_api, "cuda_initialized", lambda: True)
+    monkeypatch.setattr(cuda, "native_card", allocator.native_card if request.param else lambda index: None)
     return allocator
 
 
@@ -410,91 +414,10 @@ def test_a_reader_that_does_not_read_is_told_the_highest_of_many_peaks(allocator
 
 # -- against an oracle ------------------------------------------------------------------------------------
 
-INDEX = st.integers(0, 1)
-READER = st.integers(0, 2)
-STEP = st.one_of(
-    st.tuples(st.just("allocate"), INDEX, st.sampled_from([1, 512, 5000, MIB, 3 * MIB, 9 * MIB])),
-    st.tuples(st.just("allocate"), INDEX, st.sampled_from([600, 2 * MIB])),
-    st.tuples(st.just("free"), INDEX, st.integers(0, 3)),
-    st.tuples(st.just("empty cache"), st.just(0), st.just(0)),
-    st.tuples(st.just("user"), INDEX, st.sampled_from(sorted(FUNCTIONS))),
-    st.tuples(st.just("boundary"), INDEX, READER),
-    st.tuples(st.just("boundary"), INDEX, st.just(0)),
-    st.tuples(st.just("close"), st.just(0), READER),
-    st.tuples(st.just("open"), st.just(0), READER),
-)
 
-
-class Highest:
-    """What one reader must be told: the highest level of each card since it last read."""
-
-    def __init__(self, allocator: Allocator) -> None:
-        self._allocator = allocator
-        self.since = [self._now(index) for index in range(2)]
-        self.seen = False
-
-    def _now(self, index: int) -> tuple[int, int]:
-        card = self._allocator.cards[index]
-        return card.now("allocated_bytes"), card.now("reserved_bytes")
-
-    def look(self) -> None:
-        for index, (allocated, reserved) in enumerate(self.since):
-            now = self._now(index)
-            self.since[index] = (max(allocated, now[0]), max(reserved, now[1]))
-
-    def take(self, index: int) -> tuple[int, int]:
-        highest, self.since[index] = self.since[index], self._now(index)
-        return highest
-
-
-@given(st.lists(STEP, min_size=30, max_size=60))
-def test_readers_and_the_test_see_what_each_would_see_alone(program: list[tuple[str, int, Any]]) -> None:
-    allocator, oracle = Allocator(cards=2), Allocator(cards=2)
-    with allocator.in_place():
-        readers: list[CudaStatistics | None] = [CudaStatistics(), None, None]
-        expected: list[Highest] = [Highest(allocator) for _ in readers]
-        fresh = {0: {0, 1}}  # a reader's first read may tell of what was before it
-        made = [0, 0]
-        offsets = {}  # counts matter as differences: those from before a reader came are not its own
-        for action, index, value in program:
-            cards = (allocator.cards[index], oracle.cards[index])
-            if action == "allocate":
-                made[index] += 1
-                for card in cards:
-                    card.allocate(value)
-            elif action == "free":
-                for card in cards:
-                    if value < len(card.blocks):
-                        card.free(value)
-            elif action == "empty cache":
-                allocator.empty_cache()
-                oracle.empty_cache()
-            elif action == "user":
-                assert getattr(allocator.bindings, value)(index) == getattr(oracle.bindings, value)(index)
-            elif action == "boundary" and (reader := readers[value]) is not None:
-                found = CudaRecorder(Device("cuda", index), reader).boundary()
-                highest = expected[value].take(index)
-                peaks = (found.allocated_peak, found.reserved_peak)
-                if index in fresh.get(value, ()):
-                    fresh[value].discard(index)
-                    assert all(peak >= least for peak, least in zip(peaks, highest, strict=True))
-                    offsets[value, index] = found.allocations - made[index]
-                else:
-                    assert peaks == highest
-                assert found.allocations == made[index] + offsets[value, index]
-            elif action == "close" and (reader := readers[value]) is not None:
-                reader.close()
-                readers[value] = None
-            elif action == "open" and readers[value] is None:
-                readers[value], expected[value] = CudaStatistics(), Highest(allocator)
-                fresh[value] = {0, 1}
-            for one in expected:
-                one.look()
-            for one in range(2):
-                assert allocator.bindings._cuda_memoryStats(one) == oracle.statistics(one)
-        for reader in readers:
-            if reader is not None:
-                reader.close()
+@given(programs(), st.tuples(*[st.booleans()] * 3))
+def test_readers_and_the_test_see_what_each_would_see_alone(program: list[Step], natively: tuple[bool, ...]) -> None:
+    run(program, Allocator(cards=2), natively)
 
 
 # -- a real card ------------------------------------------------------------------------------------------

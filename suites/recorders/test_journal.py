@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,16 +13,18 @@ from hypothesis import strategies as st
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders import journal as journals
-from cudamem_testing.recorders.build import RecorderUnavailable, compile_library
+from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
 from cudamem_testing.recorders.journal import CpuJournal, CudaJournal, Journal, SlowCudaJournal, open_journal
 from cudamem_testing.recorders.native import NativeRecorder
-from cudamem_testing.recorders.native_journal import POOLS, SPLIT_BY_POOL, Note
+from cudamem_testing.recorders.native_device import PLACES
+from cudamem_testing.recorders.native_journal import Note
+from cudamem_testing.recorders.peaks import Levels
 from suites.recorders.allocator import SEGMENT, Allocator
+from suites.recorders.device import PRIVATE, CppAllocator
 
 MIB = 2**20
 CARD = Device("cuda", 0)
-PRIVATE = 20  # of c10::DeviceType
 
 
 def block(size: int) -> torch.Tensor:
@@ -126,71 +125,48 @@ def test_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- a device with counters and no memory -----------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
-    header = Path(torch.__file__).parent / "include/c10/core/CachingDeviceAllocator.h"
-    if "DeviceAllocator :" not in header.read_text():
-        pytest.skip(f"torch {torch.__version__} has no counters for C++")
-    target = tmp_path_factory.mktemp("device") / "device.so"
-    compile_library(Path(__file__).with_name("device.cpp"), target)
-    library = ctypes.PyDLL(str(target))
-    library.device_allocate.argtypes = [ctypes.c_int64]
-    library.device_peak.restype = ctypes.c_int64
-    library.device_register()
-    return library
-
-
-def test_notes_of_a_device(native: NativeRecorder, device: ctypes.PyDLL) -> None:
-    device.device_allocate(100)
-    device.device_allocate(5000)
-    device.device_allocate(-5000)
+def test_notes_of_a_device(native: NativeRecorder, device: CppAllocator) -> None:
+    card = device.cards[0]
+    card.allocate(512)
+    card.allocate(5120)
+    card.free(1)
     journal, other = native.journal(PRIVATE), native.journal(PRIVATE)
     assert journal is not None
     assert other is not None
     journal.note()
     other.note()
-    device.device_allocate(300)
-    device.device_allocate(-300)
+    card.allocate(3 * MIB)
+    card.free(1)
     journal.note()
-    device.device_allocate(40)
+    card.allocate(1000)
+    card.retries = 2
     journal.note()
     other.note()
-    first = journal.notes()[0]
-    assert first.peak == first.allocated + 5000
-    base, total, count, reserved, retries = (
-        first.allocated,
-        first.allocated_total,
-        first.allocations,
-        first.reserved,
-        first.retries,
-    )
-    assert journal.notes()[1:] == [
-        Note(base, base + 300, total + 300, count + 1, base, reserved + 600, retries + 1),
-        Note(base + 40, base + 40, total + 340, count + 2, base + 40, reserved + 680, retries + 2),
+    assert journal.notes() == [
+        Note(512, 5632, 5632, 2, 512, SEGMENT, 0),
+        Note(512, 3 * MIB + 512, 3 * MIB + 5632, 3, 512, 2 * SEGMENT, 0),
+        Note(1536, 1536, 3 * MIB + 6656, 4, 1536, 2 * SEGMENT, 2),
     ]
-    assert [note.peak - base for note in other.notes()[1:]] == [300]
-    assert device.device_peak() == base + 40
+    assert [note.peak for note in other.notes()] == [5632, 3 * MIB + 512]
+    assert card.statistics()["allocated_bytes"]["all"]["peak"] == 1536
     owed = journal.take_highest()
-    assert [*owed] == [*SPLIT_BY_POOL, "oversize_allocations", "oversize_segments"]
-    assert owed["allocated_bytes"] == {
-        "all": {"peak": base + 5000},
-        "small_pool": {"peak": base + 5000},
-        "large_pool": {"peak": 0},
-    }
-    assert owed["oversize_segments"] == {"peak": retries + 2}
-    assert [*POOLS] == [*owed["allocated_bytes"]]
+    assert [*owed] == [*PLACES]
+    pools = [owed["allocated_bytes", pool] for pool in ("all", "small_pool", "large_pool")]
+    assert pools == [3 * MIB + 512, 5632, 3 * MIB]
+    assert owed["segment", "all"] == 2
+    assert owed["oversize_allocations",] == 0
     # What somebody else is about to reset was folded when it was taken, and is not lost to the next note.
-    device.device_allocate(7000)
-    device.device_allocate(-7000)
-    resets = device.device_resets()
-    assert journal.take_highest()["requested_bytes"]["all"] == {"peak": base + 7040}
-    assert device.device_resets() == resets
-    device.device_allocate(-40)
+    card.allocate(7000)
+    card.free(2)
+    resets = device.library.device_resets(0)
+    assert journal.take_highest()["requested_bytes", "all"] == 512 + 1000 + 7000
+    assert device.library.device_resets(0) == resets
+    card.free(1)
     journal.note()
-    assert journal.notes()[-1].peak == base + 7040
+    assert journal.notes()[-1].peak == 1536 + 7168
     journal.close()
     other.close()
-    assert native.journal(PRIVATE, 1) is None
+    assert native.journal(PRIVATE, 2) is None
     assert native.journal(1, 0) is None or torch.cuda.is_available()
 
 
@@ -223,15 +199,9 @@ class PythonJournal:
     def notes(self) -> list[Note]:
         return self.taken
 
-    def take_highest(self) -> dict[str, Any]:
+    def take_highest(self) -> Levels:
         self.fold()
-        found: dict[str, Any] = {}
-        for name, peak in self.highest.items():
-            place = found
-            for part in name[:-1]:
-                place = place.setdefault(part, {})
-            place[name[-1]] = {"peak": peak}
-        self.highest.clear()
+        found, self.highest = self.highest, {}
         return found
 
     def close(self) -> None:
@@ -282,10 +252,11 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS)
-def test_everybody_sees_what_each_would_see_alone(steps: list[Step]) -> None:
+@pytest.mark.parametrize("natively", [False, True])
+@given(steps=STEPS)
+def test_everybody_sees_what_each_would_see_alone(natively: bool, steps: list[Step]) -> None:
     allocator = Allocator()
-    with allocator.in_place():
+    with allocator.in_place(native=natively):
         statistics = CudaStatistics()
         window = CudaRecorder(CARD, statistics)
         window.boundary()

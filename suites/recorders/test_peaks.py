@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.recorders.peaks import Peaks
+from cudamem_testing.recorders.peaks import Peaks, peaks_of
 
 NUMBERS = st.lists(st.integers(0, 9), min_size=3, max_size=3)
 
@@ -31,7 +31,7 @@ def peaks(stats: dict[str, Any]) -> tuple[int, ...]:
 def test_every_peak_is_raised_to_the_highest_kept(kept: list[list[int]], now: list[int]) -> None:
     found = Peaks()
     for numbers in kept:
-        found.keep(statistics(*numbers))
+        found.keep(peaks_of(statistics(*numbers)))
     stats = statistics(*now)
     found.raise_in(stats)
     assert stats == statistics(*(max(column) for column in zip(*kept, now, strict=True)))
@@ -40,7 +40,7 @@ def test_every_peak_is_raised_to_the_highest_kept(kept: list[list[int]], now: li
 
 def test_other_statistics_are_raised_where_they_have_the_same_place() -> None:
     found = Peaks()
-    found.keep(statistics(7, 8, 9))
+    found.keep(peaks_of(statistics(7, 8, 9)))
     other = {"oversize_segments": {"peak": 1, "current": 1}, "allocated_bytes": 5, "more": {"all": {"peak": 1}}}
     found.raise_in(other)
     assert other == {"oversize_segments": {"peak": 9, "current": 1}, "allocated_bytes": 5, "more": {"all": {"peak": 1}}}

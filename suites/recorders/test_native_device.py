@@ -1,0 +1,312 @@
+"""Counters of a device in C++: the same numbers as through Python, and every peak where it is due."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing import torch_api
+from cudamem_testing.model.counters import PEAKS, Counters
+from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders import build, cuda, native
+from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics, native_card
+from cudamem_testing.recorders.journal import CudaJournal, open_journal
+from cudamem_testing.recorders.native import NativeRecorder
+from cudamem_testing.recorders.native_device import PLACES, NativeDevice
+from suites.recorders.allocator import Allocator, NativeCard
+from suites.recorders.device import PRIVATE, CppAllocator
+from suites.recorders.readers import Step, opened, programs, run
+
+MIB = 2**20
+CARD = Device("cuda", 0)
+
+
+# -- a device whose counters are in C++ -------------------------------------------------------------------
+
+
+def test_every_number_is_the_one_of_its_name(device: CppAllocator) -> None:
+    level = {place: 1000 * number for number, place in enumerate(PLACES, 1)}
+    for at, place in enumerate(PLACES):
+        device.library.device_change(1, at, level[place])
+        device.library.device_change(1, at, -at)
+    device.cards[1].retries = 7
+    card, now = device.native_card(1), {place: level[place] - at for at, place in enumerate(PLACES)}
+    sizes = [(now[name, "all"], level[name, "all"]) for name in cuda.PEAKED]
+    counts = level["allocation", "all"], level["segment", "all"], 7, now["allocation", "all"]
+    first = Counters(*(number for pair in sizes for number in pair), *counts)
+    assert card.read() == (first, level)
+    rested = first._replace(**{name: current for name, (current, _) in zip(PEAKS, sizes, strict=True)})
+    assert card.read() == (rested, {})
+    assert [device.library.device_resets(index) for index in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("name", cuda.PEAKED)
+def test_one_peak_above_what_is_there_starts_new_ones(device: CppAllocator, name: str) -> None:
+    card, at = device.native_card(0), PLACES.index((name, "all"))
+    device.library.device_change(0, at, 5)
+    assert card.read() is not None
+    assert device.library.device_resets(0) == 0
+    device.library.device_change(0, at, -1)
+    assert card.read() is not None
+    assert device.library.device_resets(0) == 1
+
+
+def test_what_is_no_device_is_not_read(device: CppAllocator) -> None:
+    library = NativeRecorder.load()
+    assert library.device(PRIVATE, 2) is None
+    assert library.device(PRIVATE, -1) is None
+    assert library.device(2, 0) is None
+    assert NativeDevice(library._library, PRIVATE, 2).read() is None
+
+
+@given(programs(), st.tuples(*[st.booleans()] * 3))
+def test_everybody_sees_what_each_would_see_alone(
+    device_library: ctypes.PyDLL, program: list[Step], natively: tuple[bool, ...]
+) -> None:
+    def journal() -> CudaJournal:
+        found = NativeRecorder.load().journal(PRIVATE)
+        assert found is not None
+        return CudaJournal(CARD, found)
+
+    run(program, CppAllocator(device_library), natively, journal)
+
+
+def test_peaks_of_private_pools_are_asked_through_python(device: CppAllocator) -> None:
+    if not device.library.device_add_private_pool(0):
+        pytest.skip("this torch does not count private pools")
+    with device.in_place(native=True):
+        reader = CudaStatistics()
+        recorder, card = CudaRecorder(CARD, reader), device.cards[0]
+        card.allocate(512)
+        assert reader.count(0) is not None  # nothing is started anew, so nothing is hidden
+        card.allocate(1024)
+        card.free(1)
+        assert reader.count(0) is None
+        assert device.library.device_resets(0) == 0
+        assert recorder.boundary().allocated_peak == 1536
+        assert recorder.boundary().allocated_peak == 512
+        reader.close()
+
+
+# -- when it is used --------------------------------------------------------------------------------------
+
+
+def test_an_allocator_of_another_kind_is_read_through_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    found = SimpleNamespace(device=lambda device_type, index: asked.append(index) or "a card")
+    monkeypatch.setattr(NativeRecorder, "load_if_compiled", lambda: found)
+    for backend in ("cudaMallocAsync", "pluggable", "cpu"):
+        monkeypatch.setattr(torch_api, "allocator_backend", lambda backend=backend: backend)
+        assert native_card(0) is None
+    assert asked == []
+    monkeypatch.setattr(torch_api, "allocator_backend", lambda: "native")
+    assert native_card(3) == "a card"
+    assert asked == [3]
+    monkeypatch.setattr(NativeRecorder, "load_if_compiled", lambda: None)
+    assert native_card(0) is None
+
+
+def test_nothing_is_compiled_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDAMEM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(build, "_run_compiler", pytest.fail)
+    monkeypatch.setattr(native, "_of_this_process", native.cache(native._of_this_process.__wrapped__))
+    assert NativeRecorder.load_if_compiled() is None
+    assert [*tmp_path.iterdir()] == []
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / build._name()).write_text("no library")
+    assert NativeRecorder.load_if_compiled() is None
+
+
+def test_what_this_process_has_loaded_is_used(
+    native: NativeRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDAMEM_CACHE", str(tmp_path / "empty"))
+    found = NativeRecorder.load_if_compiled()
+    assert found is not None
+    assert found._library is native._library
+
+
+def test_it_is_looked_for_once_and_only_after_cuda_is_initialised(monkeypatch: pytest.MonkeyPatch) -> None:
+    allocator, asked = Allocator(), []
+    with allocator.in_place():
+        monkeypatch.setattr(cuda, "native_card", asked.append)
+        allocator.initialized = False
+        reader = CudaStatistics()
+        recorder = CudaRecorder(CARD, reader)
+        recorder.boundary()
+        assert asked == []
+        allocator.initialized = True
+        recorder.boundary()
+        recorder.boundary()
+        assert asked == [0]
+        reader.close()
+
+
+def test_where_the_library_does_not_answer_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NativeCard, "read", lambda self: None)
+    allocator = Allocator()
+    with allocator.in_place(native=True):
+        reader = CudaStatistics()
+        allocator.cards[0].allocate(512)
+        assert CudaRecorder(CARD, reader).boundary().allocated == 512
+        reader.close()
+
+
+# -- a real card ------------------------------------------------------------------------------------------
+
+SIZES = (1, 600, 5000, MIB, 3 * MIB, 12 * MIB, 40 * MIB)
+
+
+@pytest.fixture
+def card() -> None:
+    """CUDA initialised, the library compiled, no garbage and no cached segments; all peaks are what is there."""
+    NativeRecorder.load()
+    torch.ones(1, device="cuda")
+    settle()
+
+
+def settle() -> None:
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(0)
+    torch.cuda.reset_accumulated_memory_stats(0)
+
+
+def through_python() -> CudaStatistics:
+    return opened(natively=False)
+
+
+def act(choose: random.Random, blocks: list[torch.Tensor]) -> None:
+    """One step of a test's own."""
+    what = choose.random()
+    if what < 0.5 or not blocks:
+        blocks.append(torch.empty(choose.choice(SIZES), dtype=torch.uint8, device="cuda:0"))
+    elif what < 0.9:
+        del blocks[choose.randrange(len(blocks))]
+    elif what < 0.94:
+        choose.choice((torch.cuda.reset_peak_memory_stats, torch.accelerator.reset_peak_memory_stats))(0)
+    elif what < 0.97:
+        torch.cuda.reset_accumulated_memory_stats(0)
+    else:
+        torch.cuda.empty_cache()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(5))
+def test_both_ways_tell_the_same_on_a_card(card: None, seed: int) -> None:
+    choose, blocks = random.Random(seed), list[torch.Tensor]()
+    natively, python = CudaStatistics(), through_python()
+    one, two = CudaRecorder(CARD, natively), CudaRecorder(CARD, python)
+    assert natively.count(0) is not None
+    two.boundary()
+    for _ in range(300):
+        act(choose, blocks)
+        if choose.random() < 0.4:
+            recorders = [one, two] if choose.random() < 0.5 else [two, one]
+            first, second = (recorder.boundary() for recorder in recorders)
+            assert first == second
+            assert first.notes == ()
+            now = torch.cuda.memory_stats(0)
+            assert [first.allocated, first.requested, first.reserved, first.active, first.blocks] == [
+                now[f"{name}.all.current"]
+                for name in ("allocated_bytes", "requested_bytes", "reserved_bytes", "active_bytes", "allocation")
+            ]
+    natively.close()
+    python.close()
+
+
+@pytest.mark.gpu
+def test_the_test_sees_its_peaks_as_if_nobody_read_on_a_card(card: None) -> None:
+    def seen(look: Callable[[], Any]) -> list[dict[str, int]]:
+        choose, blocks, found = random.Random(7), list[torch.Tensor](), []
+        settle()
+        for _ in range(300):
+            act(choose, blocks)
+            look()
+            now = torch.cuda.memory_stats(0)
+            found.append({name: now[name] for name in now if name.endswith((".peak", ".current"))})
+        return found
+
+    alone = seen(lambda: None)
+    natively, python = CudaStatistics(), through_python()
+    recorder, other = CudaRecorder(CARD, natively), CudaRecorder(CARD, python)
+    journal = open_journal(CARD)
+    assert isinstance(journal, CudaJournal)
+    assert seen(recorder.boundary) == alone
+    assert seen(lambda: (other.boundary(), recorder.boundary())) == alone
+    assert seen(lambda: (recorder.boundary(), journal.note(), other.boundary())) == alone
+    journal.close()
+    natively.close()
+    python.close()
+
+
+@pytest.mark.gpu
+def test_notes_and_windows_take_no_peak_from_each_other_on_a_card(card: None) -> None:
+    natively = CudaStatistics()
+    recorder = CudaRecorder(CARD, natively)
+    assert natively.count(0) is not None
+    journal = open_journal(CARD)
+    assert isinstance(journal, CudaJournal)
+    start = torch.cuda.memory_allocated(0)
+
+    def take(size: int) -> None:
+        torch.empty(size, dtype=torch.uint8, device="cuda:0")
+
+    journal.note()
+    recorder.boundary()
+    take(64 * MIB)
+    journal.note()  # resets what the window has not read
+    take(32 * MIB)
+    assert recorder.boundary().allocated_peak - start == 64 * MIB  # resets what the journal has not noted
+    take(16 * MIB)
+    journal.note()
+    assert recorder.boundary().allocated_peak - start == 16 * MIB
+    assert recorder.boundary().allocated_peak == start
+    journal.note()
+    assert [note.peak - start for note in journal.notes()[1:]] == [64 * MIB, 32 * MIB, 0]
+    assert torch.cuda.max_memory_allocated(0) - start == 64 * MIB
+    journal.close()
+    natively.close()
+    assert torch.cuda.max_memory_allocated(0) - start == 64 * MIB
+
+
+@pytest.mark.gpu
+def test_it_takes_less_time_than_python_on_a_card(card: None, capsys: pytest.CaptureFixture[str]) -> None:
+    readers = {"native": CudaStatistics(), "Python": through_python()}
+    recorders = {name: CudaRecorder(CARD, reader) for name, reader in readers.items()}
+
+    def microseconds(name: str, before: Callable[[], Any]) -> float:
+        found = []
+        for _ in range(2000):
+            before()
+            start = time.perf_counter_ns()
+            recorders[name].boundary()
+            found.append(time.perf_counter_ns() - start)
+        return statistics.median(found) / 1000
+
+    # The other reader is told of each peak, which is part of what starting new peaks costs.
+    peak = partial(torch.empty, 512, dtype=torch.uint8, device="cuda:0")
+    rested = {name: microseconds(name, lambda: None) for name in recorders}
+    risen = {name: microseconds(name, peak) for name in recorders}
+    with capsys.disabled():
+        for name in recorders:
+            print(f"\na boundary, {name}: {rested[name]:.1f} µs; {risen[name]:.1f} µs where peaks start anew", end="")
+    assert rested["native"] < rested["Python"]
+    assert risen["native"] < risen["Python"]
+    for reader in readers.values():
+        reader.close()
