@@ -38,12 +38,14 @@ class AtWork:
         self._now = Clues()
         self._broken: list[tuple[BaseException, Clues]] = []
         self._forks = Forks(lambda: backend.here()[0])
-        self._origin: object = None
+        self._origin = 0
 
     @contextlib.contextmanager
     def watching(self, lines: Lines | None = None) -> Iterator[None]:
         """Watch what is called inside, and its lines for ``lines``; the current stream is the one that captures."""
         self._origin = self._backend.here()[0]
+        if lines is not None:
+            lines.begin(self._origin)
         with (
             watched(self),
             replaced(self._forks.changes()),
@@ -97,19 +99,24 @@ class Lines:
     def __init__(self, backend: Backend, places: Places) -> None:
         self._backend, self._places = backend, places
         self._last: Place | None = None
-        self._stream: object = None
+        self._origin = self._stream = 0
         self.broken: Place | None = None
         self.switched: Place | None = None
+
+    def begin(self, stream: int) -> None:
+        """The lines that follow are those of a capture on this stream, which is the current one."""
+        self._origin = self._stream = stream
 
     def __call__(self, frame: types.FrameType, event: str, argument: object) -> Any:
         """Called by Python for each function that begins, and for lines and ends of the project's."""
         if not self._places.is_project(frame.f_code):
             return None
         if self._last is not None and event != "exception":
-            if self.broken is None and not self._backend.intact():
+            # Not the current stream: where that is another one, the break would be seen after the line that leaves it.
+            if self.broken is None and not self._backend.intact(self._origin):
                 self.broken = self._last
             stream = self._backend.here()[0]
-            if self._stream not in (None, stream):
+            if stream != self._stream:
                 self.switched = self._last
             self._stream = stream
         goes_on = frame.f_back if event == "return" else frame

@@ -57,8 +57,8 @@ class Backend(Protocol):
     def here(self) -> tuple[int, bool]:
         """The current stream, as a number that is its own, and whether it captures."""
 
-    def intact(self) -> bool:
-        """Whether the capture on the current stream is not broken so far, as far as that can be asked."""
+    def intact(self, stream: int) -> bool:
+        """Whether the capture on a stream (see :meth:`here`) is not broken so far, as far as that can be asked."""
 
     def recover(self, graph: Graph) -> None:
         """After a failed capture: let the graph go, and make the process fit for the next capture.

@@ -96,9 +96,9 @@ class CudaBackend:
         """``current_stream``, and ``is_current_stream_capturing``."""
         return torch.cuda.current_stream().cuda_stream, torch.cuda.is_current_stream_capturing()
 
-    def intact(self) -> bool:
+    def intact(self, stream: int) -> bool:
         """From the driver."""
-        return api.capture_intact()
+        return api.capture_intact(stream)
 
     def recover(self, graph: Graph) -> None:
         """A failed capture leaves its error, its pool and generators that think they are captured; all are cleared.

@@ -130,12 +130,12 @@ def captured_nodes() -> int | None:
     return None if int(error) else int(answer[-1])
 
 
-def capture_intact() -> bool:
-    """Whether the driver has not given up the capture on the current stream; true without the bindings."""
+def capture_intact(stream: int) -> bool:
+    """Whether the driver has not given up the capture on a stream, by its handle; true without the bindings."""
     bindings = cuda_bindings()
     if bindings is None:
         return True
-    error, status = bindings[0].cudaStreamIsCapturing(torch.cuda.current_stream().cuda_stream)
+    error, status = bindings[0].cudaStreamIsCapturing(stream)
     broken = bindings[0].cudaStreamCaptureStatus.cudaStreamCaptureStatusInvalidated
     return bool(int(error)) or status != broken
 

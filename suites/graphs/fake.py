@@ -172,8 +172,8 @@ class FakeBackend:
     def here(self) -> tuple[int, bool]:
         return self.stream, self.recording_now and self.stream not in self.apart
 
-    def intact(self) -> bool:
-        return not self.silently_broken
+    def intact(self, stream: int) -> bool:
+        return stream in self.apart or not self.silently_broken
 
     def recover(self, graph: FakeGraph) -> None:
         self.events.append("recover")

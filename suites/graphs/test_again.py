@@ -54,16 +54,29 @@ def test_an_error_of_a_library_below_an_operator_is_looked_at(graphs: GraphCaptu
 
 
 def test_an_operator_on_a_stream_that_does_not_capture(graphs: GraphCapture, backend: FakeBackend) -> None:
+    """The capture is broken before the line that gives the capturing stream back."""
+    other = library(
+        """
+class On:
+    def __init__(self, backend, stream):
+        self.backend, self.stream = backend, stream
+    def __enter__(self):
+        self.backend.stream = self.stream
+    def __exit__(self, *_):
+        self.backend.stream = 0
+""",
+        "otherlib",
+    )
+
     def step(x: torch.Tensor) -> torch.Tensor:
-        backend.stream = 7
-        try:
-            return x.cumsum(0)  # breaks
-        finally:
-            backend.stream = 0
+        with other.On(backend, 7):
+            y = x.cumsum(0)  # breaks
+        return y
 
     backend.apart, backend.refuses = {7}, {"aten::cumsum": REFUSED}
-    told = failed(graphs, step, torch.ones(3))
-    assert (told.operator, told.rule) == ("aten::cumsum", Rule.STREAM)
+    told = failed(graphs, Wide(step), torch.ones(3))
+    assert (told.operator, told.rule, told.place.module) == ("aten::cumsum", Rule.STREAM, "inner.1")
+    assert told.place.source == "y = x.cumsum(0) # breaks"
 
 
 def test_the_last_work_of_a_stream_that_is_not_joined(graphs: GraphCapture, backend: FakeBackend) -> None:

@@ -134,8 +134,8 @@ def test_the_stream_that_is_in_use(events: list[str], monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     assert CudaBackend().here() == (7, False)
-    monkeypatch.setattr("cudamem_testing.torch_api.graphs.capture_intact", lambda: False)
-    assert not CudaBackend().intact()
+    monkeypatch.setattr("cudamem_testing.torch_api.graphs.capture_intact", lambda stream: stream != 7)
+    assert (CudaBackend().intact(7), CudaBackend().intact(8)) == (False, True)
 
 
 def test_warm_up_runs_on_the_stream_that_captures(events: list[str]) -> None:

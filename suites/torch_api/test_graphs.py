@@ -125,11 +125,10 @@ def test_a_capture_that_the_driver_gave_up(monkeypatch: pytest.MonkeyPatch) -> N
         cudaStreamIsCapturing=lambda stream: answer.pop(0) if stream == 7 else None,
         cudaStreamCaptureStatus=SimpleNamespace(cudaStreamCaptureStatusInvalidated="invalidated"),
     )
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
     monkeypatch.setattr("cudamem_testing.torch_api.graphs.cuda_bindings", lambda: (runtime, None))
-    assert [graphs.capture_intact() for _ in range(3)] == [True, False, True]
+    assert [graphs.capture_intact(7) for _ in range(3)] == [True, False, True]
     monkeypatch.setattr("cudamem_testing.torch_api.graphs.cuda_bindings", lambda: None)
-    assert graphs.capture_intact()
+    assert graphs.capture_intact(7)
 
 
 def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
