@@ -28,6 +28,12 @@ CONFTEST = """
 import json, os, time
 finished = []
 
+def pytest_collection_finish():
+    if "BENCH_HISTORY" in os.environ:
+        import torch
+        history = torch.cuda.memory._record_memory_history
+        history("all", context="alloc", stacks="python", max_entries=100_000)
+
 def pytest_runtest_logfinish():
     finished.append((time.perf_counter(), time.process_time()))
 
@@ -127,8 +133,11 @@ COLUMNS = (
 )
 
 
-def pairs(source: str, rounds: int, device: str) -> tuple[list[Run], list[Run]]:
-    """Runs without and with the flag, in turn; each round begins with the other one."""
+def pairs(source: str, rounds: int, device: str, *, history: bool = False) -> tuple[list[Run], list[Run]]:
+    """Runs without and with the flag, in turn; each round begins with the other one.
+
+    With ``history`` it is torch's own record of stacks that is switched on, and not the plugin.
+    """
     off: list[Run] = []
     on: list[Run] = []
     with tempfile.TemporaryDirectory() as name:
@@ -138,8 +147,8 @@ def pairs(source: str, rounds: int, device: str) -> tuple[list[Run], list[Run]]:
         _pytest(folder, "--cudamem", f"--cudamem-device={device}")  # fills every cache
         for number in range(rounds):
             for flagged in (True, False) if number % 2 else (False, True):
-                flags = ("--cudamem", f"--cudamem-device={device}") if flagged else ()
-                (on if flagged else off).append(_pytest(folder, *flags))
+                flags = ("--cudamem", f"--cudamem-device={device}") if flagged and not history else ()
+                (on if flagged else off).append(_pytest(folder, *flags, history=history and flagged))
     return off, on
 
 
@@ -159,6 +168,9 @@ def layers(rounds: int, device: str, tests: int = 200) -> list[Outcome]:
         limit = 1.05 if device == "cuda" else 1.1
         name = f"{tests} tests of {work} layers, width {width}"
         outcomes += [*_outcomes(name, off, on, "tests", limit), *_shares(off, on)]
+        if device == "cuda":  # what no plugin that knows who allocated can go below
+            off, on = pairs(source, rounds, device, history=True)
+            outcomes += [_outcome("  torch's memory history alone: tests alone", off, on, "tests"), *_shares(off, on)]
     return outcomes
 
 
@@ -203,11 +215,12 @@ def measure(device: str, rounds: int, scale: int, chosen: Sequence[str] = PARTS)
     return all(outcome.passed is not False for outcome in outcomes)
 
 
-def _pytest(folder: Path, *flags: str) -> Run:
+def _pytest(folder: Path, *flags: str, history: bool = False) -> Run:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "cudamem_testing.plugin"]
     command += flags
     start = time.perf_counter()
-    process = subprocess.Popen(command, cwd=folder, env=_environment(folder), stdout=subprocess.PIPE, text=True)
+    environment = {**_environment(folder), **({"BENCH_HISTORY": "1"} if history else {})}
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
     output = process.stdout.read() if process.stdout else ""
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - start
@@ -233,16 +246,16 @@ def _environment(folder: Path) -> Mapping[str, str]:
 
 def _outcomes(name: str, off: Sequence[Run], on: Sequence[Run], judged: str, limit: float) -> list[Outcome]:
     return [
-        Outcome(
-            f"{name}: {label}" if key == judged else f"  {label}",
-            f"{statistics.median(getattr(run, key) for run in off):.2f} s",
-            f"{statistics.median(getattr(run, key) for run in on):.2f} s",
-            f"{_ratio(off, on, key):.3f}",
-            f"{limit:.2f}" if key == judged else "",
-            _ratio(off, on, key) <= limit if key == judged else None,
-        )
+        _outcome(f"{name}: {label}", off, on, key, limit) if key == judged else _outcome(f"  {label}", off, on, key)
         for key, label in sorted(LABELS.items(), key=lambda pair: pair[0] != judged)
     ]
+
+
+def _outcome(name: str, off: Sequence[Run], on: Sequence[Run], key: str, limit: float | None = None) -> Outcome:
+    ratio = _ratio(off, on, key)
+    before, after = (statistics.median(getattr(run, key) for run in runs) for runs in (off, on))
+    allowed, passed = ("", None) if limit is None else (f"{limit:.2f}", ratio <= limit)
+    return Outcome(name, f"{before:.2f} s", f"{after:.2f} s", f"{ratio:.3f}", allowed, passed)
 
 
 def _shares(off: Sequence[Run], on: Sequence[Run]) -> list[Outcome]:
