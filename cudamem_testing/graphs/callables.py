@@ -213,6 +213,7 @@ def graphed(
         collect_garbage()
         known = {use.pool for use in pools_of(backend.recording()).private}
         sizes = [_reserved(backend, handle)]
+        failed: RuntimeError | None = None
         with collector_paused():
             try:
                 made = backend.make_graphed_callables(
@@ -224,7 +225,9 @@ def graphed(
                     lambda: sizes.append(_reserved(backend, handle)),
                 )
             except RuntimeError as error:
-                failure = _failure(backend, several, samples, error, outer, root)
+                failed = error
+            if failed is not None:  # not in the handler: up to Python 3.10 that holds the traceback, as in ``capture``
+                failure = _failure(backend, several, samples, failed, outer, root)
                 orphans = tuple(use for use in pools_of(backend.recording()).private if use.pool not in known)
                 raise CaptureError(replace(failure, orphans=orphans, owner=owner)) from None
     without = {one.callable for one in found if one.text == NO_GRADIENT}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -304,3 +305,20 @@ def test_callables_that_cannot_be_captured_are_explained(backend: FakeBackend, m
     told = refused(graphs, torch.nn.Linear(4, 4))
     assert (told.function, told.rule, told.meaning) == ("graphed callables", None, SILENT)
     assert backend.graphs == []
+
+
+def test_what_torch_captured_before_it_failed_is_gone_when_its_pool_is_given_back(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+    living: list[bool] = []
+
+    def refuse(*args: Any) -> Any:
+        static = torch.ones(3)
+        made.append(weakref.ref(static))
+        raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(backend, "make_graphed_callables", refuse)
+    monkeypatch.setattr(backend, "recover", lambda graph: living.append(made[0]() is not None))
+    refused(GraphCapture(backend, root=ROOT), torch.nn.Linear(4, 4))
+    assert living == [False]
