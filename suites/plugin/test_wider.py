@@ -7,6 +7,7 @@ import gc
 import pytest
 
 from suites.plugin.inner import KIB, Inner, run_inner
+from suites.versions import qualified
 
 LEAKING = """
     import pytest, torch
@@ -70,7 +71,7 @@ def test_what_a_fixture_leaves_is_its_own(pytester: pytest.Pytester) -> None:
 
     def leaked(who: str, kib: int, line: int, where: str, blocks: str = "1 block") -> tuple[str, str, str]:
         message = f"cudamem: {who}{kib}.0 KiB leaked ({blocks}, cpu)"
-        return message, "fail", f"test_it.py:{line} in {where}"
+        return message, "fail", f"test_it.py:{line} in {qualified(where)}"
 
     assert told(inner, "test_with[300]") == []
     # Another parameter ends the fixture during the setup of the next test; the last one at the end of the class.
@@ -230,11 +231,11 @@ def test_what_goes_while_others_are_settled_is_told_as_well(pytester: pytest.Pyt
         ("cudamem: fixture 'first': 100.0 KiB kept by a reference cycle (1 block, cpu)", "warn"),
     ]
     assert told(inner, "test_leaks") == [
-        ("cudamem: 300.0 KiB leaked (1 block, cpu)", "fail", "test_it.py:24 in TestLeaks.test_leaks"),
+        ("cudamem: 300.0 KiB leaked (1 block, cpu)", "fail", f"test_it.py:24 in {qualified('TestLeaks.test_leaks')}"),
         (
             "cudamem: fixture 'first': 100.0 KiB kept by a reference cycle (1 block, cpu)",
             "warn",
-            "test_it.py:8 in Node.__init__",
+            f"test_it.py:8 in {qualified('Node.__init__')}",
         ),
     ]
     wholes = [test.whole[0] for test in inner.run.tests]
@@ -328,7 +329,7 @@ def test_a_fixture_that_grows(pytester: pytest.Pytester) -> None:
     assert inner.section("ERROR at teardown of test_grows[2]") == [
         "cudamem: fixture 'cache' grows by 100.0 KiB per test: 300.0 KiB in 3 uses in a row (cpu)",
         "   100.0 KiB  float32[25600] on cpu  fixture",
-        "      allocated  test_it.py:6 in cache.<lambda> <- test_it.py:17 in test_grows",
+        f"      allocated  test_it.py:6 in {qualified('cache.<lambda>')} <- test_it.py:17 in test_grows",
         "      kept by    fixture 'cache'.cached_result (tuple)[0] > function <lambda>.__closure__[0] 'kept' (list)[2]",
         "   hint: bound what the fixture keeps, or take out at the end of each test what it put in",
         "   see docs/verdicts.md#fixture",
