@@ -2,6 +2,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <cstring>
+#include <utility>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -82,6 +83,37 @@ EXPORT void device_set_retries(int card, int number) { device.cards[card].stats.
 EXPORT int device_add_private_pool(int card) { return add_private_pool(device.cards[card].stats, 0); }
 EXPORT void device_reset_peaks(int card) { device.resetPeakStats(static_cast<c10::DeviceIndex>(card)); }
 EXPORT void device_reset_counts(int card) { device.resetAccumulatedStats(static_cast<c10::DeviceIndex>(card)); }
+// The place of a statistic by its name and pool, by what changes when it does.
+EXPORT int device_place(const char* name, const char* pool) {
+  Card card;
+  DeviceStats& stats = card.stats;
+  const std::pair<const char*, StatArray*> split[] = {
+      {"allocation", &stats.allocation},
+      {"segment", &stats.segment},
+      {"active", &stats.active},
+      {"inactive_split", &stats.inactive_split},
+      {"allocated_bytes", &stats.allocated_bytes},
+      {"reserved_bytes", &stats.reserved_bytes},
+      {"active_bytes", &stats.active_bytes},
+      {"inactive_split_bytes", &stats.inactive_split_bytes},
+      {"requested_bytes", &stats.requested_bytes}};
+  const std::pair<const char*, c10::CachingAllocator::StatType> pools[] = {
+      {"all", c10::CachingAllocator::StatType::AGGREGATE},
+      {"small_pool", c10::CachingAllocator::StatType::SMALL_POOL},
+      {"large_pool", c10::CachingAllocator::StatType::LARGE_POOL}};
+  const Stat* wanted = nullptr;
+  for (const auto& [stat, array] : split) {
+    for (const auto& [part, type] : pools) {
+      if (!std::strcmp(name, stat) && !std::strcmp(pool, part)) wanted = &(*array)[static_cast<size_t>(type)];
+    }
+  }
+  if (!std::strcmp(name, "oversize_allocations")) wanted = &stats.oversize_allocations;
+  if (!std::strcmp(name, "oversize_segments")) wanted = &stats.oversize_segments;
+  for (int place = 0; place < kPlaces; ++place) {
+    if (&card.at(place) == wanted) return place;
+  }
+  return -1;
+}
 EXPORT int device_resets(int card) { return device.cards[card].resets; }
 
 // Copies current, peak, allocated and freed of every place; returns the retries.

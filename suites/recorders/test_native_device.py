@@ -38,6 +38,8 @@ CARD = Device("cuda", 0)
 
 
 def test_every_number_is_the_one_of_its_name(device: CppAllocator) -> None:
+    names = [[part.encode() for part in (*place, "")][:2] for place in PLACES]
+    assert [device.library.device_place(*name) for name in names] == [*range(len(PLACES))]
     level = {place: 1000 * number for number, place in enumerate(PLACES, 1)}
     for at, place in enumerate(PLACES):
         device.library.device_change(1, at, level[place])

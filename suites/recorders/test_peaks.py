@@ -44,3 +44,17 @@ def test_other_statistics_are_raised_where_they_have_the_same_place() -> None:
     other = {"oversize_segments": {"peak": 1, "current": 1}, "allocated_bytes": 5, "more": {"all": {"peak": 1}}}
     found.raise_in(other)
     assert other == {"oversize_segments": {"peak": 9, "current": 1}, "allocated_bytes": 5, "more": {"all": {"peak": 1}}}
+
+
+def test_places_that_come_later_are_kept_too_however_deep() -> None:
+    found = Peaks()
+    found.keep({("allocated_bytes", "all"): 5})
+    found.keep(peaks_of({"by_pools": {(0, 1): {"all": {"peak": 3, "current": 1}}}, "allocated_bytes": {}}))
+    found.keep({("by_pools", (0, 1), "all"): 2})
+    stats = {"by_pools": {(0, 1): {"all": {"peak": 1}}, (0, 2): {}}, "allocated_bytes": {"all": {"peak": 4}}}
+    assert found.exceed(stats)
+    found.raise_in(stats)
+    assert stats == {"by_pools": {(0, 1): {"all": {"peak": 3}}, (0, 2): {}}, "allocated_bytes": {"all": {"peak": 5}}}
+    assert not found.exceed(stats)
+    assert [found.above(("by_pools", (0, 1), "all"), level) for level in (2, 4)] == [3, 4]
+    assert found.above(("elsewhere",), 7) == 7
