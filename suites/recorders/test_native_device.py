@@ -142,10 +142,10 @@ def test_what_this_process_has_loaded_is_used(
     assert found._library is native._library
 
 
-def test_it_is_looked_for_once_and_only_after_cuda_is_initialised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_looked_for_once_and_only_after_cuda_is_initialised() -> None:
     allocator, asked = Allocator(), []
-    with allocator.in_place():
-        monkeypatch.setattr(cuda, "native_card", asked.append)
+    with allocator.in_place(), pytest.MonkeyPatch.context() as inside:  # what is replaced last comes back first
+        inside.setattr(cuda, "native_card", asked.append)
         allocator.initialized = False
         reader = CudaStatistics()
         recorder = CudaRecorder(CARD, reader)
