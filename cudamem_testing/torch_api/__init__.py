@@ -22,6 +22,7 @@ then unknown.
 | ``torch.cuda._lazy_call`` | 1.0 | the history begins with the test after the first use of CUDA |
 | ``torch.autograd.profiler_legacy._enable_profiler_legacy`` and its kin | 1.8 | no CPU fallback without a compiler |
 | ``experimental_event_tree()`` of a profile, classes of ``torch._C._profiler`` | 1.13 | no data flow |
+| ``module.self_ptr``, ``optimizer.self_ptr`` of a profile's Python calls | 2.0 | no data flow |
 | ``torch._C._jit_get_schemas_for_operator`` | 1.0 | no data flow |
 | ``torch._C._dispatch_has_computed_kernel_for_dispatch_key`` | 1.9 | operators are told apart by name alone |
 | ``torch._C.TensorBase``, ``DisableTorchFunction``, ``StorageBase`` | 1.9 | no holders, no cycles |
@@ -85,12 +86,14 @@ from cudamem_testing.torch_api.profiler import (
     event_tree,
     event_types,
     finished_results,
+    let_callers_go,
     memory_profiler_config,
     new_profiler,
     older_profiler_is_running,
     older_profiler_stays,
     prepared_by_another,
     profiler_is_running,
+    profiler_keeps_callers,
     profiler_modules,
     strided_bytes,
 )
@@ -119,6 +122,7 @@ __all__ = [
     "imported",
     "is_out_of_memory",
     "lazy_without_compiler",
+    "let_callers_go",
     "memory_fraction",
     "memory_in_use",
     "memory_profiler_config",
@@ -129,6 +133,7 @@ __all__ = [
     "operator_schemas",
     "prepared_by_another",
     "profiler_is_running",
+    "profiler_keeps_callers",
     "profiler_modules",
     "set_memory_fraction",
     "snapshot",

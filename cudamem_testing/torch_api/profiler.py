@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -158,6 +160,47 @@ def event_tree(results: Any) -> Sequence[Any]:
     """The roots of the event tree, one or more a thread, each with its children in order of time."""
     roots: Sequence[Any] = results.experimental_event_tree()
     return roots
+
+
+# By address: ctypes would take a reference of its own to an object.
+_let_go = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_DecRef", ctypes.pythonapi))
+
+
+@lru_cache(maxsize=1)
+def profiler_keeps_callers() -> bool:
+    """Whether the profiler takes one reference too many for each recorded call of a module or step of an optimizer.
+
+    That of torch 2.11 does on Python 3.13: what was recorded would never die. It is found out with a recording, so no
+    other profiler may run.
+    """
+    kept = 0
+    if sys.version_info >= (3, 13):
+        import torch
+
+        module = torch.nn.Identity()
+        before = sys.getrefcount(module)
+        with new_profiler():
+            module(None)
+        kept = sys.getrefcount(module) - before
+        if kept == 1:
+            _let_go(id(module))
+    return kept == 1
+
+
+def let_callers_go(roots: Sequence[Any]) -> None:
+    """Give back the references that the profiler took for the calls in an event tree; once for each tree."""
+    if not profiler_keeps_callers():
+        return
+    python, pending, kept = event_types().python_call, [*roots], list[int]()
+    while pending:
+        event = pending.pop()
+        pending += event.children
+        fields = event.extra_fields
+        kind = type(fields)
+        if kind is python:
+            kept += [caller.self_ptr for caller in (fields.module, fields.optimizer) if caller is not None]
+    for address in kept:
+        _let_go(address)
 
 
 def strided_bytes(tensor: Any) -> int:

@@ -32,10 +32,12 @@ from cudamem_testing.torch_api import (
     disable_profiler,
     event_tree,
     finished_results,
+    let_callers_go,
     new_profiler,
     older_profiler_stays,
     prepared_by_another,
     profiler_is_running,
+    profiler_keeps_callers,
 )
 from cudamem_testing.trace.categories import Categories, categories
 from cudamem_testing.trace.dispatched import dispatched, sightings
@@ -138,6 +140,7 @@ class MemoryProfile(Expectations):
             self._calls = DispatchedCalls()
             self._calls.__enter__()
         try:
+            profiler_keeps_callers()  # found out before anything is recorded
             profiler.__enter__()
         except BaseException as error:
             self._end_calls()
@@ -181,6 +184,7 @@ class MemoryProfile(Expectations):
             return
         # At once: as long as the profiler's result lives it may hold tensors.
         roots = event_tree(finished_results(profiler))
+        let_callers_go(roots)
         trace = with_results(read_events(roots), self._addresses)
         if calls is not None:
             trace = replace(trace, dispatched=tuple(dispatched(trace, calls, sightings(roots))))

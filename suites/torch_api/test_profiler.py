@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
+import threading
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -79,3 +82,50 @@ def test_the_profiler_lets_go_of_what_it_recorded() -> None:
         assert memory.gone
     finally:
         gc.enable()
+
+
+class Nested(torch.nn.Module):
+    """Calls itself."""
+
+    def forward(self, depth: int) -> torch.Tensor:
+        return torch.ones(1) if depth == 0 else self(depth - 1)
+
+
+class Broken(torch.nn.Module):
+    """Cannot be called."""
+
+    def forward(self) -> None:
+        raise ValueError
+
+
+def references(objects: Sequence[object]) -> list[int]:
+    return [sys.getrefcount(one) for one in objects]
+
+
+def test_no_module_or_optimizer_is_kept_for_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the profiler keeps none the test takes the references instead, one for each call that it knows of."""
+    layer, nested, broken = torch.nn.Linear(1, 1), Nested(), Broken()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    objects = (layer, nested, broken, optimizer)
+    keeps = torch_api.profiler_keeps_callers()
+    before = references(objects)
+    with torch_api.new_profiler() as profiler:
+        layer(nested(200)).sum().backward()
+        thread = threading.Thread(target=layer, args=(torch.ones(1),))
+        thread.start()
+        thread.join()
+        with pytest.raises(ValueError):
+            broken()
+        optimizer.step()
+    roots = torch_api.event_tree(torch_api.finished_results(profiler))
+    calls = [1, 201, 1, 1]  # those in threads that started later are not recorded
+    if not keeps:
+        monkeypatch.setattr("cudamem_testing.torch_api.profiler.profiler_keeps_callers", lambda: True)
+        take = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_IncRef", ctypes.pythonapi))
+        for one, number in zip(objects, calls, strict=True):
+            for _ in range(number):
+                take(id(one))
+        del one
+    assert [new - old for new, old in zip(references(objects), before, strict=True)] == calls
+    torch_api.let_callers_go(roots)
+    assert references(objects) == before

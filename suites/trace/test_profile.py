@@ -53,6 +53,22 @@ def test_arguments_and_results_are_named():
     assert flow.writer("model.0.weight.grad").name == "AddmmBackward0"
 
 
+def test_what_was_called_dies_as_without_a_recording():
+    module = torch.nn.Linear(3, 4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    living = [weakref.ref(module), weakref.ref(optimizer)]
+    with MemoryProfile():
+        module(torch.ones(3)).sum().backward()
+        optimizer.step()
+        within = torch.nn.Linear(3, 4)
+        within(torch.ones(3))
+        living.append(weakref.ref(within))
+        del within
+    del module, optimizer
+    gc.collect()
+    assert [one() for one in living] == [None] * 3
+
+
 def test_results_without_a_dict_are_called_out_and_callables_without_names_get_numbers():
     p = MemoryProfile(collect=False)(torch.mul, torch.ones(3), torch.ones(3))
     assert header(p) == ["arg0:    T0", "arg1:    T1", "out:     T2"]
