@@ -101,6 +101,16 @@ class Session:
             release()
         return []
 
+    def _left(self, running: Running) -> list[Finding]:
+        """What the test retains and what its captures left; that it could not be judged, where a card has failed."""
+        try:
+            leaked = self._retained(running)
+            return leaked if self.pools is None or not self.settings.on else self.pools.judge(running.nodeid, leaked)
+        except Exception as error:  # the test is over all the same, and the next one is measured
+            if self.cycles is not None:
+                self.cycles.drop()
+            return [_unjudged(error, Severity.NOTE if running.failure is not None else Severity.FAIL)]
+
     def prepare(self) -> None:
         """Put the recorders to work once torch is there; until then there is nothing to measure."""
         if not self.recorders.opened and torch_api.imported():
@@ -212,9 +222,7 @@ class Session:
         finally:
             self._drop_arguments(item)
             running.windows += self.tracker.close(running.phase)
-            leaked = self._retained(running)
-            if self.settings.on and self.pools is not None:
-                leaked = self.pools.judge(running.nodeid, leaked)
+            leaked = self._left(running)
             whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
             found = [] if running.failure is not None else self.judge.whole(running.budgets, whole)
             if running.failure is None:
@@ -365,6 +373,12 @@ def _is_last_of_module(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     return nextitem is None or (nextitem.path is not item.path and nextitem.path != item.path)
 
 
+def _unjudged(error: Exception, severity: Severity) -> Finding:
+    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    message = f"cudamem: what the test retains could not be judged: {said}"
+    return Finding(Kind.OTHER, Verdict.UNATTRIBUTED, severity, message)
+
+
 def _not_repeatable(what: str) -> Finding:
     message = f"cudamem: {what} failed: {Verdict.NOT_REPEATABLE.value}"
     return Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, message)
@@ -374,5 +388,5 @@ def _fail(findings: Sequence[Finding]) -> None:
     failing = [finding for finding in findings if finding.severity is Severity.FAIL]
     if failing:
         failure = pytest.fail.Exception("\n".join(map(str, failing)), pytrace=False)
-        failure.cudamem = STATUS.get(failing[0].kind, OVER_BUDGET)  # type: ignore[attr-defined]
+        failure.cudamem = STATUS.get(failing[0].kind)  # type: ignore[attr-defined]
         raise failure

@@ -520,3 +520,58 @@ def test_a_reading_holds_while_nothing_is_allocated_or_freed() -> None:
     assert not reading.holds(then._replace(allocations=4))  # one was freed as well: as many are live
     assert not reading.holds(then._replace(blocks=1))
     assert not Reading(Counters(), []).holds(Counters())
+
+
+# -- a card that has failed -------------------------------------------------------------------------------
+
+UNJUDGED = "cudamem: what the test retains could not be judged: RuntimeError: CUDA error: device-side assert triggered"
+
+
+def test_what_cannot_be_judged_is_said_and_the_next_test_is_measured(run_inner) -> None:
+    inner = run_inner(
+        {
+            "conftest.py": """
+                import pytest
+                from cudamem_testing.recorders.cpu import CpuRecorder
+
+                BROKEN = []
+                finish = CpuRecorder.finish
+
+                def failed(self):
+                    if BROKEN:
+                        raise RuntimeError("CUDA error: device-side assert triggered\\nand so on")
+                    finish(self)
+
+                CpuRecorder.finish = failed
+
+                @pytest.hookimpl(tryfirst=True)
+                def pytest_runtest_setup(item):
+                    BROKEN[:] = [] if "after" in item.name else [item]
+
+                def pytest_unconfigure():
+                    CpuRecorder.finish = finish
+            """,
+            "test_it.py": """
+                import torch
+
+                KEPT = []
+
+                def test_passes():
+                    KEPT.append(torch.ones(1 << 18))
+
+                def test_fails():
+                    KEPT.append(torch.ones(1 << 18))
+                    raise ValueError("its own")
+
+                def test_after():
+                    KEPT.append(torch.ones(1 << 18))
+            """,
+        },
+        "--cudamem",
+    )
+    assert inner.outcomes == {"test_passes": "error", "test_fails": "failed", "test_after": "error"}
+    passes, fails, after = (inner.test(name) for name in ("test_passes", "test_fails", "test_after"))
+    assert [(one.message, one.severity) for one in passes.findings] == [(UNJUDGED, Severity.FAIL)]
+    assert [(one.message, one.severity) for one in fails.findings] == [(UNJUDGED, Severity.NOTE)]
+    assert [one.verdict for one in after.findings] == [Verdict.REACHABLE]
+    assert [window.retained for window in (*passes.whole, *fails.whole, *after.whole)] == [1 << 20] * 3
