@@ -25,6 +25,12 @@ PARTS = 20 if FULL else 2
 PROGRAMS_PER_PART = 100 if FULL else 4
 SO_LARGE = 10_000_000
 """Elements of a tensor that is mapped by itself, and so lies where the one before it was unmapped."""
+SIZES_MAPPED = tuple(SO_LARGE * quarters // 4 for quarters in (4, 4, 4, 5, 6, 8, 11, 15, 20, 25))
+"""Tries for an address that is given twice.
+
+The system takes the highest gap that fits, so a tensor that fits into none is given the address again that it just had:
+each try is larger.
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -22,7 +22,7 @@ from cudamem_testing.trace.categories import Category, categories
 from cudamem_testing.trace.timeline import Action, timeline
 from fixtures import programs
 from suites.trace.oracle import categories_of, categories_of_torch
-from suites.trace.test_differential import SO_LARGE, cheap_collections, missed_frees, recorded
+from suites.trace.test_differential import SIZES_MAPPED, cheap_collections, missed_frees, recorded
 
 __all__ = ["cheap_collections"]
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
@@ -89,12 +89,8 @@ def test_categories_and_timeline_equal_the_oracle(kind, part):
 
 
 def with_reused_address(prepare, run):
-    """A profile of ``run(prepare(size), size)`` in which an address was freed unseen and used again; and the size.
-
-    The system takes the highest gap that fits, so a tensor that fits into none is given the address again that it just
-    had: each try is larger.
-    """
-    for size in (SO_LARGE * factor // 4 for factor in (4, 4, 4, 5, 6, 8, 11, 15, 20, 25)):
+    """A profile of ``run(prepare(size), size)`` in which an address was freed unseen and used again; and the size."""
+    for size in SIZES_MAPPED:
         given = prepare(size)
         with profile(record_shapes=True, profile_memory=True, with_stack=True) as prof:
             kept = run(given, size)
