@@ -35,8 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     random.Random(os.environ[SEED]).shuffle(items)
 
 
-def measure(number: int, paths: Sequence[str], device: str) -> dict[str, tuple[Measured, ...]]:
-    """One run: what every test took that passed."""
+def measure(number: int, paths: Sequence[str], device: str) -> tuple[str, dict[str, tuple[Measured, ...]]]:
+    """One run: how it ended, and what every test took that passed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pytest", "-q", "-m", "not subprocess", "-p", "no:cacheprovider"]
@@ -46,10 +46,8 @@ def measure(number: int, paths: Sequence[str], device: str) -> dict[str, tuple[M
         environ = {**os.environ, SEED: str(number), "PYTHONPATH": _packages(), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         *lines, outcome = done.stdout.strip().splitlines()
-        print(f"run {number}: {outcome}", flush=True)
-        if done.returncode:
-            print("\n".join(f"  {line}" for line in lines[-200:]), flush=True)
-        return {test.nodeid: test.measured for test in read_json(report).tests if test.outcome == "passed"}
+        text = "\n".join([f"run {number}: {outcome}", *(f"  {line}" for line in lines[-200:] if done.returncode)])
+        return text, {test.nodeid: test.measured for test in read_json(report).tests if test.outcome == "passed"}
 
 
 def _packages() -> str:
@@ -97,10 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pool = ThreadPoolExecutor(given.jobs)
     started = [pool.submit(measure, number, given.paths, given.device) for number in range(given.runs)]
     try:
-        runs.extend(run.result() for run in as_completed(started))
-    except KeyboardInterrupt:
+        for run in as_completed(started):
+            text, measured = run.result()
+            print(text, flush=True)
+            runs.append(measured)
+    except KeyboardInterrupt:  # those under way heard it too: of them nothing is told, their tests may fail of it
         print("interrupted: the figures are those of the runs so far")
     pool.shutdown(wait=False, cancel_futures=True)
+    if not runs:
+        return 1
     found = spreads(runs)
     exact = sum(1 for spread in found.values() if not spread)
     share = exact / max(1, len(found))
