@@ -60,8 +60,11 @@ def field(tensor: object, name: str) -> Any:
 
 
 def grad(tensor: object) -> object:
-    """``.grad``, only where reading it cannot warn."""
-    return field(tensor, "grad") if field(tensor, "is_leaf") or field(tensor, "retains_grad") else None
+    """``.grad``, only where reading it cannot warn; ``None`` too for what a collection has left of a tensor."""
+    try:
+        return field(tensor, "grad") if field(tensor, "is_leaf") or field(tensor, "retains_grad") else None
+    except RuntimeError:  # the collector clears a tensor before somebody lets it go: then it is undefined
+        return None
 
 
 def grad_fn(tensor: object) -> object:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
 
@@ -48,3 +50,14 @@ def test_a_gradient_is_read_only_where_asking_cannot_warn(recwarn: pytest.Warnin
         found = [tensors.grad(one) for one in (leaf, inner, kept)]
     assert found == [leaf.grad, None, kept.grad]
     assert [*recwarn] == []
+
+
+def test_what_a_collection_has_left_of_a_tensor_holds_nothing() -> None:
+    slot = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_int)(("PyType_GetSlot", ctypes.pythonapi))
+    tensor = torch.ones(4)
+    clear = slot(type(tensor), 51)  # Py_tp_clear, which only the collector calls
+    ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object)(clear)(tensor)
+    with pytest.raises(RuntimeError, match="undefined tensor"):
+        tensor.grad  # noqa: B018 - this is what torch says
+    assert (tensors.grad(tensor), tensors.grad_fn(tensor), tensors.base(tensor)) == (None, None, None)
+    assert (tensors.storage(tensor), [*tensors.hooks(tensor)], [*tensors.parts(tensor)]) == (None, [], [])
