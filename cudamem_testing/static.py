@@ -30,14 +30,22 @@ _WRITTEN_IN_C = frozenset({"functools", "_asyncio", "_thread", "_contextvars", "
 
 
 def mro(cls: type) -> tuple[type, ...]:
-    """Method resolution order of a class, whatever its metaclass says."""
-    found: tuple[type, ...] = _MRO.__get__(cls)
-    return found
+    """Method resolution order of a class, whatever its metaclass says; itself alone once the collector cleared it."""
+    found: tuple[type, ...] | None = _MRO.__get__(cls)
+    return (cls,) if found is None else found
 
 
 def is_a(obj: object, cls: type) -> bool:
     """Whether the true class of ``obj`` derives from ``cls``; ``__class__`` and ``__instancecheck__`` are not asked."""
-    return type.__subclasscheck__(cls, type(obj))
+    return derives(type(obj), cls)
+
+
+def derives(cls: type, base: type) -> bool:
+    """Whether a class is ``base`` or derives from it; one that the collector has cleared derives from nothing."""
+    try:
+        return type.__subclasscheck__(base, cls)
+    except TypeError:
+        return False
 
 
 def class_dict(cls: type) -> types.MappingProxyType[str, Any]:
@@ -75,7 +83,7 @@ def instance_dict(obj: object) -> dict[str, Any] | None:
     Where a class defines ``__dict__`` itself, as a property say, Python has no other way to the attributes, and the
     C function behind the genuine one is called.
     """
-    if type.__subclasscheck__(types.ModuleType, type(obj)):
+    if is_a(obj, types.ModuleType):
         return module_dict(obj)
     for cls in mro(type(obj)):
         descriptor = class_dict(cls).get("__dict__")
@@ -87,7 +95,7 @@ def instance_dict(obj: object) -> dict[str, Any] | None:
                 found = types.GetSetDescriptorType.__get__(descriptor, obj) if genuine else _generic_dict(boxed, None)
             except Exception:
                 return None
-            return found if type.__subclasscheck__(dict, type(found)) else None
+            return found if is_a(found, dict) else None
     return None
 
 

@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cudamem_testing import static
 from cudamem_testing.cycles import graph
 from cudamem_testing.cycles.draw import cycle_diagram
 from cudamem_testing.cycles.results import NAMED, Cycle, KeptTensor, merged
@@ -76,7 +77,7 @@ def has_targets(garbage: Sequence[object], kind: type | None = None) -> bool:
     """Whether garbage has a tensor in it (or an instance of ``kind``). Fast: each class is judged once."""
     wanted = TensorBase if kind is None else kind
     classes = dict(zip(map(id, map(type, garbage)), map(type, garbage), strict=True))
-    return any(type.__subclasscheck__(wanted, cls) for cls in classes.values())
+    return any(static.derives(cls, wanted) for cls in classes.values())
 
 
 def explain(garbage: Sequence[object], question: Question) -> Draft:
@@ -106,7 +107,7 @@ class _Explanation:
         chosen = {
             number
             for number, cls in classes.items()
-            if any(type.__subclasscheck__(base, cls) for base in wanted) or (len(wanted) > 1 and is_node_type(cls))
+            if any(static.derives(cls, base) for base in wanted) or (len(wanted) > 1 and is_node_type(cls))
         }
         return [place for place, number in enumerate(ids) if number in chosen]
 

@@ -119,8 +119,8 @@ def _of_interest(objects: list[object]) -> list[object]:
 
 def _is_of_interest(cls: type) -> bool:
     return (
-        type.__subclasscheck__(tensors.TensorBase, cls)
-        or type.__subclasscheck__(torch.UntypedStorage, cls)
-        or type.__subclasscheck__(torch.jit.ScriptModule, cls)
+        static.derives(cls, tensors.TensorBase)
+        or static.derives(cls, torch.UntypedStorage)
+        or static.derives(cls, torch.jit.ScriptModule)
         or nodes.is_node_type(cls)
     )

@@ -1,0 +1,51 @@
+"""What the collector has cleared and somebody still holds: it has no attributes any more, and stops nobody."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from cudamem_testing import static
+from cudamem_testing.cycles.explain import Question, explain
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.objects import name_of, references, storages_of
+
+slot_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_int)(("PyType_GetSlot", ctypes.pythonapi))
+
+
+def clear(obj: object) -> None:
+    """What the collector alone does: Py_tp_clear."""
+    ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object)(slot_of(type(obj), 51))(obj)
+
+
+def test_an_instance_of_a_class_that_was_cleared() -> None:
+    class Model:
+        pass
+
+    model = Model()
+    model.weight = torch.ones(4)
+    clear(Model)
+    assert static.mro(Model) == (Model,)
+    assert not static.derives(Model, torch.Tensor)
+    assert static.instance_dict(model) is None
+    assert name_of(model) == "Model"
+    assert [*static.slots(model)] == []
+    assert Model in [referent for _, referent in references(model)]
+    assert storages_of(model) == ()
+
+
+def test_a_cycle_beside_what_was_cleared_is_explained() -> None:
+    class Gone:
+        pass
+
+    class Node:
+        pass
+
+    node, gone, undefined = Node(), Gone(), torch.ones(3)
+    node.me, node.big = node, torch.ones(1000)
+    clear(Gone)
+    clear(undefined)
+    garbage = [gone, Gone, undefined, node, node.__dict__, node.big]
+    (cycle,) = explain(garbage, Question(Locator("/"))).settled(freed=False)
+    assert (cycle.bytes, len(cycle.tensors)) == (4000, 1)
