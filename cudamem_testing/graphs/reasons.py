@@ -52,12 +52,15 @@ _REFUSED = {
 _INDEXING = frozenset({"torch.Tensor.__getitem__", "torch.Tensor.__setitem__"})
 #: Words of torch, the driver and the libraries of CUDA when they refuse something.
 _REFUSAL = re.compile(r"(?i)captur|CUDA (driver )?error|(cu(blas|solver|dnn|fft|sparse)|nccl)\w*( error|_status)")
+AT_ANOTHER_TIME = (
+    "make it before the capture (warm up longer), or capture with capture_error_mode='thread_local' if another thread "
+    "makes it"
+)
 LONGER = "make the call before the capture: warm up longer (warmup=3 is what graph_capture does by itself)"
 OTHER_LIBRARY = Meaning(
     True,
     "a call that the driver does not allow while a stream captures, such as an allocation or a wait of another library",
-    "make it before the capture (warm up longer), or capture with capture_error_mode='thread_local' if another thread "
-    "makes it",
+    AT_ANOTHER_TIME,
 )
 INSIDE = Meaning(
     True,
@@ -73,8 +76,7 @@ ONCE = Meaning(
 SILENT = Meaning(
     True,
     "a call broke the capture and raised nothing here: one whose error nobody looked at, or one of another thread",
-    "make it before the capture (warm up longer), or capture with capture_error_mode='thread_local' if another thread "
-    "makes it",
+    AT_ANOTHER_TIME,
 )
 DEFAULT_STREAM = Meaning(
     True,
