@@ -122,7 +122,7 @@ def parse(path: Path, content: bytes) -> dict[Key, Entry]:
         BaselineError: naming the line and the reason.
     """
     try:
-        lines = content.decode("utf-8").splitlines()
+        lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise BaselineError(path, content[: error.start].count(b"\n") + 1, "is not UTF-8 text") from None
     numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]

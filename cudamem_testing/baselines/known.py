@@ -254,7 +254,7 @@ def _is_complete(test: TestRecord) -> bool:
 def _line(text: str, number: int) -> KnownFinding:
     if text.startswith(CONFLICT):
         raise ValueError("an unresolved merge conflict: keep one line of each cause and device")
-    data = json_of(text, _object)
+    data = json_of(text)
     if not isinstance(data, dict):
         raise ValueError("is no object")
     check_keys(data, ("cause", "device", "bytes", "tests"), optional=("reason",))
@@ -265,10 +265,3 @@ def _line(text: str, number: int) -> KnownFinding:
     if not isinstance(tests, list):
         raise ValueError("tests is no list")
     return KnownFinding(cause, device, size, tuple(text_of("tests", one) for one in tests), reason, number)
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    data = dict(pairs)
-    if len(data) < len(pairs):
-        raise ValueError("has a key twice")
-    return data

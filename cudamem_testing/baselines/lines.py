@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 CONFLICT = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
 """How lines begin that a merge has left for people."""
 
 
-def json_of(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> object:
-    """The value of a line; ``pairs`` makes each object.
+def json_of(text: str) -> object:
+    """The value of a line.
 
     Raises:
-        ValueError: saying what is wrong.
+        ValueError: saying what is wrong; an object with a key twice is.
     """
     try:
-        return json.loads(text, object_pairs_hook=pairs)
+        return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise ValueError(f"is no JSON: {error.msg} (column {error.colno})") from None
     except RecursionError:
         raise ValueError("is nested too deeply") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        raise ValueError("has a key twice")
+    return data
 
 
 def check_keys(data: Iterable[str], required: Collection[str], optional: Collection[str] = ()) -> None:

@@ -59,8 +59,8 @@ class Review:
 def review(root: Path, tests: Iterable[TestRecord], seen: Collection[str], whole: Callable[[str], bool]) -> Review:
     """Look at the files of the tests of a run; ids are relative to ``root``.
 
-    ``seen`` are the ids of all tests that ran, ``whole`` tells of a file (relative to ``root``) whether all of its
-    tests did.
+    ``seen`` are the ids of all tests that ran and of the files that were collected, which may have no tests any more;
+    ``whole`` tells of a file (relative to ``root``) whether all of its tests ran.
     """
     files = _Files(root)
     elsewhere: Counter[str] = Counter()

@@ -116,6 +116,7 @@ class Collector:
         if measuring is not None:
             self._add(totals(measuring))
         self._left_out = together(self._left_out, self._collected.left_out(session))
+        self._seen |= self._collected.files
         self._extent = self._extent_of(session)
         self._about_rules = self._rules(session)
         self._record(session)
@@ -211,6 +212,7 @@ class Collector:
         self._ignored.update(data["ignored"])
         if "left_out" in data:
             self._left_out = together(self._left_out, data["left_out"])
+            self._seen.update(data["files"])
         self._notes += data["notes"]
 
 
@@ -226,7 +228,8 @@ class Worker:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Send plain types only: anything else would end the worker."""
         left_out = self._collected.left_out(session)
-        output = {**totals(self._session), "left_out": None if left_out is None else sorted(left_out)}
+        asked = {"left_out": None if left_out is None else sorted(left_out), "files": sorted(self._collected.files)}
+        output = {**totals(self._session), **asked}
         self._config.workeroutput[WORKER_KEY] = output  # type: ignore[attr-defined]
 
 

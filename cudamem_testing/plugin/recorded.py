@@ -32,7 +32,8 @@ def finish(
 ) -> Said:
     """Write what was asked for; only the process that has every record does so.
 
-    ``seen`` are the ids of all tests that ran, ``whole`` tells which files were collected whole.
+    ``seen`` are the ids of all tests that ran and of the files that were collected, ``whole`` tells which files were
+    collected whole.
     """
     if settings.baseline == "off" or not settings.enforce:
         return Said([], [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,13 @@ _SKIPPING = ("lf", "stepwise", "ignore", "ignore_glob")
 
 
 class Collected:
-    """The tests that were collected; an option or a hook may leave some of them out."""
+    """The tests that were collected; an option or a hook may leave some of them out.
+
+    ``files`` are the ids of the files that were looked into, also of those in which no test is left.
+    """
 
     def __init__(self) -> None:
+        self.files: set[str] = set()
         self._ids: set[str] = set()
         self._deselected: set[str] = set()
 
@@ -28,6 +32,16 @@ class Collected:
         collected = cls()
         config.pluginmanager.register(collected, "cudamem-collected")
         return collected
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """A file was looked into; one that skips itself was not."""
+        report = yield
+        if report.passed and isinstance(collector, pytest.File):
+            self.files.add(collector.nodeid)
+        return report
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """One was found."""

@@ -100,7 +100,9 @@ def test_two_branches_merge_line_by_line(tmp_path: Path) -> None:
 def test_order_blank_lines_and_commas_are_forgiven() -> None:
     lines = TEXT.splitlines()
     shuffled = [lines[0], "", lines[3].removesuffix(","), f"  {lines[1]}", lines[2], "", lines[4]]
-    assert parse(PATH, "\r\n".join(shuffled).encode()) == ENTRIES
+    content = "\r\n".join(shuffled).encode()
+    assert parse(PATH, content) == ENTRIES
+    assert parse(PATH, b"\xef\xbb\xbf" + content) == ENTRIES  # an editor's mark
 
 
 def changed(line: int, old: str, new: str) -> bytes:
@@ -129,6 +131,7 @@ HEADER = '{"kind": "baselines", "schema": 1, "entries": ['
         (changed(3, "5", ""), "3: is no JSON: Expecting value (column 100)"),
         (changed(3, '"test"', '"tset"'), "3: has the unknown key 'tset'"),
         (changed(3, '"test": "test_b[x]", ', ""), "3: has no 'test'"),
+        (changed(3, '"test": "test_b[x]", ', '"test": "a", "test": "b", '), "3: has a key twice"),
         (changed(3, '"test_b[x]"', "5"), "3: test is no text"),
         (changed(3, '"cpu"', '"tpu"'), "3: device 'tpu' is not known: write cpu, cuda, cuda:N or host"),
         (changed(3, " 5", " 5.5"), "3: requested is neither a whole number nor [lowest, highest]"),

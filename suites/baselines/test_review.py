@@ -105,6 +105,15 @@ def test_a_module_that_is_gone(tmp_path: Path) -> None:
     assert look(tmp_path, [record("test_a")]) == Review()
 
 
+def test_a_module_without_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_empty.py").touch()
+    update(tmp_path, [record("test_a"), record("test_b", module="test_empty.py"), record("test_c", OLD)])
+    gone = {tmp_path / "__cudamem__/test_empty.json": (Key("test_b", CPU, HERE),)}
+    assert look(tmp_path, [record("test_a")], "test_empty.py").unseen == gone
+    assert look(tmp_path, [record("test_a", OLD)], "test_empty.py", "test_x.py::test_c").unseen == {}
+    assert look(tmp_path, [record("test_a")], "test_empty.py", whole=False).unseen == {}
+
+
 def test_a_broken_file_is_named_once_and_not_judged(tmp_path: Path) -> None:
     path = tmp_path / FILE
     path.parent.mkdir()

@@ -244,6 +244,22 @@ def test_tests_that_are_gone_are_named_and_pruned_after_a_whole_run_only(run_inn
     assert "no longer there" not in run_inner({}).out
 
 
+def test_a_file_in_which_no_test_is_left(run_inner, pytester):
+    run_inner({"test_it.py": SMALL, "test_other.py": SMALL}, UPDATE)
+    skipping = {"test_other.py": "import pytest\npytest.skip(allow_module_level=True)"}
+    assert run_inner(skipping, "--cudamem", "--cudamem-prune").run.notes == ()  # it does not tell what it would have
+    empty = {"test_other.py": "class TestOfNothing: pass"}
+    assert run_inner(empty, "--cudamem", "--cudamem-prune", "test_it.py").run.notes == ()
+    moved = (
+        "2 baselines belong to tests that are no longer there: test_other.py::test_a, test_other.py::test_b "
+        "(--cudamem-prune drops them)"
+    )
+    assert run_inner({}, "--cudamem").run.notes == (moved,)
+    dropped = ("2 baselines of tests that are no longer there dropped",)
+    assert run_inner({}, "--cudamem", "--cudamem-prune").run.notes == dropped
+    assert not (pytester.path / "__cudamem__/test_other.json").exists()
+
+
 def test_a_broken_file_is_an_error_and_stays(run_inner, pytester):
     run_inner(SMALL, UPDATE)
     path = pytester.path / FILE
@@ -425,13 +441,14 @@ def test_under_xdist_the_controller_alone_writes(run_outer, pytester):
     assert all(text.count('"requested": 1048576') == 2 for text in written.values())
     bigger = {"test_a.py": SMALL.replace("def test_a(): torch.empty(256 * 1024)", "def test_a(): torch.empty(2 ** 19)")}
     bigger["test_b.py"] = SMALL.replace("test_b", "test_d")
-    inner = run_outer(bigger, "-n2", "--cudamem-prune", plugins=["xdist.plugin"])
-    assert inner.last == "1 failed, 5 passed"
+    bigger["test_c.py"] = "class TestOfNothing: pass"
+    inner = run_outer(bigger, "-n2", "--cudamem", "--cudamem-prune", plugins=["xdist.plugin"])
+    assert inner.last == "1 failed, 3 passed"
     assert "   +1.0 MiB  1.0 MiB -> 2.0 MiB  test_a.py:4 in test_a" in inner.lines
-    assert "note: 1 baseline of tests that are no longer there dropped" in inner.summary
+    assert "note: 3 baselines of tests that are no longer there dropped" in inner.summary
     assert (pytester.path / "__cudamem__/test_a.json").read_text() == written["a"]
     assert '"test": "test_b"' not in (pytester.path / "__cudamem__/test_b.json").read_text()
-    assert sorted(os.listdir(pytester.path / "__cudamem__")) == ["test_a.json", "test_b.json", "test_c.json"]
+    assert sorted(os.listdir(pytester.path / "__cudamem__")) == ["test_a.json", "test_b.json"]
 
 
 class Library:
