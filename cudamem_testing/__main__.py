@@ -105,8 +105,9 @@ def _compare(given: argparse.Namespace) -> int:
 
 
 def _accept(given: argparse.Namespace) -> int:
-    from cudamem_testing.baselines.known_file import PLACE, accept, name_of
-    from cudamem_testing.baselines.update import update
+    from cudamem_testing.baselines.known_file import PLACE, name_of
+    from cudamem_testing.baselines.known_file import accept as accept_known
+    from cudamem_testing.baselines.update import accept
     from cudamem_testing.model.causes import causes
     from cudamem_testing.report.files import read_json
     from cudamem_testing.show.expected.accept import accept_texts
@@ -115,12 +116,12 @@ def _accept(given: argparse.Namespace) -> int:
     every = not (given.baselines or given.known or given.expected)
     refused = False
     if given.baselines or every:
-        updated = update(given.root, run.tests)
+        updated = accept(given.root, run.tests)
         refused = bool(updated.refused)
         print(updated)
     if given.known or every:
         path = given.known_file or given.root / PLACE
-        print(accept(path, name_of(path, given.root), causes(run)))
+        print(accept_known(path, name_of(path, given.root), causes(run)))
     if given.expected or every:
         written = accept_texts(given.root, run.checked)
         refused |= bool(written.refused)

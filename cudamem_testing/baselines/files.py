@@ -1,8 +1,8 @@
 """Baseline files: ``__cudamem__/<test module>.json`` beside the test module, one line an entry.
 
-Such a file is JSON, and it is read line by line: an error names its line, and two branches that changed different tests
-merge without a conflict. Every entry's line ends with a comma (a ``null`` closes the list), so that adding the last
-entry changes no other line. What cannot be read is never overwritten. PYTEST_DONT_REWRITE
+Such a file is JSON, and it is read line by line: an error names its line, and after a merge any line can be kept or
+dropped by itself. Every entry's line ends with a comma (a ``null`` closes the list), so that adding the last entry
+changes no other line. What cannot be read is never overwritten. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cudamem_testing.baselines.files import BaselineError, Entries, Key, baseline_file, change_entries, name_in_module
-from cudamem_testing.model.baselines import Entry, Measured
+from cudamem_testing.model.baselines import Entry, Measured, fold
 from cudamem_testing.model.blocks import count
 from cudamem_testing.model.records import TestRecord
-from cudamem_testing.show.files import shown
+from cudamem_testing.show.files import below, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,41 @@ class Updated:
 
 
 def last_attempts(tests: Iterable[TestRecord]) -> list[TestRecord]:
-    """Of every test the last record: the one that counts."""
-    return [*{test.nodeid: test for test in tests}.values()]
+    """The records that count: an attempt after which the test was repeated does not.
+
+    A test has several where it ran several times, as in reports that were merged.
+    """
+    return [test for test in tests if test.outcome != "rerun"]
+
+
+def measured_by_test(tests: Iterable[TestRecord]) -> dict[str, tuple[Measured, ...]]:
+    """What every test took, by its id: one for each device and environment, with the spread over several runs."""
+    runs: dict[str, list[tuple[Measured, ...]]] = {}
+    for test in last_attempts(tests):
+        runs.setdefault(test.nodeid, []).append(test.measured)
+    return {nodeid: fold(some) for nodeid, some in runs.items()}
+
+
+def accept(root: Path, tests: Iterable[TestRecord]) -> Updated:
+    """Record what the tests of a report took, as :func:`update` does, where their files are there, below ``root``."""
+    here: list[TestRecord] = []
+    reasons: dict[str, str | None] = {}
+    for test in tests:
+        if any(one.metrics for one in test.measured):
+            file = test.nodeid.partition("::")[0]
+            if file not in reasons:
+                reasons[file] = _why_not(root, file)
+            if reasons[file] is None:
+                here.append(test)
+    refused = tuple(f"not written for {file}: {reason}" for file, reason in sorted(reasons.items()) if reason)
+    return update(root, here) + Updated(refused=refused)
+
+
+def _why_not(root: Path, file: str) -> str | None:
+    try:
+        return None if below(root, file).is_file() else f"there is no such file in {root}"
+    except ValueError as error:
+        return str(error)
 
 
 def update(root: Path, tests: Iterable[TestRecord]) -> Updated:
@@ -55,11 +88,11 @@ def update(root: Path, tests: Iterable[TestRecord]) -> Updated:
     An entry stays as it is when the test took what it says, or was within its tolerance and nobody looked closer.
     """
     by_file: dict[Path, dict[Key, Measured]] = {}
-    for test in last_attempts(tests):
-        for one in test.measured:
+    for nodeid, measured in measured_by_test(tests).items():
+        for one in measured:
             if one.metrics:
-                key = Key(name_in_module(test.nodeid), one.device, one.environment)
-                by_file.setdefault(baseline_file(root, test.nodeid), {})[key] = one
+                key = Key(name_in_module(nodeid), one.device, one.environment)
+                by_file.setdefault(baseline_file(root, nodeid), {})[key] = one
     total = Updated()
     for path, found in sorted(by_file.items()):
         total += _change(path, found, {})

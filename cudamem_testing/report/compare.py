@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cudamem_testing.baselines.update import last_attempts
-from cudamem_testing.model.baselines import Measured, fold
+from cudamem_testing.baselines.update import measured_by_test
+from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.blocks import count
 from cudamem_testing.model.changes import Change, Tolerance, shown
 from cudamem_testing.model.devices import Device
@@ -72,8 +72,8 @@ class Compared:
         """What is said beside the table."""
         changed = count(len({row.test for row in self.rows}), "test")
         said = [f"{changed} changed of {self.compared} compared"]
-        said += [f"{count(self.only_before, 'test')} only in the first report"] if self.only_before else []
-        said += [f"{count(self.only_after, 'test')} only in the second report"] if self.only_after else []
+        said += [f"{count(self.only_before, 'test')} passed only in the first report"] if self.only_before else []
+        said += [f"{count(self.only_after, 'test')} passed only in the second report"] if self.only_after else []
         hint = "" if self.across else " (--across-env compares them)"
         word = "compared across" if self.across else "not compared"
         said += [f"{count(number, 'test')} {word}: {reason}{hint}" for reason, number in self.elsewhere.items()]
@@ -133,7 +133,7 @@ def compare_runs(
 
 
 def _by_test(run: RunRecord) -> dict[str, tuple[Measured, ...]]:
-    return {test.nodeid: fold([test.measured]) for test in last_attempts(run.tests) if test.measured}
+    return {test: measured for test, measured in measured_by_test(run.tests).items() if measured}
 
 
 def _pairs(before: Sequence[Measured], after: Sequence[Measured]) -> Iterable[tuple[Measured, Measured]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cudamem_testing.baselines.known import KnownFinding, Lines, evidence_of, judged, unseen
-from cudamem_testing.baselines.update import last_attempts
+from cudamem_testing.baselines.update import last_attempts, measured_by_test
 from cudamem_testing.model.baselines import Measured, fold
 from cudamem_testing.model.blocks import count
 from cudamem_testing.model.causes import causes
@@ -105,8 +105,8 @@ def _across(runs: Sequence[RunRecord]) -> list[str]:
         notes.append(f"the reports are of different versions of torch: {', '.join(versions)}")
     by_test: dict[str, list[tuple[Measured, ...]]] = {}
     for run in runs:
-        for test in last_attempts(run.tests):
-            by_test.setdefault(test.nodeid, []).append(test.measured)
+        for test, measured in measured_by_test(run.tests).items():
+            by_test.setdefault(test, []).append(measured)
     twice = {test: measured for test, measured in by_test.items() if len(measured) > 1}
     differing = [test for test, measured in twice.items() if any(map(_differs, fold(measured)))]
     if twice:

@@ -78,6 +78,22 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def below(root: Path, file: str) -> Path:
+    """The path, links followed, of a file that a document from outside names relative to `root`.
+
+    Raises:
+        ValueError: it does not lie below `root`, or its name cannot be read.
+    """
+    named = Path(file)
+    try:
+        top, path = Path(os.path.realpath(root)), Path(os.path.realpath(root / named))
+    except (OSError, ValueError) as error:  # such as a null character
+        raise ValueError(f"its name cannot be read: {error}") from error
+    if named.is_absolute() or named.drive or ".." in named.parts or path == top or not path.is_relative_to(top):
+        raise ValueError(f"it does not lie below {root}")
+    return path
+
+
 def shown(path: Path) -> str:
     """Return the path as messages show it: relative to the working folder if it lies there."""
     try:

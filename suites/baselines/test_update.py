@@ -104,7 +104,7 @@ def test_what_an_update_changes(tmp_path: Path) -> None:
 
 
 def test_only_the_last_attempt_counts(tmp_path: Path) -> None:
-    attempts = [record("test_a", 9), record("test_a", 5)]
+    attempts = [record("test_a", 9).ended("rerun"), record("test_a", 5).ended("passed")]
     assert last_attempts(attempts) == attempts[1:]
     update(tmp_path, attempts)
     assert read_file(tmp_path / FILE) == {key("test_a"): entry(5)}

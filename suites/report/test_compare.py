@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.__main__ import main
+from cudamem_testing.baselines.files import read_file
 from cudamem_testing.model.baselines import Measured, Place
 from cudamem_testing.model.changes import Change, Spread, Tolerance
 from cudamem_testing.model.devices import Device
@@ -86,8 +87,8 @@ def test_what_changed() -> None:
         "requested      1.0 MiB    1.0 MiB   +1.0 KiB   +0.1%  cpu           tests/test_x.py::test_little",
         "allocations         10         12         +2  +20.0%  cpu           tests/test_x.py::test_more",
         "3 tests changed of 4 compared",
-        "1 test only in the first report",
-        "1 test only in the second report",
+        "1 test passed only in the first report",
+        "1 test passed only in the second report",
         "2 tests not compared: torch 2.11 to 2.13 (--across-env compares them)",
         "1 change beyond what is allowed",
     ]
@@ -99,8 +100,8 @@ def test_what_changed() -> None:
         "| requested | 100.0 MiB | 112.0 MiB | +12.0 MiB | +12.0% | cpu | FAIL | tests/test_x.py::test_more |",
         "",
         "- 3 tests changed of 4 compared",
-        "- 1 test only in the first report",
-        "- 1 test only in the second report",
+        "- 1 test passed only in the first report",
+        "- 1 test passed only in the second report",
         "- 2 tests not compared: torch 2.11 to 2.13 (--across-env compares them)",
         "- 1 change beyond what is allowed",
     ]
@@ -112,8 +113,8 @@ def test_across_environments() -> None:
     assert compared.rows[2].test == "tests/test_x.py::test_old"
     assert compared.lines == [
         "4 tests changed of 6 compared",
-        "1 test only in the first report",
-        "1 test only in the second report",
+        "1 test passed only in the first report",
+        "1 test passed only in the second report",
         "2 tests compared across: torch 2.11 to 2.13",
     ]
 
@@ -151,7 +152,8 @@ def test_shards_as_one_run() -> None:
     assert not fails(merged)
     assert fails(run(record("test_a", 1, outcome="failed")))
     assert fails(run(record("test_a", 1, outcome="error")))
-    assert not fails(run(record("test_a", 1, outcome="failed"), record("test_a", 1)))  # repeated until it passed
+    assert not fails(run(record("test_a", 1, outcome="rerun"), record("test_a", 1)))  # repeated until it passed
+    assert fails(run(record("test_a", 1, outcome="failed"), record("test_a", 1)))  # it passed in another shard
     assert fails(RunRecord(findings=(fault,)))
 
 
@@ -159,6 +161,8 @@ def test_shards_as_one_run() -> None:
 def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_x.py").touch()
     write_json(BEFORE, tmp_path / "a.json")
     write_json(AFTER, tmp_path / "b.json")
     return tmp_path
@@ -196,6 +200,44 @@ def test_the_command_accept(reports: Path, capsys: pytest.CaptureFixture[str]) -
         f'not written: {path}:1: does not begin with {{"kind": "baselines", "schema": 1, "entries": [\n'
     )
     assert path.read_text(encoding="utf-8") == ""
+
+
+def test_accept_writes_where_the_tests_are(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the wrong folder nothing is made, and no report reaches out of the right one."""
+    measured = record("test_x", MIB).measured
+    places = ("../out/test_x.py", f"{reports}/tests/test_x.py", "none/test_x.py", "tests/test_x.py")
+    for folder in ("out", "root/tests", "none"):
+        (reports / folder).mkdir(parents=True)
+    for file in ("out/test_x.py", "root/tests/test_x.py"):
+        (reports / file).touch()
+    tests = [TestRecord(f"{place}::test_x", "passed", measured=measured) for place in places]
+    write_json(run(*tests, TestRecord("none/test_y.py::test_idle", "passed")), reports / "c.json")
+    assert main(["accept", "c.json", "--root", "root", "--baselines"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "1 baseline: 1 new",
+        "written: root/tests/__cudamem__/test_x.json",
+        "not written for ../out/test_x.py: it does not lie below root",
+        f"not written for {reports}/tests/test_x.py: it does not lie below root",
+        "not written for none/test_x.py: there is no such file in root",
+    ]
+    assert [*reports.rglob("__cudamem__")] == [reports / "root/tests/__cudamem__"]
+
+
+def test_a_test_that_several_shards_ran(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each environment has its entry, and what differs within one is recorded with its spread."""
+    write_json(run(record("test_a", 3 * MIB), record("test_b", MIB, environment=OLD)), reports / "c.json")
+    write_json(run(record("test_a", 2 * MIB), record("test_b", 2 * MIB)), reports / "d.json")
+    main(["merge", "c.json", "d.json", "-o", "e.json"])
+    assert main(["accept", "e.json", "--baselines"]) == 0
+    entries = read_file(Path("tests/__cudamem__/test_x.json"))
+    assert {key[::2]: entry.values["requested"] for key, entry in entries.items()} == {
+        ("test_a", HERE): Spread(2 * MIB, 3 * MIB),
+        ("test_b", HERE): Spread.of(2 * MIB),
+        ("test_b", OLD): Spread.of(MIB),
+    }
+    capsys.readouterr()
+    assert main(["compare", "e.json", "c.json"]) == 0
+    assert capsys.readouterr().out == "0 tests changed of 2 compared\n"
 
 
 def test_the_command_merge(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,10 @@ of them below one root.
 PYTEST_DONT_REWRITE
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cudamem_testing.show.files import below
 from cudamem_testing.show.places import FOLDER
 
 from .checked import Checked
@@ -56,7 +56,10 @@ def _place(edits: Edits, root: Path, one: Checked) -> tuple[Place, str | None]:
     Raises:
         NotLocatedError: it cannot go there; the message says why.
     """
-    path = _below(root, one.file)
+    try:
+        path = below(root, one.file)
+    except ValueError as error:
+        raise NotLocatedError(str(error)) from error
     is_side = path.suffix == ".txt" and path.parent.parent.name == FOLDER
     if one.call is None and not is_side:
         raise NotLocatedError(f"it is no file of expected texts: they lie in {FOLDER}")
@@ -73,19 +76,3 @@ def _place(edits: Edits, root: Path, one: Checked) -> tuple[Place, str | None]:
         raise NotLocatedError("the argument there is no literal")
     given = one.expected.get(one.device or "") if isinstance(one.expected, Mapping) else one.expected
     return place, given
-
-
-def _below(root: Path, file: str) -> Path:
-    """Return the path of a file below `root`, links followed.
-
-    Raises:
-        NotLocatedError: it does not lie there.
-    """
-    named = Path(file)
-    try:
-        top, path = Path(os.path.realpath(root)), Path(os.path.realpath(root / named))
-    except (OSError, ValueError) as error:  # such as a null character
-        raise NotLocatedError(f"its name cannot be read: {error}") from error
-    if named.is_absolute() or named.drive or ".." in named.parts or path == top or not path.is_relative_to(top):
-        raise NotLocatedError(f"it does not lie below {root}")
-    return path
