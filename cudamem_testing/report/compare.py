@@ -92,13 +92,13 @@ class Compared:
 
     def text(self, most: int | None = None, width: int | None = None) -> str:
         """For the terminal."""
-        return "\n".join((*(self.table(most).lines(width) if self.rows else ()), *self.lines))
+        table = self.table(most)
+        return "\n".join((*(table.lines(width) if table.rows else ()), *self.lines))
 
     def markdown(self, most: int | None = None) -> str:
         """For a pull request."""
-        return "\n".join(
-            (*((self.table(most).markdown(), "") if self.rows else ()), *(f"- {one}" for one in self.lines))
-        )
+        table = self.table(most)
+        return "\n".join((*((table.markdown(), "") if table.rows else ()), *(f"- {one}" for one in self.lines)))
 
     def __str__(self) -> str:
         return self.text()

@@ -2,7 +2,8 @@
 
 Every run takes the tests in another order; every second one spreads them over two workers of pytest-xdist. What is
 reported is the spread of the peak of requested bytes above start, in bytes, of the tests that passed in every run and
-allocated something. Hypothesis draws the same examples in each run.
+allocated something, and how often baselines recorded in one of the runs would have failed a test in another. Hypothesis
+draws the same few examples in each run.
 """
 
 from __future__ import annotations
@@ -13,71 +14,102 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from cudamem_testing.baselines.update import measured_by_test
 from cudamem_testing.model.baselines import Measured, fold
-from cudamem_testing.model.changes import Comparison
+from cudamem_testing.model.changes import TRACKED, Comparison
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.report.files import read_json
 
 ROOT = Path(__file__).parents[2]
-PATHS = ("suites/tour", "suites/snapshots/test_programs.py", "suites/windows", "suites/cycles/test_collect.py")
 SEED = "CUDAMEM_SPREAD_SEED"
+PATHS = {
+    "cpu": ("suites",),
+    "cuda": (
+        "suites/tour",
+        "suites/graphs",
+        "suites/operators",
+        "suites/recorders",
+        "suites/snapshots/test_programs.py",
+        "suites/test_peaks.py",
+        "suites/torch_api/test_cuda.py",
+        "suites/trace/test_conformance_categories.py",
+        "suites/trace/test_same_text.py",
+    ),
+}
+
+Taken = Mapping[str, tuple[Measured, ...]]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """As a plugin of the runs: the order of the seed, the same in every worker."""
+class Run(NamedTuple):
+    """What one run printed, what every test took that passed, and the tests that failed."""
+
+    text: str
+    taken: Taken
+    failed: frozenset[str]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """As a plugin of the runs: the order of the seed, the same in every worker; of a card the tests that use one."""
+    if config.getoption("cudamem_device") == "cuda":
+        items[:] = [one for one in items if one.get_closest_marker("gpu") or one.nodeid.startswith("suites/tour/")]
     items.sort(key=lambda item: item.nodeid)
     random.Random(os.environ[SEED]).shuffle(items)
 
 
-def measure(number: int, paths: Sequence[str], device: str) -> tuple[str, dict[str, tuple[Measured, ...]]]:
-    """One run: how it ended, and what every test took that passed."""
+def measure(number: int, paths: Sequence[str], device: str) -> Run:
+    """One run."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pytest", "-q", "-m", "not subprocess", "-p", "no:cacheprovider"]
         command += ["-p", "suites.benchmarks.spread", "--hypothesis-seed=1", "-o", "addopts=--import-mode=importlib"]
         command += ["--cudamem", f"--cudamem-device={device}", "--cudamem-leaks=off", "--cudamem-cycles=off"]
-        command += ["--cudamem-baseline=off", f"--cudamem-json={report}", *(["-n", "2"] if number % 2 else []), *paths]
+        command += ["--cudamem-baseline=off", f"--cudamem-json={report}", *(["-n", "2"] if number % 2 else [])]
+        command += ["--ignore=suites/benchmarks", *paths]
         environ = {**os.environ, SEED: str(number), "PYTHONPATH": _packages(), "OMP_NUM_THREADS": "1"}
+        environ["HYPOTHESIS_PROFILE"] = "few"
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         *lines, outcome = done.stdout.strip().splitlines()
         text = "\n".join([f"run {number}: {outcome}", *(f"  {line}" for line in lines[-200:] if done.returncode)])
-        return text, {test.nodeid: test.measured for test in read_json(report).tests if test.outcome == "passed"}
+        tests = read_json(report).tests
+        failed = frozenset(test.nodeid for test in tests if test.outcome in ("failed", "error"))
+        return Run(text, measured_by_test(test for test in tests if test.outcome == "passed"), failed)
 
 
 def _packages() -> str:
     return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
-def spreads(runs: Sequence[Mapping[str, tuple[Measured, ...]]]) -> dict[str, int]:
-    """The spread of every test that is in all runs and allocated something, in bytes."""
+def spreads(runs: Sequence[Taken], metric: str = "requested") -> dict[str, int]:
+    """The spread of every test that is in all runs and allocated something, in bytes (or in the unit of the metric)."""
     found: dict[str, int] = {}
     for test in runs[0]:
         if all(test in run for run in runs):
             folded = fold([run[test] for run in runs])
-            ends = [one.values["requested"] for one in folded if not one.idle and "requested" in one.values]
+            ends = [one.values[metric] for one in folded if not one.idle and metric in one.values]
             if ends:
                 found[test] = max(end.high - end.low for end in ends)
     return found
 
 
-def false_alarms(runs: Sequence[Mapping[str, tuple[Measured, ...]]]) -> int:
-    """How often a later run would have failed a test by the default tolerance, had the first one been recorded."""
-    first, number = runs[0], 0
+def false_alarms(runs: Sequence[Taken]) -> int:
+    """How often a later run would have failed a test by default, had the first one been recorded."""
+    first, number, compared = runs[0], 0, Comparison()
     for run in runs[1:]:
         for test in run.keys() & first.keys():
-            before, after = (
-                {one.device: one.values["requested"] for one in each[test] if "requested" in one.values}
-                for each in (first, run)
-            )
+            before, after = ({one.device: one.values for one in each[test]} for each in (first, run))
             changes = [
-                Comparison().change("requested", before[device], after[device])
+                compared.change(metric, before[device][metric], after[device][metric])
                 for device in before.keys() & after.keys()
+                for metric in compared.metrics
+                if metric in before[device] and metric in after[device]
             ]
             number += any(change.grew for change in changes)
     return number
@@ -86,33 +118,43 @@ def false_alarms(runs: Sequence[Mapping[str, tuple[Measured, ...]]]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m suites.benchmarks.spread", description=__doc__)
-    parser.add_argument("paths", nargs="*", default=list(PATHS))
+    parser.add_argument("paths", nargs="*", help="default: those that allocate on the device")
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", choices=[*PATHS])
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     given = parser.parse_args(arguments)
-    runs: list[dict[str, tuple[Measured, ...]]] = []
+    paths = given.paths or PATHS[given.device]
+    runs: dict[int, Run] = {}
     pool = ThreadPoolExecutor(given.jobs)
-    started = [pool.submit(measure, number, given.paths, given.device) for number in range(given.runs)]
+    started = {pool.submit(measure, number, paths, given.device): number for number in range(given.runs)}
     try:
-        for run in as_completed(started):
-            text, measured = run.result()
-            print(text, flush=True)
-            runs.append(measured)
+        for done in as_completed(started):
+            run = runs[started[done]] = done.result()
+            print(run.text, flush=True)
     except KeyboardInterrupt:  # those under way heard it too: of them nothing is told, their tests may fail of it
         print("interrupted: the figures are those of the runs so far")
     pool.shutdown(wait=False, cancel_futures=True)
-    if not runs:
-        return 1
-    found = spreads(runs)
+    return _tell([runs[number] for number in sorted(runs)]) if runs else 1
+
+
+def _tell(runs: Sequence[Run]) -> int:
+    taken = [run.taken for run in runs]
+    found = spreads(taken)
     exact = sum(1 for spread in found.values() if not spread)
     share = exact / max(1, len(found))
+    alarms = false_alarms(taken)
     print(f"{len(found)} tests that allocate, {len(runs)} runs: spread of 0 bytes for {exact} ({share:.1%})")
-    print(f"false alarms of baselines that the first run recorded: {false_alarms(runs)}")
+    print(f"false alarms of baselines that the first run recorded: {alarms}")
+    for metric in TRACKED[1:]:
+        other = spreads(taken, metric)
+        same = sum(1 for spread in other.values() if not spread)
+        print(f"  {metric}: the same in every run for {same} of {len(other)}")
+    for test, times in sorted(Counter(test for run in runs for test in run.failed).items()):
+        print(f"  failed in {times} of {len(runs)} runs: {test}")
     for test, spread in sorted(found.items(), key=lambda pair: -pair[1]):
         if spread:
             print(f"  {format_size(spread):>10}  {test}")
-    return 0 if share >= 0.95 else 1
+    return 0 if share >= 0.95 and not alarms else 1
 
 
 if __name__ == "__main__":

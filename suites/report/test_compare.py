@@ -179,6 +179,8 @@ def test_the_command_compare(reports: Path, capsys: pytest.CaptureFixture[str]) 
     capsys.readouterr()
     assert main(["compare", "a.json", "b.json", "--markdown", "--top=1"]) == 0
     assert capsys.readouterr().out.startswith("| metric | before |")
+    assert main(["compare", "a.json", "b.json", "--top=0"]) == 0
+    assert capsys.readouterr().out.startswith("3 tests changed of ")
     assert main(["compare", "a.json", "none.json"]) == 2
     assert capsys.readouterr().err == "error: [Errno 2] No such file or directory: 'none.json'\n"
     assert main(["compare", "a.json", "b.json", "--fail-on", "speed:1"]) == 2
