@@ -11,6 +11,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 import types
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ _CLASS_DICT = type.__dict__["__dict__"]
 _NAME = type.__dict__["__name__"]
 _QUALNAME = type.__dict__["__qualname__"]
 _FLAGS = type.__dict__["__flags__"]
-_MODULE_DICT: Any = cast("Any", types.ModuleType).__dict__["__dict__"]
+_Module = types.ModuleType
+_MODULE_DICT: Any = cast("Any", _Module).__dict__["__dict__"]
 _HEAP_TYPE = 1 << 9
 _GENERIC_DICT_TYPE = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
 _generic_dict = _GENERIC_DICT_TYPE(("PyObject_GenericGetDict", ctypes.pythonapi))
@@ -128,6 +130,23 @@ def slots(obj: object, until: type | None = None) -> Iterator[tuple[str, object]
                     yield name, types.MemberDescriptorType.__get__(descriptor, obj)
                 except Exception:
                     continue
+
+
+def referents(*objects: object) -> list[Any]:
+    """What objects refer to, as the collector sees it: ``gc.get_referents``, and the only way to ask it.
+
+    The module ``_asyncio`` of CPython 3.12 shows the collector objects that were freed already and wait for their next
+    use. Whoever is given one frees it once more, after which the list of them has no end, nor has any collection. So
+    nobody is to ask that module; its namespace is read as any other's.
+    """
+    for obj in objects:
+        if type(obj) is _Module and _shows_freed(obj):
+            return gc.get_referents(*(one for one in objects if type(one) is not _Module or not _shows_freed(one)))
+    return gc.get_referents(*objects)
+
+
+def _shows_freed(module: object) -> bool:
+    return module_name(module) == "_asyncio"
 
 
 def items(mapping: object) -> tuple[tuple[Any, Any], ...]:

@@ -24,6 +24,8 @@ from collections.abc import Callable, Container, Iterable
 from functools import partial
 from typing import Any
 
+from cudamem_testing import static
+
 #: Bits of a link that are flags; the one that tells garbage while the collector works.
 _FLAGS, _IS_GARBAGE = 3, 2
 #: Number of the slot of a class in CPython's stable interface (``typeslots.h``).
@@ -129,7 +131,7 @@ def _reached(starts: Iterable[object], inside: Container[int]) -> list[object]:
     found = [*starts]
     seen = set(map(id, found))
     for obj in found:
-        for held in gc.get_referents(obj):
+        for held in static.referents(obj):
             if id(held) in inside and id(held) not in seen:
                 seen.add(id(held))
                 found.append(held)
@@ -144,7 +146,7 @@ def _held_by_each_other(objects: list[object], garbage: list[object]) -> list[ob
     inside = dict(zip(map(id, objects), objects, strict=True))
     references: Counter[int] = Counter()
     for obj in (*objects, *garbage):
-        references.update(filter(inside.__contains__, map(id, gc.get_referents(obj))))
+        references.update(filter(inside.__contains__, map(id, static.referents(obj))))
     del obj
     objects.clear()
     # One table is all that holds them here, and an object of its own tells how much that and the asking count for.

@@ -8,9 +8,10 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import gc
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+
+from cudamem_testing import static
 
 Edges = Sequence[Sequence[int]]
 
@@ -22,7 +23,7 @@ def referents(
 
     ``places`` maps the ``id()`` of each object to its number.
     """
-    number, get = places.get, gc.get_referents
+    number, get = places.get, static.referents
     found = [[one for one in map(number, map(id, get(obj))) if one is not None] for obj in objects]
     for holder, held in extra:
         found[holder].append(held)

@@ -13,6 +13,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from cudamem_testing import static
+
 
 def held_by(garbage: Sequence[object]) -> list[object]:
     """Objects outside of garbage to which nothing refers but garbage and other such objects.
@@ -26,7 +28,7 @@ def held_by(garbage: Sequence[object]) -> list[object]:
     found: list[object] = []
     latest: Sequence[object] = garbage
     while latest:
-        outside = [obj for obj in gc.get_referents(*latest) if id(obj) not in inside and gc.is_tracked(obj)]
+        outside = [obj for obj in static.referents(*latest) if id(obj) not in inside and gc.is_tracked(obj)]
         references.update(map(id, outside))
         unique = dict(zip(map(id, outside), outside, strict=True))
         # One list is all that holds them here, and an object of its own tells how much that and the asking count for.

@@ -17,6 +17,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Collection, Iterator
 
+from cudamem_testing import static
 from cudamem_testing.objects.clock import Clock
 
 GROUP = 128
@@ -36,7 +37,7 @@ class ReferrerIndex:
         self._inverted: dict[int, list[int]] | None = None
         self._questions = 0
         self.complete = True
-        tracked, referents = gc.is_tracked, gc.get_referents
+        tracked, referents = gc.is_tracked, static.referents
         for start in range(0, len(objects), GROUP):
             group = objects[start : start + GROUP]
             self._groups.append(group)
@@ -58,7 +59,7 @@ class ReferrerIndex:
         for number in self._matching(wanted):
             missing = set(wanted.intersection(self._referents[number]))
             for holder in self._groups[number]:
-                referents = set(map(id, gc.get_referents(holder)))
+                referents = set(map(id, static.referents(holder)))
                 if not referents.isdisjoint(wanted):
                     missing -= referents
                     for found in referents & wanted if len(referents) > 1 else referents:
@@ -72,7 +73,7 @@ class ReferrerIndex:
         An object keeps its attributes in itself until somebody asks for ``__dict__``, as the reading of roots does.
         """
         for holder in self._groups[number]:
-            for referent in gc.get_referents(holder):
+            for referent in static.referents(holder):
                 if type(referent) is dict:
                     for found in missing.intersection(map(id, referent.values())):
                         yield holder, found
@@ -83,9 +84,9 @@ class ReferrerIndex:
         """
         wanted = frozenset(kinds)
         for group in self._groups:
-            if not wanted.isdisjoint(map(id, map(type, gc.get_referents(*group)))):
+            if not wanted.isdisjoint(map(id, map(type, static.referents(*group)))):
                 for holder in group:
-                    for referent in gc.get_referents(holder):
+                    for referent in static.referents(holder):
                         if id(type(referent)) in wanted:
                             yield holder, referent
 

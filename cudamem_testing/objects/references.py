@@ -14,7 +14,6 @@ import asyncio
 import collections
 import contextvars
 import functools
-import gc
 import threading
 import types
 import weakref
@@ -59,7 +58,7 @@ def edges(obj: object) -> Iterator[Edge]:
         if referent is not None:  # nothing is ever kept alive by a reference to None
             seen.add(id(referent))
             yield kind, detail, referent
-    for referent in gc.get_referents(obj):
+    for referent in static.referents(obj):
         if id(referent) not in seen and referent is not None:
             yield _leftover(obj, cls, referent)
 
@@ -166,7 +165,7 @@ def _set(base: Any) -> Callable[[Any], Iterator[Edge]]:
 
 
 def _mappingproxy(obj: Any) -> Iterator[Edge]:
-    for referent in gc.get_referents(obj):
+    for referent in static.referents(obj):
         yield Kind.INTERNAL, "mapping", referent
 
 
@@ -241,7 +240,7 @@ def _partial(obj: Any) -> Iterator[Edge]:
 
 def _lru_cache(obj: Any) -> Iterator[Edge]:
     """Arguments and results that an ``lru_cache`` keeps; only the collector can see them."""
-    held = gc.get_referents(obj)
+    held = static.referents(obj)
     namespace = static.instance_dict(obj)
     tables = [held_one for held_one in held if type(held_one) is dict and held_one is not namespace]
     keys = {id(key): key for table in tables for key in dict.keys(table)}
@@ -319,7 +318,7 @@ def _thread(obj: Any) -> Iterator[Edge]:
 
 def _thread_local(obj: Any) -> Iterator[Edge]:
     """The attributes of every thread: a table has a dictionary for each of them."""
-    for table in gc.get_referents(obj):
+    for table in static.referents(obj):
         for values in dict.values(table) if type(table) is dict else ():
             for name, value in static.items(values) if type(values) is dict else ():
                 yield Kind.ATTRIBUTE, f".{name}" if type(name) is str else f".__dict__[{key_text(name)}]", value

@@ -6,7 +6,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -32,5 +31,5 @@ def edges(index: ReferrerIndex, values: Iterable[object]) -> Iterator[tuple[obje
         yield holder, result
         found.append(result)
     for result in found:
-        for element in gc.get_referents(result):
+        for element in static.referents(result):
             yield result, element

@@ -6,7 +6,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import collections
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,7 +56,7 @@ def node_edges(obj: Any, saved: tuple[str, ...] | None = None, *, metadata: bool
             if type(table) is dict:
                 found += [(Kind.ATTRIBUTE, f".metadata[{key_text(key)}]", value) for key, value in table.items()]
                 found.append((Kind.INTERNAL, ".metadata", table))
-            for hooks in gc.get_referents(obj):
+            for hooks in static.referents(obj):
                 if type(hooks) is collections.OrderedDict:
                     found += [(Kind.HOOK, number, hook) for number, hook in static.items(hooks)]
     yield from found
