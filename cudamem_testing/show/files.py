@@ -12,16 +12,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_OUTPUT = (1, 2)
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write `content` to `path`, following links and keeping permissions; folders are made as needed.
 
+    What is no file (a device, a pipe) takes the content and stays what it is, and so does the output of this process.
+
     Raises:
         PermissionError: the file is write-protected, also where the user (root) could write all the same.
         OSError: it cannot be written; the old file is untouched and nothing is left beside it.
     """
+    stream = _stream(path)
+    if stream is not None:
+        with open(stream, "wb", closefd=stream is path) as file:
+            file.write(content)
+        return
     target = Path(os.path.realpath(path))
     old = target.stat() if target.exists() else None
     if old is not None and not (old.st_mode & _WRITABLE and os.access(target, os.W_OK)):
@@ -39,6 +47,19 @@ def replace_file(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _stream(path: Path) -> Path | int | None:
+    """Where to write at once what cannot be replaced; ``None`` for a file, and for what is not there."""
+    try:
+        there = path.stat()
+    except OSError:
+        return None
+    for handle in _OUTPUT:
+        with suppress(OSError):  # it is closed
+            if os.path.samestat(there, os.fstat(handle)):
+                return handle
+    return None if stat.S_ISREG(there.st_mode) else path
 
 
 def change_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> bool:

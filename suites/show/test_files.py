@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.show.files import change_file
+from cudamem_testing.show import files
+from cudamem_testing.show.files import change_file, replace_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +45,29 @@ def test_an_error_leaves_the_file(tmp_path: Path) -> None:
         change_file(path, lambda old: (_ for _ in ()).throw(ValueError("broken")))
     assert path.read_bytes() == b"old"
     assert change_file(path, lambda old: b"new")  # the lock is free again
+
+
+def test_what_is_no_file_takes_the_content_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        replace_file(pipe, b"report")
+        assert os.read(reader, 100) == b"report"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert [one.name for one in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_the_output_of_this_process_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    with log.open("wb", buffering=0) as output:
+        monkeypatch.setattr(files, "_OUTPUT", (output.fileno(),))
+        output.write(b"before ")
+        replace_file(Path(f"/dev/fd/{output.fileno()}"), b"report")
+        output.write(b" after")
+    assert log.read_bytes() == b"before report after"
 
 
 ADD = """
