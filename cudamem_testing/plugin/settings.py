@@ -199,7 +199,7 @@ class _Reader:
             return default
         try:
             return parse(given.strip())
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             self._problems += [f"{source}: {problem}" for problem in getattr(error, "problems", (error,))]
             return default
 
@@ -278,14 +278,19 @@ def _base(config: pytest.Config, name: str) -> Path:
 
 
 def _file(base: Path, text: str) -> Path:
-    path = base / text
+    path = base / _expanded(text)
     if path.is_dir():
         raise ValueError(f"{path} is a folder")
     return path
 
 
 def _folder(base: Path, text: str) -> Path:
-    path = base / text
+    path = base / _expanded(text)
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file")
     return path
+
+
+def _expanded(text: str) -> str:
+    """With ``~`` and variables read as in ``--junitxml``: a shell leaves them behind a ``=``."""
+    return os.path.expanduser(os.path.expandvars(text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
@@ -97,6 +98,16 @@ def test_flags(run_inner, pytester):
     flags = [f"--cudamem-{name.replace('_', '-')}= {text} " for name, text in TEXTS.items()]
     found = run_inner(PASSES, "--collect-only", "--cudamem", "--cudamem-audit", *flags).settings
     assert values(found) == parsed(pytester.path)
+
+
+def test_a_path_may_begin_at_home_or_in_a_variable(run_inner, pytester, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("REPORTS", "/reports")
+    found = run_inner(
+        PASSES, "--collect-only", "--cudamem-json=~/a.json", "--cudamem-dump=$REPORTS/b", "--cudamem-known=c/$NONE~"
+    ).settings
+    assert (found.json, found.dump) == (Path("/home/me/a.json"), Path("/reports/b"))
+    assert found.known == pytester.path / "c" / "$NONE~"
 
 
 def test_the_flag_to_enforce_nothing_wins(run_inner):
@@ -230,6 +241,10 @@ def test_what_is_to_be_rewritten(run_inner, monkeypatch, arguments, expecttest, 
         (["--cudamem-repeat=0"], ["--cudamem-repeat: '0' is not a number of runs"]),
         (["--cudamem-known={path}"], ["--cudamem-known: {path} is a folder"]),
         (["--cudamem-json={path}"], ["--cudamem-json: {path} is a folder"]),
+        (
+            ["--cudamem-json=" + "x" * 256],
+            [f"--cudamem-json: [Errno {errno.ENAMETOOLONG}] File name too long: '{{path}}/{'x' * 256}'"],
+        ),
         (["--cudamem-dump=test_it.py"], ["--cudamem-dump: {path}/test_it.py is a file"]),
         (
             ["--cudamem-update=known,all,else,more"],
