@@ -9,6 +9,7 @@ from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import RawFrame
 from cudamem_testing.recorders.base import Owned, WithoutWorkspaces
+from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.capture import OFF, CpuCapture, Refusal
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_records import Recording
@@ -16,6 +17,7 @@ from cudamem_testing.recorders.native_records import Recording
 EVENTS = 1 << 18
 MOST_STACKS = 20_000
 TRIM_EVERY = 64
+DISPLACED = "the recorder was taken out of its place, and what was allocated then is not seen"
 
 
 class CpuRecorder(WithoutWorkspaces):
@@ -23,13 +25,13 @@ class CpuRecorder(WithoutWorkspaces):
 
     With ``record`` it notes the Python stack of every block, up to the frames that run one of the ``harness`` code
     objects, and the last events. Not seen are tensors over foreign memory (``torch.from_numpy``, shared memory,
-    memory-mapped files).
+    memory-mapped files). Where another allocator takes its place, as a library may register one, windows tell so, and
+    the recorder takes it back for the next test if it can.
 
     Raises:
         RecorderUnavailable: when the recorder cannot be built or put in place here.
     """
 
-    incomplete: str | None = None
     tells_owners = True
     tells_blocks = True
 
@@ -37,6 +39,7 @@ class CpuRecorder(WithoutWorkspaces):
         self, say: Callable[[str], None] | None = None, *, record: bool = False, harness: Sequence[CodeType] = ()
     ) -> None:
         self.device = Device("cpu")
+        self.incomplete: str | None = None
         self._native = NativeRecorder.load(say)
         self._was_installed = self._native.is_installed()
         self._native.install()
@@ -56,6 +59,8 @@ class CpuRecorder(WithoutWorkspaces):
 
     def wake(self, *, limited: bool) -> None:
         """Note stacks and events from here on; the test's are those after this moment."""
+        if self.incomplete is not None or not self._native.is_installed():
+            self._return()
         if not self._record:
             return
         self._wakes += 1
@@ -65,6 +70,15 @@ class CpuRecorder(WithoutWorkspaces):
         self._bases.clear()
         reading = self._slot.peek()
         self._first, self._refusals = reading.events, reading.refusals
+
+    def _return(self) -> None:
+        """Take the place back."""
+        try:
+            self._native.install()
+        except RecorderUnavailable as error:
+            self.incomplete = f"not seen by the recorder any more: {error}"
+        else:
+            self.incomplete = None
 
     def sleep(self) -> None:
         """Count only, or what a session around this one notes."""
@@ -119,6 +133,8 @@ class CpuRecorder(WithoutWorkspaces):
 
     def boundary(self) -> Counters:
         """One call; the peaks of other observers in this process stay theirs."""
+        if self.incomplete is None and not self._native.is_installed():
+            self.incomplete = DISPLACED
         allocated, peak, _, _, allocations, blocks, *_ = self._slot.read()
         nothing = None, None, None, None  # the CPU keeps no cache: nothing is reserved or active
         return Counters(allocated, peak, allocated, peak, *nothing, allocations, None, 0, blocks)

@@ -282,6 +282,32 @@ def test_all_threads_count(run_inner):
     assert (window.peak_growth, window.allocations, window.retained) == (4 * MIB, 4, 0)
 
 
+DISPLACED = """
+    import torch
+    from cudamem_testing.recorders.native import NativeRecorder
+
+    def test_takes_the_place():
+        NativeRecorder.load().uninstall()  # as a library does that registers an allocator
+        torch.empty(1 << 18)
+
+    def test_next():
+        torch.empty(1 << 18)
+"""
+
+
+def test_a_test_that_takes_the_recorders_place_is_measured_in_part_and_the_next_one_again(run_inner):
+    inner = run_inner(DISPLACED, "--cudamem")
+    assert inner.last == "2 passed"
+    windows = {test.nodeid.rpartition("::")[2]: [*test.windows, *test.whole] for test in inner.run.tests}
+    names = ["setup", "call", "teardown", "test"]
+    assert [(one.name, one.complete) for one in windows["test_takes_the_place"]] == [
+        *zip(names, (True, False, False, False), strict=True)
+    ]
+    assert [(one.name, one.complete) for one in windows["test_next"]] == [(name, True) for name in names]
+    assert inner.window("test_next").peak_growth == MIB
+    assert "measured 2 tests on cpu; 1 measured in part" in inner.summary
+
+
 AFTER_A_FAILURE = """
     import pytest, torch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.model.windows import Window
-from cudamem_testing.recorders.cpu import CpuRecorder
+from cudamem_testing.recorders.build import RecorderUnavailable
+from cudamem_testing.recorders.cpu import DISPLACED, CpuRecorder
+from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.windows.tracker import Span, Tracker
 from suites.recorders.workload import profiled, step
 
@@ -66,6 +68,41 @@ def test_leaving_puts_torchs_allocator_back() -> None:
     del kept
     with pytest.raises(ValueError, match="released"):
         first.boundary()
+
+
+def test_a_recorder_that_lost_its_place_says_so_until_it_has_it_back(
+    recorder: CpuRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = Tracker([recorder])
+    recorder.wake(limited=True)
+    outer, before = tracker.open_nested("outer", "before")
+    (seen,) = tracker.close(before)
+    inner = tracker.open("inner")
+    NativeRecorder.load().uninstall()
+    kept = take(1000)
+    (missed,) = tracker.close(inner)
+    (around,) = tracker.close(outer)
+    assert (seen.complete, missed.complete, around.complete) == (True, False, False)
+    assert missed.notes == around.notes == (DISPLACED,)
+    reason = "another CPU allocator was registered over the recorder"
+    with monkeypatch.context() as patch:
+        patch.setattr(NativeRecorder, "install", raising(RecorderUnavailable(reason)))
+        recorder.wake(limited=True)
+        (window,) = tracker.close(tracker.open("while another is there"))
+    assert (window.complete, window.notes) == (False, (f"not seen by the recorder any more: {reason}",))
+    recorder.wake(limited=True)
+    span = tracker.open("next")
+    del kept  # it was never counted
+    new = take(100)
+    (window,) = tracker.close(span)
+    assert (window.complete, window.retained, window.notes) == (True, new.nbytes, ())
+
+
+def raising(error: Exception) -> Callable[[object], None]:
+    def function(self: object) -> None:
+        raise error
+
+    return function
 
 
 # -- against a ledger -------------------------------------------------------------------------------------
