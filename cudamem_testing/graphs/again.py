@@ -11,6 +11,7 @@ import traceback
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ from cudamem_testing.torch_api.modes import watched
 
 #: Frames beyond this function are not the captured function's.
 _END = Plan.call.__code__
+#: Second looks at a capture that fails otherwise each time.
+_LOOKS = 3
 
 
 class AtWork:
@@ -124,29 +127,48 @@ class Lines:
         return self
 
 
-def look_again(plan: Plan, places: Places, backward: Collection[str]) -> Clues:
+def look_again(plan: Plan, places: Places, backward: Collection[str], said: str) -> Clues:
     """Capture again and watch; everything is let go afterwards.
+
+    What fails otherwise then and shows nothing is looked at once more: an allocation on a side stream, which broke the
+    first capture, may find memory in the cache of the stream that comes next.
 
     Args:
         plan: the capture that failed.
         places: finds the lines.
         backward: nodes of autograd that the function runs. Some take another way while they are watched, and then the
             second capture works though the first did not.
+        said: the error of the first capture.
     """
-    at_work, lines = AtWork(plan.backend, places), Lines(plan.backend, places)
+    found: Clues | None = None
+    for _ in range(_LOOKS):
+        at_work, lines = AtWork(plan.backend, places), Lines(plan.backend, places)
+        errors: list[str] = []
+        found = _broken(plan, at_work.watching(lines), partial(_seen, at_work, lines, places, errors))
+        if found is None:
+            return _unwatched(plan, sorted({*backward} & {*BACKWARD_NODES}))
+        if found != Clues() or errors == [said]:
+            break
+    return found or Clues()
 
-    def look(cause: BaseException, outer: BaseException | None) -> Clues:
-        raised = traceback.walk_tb(cause.__traceback__)
-        known = {places.of_code(frame.f_code, line).line for frame, line in raised}
-        clues = at_work.clues(cause, outer)
-        if SAME_STREAM_SAID in str(cause):
-            return replace(clues, place=lines.switched)
-        if lines.broken is None or lines.broken.line in known:
-            return clues
-        return replace(clues, place=lines.broken) if clues.said else Clues(place=lines.broken, said=SILENT_SAID)
 
-    found = _broken(plan, at_work.watching(lines), look)
-    return _unwatched(plan, sorted({*backward} & {*BACKWARD_NODES})) if found is None else found
+def _seen(
+    at_work: AtWork,
+    lines: Lines,
+    places: Places,
+    errors: list[str],
+    cause: BaseException,
+    outer: BaseException | None,
+) -> Clues:
+    """What was seen of a capture that ``cause`` broke, and in ``errors`` what it said."""
+    errors.append(str(cause))
+    known = {places.of_code(frame.f_code, line).line for frame, line in traceback.walk_tb(cause.__traceback__)}
+    clues = at_work.clues(cause, outer)
+    if SAME_STREAM_SAID in str(cause):
+        return replace(clues, place=lines.switched)
+    if lines.broken is None or lines.broken.line in known:
+        return clues
+    return replace(clues, place=lines.broken) if clues.said else Clues(place=lines.broken, said=SILENT_SAID)
 
 
 def look_at_warm_up(plan: Plan, places: Places) -> Clues:

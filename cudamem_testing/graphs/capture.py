@@ -214,7 +214,9 @@ def _fail(
     outer: BaseException | None,
 ) -> NoReturn:
     """Leave the process fit for the next capture, and say what happened."""
-    first = first_look(first_cause(error, outer), places, Plan.call.__code__, plan.code)
+    cause = first_cause(error, outer)
+    first, said = first_look(cause, places, Plan.call.__code__, plan.code), str(cause)
+    del cause
     let_go(error, outer)
     collect_garbage()
     unusable, seen = "", None
@@ -224,7 +226,7 @@ def _fail(
     except RuntimeError as lost:
         unusable = " ".join(str(lost).split())[:LONGEST_ERROR]
     else:
-        seen = look_again(plan, places, backward) if first.unclear else None
+        seen = look_again(plan, places, backward, said) if first.unclear else None
         known = {use.pool for use in before.private}
         orphans = tuple(use for use in pools_of(plan.backend.recording()).private if use.pool not in known)
     failure = first.failure(type_word(plan.function), seen)

@@ -230,3 +230,21 @@ def test_a_call_after_a_helper_on_the_same_line(graphs: GraphCapture, backend: F
 
     told = failed(graphs, step, torch.ones(3))
     assert told.place.source == "other.allocate(backend, size()) # breaks"
+
+
+@pytest.mark.parametrize(("looks", "operator"), [(1, "aten::cumsum"), (2, "aten::cumsum"), (3, "x.cumsum(0)")])
+def test_a_look_at_another_failure_is_followed_by_one_more(
+    graphs: GraphCapture, backend: FakeBackend, looks: int, operator: str
+) -> None:
+    """``looks`` captures after the first break otherwise, and show nothing; the fourth is the last."""
+    captures: list[str] = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        captures.append("capture")
+        if 1 < len(captures) <= 1 + looks:
+            raise RuntimeError("dependency created on uncaptured work in another stream")
+        return x.cumsum(0)
+
+    backend.refuses = {"aten::cumsum": REFUSED}
+    told = failed(graphs, Wide(step), torch.ones(3), warmup=0)
+    assert (told.operator, len(captures)) == (operator, min(looks + 2, 4))
