@@ -3,11 +3,13 @@
 A recorder has one set of peaks, and each boundary of a span starts new ones. So at every boundary the peaks since the
 last one are folded into every open span, which makes a parent's peak at least each child's. What a wider fixture takes
 or gives back while it is set up or torn down belongs to the fixture: the spans around it stand still meanwhile, and
-their levels are moved by its growth. PYTEST_DONT_REWRITE
+their levels are moved by its growth. Threads take turns: a peak that one has read must be folded before another one
+ends a span. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +45,7 @@ class Tracker:
         """The recorders at work."""
         self._open: list[Span] = []
         self._last: list[Read] = []
+        self._turn = threading.RLock()  # a finalizer may end a span amid the work of its own thread
 
     def attach(self, recorders: Sequence[Recorder]) -> None:
         """Add recorders; spans that are open now end without numbers for their devices, and say why."""
@@ -50,30 +53,37 @@ class Tracker:
 
     def open(self, name: str, *, exclusive: bool = False) -> Span:
         """Start a span. An exclusive one (a wider fixture's) is not counted in the spans around it."""
-        return self._start(name, exclusive, self._boundary())
+        with self._turn:
+            return self._start(name, exclusive, self._boundary())
 
     def open_nested(self, outer: str, inner: str) -> tuple[Span, Span]:
         """Start a span and another inside it with a single read."""
-        reads = self._boundary()
-        return self._start(outer, False, reads), self._start(inner, False, reads)
+        with self._turn:
+            reads = self._boundary()
+            return self._start(outer, False, reads), self._start(inner, False, reads)
 
     def close(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
         """End a span: one window for each device. Not ``fresh``: with the numbers of the last read, made just now."""
-        return self._end(span, self._boundary() if fresh else self._last)
+        with self._turn:
+            return self._end(span, self._boundary() if fresh else self._last)
 
     def switch(self, closing: Span, name: str) -> tuple[tuple[Window, ...], Span]:
         """End one span and start the next with a single read."""
-        reads = self._boundary()
-        return self._end(closing, reads), self._start(name, False, reads)
+        with self._turn:
+            reads = self._boundary()
+            return self._end(closing, reads), self._start(name, False, reads)
 
     def peek(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
         """The window up to now, or up to the last read; the span stays open."""
-        return _windows(span, self._boundary() if fresh else self._last)
+        with self._turn:
+            return _windows(span, self._boundary() if fresh else self._last)
 
     def gained(self, span: Span, *, fresh: bool = True) -> list[tuple[Recorder, int | None, int | None]]:
         """The growth of bytes and blocks on each device since the span began, up to now or up to the last read."""
         found = []
-        for recorder, now in self._boundary() if fresh else self._last:
+        with self._turn:
+            reads = self._boundary() if fresh else self._last
+        for recorder, now in reads:
             level = span.levels.get(recorder)
             if level is not None:
                 start = level.start
@@ -102,7 +112,9 @@ class Tracker:
         Raises:
             RuntimeError: when the recorder is asleep.
         """
-        for other, counters in self._boundary():
+        with self._turn:
+            reads = self._boundary()
+        for other, counters in reads:
             if other is recorder:
                 return counters
         raise RuntimeError(f"{recorder.device} is not measured now: {recorder.incomplete}")
@@ -114,7 +126,7 @@ class Tracker:
             if counters is None:
                 continue
             reads.append((recorder, counters))
-            for span in self._open:
+            for span in tuple(self._open):
                 level = None if span.still else span.levels.get(recorder)
                 if level is not None:
                     level.fold(counters)

@@ -270,6 +270,26 @@ def test_every_thread_counts_and_so_does_backward(real: Memory) -> None:
     assert window.retained == weight.nbytes
 
 
+def test_windows_of_several_threads_miss_nothing(real: Memory) -> None:
+    peaks: list[int] = []
+
+    def body() -> None:
+        for _ in range(100):
+            with real.window("mine") as window:
+                temporary = take(MIB)
+                del temporary
+            peaks.append(window.peak or 0)
+
+    threads = [threading.Thread(target=body) for _ in range(8)]
+    with real.window("all") as outer:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [peak for peak in peaks if not MIB <= peak <= (outer.peak or 0)] == []
+    assert (len(peaks), outer.allocations, outer.retained) == (800, 800, 0)
+
+
 def too_much() -> None:
     first = take(100)
     del first

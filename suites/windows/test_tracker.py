@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 import pytest
@@ -85,6 +86,59 @@ def test_switch_ends_and_begins_at_one_moment(recorder: FakeRecorder) -> None:
     recorder.allocate(1)
     assert levels(window) == (0, 7, 7, 7)
     assert levels(tracker.close(second)[0]) == (7, 8, 8, 1)
+
+
+def test_a_peak_that_another_thread_has_read_is_folded_before_a_span_ends() -> None:
+    has_read, go_on = threading.Event(), threading.Event()
+
+    class Slow(FakeRecorder):
+        slow = False
+
+        def boundary(self) -> Counters | None:
+            counters = super().boundary()
+            if self.slow:
+                self.slow = False
+                has_read.set()
+                go_on.wait(10)
+            return counters
+
+    recorder = Slow()
+    tracker = Tracker([recorder])
+    span = tracker.open("decode")
+    recorder.allocate(100, -100)
+    recorder.slow = True
+    found: list[Window] = []
+    reader = threading.Thread(target=tracker.open, args=("of another thread",))
+    closer = threading.Thread(target=lambda: found.extend(tracker.close(span)))
+    reader.start()
+    assert has_read.wait(10)
+    closer.start()
+    closer.join(0.05)
+    go_on.set()
+    reader.join()
+    closer.join()
+    assert [levels(window) for window in found] == [(0, 100, 0, 0)]
+
+
+def test_a_finalizer_may_end_a_span_while_another_one_begins(recorder: FakeRecorder) -> None:
+    tracker = Tracker([recorder])
+    outer, dropped, inner = [tracker.open(name) for name in ("outer", "dropped", "inner")]
+    garbage = [dropped]
+
+    class Collecting(Counters):
+        """Frees something that holds an open span while its numbers are taken."""
+
+        @property
+        def allocated_peak(self) -> int | None:  # type: ignore[override]
+            if garbage:
+                tracker.close(garbage.pop())
+            return self[1]
+
+    recorder.allocate(100, -100)
+    read = recorder.boundary
+    recorder.boundary = lambda: Collecting(*(read() or ()))  # type: ignore[method-assign]
+    tracker.open("new")
+    assert [levels(window) for span in (inner, outer) for window in tracker.close(span)] == [(0, 100, 0, 0)] * 2
 
 
 def test_peek_and_read_leave_spans_open_and_whole(recorder: FakeRecorder) -> None:
