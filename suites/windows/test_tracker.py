@@ -122,7 +122,7 @@ def test_a_peak_that_another_thread_has_read_is_folded_before_a_span_ends() -> N
 
 def test_a_finalizer_may_end_a_span_while_another_one_begins(recorder: FakeRecorder) -> None:
     tracker = Tracker([recorder])
-    outer, dropped, inner = [tracker.open(name) for name in ("outer", "dropped", "inner")]
+    dropped, outer, inner = [tracker.open(name) for name in ("dropped", "outer", "inner")]
     garbage = [dropped]
 
     class Collecting(Counters):
