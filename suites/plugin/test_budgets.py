@@ -476,3 +476,38 @@ def test_what_the_collector_frees_is_not_retained(run_inner, switches):
     assert inner.test("test_recorded").measured[0].values["retained"].low == 0
     kinds = {finding.kind.value for test in inner.run.tests for finding in test.findings}
     assert kinds == ({"budget", "cycle"} if switches == ("--cudamem",) else {"budget"})
+
+
+ANYTIME = """
+    import gc, pytest, torch
+
+    class Node:
+        def __init__(self):
+            self.me, self.memory = self, torch.empty(2**20, dtype=torch.uint8)
+
+    @pytest.fixture
+    def collected_after(request):
+        before = gc.get_threshold()
+        gc.disable()
+        yield
+        gc.set_threshold(gc.get_count()[0] + request.param, *before[1:])
+        gc.enable()
+
+    @pytest.fixture(autouse=True, scope="module")
+    def thresholds():
+        before = gc.get_threshold()
+        yield
+        gc.set_threshold(*before)
+
+    @pytest.mark.memory_budget(retained=0)
+    @pytest.mark.parametrize("collected_after", range(10, 90, 4), indirect=True)
+    def test_garbage(collected_after):
+        Node()
+"""
+
+
+def test_whenever_the_collector_runs_nothing_is_retained(run_inner):
+    """Also between the last read of a test and its verdict."""
+    inner = run_inner(ANYTIME, "--cudamem", "--cudamem-cycles=off", "--cudamem-json=report.json")
+    assert {name: retained for name in inner.outcomes if (retained := inner.test(name).whole[0].retained)} == {}
+    assert inner.last == "20 passed"
