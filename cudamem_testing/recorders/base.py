@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from cudamem_testing.model.counters import Counters
@@ -85,10 +86,10 @@ class Recorder(Protocol):
         """Read the counters, with the peaks since the last boundary, and start new peaks; ``None`` while asleep."""
         ...
 
-    def set_limit(self, size: int | None) -> None:
+    def limit(self, size: int) -> Callable[[], None]:
         """Let an allocation that would take more than ``size`` bytes above now fail with an out-of-memory error.
 
-        ``None`` puts back what was in force before the limit.
+        Of several limits the lowest holds. The answer lifts this one, in whatever order they end.
         """
         ...
 

@@ -44,7 +44,8 @@ class CpuRecorder(WithoutWorkspaces):
         self._was_installed = self._native.is_installed()
         self._native.install()
         self._slot = self._native.slot()
-        self._limits: list[int | None] = []
+        self._limits: list[int] = []
+        self._before: int | None = None
         self._bases: dict[int, int] = {}
         self._record = record
         self._first = self._refusals = self._wakes = 0
@@ -139,18 +140,26 @@ class CpuRecorder(WithoutWorkspaces):
         nothing = None, None, None, None  # the CPU keeps no cache: nothing is reserved or active
         return Counters(allocated, peak, allocated, peak, *nothing, allocations, None, 0, blocks)
 
-    def set_limit(self, size: int | None) -> None:
+    def limit(self, size: int) -> Callable[[], None]:
         """A limit to the byte, for allocations on any thread."""
-        if size is None:
-            self._native.set_limit(self._limits.pop())
-        else:
-            taken = self._slot.peek().allocated
-            wanted = taken + size
-            self._bases[wanted] = taken
-            earlier = self._native.set_limit(wanted)
-            if earlier is not None and earlier < wanted:
-                self._native.set_limit(earlier)  # an inner limit never loosens the outer one
-            self._limits.append(earlier)
+        taken = self._slot.peek().allocated
+        wanted = taken + size
+        self._bases[wanted] = taken
+        if not self._limits:
+            self._before = self._native.set_limit(wanted)
+        self._limits.append(wanted)
+        self._hold()
+
+        def lift() -> None:
+            self._limits.remove(wanted)
+            self._hold()
+
+        return lift
+
+    def _hold(self) -> None:
+        """The lowest limit of all, and that of somebody else, is in force."""
+        known = (*self._limits, *(() if self._before is None else (self._before,)))
+        self._native.set_limit(min(known, default=None))
 
     def close(self) -> None:
         """Take the recorder out, unless somebody else put it in."""

@@ -227,7 +227,8 @@ class CudaRecorder(WithoutOwners):
         self._statistics = statistics
         self._native = backend == "native"
         self._notes = () if self._native else (f"allocator {backend} counts allocated and reserved bytes only",)
-        self._limits: list[tuple[int, int | None]] = []  # what was allowed before, in bytes
+        self._limits: list[tuple[int, int | None]] = []  # what may be reserved, and what was at the start; in bytes
+        self._before: tuple[int, int | None] = (0, None)  # the same as it was without them
         self._history = history
         self._reserved = 0
         self._bases: dict[int, int | None] = {} if history is None else history.bases
@@ -308,32 +309,39 @@ class CudaRecorder(WithoutOwners):
         )
         return _with_counted(counters, counted)
 
-    def set_limit(self, size: int | None) -> None:
+    def limit(self, size: int) -> Callable[[], None]:
         """Limit through the fraction of the card that torch may reserve.
 
         Cached segments are given back first, so that the limit binds; the allocator takes segments of 2 MiB and more,
         so it binds to the next segment, not to the byte.
         """
         total = torch_api.total_memory(self._index)
-        if size is None:
-            before, base = self._limits.pop()
-            self._allow(before, total)
-            self._bases[self._index] = base
-            return
-        before = round(torch_api.memory_fraction(self._index) * total)
+        if not self._limits:
+            self._before = (round(torch_api.memory_fraction(self._index) * total), self._bases.get(self._index))
         torch_api.empty_cache()
         taken: int = self._statistics.peek(self._index)["reserved_bytes"]["all"]["current"]
-        self._allow(min(before, taken + size), total)
-        self._limits.append((before, self._bases.get(self._index)))
-        if taken + size < before:
-            self._bases[self._index] = taken
+        limit = taken + size, taken
+        self._allow(min((*self._limits, limit, self._before), key=_allowed), total)
+        self._limits.append(limit)
 
-    def _allow(self, size: int, total: int) -> None:
+        def lift() -> None:
+            self._limits.remove(limit)
+            self._allow(min((*self._limits, self._before), key=_allowed), total)
+
+        return lift
+
+    def _allow(self, limit: tuple[int, int | None], total: int) -> None:
         """Half a byte more, for the allocator drops the fraction of a byte when it computes the limit from this."""
+        size, base = limit
         torch_api.set_memory_fraction(self._index, min(1.0, (size + 0.5) / total))
+        self._bases[self._index] = base
 
     def close(self) -> None:
         """Nothing of its own: the statistics are shared by all cards and closed with them."""
+
+
+def _allowed(limit: tuple[int, int | None]) -> int:
+    return limit[0]
 
 
 def native_card(index: int) -> NativeDevice | None:

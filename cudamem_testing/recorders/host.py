@@ -7,7 +7,7 @@ resets hide from the test is added back when it reads. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import Function, Patches
@@ -73,14 +73,13 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
     def finish(self) -> None:
         """Pinned blocks are free when the cards have finished."""
 
-    def set_limit(self, size: int | None) -> None:
+    def limit(self, size: int) -> NoReturn:
         """Not possible.
 
         Raises:
             RuntimeError: always.
         """
-        if size is not None:
-            raise RuntimeError("pinned host memory cannot be limited")
+        raise RuntimeError("pinned host memory cannot be limited")
 
     def close(self) -> None:
         """Put torch's functions back."""

@@ -7,7 +7,7 @@ and the window says so. It is torch's older one, for the newer writes to stderr 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import Function, Patches
@@ -78,14 +78,13 @@ class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
             allocations=self._allocations,
         )
 
-    def set_limit(self, size: int | None) -> None:
+    def limit(self, size: int) -> NoReturn:
         """Not possible here.
 
         Raises:
             RuntimeError: always.
         """
-        if size is not None:
-            raise RuntimeError("a hard limit on cpu needs the CPU recorder: install a C++ compiler")
+        raise RuntimeError("a hard limit on cpu needs the CPU recorder: install a C++ compiler")
 
     def close(self) -> None:
         """Stop, and put torch's functions back."""

@@ -149,15 +149,15 @@ class Limited:
         self._memory = memory
         self._size = size
         self._recorders = recorders
-        self._limited: list[Recorder] = []
+        self._lifts: list[Callable[[], None]] = []
         limits = [Limit("peak", size, device=recorder.device) for recorder in recorders]
         self._window = OpenWindow(memory, "limit", (Budget(tuple(limits), source="limit(...)"),))
 
     def __enter__(self) -> None:
         try:
-            for recorder in self._recorders:
-                recorder.set_limit(self._size)
-                self._limited.append(recorder)
+            with self._memory.tracker.turn:
+                for recorder in self._recorders:
+                    self._lifts.append(recorder.limit(self._size))
             self._window.__enter__()
         except BaseException:
             self._lift()
@@ -177,8 +177,9 @@ class Limited:
         self._window.abandon()
 
     def _lift(self) -> None:
-        while self._limited:
-            self._limited.pop().set_limit(None)
+        with self._memory.tracker.turn:
+            while self._lifts:
+                self._lifts.pop()()
 
 
 class Memory:
@@ -271,7 +272,7 @@ class Memory:
         It raises ``torch.OutOfMemoryError`` at the allocating line. On CPU the limit holds to the byte and for every
         thread; on CUDA the allocator enforces it when it needs another segment, and what fits into segments that it
         has is found at the end of the region, which then raises :class:`OverBudget`. Limits nest; the former one is
-        back afterwards, also after an error.
+        back afterwards, in whatever order they end, also after an error.
 
         Raises:
             ValueError: for a malformed size or device, or a device that is not measured.

@@ -45,7 +45,8 @@ class Tracker:
         """The recorders at work."""
         self._open: list[Span] = []
         self._last: list[Read] = []
-        self._turn = threading.RLock()  # a finalizer may end a span amid the work of its own thread
+        self.turn = threading.RLock()  # a finalizer may end a span amid the work of its own thread
+        """Held by the thread that works with the recorders."""
 
     def attach(self, recorders: Sequence[Recorder]) -> None:
         """Add recorders; spans that are open now end without numbers for their devices, and say why."""
@@ -53,35 +54,35 @@ class Tracker:
 
     def open(self, name: str, *, exclusive: bool = False) -> Span:
         """Start a span. An exclusive one (a wider fixture's) is not counted in the spans around it."""
-        with self._turn:
+        with self.turn:
             return self._start(name, exclusive, self._boundary())
 
     def open_nested(self, outer: str, inner: str) -> tuple[Span, Span]:
         """Start a span and another inside it with a single read."""
-        with self._turn:
+        with self.turn:
             reads = self._boundary()
             return self._start(outer, False, reads), self._start(inner, False, reads)
 
     def close(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
         """End a span: one window for each device. Not ``fresh``: with the numbers of the last read, made just now."""
-        with self._turn:
+        with self.turn:
             return self._end(span, self._boundary() if fresh else self._last)
 
     def switch(self, closing: Span, name: str) -> tuple[tuple[Window, ...], Span]:
         """End one span and start the next with a single read."""
-        with self._turn:
+        with self.turn:
             reads = self._boundary()
             return self._end(closing, reads), self._start(name, False, reads)
 
     def peek(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
         """The window up to now, or up to the last read; the span stays open."""
-        with self._turn:
+        with self.turn:
             return _windows(span, self._boundary() if fresh else self._last)
 
     def gained(self, span: Span, *, fresh: bool = True) -> list[tuple[Recorder, int | None, int | None]]:
         """The growth of bytes and blocks on each device since the span began, up to now or up to the last read."""
         found = []
-        with self._turn:
+        with self.turn:
             reads = self._boundary() if fresh else self._last
         for recorder, now in reads:
             level = span.levels.get(recorder)
@@ -112,7 +113,7 @@ class Tracker:
         Raises:
             RuntimeError: when the recorder is asleep.
         """
-        with self._turn:
+        with self.turn:
             reads = self._boundary()
         for other, counters in reads:
             if other is recorder:

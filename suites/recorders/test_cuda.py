@@ -140,11 +140,11 @@ def test_a_limit_counts_from_what_is_taken_and_is_lifted(allocator: Allocator, s
     card.allocate(2 * SEGMENT)
     card.allocate(SEGMENT)
     card.free(1)  # a cached segment, which the limit must not leave to the test
-    recorder.set_limit(SEGMENT)
+    lift = recorder.limit(SEGMENT)
     card.allocate(SEGMENT)  # exactly at the limit
     with pytest.raises(MemoryError):
         card.allocate(1)
-    recorder.set_limit(None)
+    lift()
     assert allocator.fractions == [1.0, 1.0]
     card.allocate(SEGMENT)
 
@@ -156,7 +156,7 @@ def test_a_limit_is_exact_for_every_size_of_card(size: int, total: int) -> None:
     allocator.total = total
     with allocator.in_place():
         statistics = CudaStatistics()
-        CudaRecorder(CARD, statistics).set_limit(size)
+        CudaRecorder(CARD, statistics).limit(size)
         statistics.close()
     assert allocator.cards[0].most == min(size, total)
 
@@ -172,13 +172,16 @@ def test_limits_nest(total: int, outer: int, fraction: float) -> None:
         recorder = CudaRecorder(CARD, statistics)
         allocator.set_fraction(fraction, 0)
         before = card.most
-        recorder.set_limit(outer)
-        recorder.set_limit(2 * outer)
+        lifts = [recorder.limit(outer), recorder.limit(2 * outer)]
         assert card.most == outer  # an inner limit never loosens the outer one
-        recorder.set_limit(outer // 2)
+        lifts.append(recorder.limit(outer // 2))
         assert card.most == outer // 2
         for expected in (outer, outer, before):
-            recorder.set_limit(None)
+            lifts.pop()()
+            assert card.most == expected
+        lifts = [recorder.limit(size) for size in (outer, outer // 2, 2 * outer)]
+        for expected in (outer // 2, min(2 * outer, before), before):  # in another order than they began
+            lifts.pop(0)()
             assert card.most == expected
         statistics.close()
 
@@ -195,15 +198,14 @@ def test_without_a_way_to_ask_the_whole_card_is_given_back(
     else:
         allocator.bindings._cuda_getMemoryFraction = refuse
     recorder = CudaRecorder(CARD, statistics)
-    recorder.set_limit(SEGMENT)
-    recorder.set_limit(None)
+    recorder.limit(SEGMENT)()
     assert allocator.fractions == [1.0, 1.0]
 
 
 def test_a_torch_that_cannot_limit_says_so(allocator: Allocator, statistics: CudaStatistics) -> None:
     del allocator.bindings._cuda_setMemoryFraction
     with pytest.raises(RuntimeError) as caught:
-        CudaRecorder(CARD, statistics).set_limit(1)
+        CudaRecorder(CARD, statistics).limit(1)
     assert str(caught.value) == (
         "this build of torch cannot limit CUDA memory (torch._C._cuda_setMemoryFraction is missing)"
     )

@@ -129,9 +129,8 @@ def test_a_reset_before_cuda_is_initialised_is_torchs_own_matter(pinned: Pinned,
 
 
 def test_it_cannot_be_limited(recorder: HostRecorder) -> None:
-    recorder.set_limit(None)
     with pytest.raises(RuntimeError, match=r"^pinned host memory cannot be limited$"):
-        recorder.set_limit(1)
+        recorder.limit(1)
 
 
 def test_closing_puts_torchs_functions_back(pinned: Pinned) -> None:

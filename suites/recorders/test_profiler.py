@@ -164,8 +164,7 @@ def test_nothing_is_written_and_nothing_stays(capfd: pytest.CaptureFixture[str])
 
 def test_a_hard_limit_is_refused(recorder: ProfilerRecorder) -> None:
     with pytest.raises(RuntimeError, match=r"^a hard limit on cpu needs the CPU recorder: install a C\+\+ compiler$"):
-        recorder.set_limit(1)
-    recorder.set_limit(None)
+        recorder.limit(1)
     assert recorder.capture() is None
 
 

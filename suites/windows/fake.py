@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 
@@ -46,12 +48,10 @@ class FakeRecorder:
         )
         return counters._replace(**self._unknown)
 
-    def set_limit(self, size: int | None) -> None:
+    def limit(self, size: int) -> Callable[[], None]:
         self.history.append(f"limit {size}")
-        if size is None:
-            self.limits.pop()
-        else:
-            self.limits.append(size)
+        self.limits.append(size)
+        return lambda: self.limits.remove(size)
 
     def close(self) -> None:
         self.closed += 1

@@ -198,10 +198,10 @@ def test_limits_are_lifted_after_an_error_and_when_one_cannot_be_set(
         _ = 1 / 0
     assert (card.limits, cpu.limits) == ([], [])
 
-    def refuse(size: int | None) -> None:
+    def refuse(size: int) -> None:
         raise RuntimeError("no limit here")
 
-    monkeypatch.setattr(cpu, "set_limit", refuse)
+    monkeypatch.setattr(cpu, "limit", refuse)
     with pytest.raises(RuntimeError, match="no limit here"), memory.limit(1):
         pytest.fail("the region must not begin")
     assert card.limits == []
@@ -331,6 +331,40 @@ def test_limits_on_cpu_nest(real: Memory) -> None:
         with pytest.raises(torch.OutOfMemoryError):
             take(1001)
     take(10 * MIB)
+
+
+def test_limits_on_cpu_end_in_any_order(real: Memory) -> None:
+    wide, narrow = real.limit(1000), real.limit(10)
+    wide.__enter__()
+    narrow.__enter__()
+    wide.__exit__(None, None, None)
+    with pytest.raises(torch.OutOfMemoryError):
+        take(11)
+    narrow.__exit__(None, None, None)
+    take(10 * MIB)
+
+
+def test_a_limit_inside_the_limit_of_a_session_around(real: Memory) -> None:
+    with real.limit(100):
+        with Memory.on("cpu") as inner, inner.limit(1000), pytest.raises(torch.OutOfMemoryError):
+            take(101)
+        with pytest.raises(torch.OutOfMemoryError):
+            take(101)
+    take(101)
+
+
+def test_limits_of_several_threads_are_all_lifted(real: Memory) -> None:
+    def body() -> None:
+        for size in range(1, 100):
+            with real.limit(size * MIB):
+                pass
+
+    threads = [threading.Thread(target=body) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    take(200 * MIB)
 
 
 def test_a_session_inside_a_session(real: Memory) -> None:
