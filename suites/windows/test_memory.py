@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -240,6 +241,15 @@ def real() -> Iterator[Memory]:
         yield memory
 
 
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Python goes from one thread to the next as often as it can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 def take(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8)
 
@@ -270,7 +280,7 @@ def test_every_thread_counts_and_so_does_backward(real: Memory) -> None:
     assert window.retained == weight.nbytes
 
 
-def test_windows_of_several_threads_miss_nothing(real: Memory) -> None:
+def test_windows_of_several_threads_miss_nothing(real: Memory, switching: None) -> None:
     peaks: list[int] = []
 
     def body() -> None:
@@ -353,9 +363,9 @@ def test_a_limit_inside_the_limit_of_a_session_around(real: Memory) -> None:
     take(101)
 
 
-def test_limits_of_several_threads_are_all_lifted(real: Memory) -> None:
+def test_limits_of_several_threads_are_all_lifted(real: Memory, switching: None) -> None:
     def body() -> None:
-        for size in range(1, 100):
+        for size in range(1, 500):
             with real.limit(size * MIB):
                 pass
 
@@ -364,7 +374,7 @@ def test_limits_of_several_threads_are_all_lifted(real: Memory) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    take(200 * MIB)
+    take(1000 * MIB)
 
 
 def test_a_session_inside_a_session(real: Memory) -> None:
