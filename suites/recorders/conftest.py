@@ -12,25 +12,14 @@ import torch
 from cudamem_testing.recorders.build import compile_library
 from cudamem_testing.recorders.native import NativeRecorder
 from suites.recorders import device
+from suites.recorders.in_place import in_place
 
 
 @pytest.fixture
 def native() -> Iterator[NativeRecorder]:
-    """The recorder in place, and everything off again afterwards."""
-    recorder = NativeRecorder.load()
-    was_installed = recorder.is_installed()
-    recorder.install()
-    stop_codes = recorder.swap_stop_codes([])
-    owner = recorder.set_owner(0)
-    yield recorder
-    recorder.set_owner(owner)
-    recorder.swap_stop_codes(stop_codes)
-    recorder.set_limit(None)
-    recorder.set_recording(stacks=False, events=False)
-    recorder.restart_events(0)
-    recorder.trim_stacks()
-    if not was_installed:
-        recorder.uninstall()
+    """The recorder in place, and everything as it was again afterwards."""
+    with in_place() as recorder:
+        yield recorder
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.cpu import DISPLACED, CpuRecorder
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.windows.tracker import Span, Tracker
+from suites.recorders.in_place import in_place
 from suites.recorders.workload import profiled, step
 
 WORKERS = 3
@@ -23,9 +24,10 @@ WORKERS = 3
 
 @pytest.fixture
 def recorder() -> Iterator[CpuRecorder]:
-    recorder = CpuRecorder()
-    yield recorder
-    recorder.close()
+    with in_place():
+        recorder = CpuRecorder()
+        yield recorder
+        recorder.close()
 
 
 def take(size: int) -> torch.Tensor:
@@ -50,7 +52,7 @@ def test_without_a_record_blocks_are_known_but_not_their_lines(recorder: CpuReco
     capture = recorder.capture()
     recorder.sleep()
     stack_ids = [block[3] for block in capture.blocks if block[0] == kept.data_ptr() and block[1] == 10]
-    assert stack_ids == [0]  # others may have been noted by a session before
+    assert stack_ids == [0]
     assert capture.events == ()
     assert capture.missing == "no stacks and no events: none were recorded"
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_records import ALLOCATED, BlockRecord, OwnerTotals, Trace
+from suites.recorders.in_place import in_place
 
 THREADS = 3
 SIZES = st.one_of(st.integers(0, 64), st.integers(0, 1 << 16))
@@ -65,25 +66,17 @@ def sizes(blocks: list[BlockRecord]) -> dict[int, int]:
 
 
 @contextmanager
-def in_place(*, stacks: bool = False, events: bool = False) -> Iterator[NativeRecorder]:
-    """The recorder with an empty ring; off again afterwards."""
-    native = NativeRecorder.load()
-    native.install()
-    native.restart_events(4096)
-    native.set_recording(stacks=stacks, events=events)
-    try:
+def recording(*, stacks: bool = False, events: bool = False) -> Iterator[NativeRecorder]:
+    """The recorder with an empty ring."""
+    with in_place() as native:
+        native.restart_events(4096)
+        native.set_recording(stacks=stacks, events=events)
         yield native
-    finally:
-        native.set_owner(0)
-        native.set_recording(stacks=False, events=False)
-        native.restart_events(0)
-        native.trim_stacks()
-        native.uninstall()
 
 
 @given(PROGRAM)
 def test_agrees_with_the_reference_after_every_step(program: list[tuple[int, tuple]]) -> None:
-    with in_place(events=True) as native:
+    with recording(events=True) as native:
         check_steps(native, program)
 
 
@@ -136,7 +129,7 @@ def check_steps(native: NativeRecorder, program: list[tuple[int, tuple]]) -> Non
 
 @given(st.lists(st.lists(STEP, max_size=40), min_size=THREADS, max_size=THREADS))
 def test_is_exact_when_threads_run_freely(programs: list[list[tuple]]) -> None:
-    with in_place(stacks=True, events=True) as native:
+    with recording(stacks=True, events=True) as native:
         check_end(native, programs)
 
 
@@ -177,7 +170,7 @@ def check_end(native: NativeRecorder, programs: list[list[tuple]]) -> None:
 
 
 def test_a_table_that_grows_and_shrinks_loses_nothing() -> None:
-    with in_place() as native:
+    with recording() as native:
         owner = native.new_owner()
         native.set_owner(owner)
         kept = [torch.empty(1 + i % 97, dtype=torch.uint8) for i in range(20_000)]
