@@ -29,7 +29,7 @@ from cudamem_testing.model.sizes import format_size
 from cudamem_testing.report.files import read_json
 
 ROOT = Path(__file__).parents[2]
-SEED = "CUDAMEM_SPREAD_SEED"
+SEED, AMONG = "CUDAMEM_SPREAD_SEED", "CUDAMEM_SPREAD_AMONG"
 PATHS = {
     "cpu": ("suites",),
     "cuda": (
@@ -60,11 +60,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """As a plugin of the runs: the order of the seed, the same in every worker; of a card the tests that use one."""
     if config.getoption("cudamem_device") == "cuda":
         items[:] = [one for one in items if one.get_closest_marker("gpu") or one.nodeid.startswith("suites/tour/")]
+    if AMONG in os.environ:
+        known = allocating(Path(os.environ[AMONG]))
+        items[:] = [one for one in items if one.nodeid in known]
     items.sort(key=lambda item: item.nodeid)
     random.Random(os.environ[SEED]).shuffle(items)
 
 
-def measure(number: int, paths: Sequence[str], device: str) -> Run:
+def allocating(report: Path) -> frozenset[str]:
+    """The tests that passed in an earlier run and allocated something."""
+    tests = (test for test in read_json(report).tests if test.outcome == "passed")
+    return frozenset(test.nodeid for test in tests if any(not one.idle for one in test.measured))
+
+
+def measure(number: int, paths: Sequence[str], device: str, among: Path | None) -> Run:
     """One run."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -74,7 +83,7 @@ def measure(number: int, paths: Sequence[str], device: str) -> Run:
         command += ["--cudamem-baseline=off", f"--cudamem-json={report}", *(["-n", "2"] if number % 2 else [])]
         command += ["--ignore=suites/benchmarks", *paths]
         environ = {**os.environ, SEED: str(number), "PYTHONPATH": _packages(), "OMP_NUM_THREADS": "1"}
-        environ["HYPOTHESIS_PROFILE"] = "few"
+        environ |= {"HYPOTHESIS_PROFILE": "few"} | ({} if among is None else {AMONG: str(among.resolve())})
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         *lines, outcome = done.stdout.strip().splitlines()
         text = "\n".join([f"run {number}: {outcome}", *(f"  {line}" for line in lines[-200:] if done.returncode)])
@@ -122,11 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--device", default="cpu", choices=[*PATHS])
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--among", type=Path, metavar="REPORT", help="only tests that allocated in an earlier run")
     given = parser.parse_args(arguments)
     paths = given.paths or PATHS[given.device]
+    if given.among is not None and not given.paths:
+        paths = sorted({test.partition("::")[0] for test in allocating(given.among)})
     runs: dict[int, Run] = {}
     pool = ThreadPoolExecutor(given.jobs)
-    started = {pool.submit(measure, number, paths, given.device): number for number in range(given.runs)}
+    started = {pool.submit(measure, number, paths, given.device, given.among): number for number in range(given.runs)}
     try:
         for done in as_completed(started):
             run = runs[started[done]] = done.result()
