@@ -26,6 +26,13 @@ def add_properties(item: pytest.Item, calls: Sequence[Window]) -> None:
                 item.user_properties.append((f"cudamem.{window.device}.{name}", value))
 
 
+def place_at_test(report: pytest.TestReport, item: pytest.Item) -> None:
+    """Have a failure point to the line of the test, not to ours: editors and ``--tb=line`` show that place."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:
+        crash.path, crash.lineno = str(item.path), (item.location[1] or 0) + 1
+
+
 def id_without_group(item: pytest.Item) -> str:
     """The id without the ``@group`` that a worker of pytest-xdist puts behind it with ``--dist=loadgroup``."""
     nodeid = item.nodeid

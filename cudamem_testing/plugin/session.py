@@ -24,7 +24,7 @@ from cudamem_testing.plugin.baselines import Baselines
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import forget_last, let_go
-from cudamem_testing.plugin.items import add_properties, harness_codes, id_without_group, is_foreign
+from cudamem_testing.plugin.items import add_properties, harness_codes, id_without_group, is_foreign, place_at_test
 from cudamem_testing.plugin.outside import OutsideCheck
 from cudamem_testing.plugin.override import cycles_of
 from cudamem_testing.plugin.ratchet import Ratchet
@@ -264,6 +264,7 @@ class Session:
             self._dump(item, report, self.settings.dump)
         if call.excinfo is not None and hasattr(call.excinfo.value, "cudamem"):
             report.cudamem_status = call.excinfo.value.cudamem  # type: ignore[attr-defined]
+            place_at_test(report, item)
         elif report.failed and self._unsaid:
             told = call.excinfo.value.findings if call.excinfo and isinstance(call.excinfo.value, OverBudget) else ()
             rest = [str(finding) for finding in self._unsaid if finding not in told]

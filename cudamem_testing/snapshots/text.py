@@ -158,11 +158,12 @@ def _row(line: str, frame: Frame | None, details: dict[str, list[int]]) -> Row:
 
 def _before(old: dict[str | None, list[int]]) -> Iterable[Row]:
     owners = sorted((name for name in old if name is not None), key=lambda name: -sum(old[name]))
-    for owner in owners[:_OWNERS]:
+    most = _OWNERS if len(owners) > _OWNERS + 1 else len(owners)
+    for owner in owners[:most]:
         yield Row(sum(old[owner]), len(old[owner]), f"(left by {owner})", origin="before")
-    rest = [size for owner in owners[_OWNERS:] for size in old[owner]]
+    rest = [size for owner in owners[most:] for size in old[owner]]
     if rest:
-        yield Row(sum(rest), len(rest), f"(left by {len(owners) - _OWNERS} others)", origin="before")
+        yield Row(sum(rest), len(rest), f"(left by {len(owners) - most} others)", origin="before")
     unknown = old.get(None)
     if unknown:
         yield Row(sum(unknown), len(unknown), "(live before the test)", origin="before")

@@ -25,9 +25,13 @@ from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.choose import Recorders
+from cudamem_testing.show.tables import one_line
 from cudamem_testing.windows.grow import Explain, measure_growth
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.tracker import Span, Tracker
+
+#: Names of the windows that every test has.
+PHASES = ("setup", "call", "teardown", "warm-up", "test")
 
 
 class OverBudget(AssertionError):  # noqa: N818 - the name of the verdict
@@ -48,8 +52,10 @@ class OpenWindow:
     def __init__(self, memory: Memory, name: str, budgets: Sequence[Budget] = ()) -> None:
         if not isinstance(name, str):  # it is written into reports
             raise TypeError(f"the name of a window is text, not {type(name).__name__}")
+        if name in PHASES or not name.strip():
+            raise ValueError(f"a window cannot be called {name!r}: reports call a test's own {', '.join(PHASES)}")
         self._memory = memory
-        self._name = name
+        self._name = one_line(name)
         self._budgets = tuple(budgets)
         self._span: Span | None = None
         self._final: tuple[Window, ...] | None = None
@@ -229,7 +235,11 @@ class Memory:
             self.entered.pop().abandon()
 
     def window(self, name: str) -> OpenWindow:
-        """Measure a region: ``with memory.window("decode") as window``. Windows nest."""
+        """Measure a region: ``with memory.window("decode") as window``. Windows nest.
+
+        Raises:
+            ValueError: for a name that reports use for a test's own windows, and an empty one.
+        """
         return OpenWindow(self, name)
 
     def budget(
@@ -252,6 +262,7 @@ class Memory:
 
         Raises:
             LimitError: for wrong arguments.
+            ValueError: for a name that :meth:`window` refuses.
         """
         limits = parse_limits(
             peak=peak,

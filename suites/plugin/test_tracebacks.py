@@ -39,6 +39,39 @@ def test_tracebacks_are_the_users(run_inner, style, flags):
     assert "plugin" not in inner.out.replace("plugins:", "")  # the folder of our files
 
 
+OVER = """
+    import pytest, torch
+
+    KEPT = []
+
+    @pytest.mark.memory_budget(peak=0)
+    def test_over():
+        torch.ones(10)
+
+    def test_leaks():
+        KEPT.append(torch.ones(2**15))
+"""
+
+
+PLACES = """
+    def pytest_runtest_logreport(report):
+        crash = getattr(report.longrepr, "reprcrash", None)
+        if crash is not None:
+            print(f"{report.when}: {crash.path}:{crash.lineno}")
+"""
+
+
+def test_a_finding_is_placed_at_its_test(run_inner):
+    inner = run_inner({"test_it.py": OVER, "conftest.py": PLACES}, "--cudamem", "-s", "--tb=line")
+    place = inner.folder / "test_it.py"
+    assert [line.rpartition(" ")[2] for line in inner.lines if "call: " in line or "teardown: " in line] == [
+        f"{place}:5",
+        f"{place}:9",
+    ]
+    over = "Failed: cudamem: peak 40 B above start is over its budget of 0 B by 40 B (cpu)"
+    assert inner.lines.count(f"{place}:5: {over}") == 1
+
+
 def test_full_trace_shows_every_frame(run_inner):
     inner = run_inner(FAILING, "--cudamem", "--full-trace", "-k", "test_setup")
     assert "session.py" in inner.out

@@ -1,5 +1,6 @@
 """The section "live at the peak", exactly."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,16 +91,14 @@ def test_a_helper_that_allocates_shows_who_called_it():
     )
 
 
-def test_many_owners_stay_bounded():
+@pytest.mark.parametrize(("number", "last"), [(7, "4 others"), (5, "2 others"), (4, "test_1"), (3, "test_1")])
+def test_many_owners_stay_bounded(number, last):
     live = LiveSet(
-        GPU, tuple(b for n in range(1, 8) for b in blocks(n, 1, line(1), preexisting=True, owner=f"test_{n}"))
+        GPU,
+        tuple(b for n in range(1, number + 1) for b in blocks(n, 1, line(1), preexisting=True, owner=f"test_{n}")),
     )
-    assert [row.line for row in live_table(live).others] == [
-        "(left by test_7)",
-        "(left by test_6)",
-        "(left by test_5)",
-        "(left by 4 others)",
-    ]
+    largest = [f"test_{n}" for n in range(number, max(number - 3, 1), -1)]
+    assert [row.line for row in live_table(live).others] == [f"(left by {owner})" for owner in (*largest, last)]
 
 
 def test_a_narrow_terminal_shortens_the_calls_drops_them_and_then_shortens_the_lines():

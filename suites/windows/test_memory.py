@@ -112,6 +112,22 @@ def test_the_name_of_a_window_is_text(memory: Memory, name: Any) -> None:
             make(name)
 
 
+@pytest.mark.parametrize("name", ["setup", "call", "teardown", "warm-up", "test", "", " \t"])
+def test_a_window_is_not_called_like_one_of_the_test(memory: Memory, name: str) -> None:
+    for make in (memory.window, lambda name: memory.budget(peak=1, name=name)):
+        with pytest.raises(ValueError, match="a window") as caught:
+            make(name)
+        assert str(caught.value) == (
+            f"a window cannot be called {name!r}: reports call a test's own setup, call, teardown, warm-up, test"
+        )
+
+
+def test_the_name_of_a_window_takes_one_line(memory: Memory) -> None:
+    with memory.window("step\n\x1b[31m2 é") as window:
+        pass
+    assert window["cpu"].name == r"step\n\x1b[31m2 é"
+
+
 def test_an_exception_passes_and_the_window_ends(memory: Memory, card: FakeRecorder) -> None:
     def body() -> None:
         card.allocate(1)
