@@ -18,6 +18,9 @@ from cudamem_testing.recorders.peaks import Peaks, Stats, peaks_of
 
 READER = "_cuda_hostMemoryStats"
 PEAK_RESET = "_cuda_resetPeakHostMemoryStats"
+#: What tensors hold, what the allocator keeps, and requests: the names from torch 2.10 on, and those before.
+NAMES = ("active_bytes", "allocated_bytes", "active_requests")
+OLDER_NAMES = ("allocated_bytes", "reserved_bytes", "allocation")
 ZERO = Counters(allocated=0, allocated_peak=0, reserved=0, reserved_peak=0, allocations=0, blocks=0)
 
 
@@ -53,7 +56,8 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         if not torch_api.cuda_initialized():
             return ZERO
         stats = self._read()
-        held, kept, requests = stats["active_bytes"], stats["allocated_bytes"], stats["active_requests"]
+        names = NAMES if NAMES[0] in stats else OLDER_NAMES
+        held, kept, requests = (stats[name] for name in names)
         if held["peak"] != held["current"] or kept["peak"] != kept["current"]:
             self._hidden = self._hidden or Peaks()
             self._hidden.keep(peaks_of(stats))

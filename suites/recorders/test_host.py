@@ -26,11 +26,12 @@ class Pinned:
         names = ("active_bytes", "allocated_bytes", "active_requests", "segments")
         self.stats: Stats = {name: dict.fromkeys(("current", "peak", "allocated", "freed"), 0) for name in names}
         self.reads = 0
+        self.names: dict[str, str] = {}  # other names that the statistics are told under
         self.bindings = SimpleNamespace(**{READER: self.read, PEAK_RESET: self.reset})
 
     def read(self) -> Stats:
         self.reads += 1
-        return {name: dict(stat) for name, stat in self.stats.items()}
+        return {self.names.get(name, name): dict(stat) for name, stat in self.stats.items()}
 
     def reset(self) -> None:
         for stat in self.stats.values():
@@ -77,6 +78,12 @@ def test_counters(pinned: Pinned, recorder: HostRecorder) -> None:
     )
     again = recorder.boundary()
     assert (again.allocated_peak, again.reserved_peak) == (2 * PAGE, 5 * PAGE)
+
+
+def test_the_names_before_torch_2_10(pinned: Pinned, recorder: HostRecorder) -> None:
+    pinned.names = {"active_bytes": "allocated_bytes", "allocated_bytes": "reserved_bytes"}
+    pinned.names |= {"active_requests": "allocation", "segments": "segment"}
+    test_counters(pinned, recorder)
 
 
 def test_peak_and_retained_of_a_window(pinned: Pinned, recorder: HostRecorder) -> None:
