@@ -93,7 +93,6 @@ class Running:
         self.measured: list[Measured] = []
         self.used: float | None = None
         self.notes: list[str] = []
-        self.warmed_up = 0
         self.warming_up = False
         self.failure: BaseException | None = None
         self.owner = owner

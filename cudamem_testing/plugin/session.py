@@ -30,6 +30,7 @@ from cudamem_testing.plugin.override import cycles_of
 from cudamem_testing.plugin.ratchet import Ratchet
 from cudamem_testing.plugin.running import Running
 from cudamem_testing.plugin.settings import Settings, runs_tests
+from cudamem_testing.plugin.warmup import WarmUps
 from cudamem_testing.plugin.wider import WiderFixtures
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.report.schema import record_to_json
@@ -75,6 +76,7 @@ class Session:
         self.findings: list[Finding] = []
         self.wider = WiderFixtures(self)
         self.running: Running | None = None
+        self._warm_ups = WarmUps(self)
         self._attempts: dict[str, int] = {}
         self._unsaid: list[Finding] = []
         self._undelivered: dict[str, list[TestRecord]] = {}
@@ -182,31 +184,32 @@ class Session:
         running = self.running
         if running is None:
             return (yield)
-        self._warm_up(running)
-        self._enter(running, "call")
+        self.enter(running, self._warm_ups.begin(running))
         failed = True
+        found: list[Finding] = []
         try:
             result = yield
             failed = bool(getattr(item, "_excinfo", None))  # unittest keeps failures here instead of raising
-        except (Exception, pytest.fail.Exception):
-            if running.warmed_up:
-                running.findings.append(_not_repeatable(f"the measured run, after {running.warmed_up} that passed,"))
-            raise
         finally:
-            calls = self._enter(running, "teardown")
-            found = self.judge.call(running.budgets, calls) if self.recorders.opened else []
-            running.used = self.judge.used(running.budgets, calls)
-            if not failed and self.recorders.opened:
-                found += self.baselines.call(running, calls)
-            if not failed:  # then the test has handled what its regions found
-                running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
-            found = self.ratchet.judged(found)
-            running.findings += found
+            if running.phase.name == "call" or not failed:  # else the warm-up has failed, or skipped the test
+                found = self._judge_call(running, failed=failed)
             self._unsaid = [*running.findings]
-            add_properties(item, calls)
         if not failed:
             _fail(found)
         return result
+
+    def _judge_call(self, running: Running, *, failed: bool) -> list[Finding]:
+        calls = self.enter(running, "teardown")
+        found = self.judge.call(running.budgets, calls) if self.recorders.opened else []
+        running.used = self.judge.used(running.budgets, calls)
+        if not failed and self.recorders.opened:
+            found += self.baselines.call(running, calls)
+        if not failed:  # then the test has handled what its regions found
+            running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
+        found = self.ratchet.judged(found)
+        running.findings += found
+        add_properties(running.item, calls)
+        return found
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Wrapper:
@@ -215,7 +218,7 @@ class Session:
         if running is None:
             return (yield)
         if running.phase.name != "teardown":
-            self._enter(running, "teardown")
+            self.enter(running, "teardown")
         failed = True
         try:
             result = yield
@@ -315,7 +318,8 @@ class Session:
         if report.when == "teardown":
             self._undelivered.pop(report.nodeid, None)
 
-    def _enter(self, running: Running, phase: str) -> tuple[Window, ...]:
+    def enter(self, running: Running, phase: str) -> tuple[Window, ...]:
+        """Begin another phase of the running test; the windows of the one that ends."""
         self.prepare()  # the phase that ends may have been the first to import torch
         windows, running.phase = self.tracker.switch(running.phase, phase)
         running.windows += windows
@@ -338,33 +342,6 @@ class Session:
             if self.running is not None:
                 self.running.foreign += windows
 
-    def _warm_up(self, running: Running) -> None:
-        """Run the body as often as ``warmup`` asks, with the fixtures of the measured run: they are set up once.
-
-        What a warm-up run leaves in them (a patched variable, an optimizer's state) is there in the next run. Regions
-        of a warm-up run are not recorded and their budgets not enforced; hard limits hold.
-        """
-        item = running.item
-        asked = [one.warmup for one in running.budgets]
-        if keys.COMPARISON in item.stash:
-            asked.append(item.stash[keys.COMPARISON].warmup)
-        runs = next(filter(None, asked), 0)
-        if not runs or not isinstance(item, pytest.Function):
-            return
-        self._enter(running, "warm-up")
-        running.warming_up = True
-        try:
-            for number in range(1, runs + 1):
-                try:
-                    item.obj(**{name: item.funcargs[name] for name in item._fixtureinfo.argnames})
-                except (Exception, pytest.fail.Exception):
-                    self._unsaid = [_not_repeatable(f"warm-up run {number} of {runs}")]
-                    running.findings += self._unsaid
-                    raise
-        finally:
-            running.warming_up = False
-        running.warmed_up = runs
-
 
 UNMEASURED = "not measured: see the notes of the run"
 RECORD = pytest.StashKey[TestRecord]()
@@ -380,11 +357,6 @@ def _unjudged(error: Exception, severity: Severity) -> Finding:
     said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     message = f"cudamem: what the test retains could not be judged: {said}"
     return Finding(Kind.OTHER, Verdict.UNATTRIBUTED, severity, message)
-
-
-def _not_repeatable(what: str) -> Finding:
-    message = f"cudamem: {what} failed: {Verdict.NOT_REPEATABLE.value}"
-    return Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, message)
 
 
 def _fail(findings: Sequence[Finding]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from suites.plugin.inner import KIB
 
 WARM = """
@@ -73,6 +75,72 @@ def test_warmup(run_inner):
     assert inner.test("test_regions").findings == ()
 
 
+OUTPUT = """
+    import logging
+    import pytest
+
+    warm = pytest.mark.memory_budget(peak="1KiB", warmup=2)
+
+    @warm
+    def test_capsys(capsys):
+        print("told")
+        assert capsys.readouterr() == ("told\\n", "")
+
+    @warm
+    def test_capfd(capfd):
+        print("told")
+        assert capfd.readouterr() == ("told\\n", "")
+
+    @warm
+    def test_caplog(caplog):
+        caplog.clear()
+        logging.getLogger("it").warning("told")
+        assert caplog.messages == ["told"]
+
+    @warm
+    def test_fails():
+        print("told")
+        assert not hasattr(pytest, "runs_of_this")
+        pytest.runs_of_this = 1
+"""
+
+
+def test_what_a_warm_up_prints_is_the_tests(run_inner, monkeypatch):
+    inner = run_inner(OUTPUT, "--cudamem", "--tb=short")
+    monkeypatch.delattr(pytest, "runs_of_this")
+    assert inner.last == "1 failed, 3 passed"
+    assert [line for line in inner.lines if "told" in line] == ["told", "told"]  # of both runs of the test that fails
+    section = inner.section("test_fails")
+    captured = next(place for place, line in enumerate(section) if "Captured stdout call" in line)
+    assert section[captured + 1 : captured + 3] == ["told", "told"]
+
+
+OWN_RUN = """
+    import pytest, torch
+
+    class Own(pytest.Function):
+        def runtest(self):
+            self.obj()
+
+    def pytest_pycollect_makeitem(collector, name, obj):
+        if name.startswith("test_"):
+            return Own.from_parent(collector, name=name)
+"""
+
+
+def test_a_plugin_that_calls_the_body_itself_is_held_to_the_budget_all_the_same(run_inner):
+    test = """
+        import pytest, torch
+
+        @pytest.mark.memory_budget(peak="1KiB", warmup=1)
+        def test_over(): torch.empty(512)
+    """
+    inner = run_inner({"test_it.py": test, "conftest.py": OWN_RUN})
+    assert inner.section("test_over")[0] == (
+        "cudamem: peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB (warm-up, cpu)"
+    )
+
+
 def test_nothing_is_warmed_up_where_nothing_is_enforced(run_inner):
     inner = run_inner(WARM, "--no-cudamem", "-k", "test_warm or test_only_warm")
     assert inner.last == "2 passed, 6 deselected"
@@ -106,6 +174,15 @@ FAILS = """
     def test_skips():
         pytest.skip("in a warm-up")
 
+    @warm
+    def test_expects_to_fail():
+        pytest.xfail("in a warm-up")
+
+    @warm
+    def test_leaves():
+        if run("leaves") == 2:
+            raise SystemExit(3)
+
     @pytest.mark.xfail(strict=True)
     @warm
     def test_expected():
@@ -124,6 +201,8 @@ def test_failures(run_inner):
         "test_measured": "failed",
         "test_fails_explicitly": "failed",
         "test_skips": "skipped",
+        "test_expects_to_fail": "xfailed",
+        "test_leaves": "failed",
         "test_expected": "xfailed",
         "test_over": "failed",
     }
@@ -137,15 +216,18 @@ def test_failures(run_inner):
             "Failed: by itself",
             "cudamem: warm-up run 2 of 2 failed: body is not repeatable",
         ),
+        "test_leaves": ("SystemExit: 3", "cudamem: warm-up run 2 of 2 failed: body is not repeatable"),
     }
     for name, (own, mark) in texts.items():
         section = inner.section(name)
         assert any(line.startswith("E ") and own in line for line in section), name
         assert section[-1] == mark
-        assert not any("session.py" in line for line in section)  # the traceback is the test's
+        assert not any("warmup.py" in line or "session.py" in line for line in section)  # the traceback is the test's
         (finding,) = inner.test(name).findings
         assert (finding.verdict.value, finding.severity.value) == ("body is not repeatable", "note")
     assert inner.section("test_over")[0] == (
         "cudamem: peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB (cpu)"
     )
-    assert [window.name for window in inner.test("test_skips").windows] == ["setup", "warm-up", "teardown"]
+    for name in ("test_skips", "test_expects_to_fail"):
+        assert [window.name for window in inner.test(name).windows] == ["setup", "warm-up", "teardown"]
+        assert inner.test(name).findings == ()

@@ -1,0 +1,79 @@
+"""Warm-up: the body of a test runs before the run that is measured.
+
+It runs where pytest calls it, inside all that pytest and its plugins have set up around it (captured output, handlers
+of logs), with the fixtures of the measured run: they are set up once. What a warm-up run leaves in them (a patched
+variable, an optimizer's state) is there in the next run. Regions of a warm-up run are not recorded and their budgets
+not enforced; hard limits hold. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.plugin import keys
+from cudamem_testing.plugin.items import is_foreign
+from cudamem_testing.plugin.running import Running
+
+if TYPE_CHECKING:
+    from cudamem_testing.plugin.session import Session, Wrapper
+
+WARM_UP = "warm-up"
+NO_FAILURES = (KeyboardInterrupt, GeneratorExit, pytest.exit.Exception, pytest.skip.Exception, pytest.xfail.Exception)
+
+
+class WarmUps:
+    """Repeats the bodies of the tests of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def begin(self, running: Running) -> str:
+        """The phase with which the call of a test begins."""
+        if not _runs(running):
+            return "call"
+        plugins = self._session.config.pluginmanager
+        if not plugins.is_registered(self):  # few sessions need it, and every test of the others would pay for it
+            plugins.register(self, "cudamem-warmup")
+        return WARM_UP
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Wrapper:
+        """Call the body as often as ``warmup`` asks, and then let pytest call it."""
+        __tracebackhide__ = is_foreign
+        running = self._session.running
+        if running is None or running.phase.name != WARM_UP:
+            return (yield)
+        runs = _runs(running)
+        arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+        what = ""
+        try:
+            running.warming_up = True
+            for number in range(1, runs + 1):
+                what = f"warm-up run {number} of {runs}"
+                pyfuncitem.obj(**arguments)
+            running.warming_up = False
+            what = f"the measured run, after {runs} that passed,"
+            self._session.enter(running, "call")
+            return (yield)
+        except BaseException as error:
+            if not isinstance(error, NO_FAILURES):
+                running.findings.append(_not_repeatable(what))
+            raise
+        finally:
+            running.warming_up = False
+
+
+def _runs(running: Running) -> int:
+    asked = [one.warmup for one in running.budgets]
+    if keys.COMPARISON in running.item.stash:
+        asked.append(running.item.stash[keys.COMPARISON].warmup)
+    runs = next(filter(None, asked), 0)
+    return runs if isinstance(running.item, pytest.Function) else 0
+
+
+def _not_repeatable(what: str) -> Finding:
+    message = f"cudamem: {what} failed: {Verdict.NOT_REPEATABLE.value}"
+    return Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, message)
