@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import Owned
-from cudamem_testing.snapshots.record import Recording
+
+if TYPE_CHECKING:
+    from cudamem_testing.snapshots.record import Recording
 
 
 class Ledger:

@@ -17,16 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from cudamem_testing.baselines.files import BaselineError, Entries, Key, baseline_file, name_in_module, read_file
-from cudamem_testing.baselines.grown import (
-    Grown,
-    allocations_by_line,
-    grown,
-    lines_of,
-    peak_without,
-    segments_taken,
-    top_of,
-    without,
-)
 from cudamem_testing.model.baselines import Entry, Measured
 from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.changes import COUNTS, TRACKED, Change, Comparison, Spread
@@ -37,13 +27,14 @@ from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.evidence import WIDTH, Evidence, first_moment, moment_of
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.identity import identity
-from cudamem_testing.snapshots.replay import Replay, moment_between
 from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:
+    from cudamem_testing.baselines.grown import Grown
     from cudamem_testing.model.windows import Window
     from cudamem_testing.plugin.running import Running
     from cudamem_testing.plugin.settings import Settings
+    from cudamem_testing.snapshots.replay import Replay
 
 
 class Look(NamedTuple):
@@ -209,6 +200,8 @@ class Baselines:
         return Look(replayed, start, replayed.live_at(since=start).fresh())
 
     def _examine(self, window: Window, measured: Measured, now: Counters | None) -> tuple[Measured, Look | str]:
+        from cudamem_testing.baselines.grown import peak_without, top_of, without
+
         replayed = self._evidence.replay(window.device, counter="requested")
         if replayed is None or not len(replayed.recording.events):
             return measured.but(top=()), self._evidence.unknown(window.device)
@@ -229,6 +222,8 @@ class Baselines:
 
     @staticmethod
     def _end(replayed: Replay, window: Window, now: Counters | None) -> int:
+        from cudamem_testing.snapshots.replay import moment_between
+
         end = moment_between(replayed.recording, window.closed, now)
         return replayed.end if end is None else end
 
@@ -286,6 +281,8 @@ def _finding(change: Change, measured: Measured, look: Look | str, entry: Entry)
         )
     places: tuple[Grown, ...] = ()
     if isinstance(look, Look) and change.metric in TITLES:
+        from cudamem_testing.baselines.grown import grown
+
         places = grown(() if change.metric == "retained" else entry.top, look.live)
     return Finding(
         Kind.BASELINE,
@@ -301,6 +298,8 @@ def _finding(change: Change, measured: Measured, look: Look | str, entry: Entry)
 
 
 def _details(change: Change, look: Look | str, places: Sequence[Grown]) -> tuple[str, ...]:
+    from cudamem_testing.baselines.grown import allocations_by_line, lines_of, segments_taken
+
     rows: list[tuple[str, ...]]
     if isinstance(look, str):
         return (look,)

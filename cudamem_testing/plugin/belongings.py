@@ -9,6 +9,7 @@ is found at the end of the module. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
@@ -17,9 +18,11 @@ from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence, moment_of
 from cudamem_testing.plugin.running import Fixture, Subject
 from cudamem_testing.recorders.base import Owned, Recorder
-from cudamem_testing.snapshots.replay import Replay
 from cudamem_testing.windows.owners import Owners
 from cudamem_testing.windows.tracker import Tracker
+
+if TYPE_CHECKING:
+    from cudamem_testing.snapshots.replay import Replay
 
 Left = Mapping[Device, Owned]
 

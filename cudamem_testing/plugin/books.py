@@ -16,7 +16,6 @@ from cudamem_testing.model.records import LedgerEntry
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.recorders.base import Owned, Recorder
-from cudamem_testing.snapshots.text import live_section
 from cudamem_testing.windows.owners import Owners
 from cudamem_testing.windows.tracker import Tracker
 
@@ -65,10 +64,14 @@ class Books:
     def _unentered(self, recorder: Recorder) -> set[int]:
         if recorder.tells_owners:
             return set()
+        if self._tracker.read(recorder).blocks == 0:  # a record costs more than that
+            return set()
         replayed = self._evidence.replay(recorder.device)
         return set() if replayed is None else self._evidence.ledger.unknown(replayed.recording)
 
     def _hidden(self, device: Device, place: str, addresses: set[int]) -> Finding:
+        from cudamem_testing.snapshots.text import live_section
+
         replayed = self._evidence.replay(device)
         live = replayed.live_at() if replayed is not None else LiveSet(device)
         blocks = tuple(replace(block, preexisting=False) for block in live if block.address in addresses)

@@ -22,15 +22,13 @@ from cudamem_testing.recorders import cards
 from cudamem_testing.recorders.base import Recorder, untold
 from cudamem_testing.recorders.capture import Capture
 from cudamem_testing.show.expected.side import file_stem
-from cudamem_testing.snapshots import export
-from cudamem_testing.snapshots.capture import recording_of
-from cudamem_testing.snapshots.lifetimes import Counter
-from cudamem_testing.snapshots.record import Recording
-from cudamem_testing.snapshots.replay import Replay, moment_between, replay
-from cudamem_testing.snapshots.text import Source, live_section
 from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:
+    from cudamem_testing.snapshots.lifetimes import Counter
+    from cudamem_testing.snapshots.record import Recording
+    from cudamem_testing.snapshots.replay import Replay
+    from cudamem_testing.snapshots.text import Source
     from cudamem_testing.trace.profile import MemoryProfile
 
 UNKNOWN = "not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
@@ -63,6 +61,8 @@ class Evidence:
 
         Blocks have the owners of all tests, or of those that are given by their numbers alone.
         """
+        from cudamem_testing.snapshots.replay import replay  # each import costs every run, and few need this one
+
         capture = self._recorder(device).capture()
         return None if capture is None else replay(self.recording(capture, owners), counter)
 
@@ -76,6 +76,8 @@ class Evidence:
 
     def recording(self, capture: Capture, owners: Mapping[int, str] | None = None) -> Recording:
         """A capture with the project's lines and the names of the tests that own its blocks."""
+        from cudamem_testing.snapshots.capture import recording_of
+
         return self.ledger.named(recording_of(capture, self.locator, self._owners if owners is None else owners))
 
     def purposes(self, window: Window) -> tuple[str, ...]:
@@ -103,7 +105,7 @@ class Evidence:
         if refusal is None:
             return
         recording = self.recording(refusal.capture)
-        from cudamem_testing.oom.explain import explain  # few runs need it, and each import costs every run
+        from cudamem_testing.oom.explain import explain
 
         others = cards.other_processes(recorder.device)
         told = explain(
@@ -129,6 +131,8 @@ class Evidence:
 
     def dump(self, folder: Path, nodeid: str) -> list[str]:
         """Write a snapshot of each device for a failed test; what was written or not, for people."""
+        from cudamem_testing.snapshots import export
+
         said = []
         for recorder in self._tracker.recorders:
             path = folder / f"{file_stem(nodeid)}.{str(recorder.device).replace(':', '')}.pickle"
@@ -186,11 +190,15 @@ def first_moment(recording: Recording, window: Window) -> int:
 
 def moment_of(recording: Recording, then: Counters | None, now: Counters | None) -> int:
     """The moment at which ``then`` was read, in a recording taken when ``now`` was; 0 where that is not known."""
+    from cudamem_testing.snapshots.replay import moment_between
+
     return moment_between(recording, then, now) or 0
 
 
 def at_peak(replayed: Replay, window: Window, start: int, running: str | None, source: Source) -> str:
     """What was live at the window's peak."""
+    from cudamem_testing.snapshots.text import live_section
+
     moved = window.opened is None or window.opened.allocated != window.start  # by a fixture: levels are not comparable
     peak = replayed.peak(start, measured=None if moved else window.peak)
     live = replace(peak.live, blocks=tuple(_told_apart(block, running) for block in peak.live))
@@ -205,6 +213,8 @@ def _told_apart(block: Block, running: str | None) -> Block:
 
 def new_since(replayed: Replay, start: int, source: Source) -> str:
     """What was allocated in the window and is still live."""
+    from cudamem_testing.snapshots.text import live_section
+
     live = replayed.live_at(since=start)
     return live_section(live.fresh(), title="still live", width=WIDTH, source=source)
 

@@ -8,6 +8,7 @@ the driver, so what is reserved for a pool then is kept by a graph, or by nobody
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import collect_garbage
@@ -17,10 +18,11 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.recorders.captures import Captures
-from cudamem_testing.snapshots.capture import recording_of
-from cudamem_testing.snapshots.fragmentation import PoolUse
-from cudamem_testing.snapshots.record import Pool
 from cudamem_testing.windows.tracker import Tracker
+
+if TYPE_CHECKING:
+    from cudamem_testing.snapshots.fragmentation import PoolUse
+    from cudamem_testing.snapshots.record import Pool
 
 HINT = "reset the graph (or let it go) after a capture that failed; graph_capture does it, and says what failed"
 
@@ -40,6 +42,7 @@ class PoolCheck:
         if not self._captures.begun or torch_api.capturing():  # a capture that the test left open bears no collection
             return [*leaked]
         from cudamem_testing.graphs.pools import pools_of
+        from cudamem_testing.snapshots.capture import recording_of
 
         self._captures.begun = False
         collect_garbage()
