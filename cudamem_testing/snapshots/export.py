@@ -29,9 +29,9 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
     """The dict of ``torch.cuda.memory._snapshot()``; the recording's device keeps its index, the CPU becomes 0."""
     index = recording.device.index or 0
     frames = _Frames(recording)
-    cuda = recording.device.kind == "cuda"
-    segments = recording.segments if cuda else tuple(map(_segment_of, recording.blocks))
-    trace = list(_trace(recording, frames, segments=not cuda))
+    real = recording.device.kind != "cpu"
+    segments = recording.segments if real else tuple(map(_segment_of, recording.blocks))
+    trace = list(_trace(recording, frames, segments=not real))
     settings = recording.settings
     return {
         **(recording.extra or {}),

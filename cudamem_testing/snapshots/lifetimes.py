@@ -103,11 +103,18 @@ def _ends(recording: Recording, counter: Counter) -> tuple[Kind, list[str]]:
     if counter != "allocated":
         wanted, other = other, wanted
     kinds = recording.events.kinds
-    if wanted in kinds or other not in kinds:
+    if wanted in kinds or other not in kinds or (wanted == Kind.FREE_COMPLETED and _all_wait(recording)):
         return wanted, []
-    if recording.device.kind != "cuda":
+    if recording.device.kind == "cpu":
         return other, []  # no streams: a free is complete when it is requested
     return other, [f"the history holds no {wanted.name.lower()} events: {other.name.lower()} was taken instead"]
+
+
+def _all_wait(recording: Recording) -> bool:
+    """Whether every block whose free was requested is still active, so that there is no completed free to record."""
+    waiting = {block.address for block in recording.blocks if block.awaiting_free}
+    events = zip(recording.events.kinds, recording.events.addresses, strict=True)
+    return all(address in waiting for kind, address in events if kind == Kind.FREE_REQUESTED)
 
 
 def _counted(number: int, text: str) -> list[str]:

@@ -2,8 +2,9 @@
 
 Every torch from 2.7 on is read by what its snapshot has, never by a version: block addresses that are missing follow
 from the segment's address and the sizes before; pools, expandable segments, annotations and settings are taken where
-they stand; keys that are not known here are kept as ``extra``. What does not fit (an entry that is no event, sizes that
-do not add up, a clock that goes back) is left out or repaired, and counted in the recording's notes.
+they stand; keys that are not known here are kept as ``extra``. Pinned host memory, which torch 2.14 tells on request,
+is read as the device ``host`` when that is named. What does not fit (an entry that is no event, sizes that do not add
+up, a clock that goes back) is left out or repaired, and counted in the recording's notes.
 PYTEST_DONT_REWRITE
 """
 
@@ -47,6 +48,7 @@ _EVENT = frozenset({"action", "addr", "device_free", "size", "stream", "time_us"
 _EMPTY_VALUES = ("", "N/A", None)
 _OTHER = int(Kind.OTHER)
 _MOST = 2**63
+_HOST = -1  # the index of pinned host memory, as torch writes it
 _MOST_DEVICES = 1024
 _MOST_NOTES = 20
 
@@ -84,7 +86,7 @@ def devices(snapshot: object) -> tuple[Device, ...]:
 def read(
     snapshot: object, device: Device | None = None, locator: Locator | None = None, max_entries: int | None = None
 ) -> Recording:
-    """One device's recording; the only device's unless one is named.
+    """One device's recording; the only card's unless a device is named (``host``: pinned memory).
 
     ``locator`` marks the frames of the project (default: paths as they are, shortened where they belong to a
     library). ``max_entries`` is the size of the ring that the history was kept in: with it the recording knows whether
@@ -100,11 +102,9 @@ def read(
             raise SnapshotError(f"the snapshot has several devices, name one of {', '.join(map(str, known))}")
         device = known[0] if known else Device("cuda", 0)
     notes, frames = Notes(), FrameTable()
-    index = device.index or 0
     pools: dict[Pool, int] = {MAIN_POOL: 0}
-    segments, blocks = _segments(top["segments"], index, frames, pools, notes)
-    traces = _list(top.get("device_traces"))
-    trace = traces[index] if index < len(traces) else []
+    index, raw, trace = _parts(top, device)
+    segments, blocks = _segments(raw, index, frames, pools, notes)
     events = _events(trace, frames, pools, notes)
     if not len(events):
         notes.add("no events: the history was off, so only what is live now is known")
@@ -142,6 +142,15 @@ def _top(snapshot: object) -> Mapping[str, Any]:
         keys = ", ".join(key[:40] for key in list(snapshot)[:8] if isinstance(key, str)) or "none"
         raise SnapshotError(f"no snapshot: no list of 'segments' among its keys ({keys})")
     return snapshot
+
+
+def _parts(top: Mapping[str, Any], device: Device) -> tuple[int, list[Any], Any]:
+    """The index under which a device stands in the snapshot, the segments to look among, and its events."""
+    if device.kind == "host":
+        return _HOST, _list(top.get("host_segments")), _list(top.get("host_traces"))
+    index = device.index or 0
+    traces = _list(top.get("device_traces"))
+    return index, top["segments"], traces[index] if index < len(traces) else []
 
 
 def _list(value: object) -> list[Any]:

@@ -38,7 +38,8 @@ class Kind(IntEnum):
     A block is ``ALLOC``-ated; its program lets go of it at ``FREE_REQUESTED`` (from here on the allocator does not
     count it as allocated) and its memory can be used again from ``FREE_COMPLETED`` on (until then it counts as
     active and as requested, waiting for another stream). The CPU has no such delay and knows ``FREE_REQUESTED`` only.
-    ``OOM``'s address is what the device had free, in bytes. ``OTHER`` is a kind of a torch newer than this package.
+    ``OOM``'s address is what the device had free, in bytes. ``ANNOTATE`` attaches text, its ``extra``, to a
+    block. ``OTHER`` is a kind of a torch newer than this package.
     """
 
     ALLOC = 0
@@ -50,7 +51,8 @@ class Kind(IntEnum):
     SEGMENT_UNMAP = 6
     SNAPSHOT = 7
     OOM = 8
-    OTHER = 9
+    ANNOTATE = 9
+    OTHER = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ class Recording:
     @property
     def reserved(self) -> int | None:
         """Bytes of all segments; ``None`` where the device has none (the CPU)."""
-        return sum(segment.size for segment in self.segments) if self.device.kind == "cuda" else None
+        return sum(segment.size for segment in self.segments) if self.device.kind != "cpu" else None
 
     def pool(self, number: int) -> Pool:
         """The pool meant by an entry of ``events.pools``: 0 is the main pool."""

@@ -138,6 +138,31 @@ def test_unknown_keys_are_kept_where_they_stood():
     assert recording.notes == ("events of the kind 'workspace_snapshot' are not known here",)
 
 
+def test_annotations_of_blocks_are_events_of_a_kind_of_their_own():
+    snapshot = small()
+    trace = snapshot["device_traces"][0]
+    trace.insert(2, {**trace[1], "action": "annotate", "user_metadata": "saved"})
+    recording = read(snapshot)
+    assert recording.notes == ()
+    assert recording.events.kinds[2] == Kind.ANNOTATE
+    assert recording.events.extra == {2: {"user_metadata": "saved"}}
+
+
+def test_pinned_host_memory_is_a_device_that_must_be_named():
+    snapshot, host = small(), Allocator()
+    host.free(host.malloc(8192))
+    host.malloc(4096)
+    other = host.snapshot()
+    for segment in other["segments"]:
+        segment["device"] = -1
+    snapshot |= {"host_segments": other["segments"], "host_traces": other["device_traces"][0]}
+    assert devices(snapshot) == (Device("cuda", 0),)
+    assert read(snapshot).extra == {key: snapshot[key] for key in ("host_segments", "host_traces")}
+    recording = read(snapshot, Device("host"))
+    assert [block.requested for block in recording.blocks] == [4096]
+    assert str(recording) == "4.0 KiB in 1 block on host, 5 events, 2.0 MiB in 1 segment"
+
+
 def test_settings_and_annotations():
     snapshot = small()
     snapshot["allocator_settings"] = {

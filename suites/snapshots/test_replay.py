@@ -235,6 +235,25 @@ def test_a_history_without_requested_frees_uses_completed_ones():
     assert replayed.lives.notes == ("the history holds no free_requested events: free_completed was taken instead",)
 
 
+def test_a_history_whose_only_free_still_waits_for_a_stream_lacks_nothing():
+    allocator = Allocator()
+    allocator.free(allocator.malloc(900), deferred=True)
+    replayed = replay(read(allocator.snapshot()), "active")
+    assert (replayed.lives.notes, [*replayed.totals]) == ((), [0, 0, 1024, 1024])
+    assert replay(read(allocator.snapshot())).totals[-1] == 0
+
+
+def test_a_history_without_completed_frees_uses_requested_ones():
+    allocator = Allocator()
+    allocator.free(allocator.malloc(900), deferred=True)
+    allocator.free(allocator.malloc(3000))
+    snapshot = allocator.snapshot()
+    trace = snapshot["device_traces"][0]
+    trace[:] = [entry for entry in trace if entry["action"] != "free_completed"]
+    replayed = replay(read(snapshot), "active")
+    assert replayed.lives.notes[0] == ("the history holds no free_completed events: free_requested was taken instead")
+
+
 def test_who_freed_what_is_told_where_events_tell_threads():
     """Blocks 1 and 2 by threads 7 and 8; 3 still lives; of 4 there is no event."""
     kinds = bytes([Kind.ALLOC, Kind.ALLOC, Kind.FREE_REQUESTED, Kind.ALLOC, Kind.FREE_REQUESTED])
