@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from cudamem_testing.model.baselines import TOP, Place
 from cudamem_testing.model.blocks import Block, LiveSet, count
@@ -15,6 +16,7 @@ from cudamem_testing.snapshots.record import Kind
 from cudamem_testing.snapshots.replay import Replay
 
 LINES = 3
+NO_FREES: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +114,29 @@ def allocations_by_line(replayed: Replay, start: int, most: int = TOP) -> list[t
     return [(str(number), line) for line, number in numbers.most_common(most)]
 
 
-def peak_without(replayed: Replay, start: int, end: int, places: Collection[int]) -> tuple[int, int]:
+def frees_of_others(replayed: Replay, start: int, end: int, owner: int) -> dict[int, int]:
+    """Bytes that went from the moment ``start`` to ``end``, by event, of older blocks that ``owner`` did not make.
+
+    Empty where events do not tell owners.
+    """
+    owners = replayed.recording.events.owners
+    if owners is None:
+        return {}
+    went = {old.freed: size for old, size in replayed.before if start <= old.freed < end}
+    freed = replayed.lives.freed
+    went.update({freed[place]: replayed.sizes[place] for place in range(start) if start <= freed[place] < end})
+    return {place: size for place, size in went.items() if owners[place] != owner}
+
+
+def peak_without(
+    replayed: Replay, start: int, end: int, places: Collection[int], frees: Mapping[int, int] = NO_FREES
+) -> tuple[int, int]:
     """The peak up to the moment ``end`` above the moment ``start`` of the replayed counter, in bytes, and its moment.
 
-    What the events at ``places`` allocated is not counted, neither for nor against. Linear in the number of events.
+    What the events at ``places`` allocated is not counted, neither for nor against, nor are ``frees``: bytes by event.
+    Linear in the number of events.
     """
-    if not places:
+    if not places and not frees:
         span = replayed.totals[start : end + 1]
         total = max(span)
         return total - span[0], start + span.index(total)
@@ -126,7 +145,7 @@ def peak_without(replayed: Replay, start: int, end: int, places: Collection[int]
     best, moment = 0, start
     base = replayed.totals[start]
     for now in range(start, end + 1):
-        uncounted -= ends.pop(now, 0)
+        uncounted -= ends.pop(now, 0) + frees.get(now - 1, 0)
         level = replayed.totals[now] - base - uncounted
         if level > best:
             best, moment = level, now

@@ -3,7 +3,8 @@
 A test is held to its baseline when a marker asks for it, or under ``--cudamem`` when it has one. Only a test whose own
 body passed is compared. A capture is taken when a number is off by more than its tolerance, and to record. Library
 workspaces count neither for nor against a test: they are taken out of its numbers by what the recorder knows of them,
-at the latest when the test ends and something is left.
+at the latest when the test ends and something is left. Nor does it count, where blocks tell who made them, that older
+memory of others goes during the call, such as garbage of earlier tests.
 Numbers that nobody will read are not put together.
 PYTEST_DONT_REWRITE
 """
@@ -67,6 +68,7 @@ class Baselines:
         self._entries: dict[str, Entries] = {}  # by test file: a path is slow to make, and to compare
         self._environments: dict[Device, str] = {}
         self._calls: dict[Device, Window] = {}
+        self._numbers: dict[Device, int] = {}  # of the running test's blocks
 
     def identify(self) -> None:
         """Note what numbers depend on, before a test can change the number of threads; of cards once they are used."""
@@ -86,6 +88,8 @@ class Baselines:
             return []
         comparison = self.comparison(running.item)
         self._calls = {window.device: window for window in windows}
+        self._numbers = running.owner.numbers
+        disturbed = self._disturbed(running)
         busy = any(window.allocations for window in windows)
         found: list[Finding] = []
         for window in windows:
@@ -93,6 +97,8 @@ class Baselines:
             if environment is None or not window.complete or window.requested_growth is None:
                 continue
             measured = Measured(window.device, environment, _values(window), asked=asked)
+            if window.device in disturbed and not measured.idle:
+                measured = self._look(window, measured)[0].but(top=None)
             spare = measured.idle and (busy or bool(running.measured))  # one of several devices, and not used
             if comparison is not None and not (spare and self._entry(running, measured) is None):
                 measured = measured.with_metrics(comparison.metrics)
@@ -112,7 +118,7 @@ class Baselines:
             if window is None or window.retained is None:
                 continue
             measured = self._settled(window, measured)
-            values = {**measured.values, "retained": Spread.of(window.retained)}
+            values = {**measured.values, "retained": Spread.of(max(window.retained, self._own(window.device)))}
             measured = running.measured[place] = measured.with_values(_ordered(values))
             if comparison is None or self._records or "retained" not in comparison.metrics:
                 continue
@@ -181,8 +187,21 @@ class Baselines:
             return measured
         return self._look(call, measured, now)[0].but(top=None)
 
+    def _disturbed(self, running: Running) -> list[Device]:
+        """The devices on which memory of others went since the test began."""
+        found = []
+        for recorder, gained, _ in self._tracker.gained(running.whole, fresh=False):
+            if gained is not None and self._own(recorder.device) > gained:
+                found.append(recorder.device)
+        return found
+
+    def _own(self, device: Device) -> int:
+        """What is live of the running test's own blocks, at least."""
+        number = self._numbers.get(device)
+        return 0 if number is None else self._recorder(device).owned(number).bytes
+
     def _look(self, window: Window, measured: Measured, now: Counters | None = None) -> tuple[Measured, Look | str]:
-        """Its numbers without workspaces of libraries, and what was live at its peak, or why that is not known.
+        """Its numbers without what does not count, and what was live at its peak, or why that is not known.
 
         ``now`` is what was read last where that was after the window.
         """
@@ -200,7 +219,7 @@ class Baselines:
         return Look(replayed, start, replayed.live_at(since=start).fresh())
 
     def _examine(self, window: Window, measured: Measured, now: Counters | None) -> tuple[Measured, Look | str]:
-        from cudamem_testing.baselines.grown import peak_without, top_of, without
+        from cudamem_testing.baselines.grown import frees_of_others, peak_without, top_of, without
 
         replayed = self._evidence.replay(window.device, counter="requested")
         if replayed is None or not len(replayed.recording.events):
@@ -209,10 +228,14 @@ class Baselines:
         dropped = replayed.recording.truncated and not start  # then the window's own start is not in the record
         places = frozenset() if dropped else self._workspaces(replayed, start, end)
         size = sum(replayed.sizes[place] for place in places)
-        peak, moment = peak_without(replayed, start, end, places)
+        number = None if dropped else self._numbers.get(window.device)
+        frees = {} if number is None else frees_of_others(replayed, start, end, number)
+        peak, moment = peak_without(replayed, start, end, places, frees)
         live = replayed.live_at(moment, since=start)
         values = dict(measured.values)
-        if places:
+        if frees:  # on the CPU, where what is allocated is what was requested
+            values |= dict.fromkeys(values.keys() & {"requested", "peak"}, Spread.of(peak))
+        elif places:
             values["requested"] = Spread.of(peak)
             values["allocations"] = Spread.of(values["allocations"].low - len(places))
             if "peak" in values:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cudamem_testing.baselines.grown import (
     Grown,
     allocations_by_line,
+    frees_of_others,
     grown,
     lines_of,
     peak_without,
@@ -24,6 +25,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.read import read
+from cudamem_testing.snapshots.read_cpu import read_cpu
 from cudamem_testing.snapshots.replay import replay
 from suites.snapshots.allocator import MIB, Allocator, run
 
@@ -104,6 +106,34 @@ def test_the_peak_without_some_blocks_is_that_of_the_others(seed: int, deferred:
     peak, moment = peak_without(replayed, start, end, places)
     assert peak == max(levels)
     assert moment == start + levels.index(peak)
+
+
+@given(st.lists(st.tuples(st.integers(1, 100), st.integers(0, 9), st.integers(0, 2)), max_size=30), st.data())
+def test_what_others_made_before_may_go_or_stay(program: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    """Against a model in which it stays. ``program``: a size, a place in memory, an owner; a taken place is freed."""
+    first = data.draw(st.integers(0, len(program)))  # what is before it has left no event
+    blocks: dict[int, tuple[int, int, int, int]] = {}  # by address: size, owner, sequence, and the event that made it
+    rows, history = [], [{}]
+    for number, (size, address, owner) in enumerate(program):
+        gone = blocks.pop(address, None)
+        if gone is None:
+            blocks[address] = size, owner, number + 1, number
+        taken, of, sequence, _ = blocks[address] if gone is None else gone
+        rows.append((address, taken, sequence, 0, 0, of, 1, 0 if gone is None else 1))
+        history.append(dict(blocks))
+    live_rows = [(address, size, sequence, 0, owner, 1) for address, (size, owner, sequence, _) in blocks.items()]
+    replayed = replay(read_cpu(live_rows, rows[first:], first=first), "requested")
+    start = data.draw(st.integers(0, replayed.end))
+    end = data.draw(st.integers(start, replayed.end))
+    stays = {one for one in history[first + start].values() if one[1] != 1}
+
+    def level(moment: int) -> int:
+        return sum(size for size, *_ in stays | {*history[first + moment].values()})
+
+    levels = [level(moment) - level(start) for moment in range(start, end + 1)]
+    frees = frees_of_others(replayed, start, end, 1)
+    assert peak_without(replayed, start, end, (), frees) == (max(levels), start + levels.index(max(levels)))
+    assert sum(frees.values()) == sum(size for size, *_ in stays - {*history[first + end].values()})
 
 
 def test_segments_and_allocations_since_a_moment() -> None:

@@ -23,6 +23,8 @@ from cudamem_testing.plugin.baselines import Baselines
 from cudamem_testing.recorders.cpu import CpuRecorder
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.replay import replay
+from cudamem_testing.windows.owners import Owner
+from cudamem_testing.windows.tracker import Tracker
 from suites.plugin.inner import KIB, MIB
 from suites.snapshots.allocator import Allocator
 
@@ -431,6 +433,45 @@ def test_a_repeated_test_is_compared_each_time(run_inner):
     assert inner.section("test_varies")[-1] == "   +256.0 KiB  512.0 KiB -> 768.0 KiB  test_it.py:12 in test_varies"
 
 
+GARBAGE = """
+    import gc
+    import pytest
+    import torch
+
+    @pytest.fixture(autouse=True, scope="module")
+    def collector():
+        gc.collect()
+        gc.disable()
+        yield
+        gc.enable()
+
+    def test_leaves():
+        ring = [torch.empty(256 * 1024)]
+        ring.append(ring)
+
+    @pytest.mark.memory_baseline(metrics=("requested", "peak", "retained", "allocations"))
+    def test_collects():
+        first = torch.empty(1024)
+        gc.collect()
+        kept = torch.empty(384 * 1024)
+        del kept
+"""
+
+
+@pytest.mark.parametrize("on", [[], ["--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=off"]], ids=["marker", "on"])
+def test_what_earlier_tests_left_and_goes_meanwhile_does_not_count(run_inner, pytester, on):
+    alone = {"requested": 1540 * KIB, "peak": 1540 * KIB, "retained": 0, "allocations": 2}
+    run_inner(GARBAGE, UPDATE, "-k", "collects", *on)
+    assert entries(pytester)["test_collects"] == {**alone, "top": [["test_it.py::test_collects", 1540 * KIB]]}
+    inner = run_inner({}, *on)
+    (measured,) = inner.test("test_collects").measured
+    assert {metric: spread.low for metric, spread in measured.values.items()} == {**alone, "retries": 0}
+    assert inner.test("test_collects").findings == ()
+    assert inner.window("test_collects").retained == -1024 * KIB  # what the counters say stays as it is
+    run_inner({}, UPDATE, *on)
+    assert entries(pytester)["test_collects"] == {**alone, "top": [["test_it.py::test_collects", 1540 * KIB]]}
+
+
 @pytest.mark.subprocess
 def test_under_xdist_the_controller_alone_writes(run_outer, pytester):
     files = {f"test_{name}.py": SMALL for name in "abc"}
@@ -653,13 +694,13 @@ def test_what_ci_measured_is_accepted(run_inner, pytester, monkeypatch):
 def test_of_several_devices_those_that_a_test_uses_are_recorded(tmp_path, monkeypatch, allocations, kept):
     monkeypatch.setattr("cudamem_testing.plugin.baselines.identity", lambda device: "here")
     item = SimpleNamespace(nodeid="test_it.py::test_a", stash={keys.COMPARISON: Comparison()}, config=NoGroups())
-    running = SimpleNamespace(item=item, nodeid=item.nodeid, measured=[])
+    running = SimpleNamespace(item=item, nodeid=item.nodeid, measured=[], owner=Owner("test_a"), whole=None)
     settings = SimpleNamespace(baseline="compare", enforce=True, on=False, update=frozenset(), json=None)
     windows = [
         Window("call", Device("cuda", place), requested_start=0, requested_peak=number, allocations=number)
         for place, number in enumerate(allocations)
     ]
-    assert Baselines(settings, tmp_path, None, None, sent=True).call(running, windows) == []
+    assert Baselines(settings, tmp_path, None, Tracker(), sent=True).call(running, windows) == []
     assert [place for place, one in enumerate(running.measured) if one.metrics] == kept
     assert [one.values["allocations"].low for one in running.measured] == [*allocations]
 
