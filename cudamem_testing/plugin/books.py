@@ -62,7 +62,7 @@ class Books:
         return sorted(entries, key=lambda entry: -entry.bytes)
 
     def _unentered(self, recorder: Recorder) -> set[int]:
-        if recorder.tells_owners:
+        if recorder.tells_owners or not recorder.tells_blocks:
             return set()
         if self._tracker.read(recorder).blocks == 0:  # a record costs more than that
             return set()

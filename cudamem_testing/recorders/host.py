@@ -83,6 +83,7 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         Raises:
             RuntimeError: always.
         """
+        __tracebackhide__ = True
         raise RuntimeError("pinned host memory cannot be limited")
 
     def close(self) -> None:

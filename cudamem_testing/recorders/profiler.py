@@ -84,6 +84,7 @@ class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         Raises:
             RuntimeError: always.
         """
+        __tracebackhide__ = True
         raise RuntimeError("a hard limit on cpu needs the CPU recorder: install a C++ compiler")
 
     def close(self) -> None:

@@ -160,6 +160,7 @@ class Limited:
         self._window = OpenWindow(memory, "limit", (Budget(tuple(limits), source="limit(...)"),))
 
     def __enter__(self) -> None:
+        __tracebackhide__ = True
         try:
             with self._memory.tracker.turn:
                 for recorder in self._recorders:

@@ -347,12 +347,76 @@ WITHOUT_BLOCKS = """
 """
 
 
-def test_where_blocks_cannot_be_told_apart(run_inner: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The reason is said, wherever a user looks for lines: it is not that nothing was recorded."""
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing was compiled before, and nothing can be."""
     monkeypatch.setattr("suites.plugin.inner.CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(native, "_of_this_process", cache(native._of_this_process.__wrapped__))
+
+
+WITHOUT_COMPILER = """
+    import pytest, torch
+
+    KEPT = []
+    budget = pytest.mark.memory_budget
+
+    @budget(peak="1KiB")
+    def test_over():
+        torch.ones(512)
+
+    def test_keeps():
+        KEPT.append(torch.ones(2**18))
+
+    @budget(peak="1KiB", warmup=1)
+    def test_warm():
+        if not KEPT[1:]:
+            KEPT.append(torch.ones(512))
+        torch.ones(256)
+
+    @budget(peak="1KiB")
+    def test_with_a_profiler():
+        with torch.autograd.profiler.profile(profile_memory=True):
+            torch.ones(512)
+
+    def test_window(cuda_memory):
+        with cuda_memory.window("decode") as window:
+            torch.ones(512)
+        assert window.peak_growth == 2048
+
+    def test_limit(cuda_memory):
+        with cuda_memory.limit("1KiB"):
+            pass
+"""
+
+
+@pytest.mark.parametrize("flags", [("--cudamem",), ()], ids=["on", "off"])
+def test_a_run_without_a_compiler(run_inner: Run, no_compiler: None, flags: tuple[str, ...]) -> None:
+    """Budgets and windows are measured in part, nothing else is, and no test fails for that."""
+    inner = run_inner(WITHOUT_COMPILER, *flags, "--tb=short")
+    assert inner.last == "2 failed, 4 passed"
+    assert inner.section("test_over")[0] == (
+        "cudamem: peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB (cpu)"
+    )
+    assert inner.section("test_limit")[-3:] == [
+        "test_it.py:30: in test_limit",
+        '    with cuda_memory.limit("1KiB"):',
+        "E   RuntimeError: a hard limit on cpu needs the CPU recorder: install a C++ compiler",
+    ]
+    unmeasured = "; 1 test not measured" if flags else ""
+    place = inner.summary.index(f"measured 5 tests on cpu{unmeasured}; 5 measured in part")
+    assert inner.summary[place + 1 : place + 6] == [
+        "not enforced: 1 budget (peak is unknown on cpu: measured until another profiler",
+        "  started, and not known from there on)",
+        "note: no C++ compiler found (looked for c++, g++, clang++); install one, such as",
+        "  the package g++ or clang, or set CXX to it; on cpu only tests with a limit or",
+        "  a window are measured, and in part",
+    ]
+
+
+def test_where_blocks_cannot_be_told_apart(run_inner: Run, no_compiler: None) -> None:
+    """The reason is said, wherever a user looks for lines: it is not that nothing was recorded."""
     inner = run_inner(WITHOUT_BLOCKS, "--tb=short")
     reason = (
         "blocks of cpu cannot be told apart here: measured by torch's profiler: other threads and older blocks are "
