@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from types import CodeType
 
@@ -18,6 +19,7 @@ EVENTS = 1 << 18
 MOST_STACKS = 20_000
 TRIM_EVERY = 64
 DISPLACED = "the recorder was taken out of its place, and what was allocated then is not seen"
+FORKED = "a process that was forked from the one that is measured"
 
 
 class CpuRecorder(WithoutWorkspaces):
@@ -40,6 +42,7 @@ class CpuRecorder(WithoutWorkspaces):
     ) -> None:
         self.device = Device("cpu")
         self.incomplete: str | None = None
+        self._process = os.getpid()
         self._native = NativeRecorder.load(say)
         self._was_installed = self._native.is_installed()
         self._native.install()
@@ -80,6 +83,7 @@ class CpuRecorder(WithoutWorkspaces):
             self.incomplete = f"not seen by the recorder any more: {error}"
         else:
             self.incomplete = None
+            self._process = os.getpid()
 
     def sleep(self) -> None:
         """Count only, or what a session around this one notes."""
@@ -135,13 +139,23 @@ class CpuRecorder(WithoutWorkspaces):
     def boundary(self) -> Counters:
         """One call; the peaks of other observers in this process stay theirs."""
         if self.incomplete is None and not self._native.is_installed():
-            self.incomplete = DISPLACED
+            self.incomplete = DISPLACED if os.getpid() == self._process else FORKED
+        if self.incomplete is FORKED:
+            return Counters()
         allocated, peak, _, _, allocations, blocks, *_ = self._slot.read()
         nothing = None, None, None, None  # the CPU keeps no cache: nothing is reserved or active
         return Counters(allocated, peak, allocated, peak, *nothing, allocations, None, 0, blocks)
 
     def limit(self, size: int) -> Callable[[], None]:
-        """A limit to the byte, for allocations on any thread."""
+        """A limit to the byte, for allocations on any thread.
+
+        Raises:
+            RuntimeError: when another allocator has taken the recorder's place, and it cannot be taken back.
+        """
+        if not self._native.is_installed():
+            self._return()
+        if self.incomplete is not None:
+            raise RuntimeError(f"a hard limit on cpu cannot hold: {self.incomplete}")
         taken = self._slot.peek().allocated
         wanted = taken + size
         self._bases[wanted] = taken

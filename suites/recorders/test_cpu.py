@@ -91,7 +91,15 @@ def test_a_recorder_that_lost_its_place_says_so_until_it_has_it_back(
         patch.setattr(NativeRecorder, "install", raising(RecorderUnavailable(reason)))
         recorder.wake(limited=True)
         (window,) = tracker.close(tracker.open("while another is there"))
+        NativeRecorder.load().uninstall()
+        with pytest.raises(RuntimeError) as caught:
+            recorder.limit(1)
+    assert str(caught.value) == f"a hard limit on cpu cannot hold: not seen by the recorder any more: {reason}"
     assert (window.complete, window.notes) == (False, (f"not seen by the recorder any more: {reason}",))
+    lift = recorder.limit(100)  # takes the place back by itself
+    with pytest.raises(torch.OutOfMemoryError):
+        take(101)
+    lift()
     recorder.wake(limited=True)
     span = tracker.open("next")
     del kept  # it was never counted

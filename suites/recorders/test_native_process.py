@@ -27,6 +27,40 @@ def run(folder: Path, program: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+FORKED = """
+import os, sys
+import torch
+from cudamem_testing import Memory
+
+torch.set_num_threads(1)
+with Memory.on("cpu") as memory, memory.window("around") as around:
+    kept = torch.ones(1000)
+    pid = os.fork()
+    if pid == 0:
+        with memory.window("in the child") as window:
+            torch.ones(1000)
+        found = window["cpu"]
+        print(found.start, found.peak, found.retained, found.allocations, found.complete, *found.notes)
+        try:
+            with memory.limit(100):
+                torch.ones(1000)
+        except torch.OutOfMemoryError:
+            print("the limit holds")
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(pid, 0)
+print(around["cpu"].peak_growth, around["cpu"].complete)
+"""
+
+
+def test_a_forked_process_says_that_nothing_is_known_and_limits_hold(tmp_path: Path) -> None:
+    assert run(tmp_path, FORKED) == [
+        "None None None None False a process that was forked from the one that is measured",
+        "the limit holds",
+        "4000 True",
+    ]
+
+
 FORK_AND_EXIT = """
 import atexit, os, sys, threading, time, warnings
 import torch
