@@ -61,7 +61,7 @@ class Baselines:
     def __init__(self, settings: Settings, root: Path, evidence: Evidence, tracker: Tracker, *, sent: bool) -> None:
         """``sent`` is whether another process reads what is measured here."""
         self._settings = settings
-        self._wanted = sent or self._records or settings.json is not None or settings.baseline == "require"
+        self._wanted = sent or self._keeps or settings.baseline == "require"
         self._root = root
         self._evidence = evidence
         self._tracker = tracker
@@ -84,12 +84,13 @@ class Baselines:
     def call(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
         """The call of a test has passed: findings for what it took there."""
         asked = keys.COMPARISON in running.item.stash
-        if not (self._wanted or asked or self._of_file(running.nodeid)):
+        exact = asked or self._keeps or bool(self._of_file(running.nodeid))
+        if not (self._wanted or exact):
             return []
         comparison = self.comparison(running.item)
         self._calls = {window.device: window for window in windows}
         self._numbers = running.owner.numbers
-        disturbed = self._disturbed(running)
+        disturbed = self._disturbed(running) if exact else []
         busy = any(window.allocations for window in windows)
         found: list[Finding] = []
         for window in windows:
@@ -132,6 +133,11 @@ class Baselines:
     @property
     def _records(self) -> bool:
         return "baselines" in self._settings.update
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether the numbers of every test are written down."""
+        return self._records or self._settings.json is not None
 
     def _compare(
         self, running: Running, window: Window, measured: Measured, comparison: Comparison
