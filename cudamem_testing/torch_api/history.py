@@ -26,7 +26,15 @@ def history_starter(max_entries: int) -> Callable[[], None]:
     record = torch.cuda.memory._record_memory_history
     wanted = {"context": "alloc", "stacks": "python", "max_entries": max_entries, "clear_history": True}
     known = inspect.signature(record).parameters
-    return partial(record, "all", **{name: value for name, value in wanted.items() if name in known})
+    start = partial(record, "all", **{name: value for name, value in wanted.items() if name in known})
+    if "clear_history" in known:
+        return start
+
+    def anew() -> None:  # torch 2.7 keeps its events when it is started again, and drops them when it is stopped
+        stop_history()
+        start()
+
+    return anew
 
 
 def stop_history() -> None:

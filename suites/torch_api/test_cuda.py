@@ -92,3 +92,45 @@ def test_sizes_of_workspaces(
         if value is not None:
             monkeypatch.setenv(name, value)
     assert torch_api.workspace_sizes() == sizes
+
+
+def test_the_history_is_started_anew_also_where_torch_cannot_clear_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch 2.7 keeps the events of before when it is started again."""
+    events: list[str] = []
+
+    def record(enabled: str | None = "all", context: str = "all", stacks: str = "all", max_entries: int = 0) -> None:
+        if enabled is None:
+            events.clear()
+        events.append(f"{enabled} {context} {stacks} {max_entries}")
+
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", record)
+    start = torch_api.history_starter(7)
+    for _ in range(2):
+        events.append("an allocation")
+        start()
+        assert events == ["None all all 0", "all alloc python 7"]
+
+
+def test_the_history_is_cleared_in_one_call_where_torch_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, object]] = []
+
+    def record(enabled: str | None = "all", context: str = "all", clear_history: bool = False) -> None:
+        calls.append({"enabled": enabled, "context": context, "clear_history": clear_history})
+
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", record)
+    torch_api.history_starter(7)()
+    assert calls == [{"enabled": "all", "context": "alloc", "clear_history": True}]
+
+
+@pytest.mark.gpu
+def test_a_restarted_history_holds_no_events_of_before() -> None:
+    start = torch_api.history_starter(100)
+    try:
+        start()
+        kept = torch.empty(1000, device="cuda")
+        assert torch_api.snapshot()["device_traces"][0]
+        start()
+        assert [entry["action"] for entry in torch_api.snapshot()["device_traces"][0]] in ([], ["snapshot"])
+        del kept
+    finally:
+        torch_api.stop_history()
