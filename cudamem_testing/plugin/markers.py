@@ -20,6 +20,11 @@ BUDGET = "memory_budget"
 BASELINE = "memory_baseline"
 FIXTURES = frozenset({"cuda_memory", "memory_snapshot", "operator_memory", "reference_cycles"})
 TEXT_FIXTURES = frozenset({"memory_profile"})  # they compare texts and need no measuring
+REPEATING = {  # fixtures and markers of plugins for which each run of a body is a measurement
+    "subtests": "subtests",
+    "benchmark": "pytest-benchmark",
+    "codspeed_benchmark": "pytest-codspeed",
+}
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
 OVERRIDE = "cudamem"
 LINES = (
@@ -128,8 +133,8 @@ def warmup_refusal(item: pytest.Item) -> str | None:
         return "an async test is run by its own plugin"
     if hasattr(body, "hypothesis"):
         return "hypothesis already repeats the body"
-    for fixture, owner in (("subtests", "subtests"), ("benchmark", "pytest-benchmark")):
-        if fixture in fixture_names(item):
+    for name, owner in REPEATING.items():
+        if name in fixture_names(item) or item.get_closest_marker(name) is not None:
             return f"{owner} would count the repetitions"
     return None
 

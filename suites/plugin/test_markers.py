@@ -222,6 +222,8 @@ def test_markers_added_while_collecting(run_inner):
         ("test_given", "hypothesis already repeats the body"),
         ("test_subtests", "subtests would count the repetitions"),
         ("test_benchmark", "pytest-benchmark would count the repetitions"),
+        ("test_marked", "pytest-benchmark would count the repetitions"),
+        ("test_codspeed", "pytest-codspeed would count the repetitions"),
     ],
 )
 def test_warmup_is_refused_where_the_body_cannot_be_repeated(run_inner, kind, reason):
@@ -256,12 +258,20 @@ def test_warmup_is_refused_where_the_body_cannot_be_repeated(run_inner, kind, re
         def test_benchmark(benchmark): pass
 
         @warm
+        @pytest.mark.benchmark
+        def test_marked(): pass
+
+        @warm
+        @pytest.mark.codspeed_benchmark
+        def test_codspeed(): pass
+
+        @warm
         def test_plain(): pass
     """
-    inner = run_inner(file)
+    inner = run_inner({"test_it.py": file, "pytest.ini": "[pytest]\nmarkers =\n  benchmark\n  codspeed_benchmark\n"})
     line = f"cudamem: test_it.py::{kind}: memory_budget warmup is not possible: {reason}"
     assert line in inner.err.replace("ERROR: ", "").splitlines()
-    assert (inner.status, inner.err.count("warmup")) == (USAGE_ERROR, 5)
+    assert (inner.status, inner.err.count("warmup")) == (USAGE_ERROR, 7)
 
 
 def test_warmup_is_refused_for_doctests(run_inner):
