@@ -10,6 +10,9 @@ run of all suites takes minutes, most of them for tests that allocate nothing: `
 ``--among all.json`` measures the others alone. Tests that draw random numbers (``A3`` of the zoo of graphs) may spread,
 and those in which it matters when the garbage collector comes. On a card, whose blocks do not tell who made them, leaks
 are looked for as in any run, so that garbage of one test is not freed in the next.
+
+Some tests hold counters to the byte themselves, and fail where garbage of others goes meanwhile, which nobody counted
+without a session around them. They are named, and tell nothing of the spread.
 """
 
 from __future__ import annotations
