@@ -159,6 +159,19 @@ def test_the_live_set_is_what_the_program_kept(version):
 
 
 @every_version
+def test_events_tell_their_pool_from_torch_2_12_on(version):
+    recording = recorded(version, "everything")
+    pools, made_there = recording.events.pools, made(version, "everything")
+    if not since(version, "2.12"):
+        assert pools is None
+        return
+    events = zip(recording.events.kinds, recording.events.sizes, pools, strict=True)
+    found = {size: recording.pool(pool) for kind, size, pool in events if kind == Kind.ALLOC}
+    expected = {4 * MIB: tuple(made_there["pool"]), 6000: tuple(made_there["graph"]), 5000: MAIN_POOL}
+    assert {size: found[size] for size in expected} == expected
+
+
+@every_version
 def test_the_live_set_of_expandable_segments(version):
     recording = recorded(version, "expandable")
     graph, stream = tuple(made(version, "expandable")["graph"]), made(version, "expandable")["stream"]
