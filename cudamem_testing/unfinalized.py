@@ -101,9 +101,13 @@ class Unfinalized:
         _object_at(mark).me = None
         if any(_slot_of(cls, _FINALIZER) for cls in classes):
             self._shown.update(addresses)
-            before = set(map(id, _young_dictionaries()))
+            garbage = [*map(_object_at, addresses)]
+            young = _young_dictionaries()
+            before, held = set(map(id, young)), set(map(id, static.referents(*garbage)))
+            garbage += [one for one in young if id(one) in held]  # an earlier look made them: they are of it by now
+            young.clear()
             try:
-                look(list(map(_object_at, addresses)))
+                look(garbage)
             finally:
                 self._made += [found for found in _young_dictionaries() if id(found) not in before]
 
