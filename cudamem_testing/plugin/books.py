@@ -34,7 +34,7 @@ class Books:
         return self._known.get(device, set()) | self._evidence.ledger.entered(device)
 
     def begin(self) -> None:
-        """What is live before the first test is nobody's."""
+        """What is live when the first test has just begun is nobody's."""
         for recorder in self._tracker.recorders:
             if recorder.device not in self._known:
                 self._known[recorder.device] = self._unentered(recorder)
@@ -64,7 +64,8 @@ class Books:
     def _unentered(self, recorder: Recorder) -> set[int]:
         if recorder.tells_owners or not recorder.tells_blocks:
             return set()
-        if self._tracker.read(recorder).blocks == 0:  # a record costs more than that
+        known = self._tracker.known(recorder)  # at the start or the end of a test
+        if known is not None and known.blocks == 0:  # a record of nothing costs all the same
             return set()
         replayed = self._evidence.replay(recorder.device)
         return set() if replayed is None else self._evidence.ledger.unknown(replayed.recording)

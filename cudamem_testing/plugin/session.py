@@ -162,8 +162,6 @@ class Session:
             forget_last()  # as pytest does a phase later, when it would count as given back by this test
             self.prepare()
             limits = self._limits(item)
-            if self.settings.on and self.leaks is not None:
-                self.books.begin()
             for recorder in self.tracker.recorders:
                 recorder.wake(limited=special or bool(limits))
             owner = Owner(id_without_group(item))
@@ -174,6 +172,8 @@ class Session:
             self.evidence.running = owner.label
             if self.settings.on:
                 self.outside.begin()
+                if self.leaks is not None:
+                    self.books.begin()
             if self.cycles is not None and cycles_of(self.running.override, self.settings) != "off":
                 self.cycles.begin(self.running.subject)
         return (yield)

@@ -120,6 +120,10 @@ class Tracker:
                 return counters
         raise RuntimeError(f"{recorder.device} is not measured now: {recorder.incomplete}")
 
+    def known(self, recorder: Recorder) -> Counters | None:
+        """What the last read told of a recorder; ``None`` where it was not among those read."""
+        return next((counters for other, counters in self._last if other is recorder), None)
+
     def _boundary(self) -> list[Read]:
         reads: list[Read] = []
         for recorder in self.recorders:
