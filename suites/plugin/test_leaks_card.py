@@ -180,7 +180,7 @@ def test_what_was_asked_for_by_hand_is_no_workspace(test: Judged, size: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("frames", "found"), [(TEST, [("cycle", 512, "test_a.py:3 in test_a"), LEAK]), (THREAD, [LEAK])]
+    ("frames", "found"), [(TEST, [("cycle", 512, "test_a.py:3 in test_a"), LEAK]), (THREAD, [LEAK]), ([], [LEAK])]
 )
 def test_what_a_collection_frees(
     test: Judged, monkeypatch: pytest.MonkeyPatch, frames: Frames, found: list[tuple[str, int, str]]
