@@ -32,13 +32,16 @@ from typing import NamedTuple
 
 import pytest
 
+from cudamem_testing import torch_api
 from cudamem_testing.baselines.update import measured_by_test
 from cudamem_testing.model.baselines import Measured, fold
 from cudamem_testing.model.changes import TRACKED, Comparison
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.recorders.cards import share
 from cudamem_testing.report.files import read_json
 
 ROOT = Path(__file__).parents[2]
+CARDS = "CUDA_VISIBLE_DEVICES"
 SEED, AMONG = "CUDAMEM_SPREAD_SEED", "CUDAMEM_SPREAD_AMONG"
 PATHS = {
     "cpu": ("suites",),
@@ -95,6 +98,8 @@ def measure(number: int, paths: Sequence[str], device: str, among: Path | None, 
         command += ["--ignore=suites/benchmarks", *paths]
         environ = {**os.environ, SEED: str(number), "PYTHONPATH": _packages(), "OMP_NUM_THREADS": "1"}
         environ |= {"HYPOTHESIS_PROFILE": "few"} | ({} if among is None else {AMONG: str(among.resolve())})
+        if device == "cuda" and (card := share(number, os.environ.get(CARDS), torch_api.cuda_device_count())):
+            environ[CARDS] = card  # runs at the same time have cards of their own, where there are several
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         *lines, outcome = done.stdout.strip().splitlines()
         text = "\n".join([f"run {number}: {outcome}", *(f"  {line}" for line in lines[-200:] if done.returncode)])
