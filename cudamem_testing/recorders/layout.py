@@ -75,7 +75,8 @@ def _search(memory: int) -> FrameLayout | None:
     thread_state.restype = ctypes.c_void_p
     state = _WORDS.unpack(os.pread(memory, _WORDS.size, thread_state()))
     here = sys._getframe()
-    callers = _callers(here)
+    code, callers = id(here.f_code), _callers(here)
+    del here  # else the frame held itself, and all that called it
     for state_word in range(2, len(state)):
         for indirect in (-1, 0, 8):
             try:
@@ -86,7 +87,7 @@ def _search(memory: int) -> FrameLayout | None:
             except (OSError, OverflowError, struct.error):
                 continue
             for code_word in range(16):
-                if words[code_word] & _TAGS != id(here.f_code):
+                if words[code_word] & _TAGS != code:
                     continue
                 for back_word in range(16):
                     levels: list[bytes] = []
