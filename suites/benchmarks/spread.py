@@ -126,9 +126,9 @@ def spreads(runs: Sequence[Taken], metric: str = "requested") -> dict[str, int]:
     return found
 
 
-def false_alarms(runs: Sequence[Taken]) -> int:
-    """How often a later run would have failed a test by default, had the first one been recorded."""
-    first, number, compared = runs[0], 0, Comparison()
+def alarms_of(runs: Sequence[Taken]) -> Counter[str]:
+    """In how many of the later runs each test would have failed by default, had the first one been recorded."""
+    first, found, compared = runs[0], Counter[str](), Comparison()
     for run in runs[1:]:
         for test in run.keys() & first.keys():
             before, after = ({one.device: one.values for one in each[test]} for each in (first, run))
@@ -138,8 +138,8 @@ def false_alarms(runs: Sequence[Taken]) -> int:
                 for metric in compared.metrics
                 if metric in before[device] and metric in after[device]
             ]
-            number += any(change.grew for change in changes)
-    return number
+            found[test] += any(change.grew for change in changes)
+    return +found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,9 +176,11 @@ def _tell(runs: Sequence[Run]) -> int:
     found = spreads(taken)
     exact = sum(1 for spread in found.values() if not spread)
     share = exact / max(1, len(found))
-    alarms = false_alarms(taken)
+    alarms = alarms_of(taken)
     print(f"{len(found)} tests that allocate, {len(runs)} runs: spread of 0 bytes for {exact} ({share:.1%})")
-    print(f"false alarms of baselines that the first run recorded: {alarms}")
+    print(f"false alarms of baselines that the first run recorded: {alarms.total()}")
+    for test, number in alarms.most_common():
+        print(f"  alarm in {number} of {len(runs) - 1} runs: {test}")
     for metric in TRACKED[1:]:
         other = spreads(taken, metric)
         same = sum(1 for spread in other.values() if not spread)
