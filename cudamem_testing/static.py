@@ -141,7 +141,7 @@ def referents(*objects: object) -> list[Any]:
     """
     for obj in objects:
         if type(obj) is _Module and _shows_freed(obj):
-            return gc.get_referents(*(one for one in objects if type(one) is not _Module or not _shows_freed(one)))
+            return referents(*(one for one in objects if one is not obj))
     return gc.get_referents(*objects)
 
 

@@ -42,6 +42,8 @@ class AtWork:
         self._broken: list[tuple[BaseException, Clues]] = []
         self._forks = Forks(lambda: backend.here()[0])
         self._origin = 0
+        self.said = ""
+        """What the error said that broke the capture."""
 
     @contextlib.contextmanager
     def watching(self, lines: Lines | None = None) -> Iterator[None]:
@@ -70,7 +72,7 @@ class AtWork:
 
     def clues(self, cause: BaseException, outer: BaseException | None) -> Clues:
         """What was at work when ``cause`` broke the capture, and nothing is kept of it."""
-        said = str(cause)
+        said = self.said = str(cause)
         found = next((clues for one, clues in self._broken if str(one) == said), Clues())
         if SILENT_SAID in said:  # somebody caught what came first
             found = next((replace(clues, said=str(one)) for one, clues in self._broken), Clues())
@@ -143,28 +145,19 @@ def look_again(plan: Plan, places: Places, backward: Collection[str], said: str)
     found: Clues | None = None
     for _ in range(_LOOKS):
         at_work, lines = AtWork(plan.backend, places), Lines(plan.backend, places)
-        errors: list[str] = []
-        found = _broken(plan, at_work.watching(lines), partial(_seen, at_work, lines, places, errors))
+        found = _broken(plan, at_work.watching(lines), partial(_seen, at_work, lines, places))
         if found is None:
             return _unwatched(plan, sorted({*backward} & {*BACKWARD_NODES}))
-        if found != Clues() or errors == [said]:
+        if found != Clues() or at_work.said == said:
             break
     return found or Clues()
 
 
-def _seen(
-    at_work: AtWork,
-    lines: Lines,
-    places: Places,
-    errors: list[str],
-    cause: BaseException,
-    outer: BaseException | None,
-) -> Clues:
-    """What was seen of a capture that ``cause`` broke, and in ``errors`` what it said."""
-    errors.append(str(cause))
+def _seen(at_work: AtWork, lines: Lines, places: Places, cause: BaseException, outer: BaseException | None) -> Clues:
+    """What was seen of a capture that ``cause`` broke."""
     known = {places.of_code(frame.f_code, line).line for frame, line in traceback.walk_tb(cause.__traceback__)}
     clues = at_work.clues(cause, outer)
-    if SAME_STREAM_SAID in str(cause):
+    if SAME_STREAM_SAID in at_work.said:
         return replace(clues, place=lines.switched)
     if lines.broken is None or lines.broken.line in known:
         return clues

@@ -114,11 +114,11 @@ class Tracker:
             RuntimeError: when the recorder is asleep.
         """
         with self.turn:
-            reads = self._boundary()
-        for other, counters in reads:
-            if other is recorder:
-                return counters
-        raise RuntimeError(f"{recorder.device} is not measured now: {recorder.incomplete}")
+            self._boundary()
+            counters = self.known(recorder)
+        if counters is None:
+            raise RuntimeError(f"{recorder.device} is not measured now: {recorder.incomplete}")
+        return counters
 
     def known(self, recorder: Recorder) -> Counters | None:
         """What the last read told of a recorder; ``None`` where it was not among those read."""
