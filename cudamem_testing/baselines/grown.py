@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from cudamem_testing.model.baselines import TOP, Place
-from cudamem_testing.model.blocks import Block, LiveSet, count
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.blocks import Block, LiveSet
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.snapshots.lifetimes import NONE
 from cudamem_testing.snapshots.record import Kind

@@ -16,8 +16,8 @@ from cudamem_testing.baselines.files import (
     name_in_module,
     read_file,
 )
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.records import TestRecord
+from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders.identity import difference
 
 SHOWN = 3

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cudamem_testing.model.blocks import count
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.show.diagrams import Diagram
 
 #: Widest line of a chain, in characters, and most lines that it may take.

@@ -20,9 +20,8 @@ from cudamem_testing.graphs.obstacles import NO_GRADIENT, Obstacle, ObstacleErro
 from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.pools import pool_at, pools_of
 from cudamem_testing.guards import collect_garbage, collector_paused, without_warning
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.errors import first_cause, let_go
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import name_of
 from cudamem_testing.snapshots.record import Pool

@@ -20,8 +20,7 @@ from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.pools import Pools, judge_pool, pool_at, pools_of
 from cudamem_testing.graphs.report import LintReport
 from cudamem_testing.graphs.sides import storage_reference
-from cudamem_testing.model.blocks import count
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import name_of, type_word
 from cudamem_testing.show.expected import assert_text

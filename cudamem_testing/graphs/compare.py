@@ -25,7 +25,7 @@ from cudamem_testing.graphs.differs import copied, differs
 from cudamem_testing.graphs.operators import POISON
 from cudamem_testing.graphs.pools import pool_at
 from cudamem_testing.graphs.sides import storage_reference
-from cudamem_testing.model.blocks import count
+from cudamem_testing.model.sizes import count
 from cudamem_testing.torch_api.graphs import storage_bytes
 from cudamem_testing.torch_api.trees import flatten
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
-from cudamem_testing.model.blocks import count
+from cudamem_testing.model.sizes import count
 from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 
 Level = Literal["kinds", "operators", "kernels"]

@@ -22,7 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import storage_reference
-from cudamem_testing.model.blocks import count
+from cudamem_testing.model.sizes import count
 from cudamem_testing.objects import key_text, name_of
 from cudamem_testing.static import class_dict, instance_dict, is_heap_type, mro, slots
 

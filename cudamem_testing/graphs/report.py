@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cudamem_testing.graphs.rules import MEANINGS, Rule
-from cudamem_testing.model.blocks import count
+from cudamem_testing.model.sizes import count
 from cudamem_testing.show.expected import assert_text
 
 

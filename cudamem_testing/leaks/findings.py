@@ -13,10 +13,10 @@ from math import prod
 from typing import NamedTuple
 
 from cudamem_testing.leaks.verdicts import GRAPH_HINT, MEANINGS, verdict_of
-from cudamem_testing.model.blocks import Block, count
+from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.objects import HolderResult, Reach, RootKind, Step
 from cudamem_testing.objects import Kind as PathKind

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Frame, Stack
 
 K = TypeVar("K")
@@ -122,8 +122,3 @@ def _identity(block: Block) -> tuple[object, ...]:
     if block.order is not None:
         return ("order", block.order)
     return ("address", block.address, block.size)
-
-
-def count(number: int, noun: str) -> str:
-    """``1 block``, ``2 blocks``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 
 T = TypeVar("T")
 GROUPED = frozenset({Kind.LEAK, Kind.CYCLE, Kind.POOL, Kind.OUTSIDE})

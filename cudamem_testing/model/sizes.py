@@ -1,4 +1,4 @@
-"""Sizes: bytes in, bytes out, and one spelling for people.
+"""Sizes and numbers of things: bytes in, bytes out, and one spelling for people.
 
 Everything in the package counts bytes as ``int``. Text is parsed once, here, exactly (no floats), and shown in
 binary units. PYTEST_DONT_REWRITE
@@ -59,3 +59,8 @@ def format_size(size: int) -> str:
         if tenths < 10240 or unit == "TiB":
             break
     return f"{sign}{tenths // 10}.{tenths % 10} {unit}"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 block``, ``2 blocks``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cudamem_testing.model.blocks import LiveSet, count
+from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.snapshots.fragmentation import Fragmentation, fragmentation

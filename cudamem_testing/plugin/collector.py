@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.causes import GROUPED
 from cudamem_testing.model.findings import Finding, Kind
 from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
+from cudamem_testing.model.sizes import count
 from cudamem_testing.plugin import keys, known, recorded
 from cudamem_testing.plugin.brief import Brief
 from cudamem_testing.plugin.ratchet import WORKER_INPUT

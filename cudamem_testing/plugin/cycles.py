@@ -16,10 +16,9 @@ from cudamem_testing.cycles import Cycle, CycleWatch, ReferenceCycles
 from cudamem_testing.cycles.explain import Question
 from cudamem_testing.cycles.results import merged
 from cudamem_testing.leaks.verdicts import MEANINGS
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.plugin.leaks import LeakCheck
 from cudamem_testing.plugin.running import Subject

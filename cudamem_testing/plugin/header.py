@@ -6,8 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from cudamem_testing import torch_api
-from cudamem_testing.model.blocks import count
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.plugin.settings import Settings
 from cudamem_testing.recorders.cards import visible_names
 

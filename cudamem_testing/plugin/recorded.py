@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.baselines.review import review
 from cudamem_testing.baselines.update import drop, last_attempts, update
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.findings import Verdict
 from cudamem_testing.model.records import TestRecord
+from cudamem_testing.model.sizes import count
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.settings import Settings

@@ -11,8 +11,8 @@ import os
 import platform
 
 from cudamem_testing import torch_api
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.sizes import count
 
 SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 

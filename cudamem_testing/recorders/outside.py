@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cudamem_testing import torch_api
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.recorders import cards
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.causes import Cause, causes
 from cudamem_testing.model.findings import Severity, Standing
 from cudamem_testing.model.records import RunRecord
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.show.tables import Column, Table
 
 MOST = 3

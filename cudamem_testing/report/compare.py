@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from cudamem_testing.baselines.update import measured_by_test
 from cudamem_testing.model.baselines import Measured
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.changes import Change, Tolerance, shown
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import RunRecord
+from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders.identity import difference
 from cudamem_testing.show.tables import Column, Table
 

@@ -14,11 +14,11 @@ from dataclasses import replace
 from cudamem_testing.baselines.known import KnownFinding, Lines, evidence_of, judged, unseen
 from cudamem_testing.baselines.update import last_attempts, measured_by_test
 from cudamem_testing.model.baselines import Measured, fold
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.findings import Finding, Severity
 from cudamem_testing.model.records import Environment, Extent, RunRecord
+from cudamem_testing.model.sizes import count
 
 SHOWN = 3
 

@@ -6,10 +6,9 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import RunRecord, TestRecord
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.causes import cause_lines, known_lines
 from cudamem_testing.show.tables import Column, Table

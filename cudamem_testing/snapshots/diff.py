@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cudamem_testing.model.blocks import Block, LiveSet, count
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.blocks import Block, LiveSet
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.replay import replay

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from cudamem_testing.model.blocks import count
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.snapshots.record import MAIN_POOL, LiveBlock, Pool, Recording, Segment
 
 _Filled = tuple[Segment, list[LiveBlock]]

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 
-from cudamem_testing.model.blocks import count
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 
 Pool = tuple[int, int]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from cudamem_testing.model.blocks import Block, LiveSet, count
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.blocks import Block, LiveSet
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.show.tables import Column, Table, begin, elide, elide_path
 

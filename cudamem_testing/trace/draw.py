@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from cudamem_testing.model.blocks import count
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 from cudamem_testing.trace.flow import MEMORY, Node

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, TypeAlias
 
-from cudamem_testing.model.blocks import count
+from cudamem_testing.model.sizes import count
 from cudamem_testing.show.expected import assert_text
 from cudamem_testing.torch_api import has_kernel
 from cudamem_testing.trace.categories import Categories

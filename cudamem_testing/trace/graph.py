@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from cudamem_testing.guards import collector_paused
-from cudamem_testing.model.blocks import count
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.show.diagrams import Diagram
 from cudamem_testing.trace.flow import MEMORY, Diagnostic, Node, replay, steps_of

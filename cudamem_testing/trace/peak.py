@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cudamem_testing.model.blocks import Block, LiveSet, count
+from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.trace.categories import UNKNOWN, Category

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.model.blocks import Block, Group, LiveSet, count
+from cudamem_testing.model.blocks import Block, Group, LiveSet
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.sizes import count
 from cudamem_testing.model.stacks import Frame, Stack
 
 CPU = Device("cpu")
