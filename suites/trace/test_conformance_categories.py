@@ -24,7 +24,7 @@ from cudamem_testing.trace.categories import Category, categories
 from cudamem_testing.trace.gradients import find_gradients, held
 from cudamem_testing.trace.timeline import timeline
 from suites.trace.oracle import categories_of, categories_of_torch
-from suites.trace.test_differential import SIZES_MAPPED
+from suites.trace.test_differential import SO_LARGE, TRIES
 from suites.versions import OLDER_TORCH
 
 FLAGS = {"record_shapes": True, "profile_memory": True, "with_stack": True}
@@ -492,14 +492,15 @@ def test_categories_of_a_sequence_of_modules():
 
 def unknown_to_profilers():
     """A tensor at an address that no profiler has seen since it was freed last: torch would take it for that block."""
-    for size in SIZES_MAPPED:
+    for _ in range(TRIES):
         with profile(**FLAGS):
-            first = torch.empty((size,))
+            first = torch.empty((SO_LARGE,))
             address = first.data_ptr()
             del first
-        second = torch.empty((size,))
+        second = torch.empty((SO_LARGE,))
         if second.data_ptr() == address:
             return second
+        del second
     raise AssertionError("the system gave no address twice")
 
 

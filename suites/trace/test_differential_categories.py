@@ -22,7 +22,7 @@ from cudamem_testing.trace.categories import Category, categories
 from cudamem_testing.trace.timeline import Action, timeline
 from fixtures import programs
 from suites.trace.oracle import categories_of, categories_of_torch
-from suites.trace.test_differential import SIZES_MAPPED, cheap_collections, missed_frees, recorded
+from suites.trace.test_differential import SO_LARGE, TRIES, cheap_collections, missed_frees, recorded
 
 __all__ = ["cheap_collections"]
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
@@ -89,13 +89,19 @@ def test_categories_and_timeline_equal_the_oracle(kind, part):
 
 
 def with_reused_address(prepare, run):
-    """A profile of ``run(prepare(size), size)`` in which an address was freed unseen and used again; and the size."""
-    for size in SIZES_MAPPED:
-        given = prepare(size)
-        with profile(record_shapes=True, profile_memory=True, with_stack=True) as prof:
-            kept = run(given, size)
+    """A profile of ``run(prepare())`` in which an address was freed unseen and used again.
+
+    A free is told of an address at which any earlier profile saw memory last: in one that sees it go, it is forgotten.
+    """
+    flags = {"record_shapes": True, "profile_memory": True, "with_stack": True}
+    for _ in range(TRIES):
+        with profile(**flags):
+            prepare()
+        given = prepare()
+        with profile(**flags) as prof:
+            kept = run(given)
         if missed_frees(from_profile(prof).data_flow()):
-            return prof, size
+            return prof
         del kept, given
     raise AssertionError("no address was used again")
 
@@ -130,13 +136,13 @@ def test_tensors_that_begin_empty_are_one_for_torch():
 def test_a_missed_free_is_one_storage_for_torch():
     """Memory from before, freed and given out again: ours is taken back in between."""
 
-    def run(box, size):
+    def run(box):
         box[0].view_as(box.pop())
-        return torch.ones(size).cos_()
+        return torch.ones(SO_LARGE).cos_()
 
-    prof, size = with_reused_address(lambda size: [torch.ones(size)], run)
+    prof = with_reused_address(lambda: [torch.ones(SO_LARGE)], run)
     found, _, graph, _ = snapshots(prof)
-    nbytes = 4 * size
+    nbytes = 4 * SO_LARGE
     ours = [change for change in timeline(found).changes if change.nbytes == nbytes]
     assert [change.action for change in ours] == [
         Action.PREEXISTING,
@@ -152,19 +158,18 @@ def test_a_missed_free_is_one_storage_for_torch():
 def test_a_stale_gradient_is_a_gradient_for_torch_whatever_lies_there():
     """A module shows its gradient, which goes; the next tensor at its address is an ordinary one."""
 
-    def prepare(size):
-        model = torch.nn.Linear(size // 1000, 1000, bias=False)
+    def prepare():
+        model = torch.nn.Linear(SO_LARGE // 1000, 1000, bias=False)
         model.weight.grad = torch.ones_like(model.weight)
         return model
 
-    def run(model, size):
-        y = model(torch.ones(1, size // 1000))
+    def run(model):
+        y = model(torch.ones(1, SO_LARGE // 1000))
         model.weight.grad = None
-        return y, torch.ones(size // 1000 * 1000).sin_()
+        return y, torch.ones(SO_LARGE).sin_()
 
-    prof, size = with_reused_address(prepare, run)
-    found, _, _, theirs = snapshots(prof)
-    nbytes = 4 * (size // 1000 * 1000)
+    found, _, _, theirs = snapshots(with_reused_address(prepare, run))
+    nbytes = 4 * SO_LARGE
     gradient, other = (one for one in found.flow.trace.storages if one.nbytes == nbytes and one.number != weight(found))
     assert (gradient.pointer, gradient.allocation) == (other.pointer, other.allocation)
     assert found.of(gradient) is Category.GRADIENT
