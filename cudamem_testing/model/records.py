@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
-from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.findings import Finding, Severity
 from cudamem_testing.model.windows import Window
-from cudamem_testing.show.expected.checked import Checked
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.baselines import Measured
+    from cudamem_testing.show.expected.checked import Checked
 
 
 @dataclass(frozen=True, slots=True)

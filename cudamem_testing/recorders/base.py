@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cudamem_testing.model.counters import Counters
-from cudamem_testing.model.devices import Device
-from cudamem_testing.recorders.capture import Capture, Refusal
-from cudamem_testing.recorders.outside import Outside
+if TYPE_CHECKING:
+    from cudamem_testing.model.counters import Counters
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.recorders.capture import Capture, Refusal
+    from cudamem_testing.recorders.outside import Outside
 
 
 class Owned(NamedTuple):

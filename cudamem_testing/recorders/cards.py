@@ -1,9 +1,15 @@
-"""Names of cards, from NVML alone: asking CUDA would initialise it. PYTEST_DONT_REWRITE"""
+"""Names of cards, from NVML alone: asking CUDA would initialise it.
+
+To open NVML takes as long as a dozen of clean tests, so it stays open from the first question to :func:`close`.
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cache
+from typing import Any
 
 from cudamem_testing.model.devices import Device
 
@@ -43,18 +49,14 @@ def _processes(device: Device) -> dict[int, int | None]:
     names, index = visible_names(), device.index or 0
     if device.kind != "cuda" or index >= len(names):
         return {}
-    import pynvml  # there, since it told the names
-
+    nvml = _nvml(os.getpid())
+    if nvml is None:
+        return {}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
-        pynvml.nvmlInit()
-        try:
-            place = index if visible is None else int(visible.split(",")[index])
-            handle = pynvml.nvmlDeviceGetHandleByIndex(place)
-            processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        finally:
-            pynvml.nvmlShutdown()
-    except (pynvml.NVMLError, OSError):
+        place = index if visible is None else int(visible.split(",")[index])
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByIndex(place))
+    except (nvml.NVMLError, OSError):
         return {}
     sizes = {process.pid: process.usedGpuMemory for process in processes}
     return sizes if os.getpid() in sizes else {}  # else the ids are those of another process namespace
@@ -78,20 +80,39 @@ def visible_names() -> tuple[str, ...]:
 
 @cache
 def all_names() -> tuple[str, ...]:
-    """Names of the machine's cards in NVML's order, asked once: opening NVML can take a good part of a second."""
+    """Names of the machine's cards in NVML's order; asked once."""
+    nvml = _nvml(os.getpid())
+    if nvml is None:
+        return ()
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(place) for place in range(nvml.nvmlDeviceGetCount())]
+        return tuple(_text(nvml.nvmlDeviceGetName(handle)) for handle in handles)
+    except (nvml.NVMLError, OSError):
+        return ()
+
+
+def close() -> None:
+    """Close NVML where a question has opened it; the next one opens it again."""
+    if _nvml.cache_info().currsize:
+        nvml = _nvml(os.getpid())
+        _nvml.cache_clear()
+        if nvml is not None:
+            with suppress(nvml.NVMLError, OSError):
+                nvml.nvmlShutdown()
+
+
+@cache
+def _nvml(process: int) -> Any:
+    """The bindings, opened; ``None`` where there are none or they fail. A forked process opens it for itself."""
     try:
         import pynvml
-    except ImportError:
-        return ()
-    try:
+
         pynvml.nvmlInit()
-        try:
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(place) for place in range(pynvml.nvmlDeviceGetCount())]
-            return tuple(_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
-        finally:
-            pynvml.nvmlShutdown()
+    except ImportError:
+        return None
     except (pynvml.NVMLError, OSError):
-        return ()
+        return None
+    return pynvml
 
 
 def _text(name: str | bytes) -> str:

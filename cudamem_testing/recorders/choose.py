@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import CodeType
+from typing import TYPE_CHECKING
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device, select
 from cudamem_testing.model.records import Environment
-from cudamem_testing.recorders import cards, host
-from cudamem_testing.recorders.base import Recorder
-from cudamem_testing.recorders.build import RecorderUnavailable
-from cudamem_testing.recorders.cpu import CpuRecorder
-from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
-from cudamem_testing.recorders.history import CudaHistory
-from cudamem_testing.recorders.profiler import ProfilerRecorder
+from cudamem_testing.recorders import cards
+
+if TYPE_CHECKING:
+    from cudamem_testing.recorders.base import Recorder
+    from cudamem_testing.recorders.cuda import CudaStatistics
+    from cudamem_testing.recorders.history import CudaHistory
 
 Say = Callable[[str], None]
 
@@ -47,8 +47,11 @@ class Recorders:
         if not devices:
             self.notes.append(f"{self._selection} is not on this machine: nothing is measured")
         opened = [self._cpu(say) if device.kind == "cpu" else self._cuda(device, backend) for device in devices]
-        if self._statistics is not None and host.measurable():
-            opened.append(host.HostRecorder())
+        if self._statistics is not None:
+            from cudamem_testing.recorders import host
+
+            if host.measurable():
+                opened.append(host.HostRecorder())
         self._open = tuple(opened)
         names = tuple(f"{device} ({name})" if (name := cards.name(device)) else str(device) for device in devices)
         self.environment = Environment(names, torch_api.version(), _allocator(devices, backend))
@@ -64,18 +67,27 @@ class Recorders:
             self._statistics.close()
         self._open = ()
         self._statistics = self._history = None
+        cards.close()
 
     def _cuda(self, device: Device, backend: str) -> Recorder:
+        from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
+        from cudamem_testing.recorders.history import CudaHistory
+
         if self._statistics is None:
             self._statistics = CudaStatistics()
             self._history = CudaHistory(self._record) if backend == "native" else None
         return CudaRecorder(device, self._statistics, backend, self._history)
 
     def _cpu(self, say: Say) -> Recorder:
+        from cudamem_testing.recorders.build import RecorderUnavailable
+        from cudamem_testing.recorders.cpu import CpuRecorder
+
         try:
             return CpuRecorder(say, record=self._record, harness=self._harness)
         except RecorderUnavailable as error:
             self.notes.append(f"{error}; on cpu only tests with a limit or a window are measured, and in part")
+            from cudamem_testing.recorders.profiler import ProfilerRecorder
+
             return ProfilerRecorder()
 
 

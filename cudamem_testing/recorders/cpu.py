@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from types import CodeType
+from typing import TYPE_CHECKING
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.stacks import RawFrame
 from cudamem_testing.recorders.base import Owned, WithoutWorkspaces
 from cudamem_testing.recorders.build import RecorderUnavailable
-from cudamem_testing.recorders.capture import OFF, CpuCapture, Refusal
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_records import Recording
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.stacks import RawFrame
+    from cudamem_testing.recorders.capture import CpuCapture, Refusal
 
 EVENTS = 1 << 18
 MOST_STACKS = 20_000
@@ -112,6 +115,8 @@ class CpuRecorder(WithoutWorkspaces):
 
     def capture(self) -> CpuCapture:
         """Live blocks, and the events since the test began where a record was asked for."""
+        from cudamem_testing.recorders.capture import OFF, CpuCapture
+
         if not self._record:
             return CpuCapture(self.device, self._native.scan(), (), self._frames, missing=OFF)
         trace = self._native.events(self._first)
@@ -131,6 +136,8 @@ class CpuRecorder(WithoutWorkspaces):
         capture = self.capture()
         if refused is None or refused.number <= self._refusals or not self._record:
             return None
+        from cudamem_testing.recorders.capture import Refusal
+
         return Refusal(self.device, refused.size, refused.limit, None, capture, self._bases.get(refused.limit))
 
     def _frames(self, stack: int) -> list[RawFrame]:

@@ -14,20 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import Function, Patches, stand_in
 from cudamem_testing.model.counters import PEAKS, ZERO, Counters
-from cudamem_testing.model.devices import Device
-from cudamem_testing.recorders import outside
 from cudamem_testing.recorders.base import WithoutOwners
-from cudamem_testing.recorders.capture import CudaCapture, Refusal
-from cudamem_testing.recorders.history import CudaHistory
-from cudamem_testing.recorders.native import NativeRecorder
-from cudamem_testing.recorders.native_device import NativeDevice
-from cudamem_testing.recorders.outside import Outside
 from cudamem_testing.recorders.peaks import Levels, Peaks, Stats, peaks_of
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.recorders.capture import CudaCapture, Refusal
+    from cudamem_testing.recorders.history import CudaHistory
+    from cudamem_testing.recorders.native_device import NativeDevice
+    from cudamem_testing.recorders.outside import Outside
 
 Counts = tuple[int, int, int]
 NOTHING: Counts = (0, 0, 0)
@@ -259,7 +259,11 @@ class CudaRecorder(WithoutOwners):
 
     def outside(self) -> Outside | None:
         """By NVML or CUDA, beside what was reserved when the counters were last read; nothing before CUDA starts."""
-        return outside.read(self.device, self._reserved) if torch_api.cuda_initialized() else None
+        if not torch_api.cuda_initialized():
+            return None
+        from cudamem_testing.recorders.outside import read
+
+        return read(self.device, self._reserved)
 
     def capture(self) -> CudaCapture | None:
         """The allocator's snapshot; ``None`` when no history was asked for."""
@@ -349,7 +353,11 @@ def native_card(index: int) -> NativeDevice | None:
 
     To be asked once CUDA is initialised: until then another allocator can take the place of torch's.
     """
-    native = NativeRecorder.load_if_compiled() if torch_api.allocator_backend() == "native" else None
+    if torch_api.allocator_backend() != "native":
+        return None
+    from cudamem_testing.recorders.native import NativeRecorder
+
+    native = NativeRecorder.load_if_compiled()
     return None if native is None else native.device(DEVICE_TYPE, index)
 
 

@@ -8,12 +8,14 @@ the test ends; if it was on before us, it stays as it is. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import Function, Patches, replaced
 from cudamem_testing.model.devices import Device
-from cudamem_testing.recorders.capture import OFF, CudaCapture, Refusal
+
+if TYPE_CHECKING:
+    from cudamem_testing.recorders.capture import CudaCapture, Refusal
 
 MAX_ENTRIES = 100_000
 USERS = "the memory history is the test's own"
@@ -67,6 +69,8 @@ class CudaHistory:
 
     def capture(self, device: Device) -> CudaCapture:
         """What the allocator knows now."""
+        from cudamem_testing.recorders.capture import OFF, CudaCapture
+
         if not torch_api.cuda_initialized():
             return CudaCapture(device, {"segments": [], "device_traces": []}, missing="CUDA is not initialised")
         missing = USERS if self._users else None if self._ours else OFF
@@ -93,6 +97,8 @@ class CudaHistory:
         def observer(index: int, requested: int, allowed: int, free: int) -> None:
             alive = history()
             if alive is not None and alive._wanted:
+                from cudamem_testing.recorders.capture import Refusal
+
                 device = Device("cuda", index)
                 base = alive.bases.get(index)
                 alive._refusals[index] = Refusal(device, requested, allowed, free, alive.capture(device), base)

@@ -19,8 +19,20 @@ class NVMLError(Exception):
     """What the bindings raise."""
 
 
+def forget() -> None:
+    cards.close()
+    cards.all_names.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+def nvml(monkeypatch: pytest.MonkeyPatch, _asked_anew: None) -> SimpleNamespace:
     """The bindings with the names in ``names``; ``calls`` counts what opens and closes the library."""
     module = SimpleNamespace(names=[H100, H100], calls=[], NVMLError=NVMLError)
     module.nvmlInit = lambda: module.calls.append("init")
@@ -31,17 +43,47 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.setitem(sys.modules, "pynvml", module)  # type: ignore[arg-type]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    cards.all_names.cache_clear()
-    yield module
-    cards.all_names.cache_clear()
+    return module
 
 
 def test_all_cards(nvml: SimpleNamespace) -> None:
     assert cards.visible_names() == (H100, H100)
-    assert nvml.calls == ["init", "shutdown"]
+    assert nvml.calls == ["init"]
     assert (cards.name(Device("cuda", 1)), cards.name(Device("cuda"))) == (H100, H100)
     assert (cards.name(Device("cuda", 2)), cards.name(Device("cpu"))) == (None, None)
-    assert nvml.calls == ["init", "shutdown"]  # asked once: it is slow
+    assert nvml.calls == ["init"]  # it is slow
+
+
+def test_it_is_opened_once_and_closed_once(nvml: SimpleNamespace) -> None:
+    nvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: [MINE]
+    cards.close()
+    assert nvml.calls == []  # nobody has asked
+    assert (cards.visible_names(), cards.this_process(Device("cuda", 1))) == ((H100, H100), 100)
+    assert nvml.calls == ["init"]
+    cards.close()
+    cards.close()
+    assert nvml.calls == ["init", "shutdown"]
+    assert cards.other_processes(Device("cuda", 0)) == 0
+    assert nvml.calls == ["init", "shutdown", "init"]
+
+
+def test_a_forked_process_opens_and_closes_its_own(nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cards.visible_names() == (H100, H100)
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as in a child
+    cards.close()
+    assert nvml.calls == ["init", "init", "shutdown"]  # the library counts: what the parent opened stays open
+
+
+def test_a_library_that_cannot_be_closed(nvml: SimpleNamespace) -> None:
+    def fail() -> None:
+        nvml.calls.append("failed")
+        raise NVMLError("Driver/library version mismatch")
+
+    assert cards.visible_names() == (H100, H100)
+    nvml.nvmlShutdown = fail
+    cards.close()
+    cards.close()
+    assert nvml.calls == ["init", "failed"]
 
 
 def test_old_bindings_give_bytes(nvml: SimpleNamespace) -> None:
@@ -78,7 +120,7 @@ def test_cards_of_several_kinds_in_an_unknown_order_are_not_named(nvml: SimpleNa
 
 
 @pytest.mark.parametrize("broken", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetName"])
-def test_a_library_that_fails_tells_nothing_and_is_closed(
+def test_a_library_that_fails_tells_nothing(
     nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     def fail(*arguments: object) -> None:
@@ -86,7 +128,7 @@ def test_a_library_that_fails_tells_nothing_and_is_closed(
 
     setattr(nvml, broken, fail)
     assert cards.visible_names() == ()
-    assert nvml.calls == ([] if broken == "nvmlInit" else ["init", "shutdown"])
+    assert nvml.calls == ([] if broken == "nvmlInit" else ["init"])
 
 
 def process(pid: int, size: int | None) -> SimpleNamespace:

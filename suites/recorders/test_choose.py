@@ -9,7 +9,7 @@ import pytest
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import Environment
-from cudamem_testing.recorders import cards, choose
+from cudamem_testing.recorders import cards, cpu
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.recorders.cpu import CpuRecorder
@@ -34,7 +34,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **named: object) -> None:
         raise RecorderUnavailable("no C++ compiler found")
 
-    monkeypatch.setattr(choose, "CpuRecorder", refuse)
+    monkeypatch.setattr(cpu, "CpuRecorder", refuse)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from cudamem_testing import torch_api
 from cudamem_testing.__main__ import main
-from cudamem_testing.recorders import cards, choose
+from cudamem_testing.recorders import cards, cpu, host
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.report.doctor import examine
 from suites.recorders.allocator import Allocator
@@ -31,8 +31,8 @@ def test_a_laptop() -> None:
 def test_a_card_and_its_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_api, "allocator_backend", lambda: "native")
     monkeypatch.setattr(cards, "visible_names", lambda: ("NVIDIA H100",))
-    monkeypatch.setattr(choose.host, "measurable", lambda: True)
-    monkeypatch.setattr(choose.host, "HostRecorder", lambda: FakeRecorder("host"))
+    monkeypatch.setattr(host, "measurable", lambda: True)
+    monkeypatch.setattr(host, "HostRecorder", lambda: FakeRecorder("host"))
     with Allocator().in_place():
         rows = examine().rows
     assert rows == (
@@ -48,7 +48,7 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **named: object) -> None:
         raise RecorderUnavailable("no C++ compiler found: install one")
 
-    monkeypatch.setattr(choose, "CpuRecorder", refuse)
+    monkeypatch.setattr(cpu, "CpuRecorder", refuse)
     assert examine().lines(header=False) == [
         "torch      2.13.0",
         "cpu        measured by torch's profiler: other threads and older blocks are not seen",
