@@ -34,8 +34,8 @@ Frames = list[tuple[str, int, str]]
 
 
 class Card(WithoutOwners, FakeRecorder):
-    """A card with its history. ``asked`` is what happens when libraries are asked for their workspaces, ``waited`` when
-    the card is waited for.
+    """A card with its history of ``room`` events. ``asked`` is what happens when libraries are asked for their
+    workspaces, ``waited`` when the card is waited for.
     """
 
     tells_blocks = True
@@ -47,6 +47,7 @@ class Card(WithoutOwners, FakeRecorder):
         self.frames: dict[int, Frames] = {}
         self.asked: Callable[[], None] = lambda: None
         self.waited: Callable[[], None] = lambda: None
+        self.room = 1000
 
     def take(self, size: int, frames: Frames = TEST) -> int:
         """A block, somewhere no Python object knows of."""
@@ -86,7 +87,8 @@ class Card(WithoutOwners, FakeRecorder):
             }
             for address, size in self.live.items()
         ]
-        return CudaCapture(Device("cuda", 0), {"segments": segments, "device_traces": [[*self.events]]}, 1000)
+        traces = [self.events[-self.room :]]
+        return CudaCapture(Device("cuda", 0), {"segments": segments, "device_traces": traces}, self.room)
 
     def finish(self) -> None:
         self.waited()
@@ -110,8 +112,8 @@ class Judged:
         self.tracker.attach([card])
         self.owners = Owners(self.tracker)
         evidence = Evidence(self.tracker, Path("/project"), self.owners.names, recorded=True)
-        books = Books(self.tracker, self.owners, evidence)
-        self.check = LeakCheck(self.tracker, self.owners, evidence, books, lambda device: 0)
+        self.books = Books(self.tracker, self.owners, evidence)
+        self.check = LeakCheck(self.tracker, self.owners, evidence, self.books, lambda device: 0)
         self.begin()
 
     def begin(self) -> None:
@@ -170,6 +172,56 @@ def test_workspaces_of_known_sizes_are_not_asked_for(test: Judged) -> None:
     test.card.take(WORKSPACE)
     test.card.asked = lambda: pytest.fail("asked")
     assert test.findings() == [("library workspace", WORKSPACE, "test_a.py:3 in test_a")]
+
+
+class TestDroppedEvents:
+    """A test whose history has no room for its first events: what they allocated is told by the books."""
+
+    @pytest.fixture
+    def test(self, monkeypatch: pytest.MonkeyPatch) -> Judged:
+        monkeypatch.setattr(leaks, "collect_garbage", lambda: None)
+        card = Card()
+        card.take(5 * KIB)
+        card.take(WORKSPACE)
+        test = Judged(card)
+        test.books.begin()
+        card.events.clear()
+        card.room = 6
+        return test
+
+    @staticmethod
+    def work(card: Card) -> None:
+        """So many events that no other one is left."""
+        for _ in range(4):
+            card.free(card.take(MIB))
+
+    def test_a_workspace_is_a_librarys(self, test: Judged) -> None:
+        test.card.asked = lambda: pytest.fail("asked")
+        test.card.take(WORKSPACE)
+        self.work(test.card)
+        assert test.findings() == [("library workspace", WORKSPACE, "test_a.py:3 in test_a")]
+        assert test.subject.whole is not None
+        (whole,) = test.tracker.close(test.subject.whole)
+        assert (whole.retained, whole.blocks) == (0, 0)
+        assert test.books.border("test_a.py") == []
+
+    def test_a_leak_is_the_tests(self, test: Judged) -> None:
+        test.card.take(WORKSPACE)
+        test.card.take(4 * KIB)
+        self.work(test.card)
+        test.card.take(2 * KIB)
+        found = [("library workspace", WORKSPACE, "test_a.py:3 in test_a")]
+        assert test.findings() == [*found, ("held by C++", 6 * KIB, "test_a.py:3 in test_a")]
+        assert test.books.border("test_a.py") == []
+
+    def test_what_does_not_add_up_is_nobodys(self, test: Judged) -> None:
+        """A block of somebody went: of the others one may have taken its place before."""
+        test.card.take(4 * KIB)
+        test.card.free(next(iter(test.card.live)))
+        self.work(test.card)
+        test.card.take(2 * KIB)
+        assert test.findings() == [("held by C++", 2 * KIB, "test_a.py:3 in test_a")]
+        assert [finding.bytes for finding in test.books.border("test_a.py")] == [4 * KIB]
 
 
 @pytest.mark.parametrize("size", [WORKSPACE, 3 * MIB])
