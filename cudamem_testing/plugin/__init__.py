@@ -138,7 +138,7 @@ def _start(config: pytest.Config, settings: Settings) -> None:
 
 
 def _expect(config: pytest.Config, *, accept: bool) -> None:
-    from cudamem_testing.plugin.expected import CheckedText, ExpectedText
+    from cudamem_testing.plugin.expected import ExpectedText
 
     if not config.pluginmanager.hasplugin("cudamem-expected"):
         distributed = hasattr(config, "workerinput") or _distributes(config)
@@ -146,6 +146,8 @@ def _expect(config: pytest.Config, *, accept: bool) -> None:
         plugin = ExpectedText(accept=accept, distributed=distributed, keep=keep)
         config.pluginmanager.register(plugin, "cudamem-expected")
         if keep:
+            from cudamem_testing.plugin.checked import CheckedText
+
             config.pluginmanager.register(CheckedText(plugin.session, config.rootpath), "cudamem-checked")
 
 

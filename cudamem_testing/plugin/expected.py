@@ -1,42 +1,52 @@
 """Expected text in a run: which test a text belongs to, and what was accepted, written once at the end.
 
-Where a report is written, what the checks saw goes there with the reports of the tests, from workers as well.
-
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cudamem_testing.model.errors import together
 from cudamem_testing.plugin.items import id_without_group
-from cudamem_testing.report.schema import checked_to_json
-from cudamem_testing.show.expected.checked import Checked
-from cudamem_testing.show.expected.errors import TextMismatchError
-from cudamem_testing.show.expected.session import Session
+from cudamem_testing.show.places import side_folder
+
+if TYPE_CHECKING:
+    from cudamem_testing.show.expected.session import Session
 
 XDIST = "texts are not accepted under pytest-xdist: run without -n"
 
 
 class ExpectedText:
-    """Makes a session of expected text the current one while a test runs.
+    """Makes a session of expected text the current one while a test runs whose texts may be kept beside it.
 
-    ``keep`` is whether a report is written.
+    That is a test of a file that has a folder for texts without a literal, and every test where texts are accepted or
+    a report is written (``keep``). Others need none: there a text is compared with the one at the call.
     """
 
     def __init__(self, *, accept: bool, distributed: bool, keep: bool = False) -> None:
         self._accept = accept
-        self.session = Session(accept, XDIST if distributed else None, keep=keep)
+        self._keep = keep
+        self._refusal = XDIST if distributed else None
+        self._with_folder: dict[Path, bool] = {}
         self._said: list[str] = []
+
+    @cached_property
+    def session(self) -> Session:
+        """The session of this run; its modules are imported where one is needed."""
+        from cudamem_testing.show.expected.session import Session
+
+        return Session(self._accept, self._refusal, keep=self._keep)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """All phases of a test."""
+        if not self._is_needed(item):
+            return (yield)
         try:
             with self.session.activate():
                 return (yield)
@@ -46,7 +56,8 @@ class ExpectedText:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Each attempt begins anew."""
-        self.session.begin(id_without_group(item), getattr(item, "path", None))
+        if self._is_needed(item):
+            self.session.begin(id_without_group(item), item.path)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -65,33 +76,10 @@ class ExpectedText:
             for line in self._said:
                 terminalreporter.write_line(line)
 
-
-class CheckedText:
-    """Sends what the checks saw with the reports, for the report of the run; files are relative to ``root``."""
-
-    def __init__(self, session: Session, root: Path) -> None:
-        self._session = session
-        self._root = root
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Send with a failure the check that failed, and at the end those whose text was right.
-
-        As JSON, for a text may hold characters that no worker could send.
-        """
-        report = yield
-        checks = [] if call.excinfo is None else [*_failed(call.excinfo.value)]
-        if call.when == "teardown":
-            checks += self._session.right
-        if checks:
-            sent = [checked_to_json(one.below(self._root)) for one in checks]
-            report.cudamem_expected = json.dumps(sent)  # type: ignore[attr-defined]
-        return report
-
-
-def _failed(error: BaseException) -> Generator[Checked, None, None]:
-    for one in together(error):
-        if isinstance(one, TextMismatchError) and one.checked is not None:
-            yield one.checked
+    def _is_needed(self, item: pytest.Item) -> bool:
+        if self._accept or self._keep:
+            return True
+        path = item.path
+        if path not in self._with_folder:
+            self._with_folder[path] = side_folder(path).is_dir()
+        return self._with_folder[path]

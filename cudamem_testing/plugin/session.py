@@ -33,9 +33,7 @@ from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.plugin.warmup import WarmUps
 from cudamem_testing.plugin.wider import WiderFixtures
 from cudamem_testing.recorders.choose import Recorders
-from cudamem_testing.report.schema import record_to_json
 from cudamem_testing.windows.judge import Judge, ignored_below
-from cudamem_testing.windows.memory import OverBudget
 from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Tracker
 
@@ -269,6 +267,8 @@ class Session:
             report.cudamem_status = call.excinfo.value.cudamem  # type: ignore[attr-defined]
             place_at_test(report, item)
         elif report.failed and self._unsaid:
+            from cudamem_testing.windows.memory import OverBudget
+
             told = call.excinfo.value.findings if call.excinfo and isinstance(call.excinfo.value, OverBudget) else ()
             rest = [str(finding) for finding in self._unsaid if finding not in told]
             if rest:
@@ -310,6 +310,8 @@ class Session:
         """On its way to another process or into a log, a report carries plain types only."""
         data = yield
         if data is not None and "cudamem" in data:
+            from cudamem_testing.report.schema import record_to_json
+
             data["cudamem"] = [record_to_json(record) for record in data["cudamem"]]
         return data
 

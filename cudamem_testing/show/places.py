@@ -1,6 +1,18 @@
 """Where a project keeps what is recorded. Read at every start of pytest, so it imports nothing. PYTEST_DONT_REWRITE"""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 FOLDER = "__cudamem__"
 """Beside each test module, and at rootdir."""
 KNOWN = f"{FOLDER}/known.jsonl"
 """Below rootdir, when nothing else is said."""
+
+
+def side_folder(module: Path) -> Path:
+    """The folder for expected texts without a literal, of the test module at `module`."""
+    return module.parent / FOLDER / module.stem

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.limits import Breach, Budget, Limit, effective
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.model.windows import Window
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.limits import Breach, Budget, Limit
+    from cudamem_testing.model.windows import Window
+
+    Explain = Callable[[Breach], Sequence[str]]
 
 IGNORED_BELOW = {"cpu": 64 * 1024}
 WHOLE = ("retained",)
-Explain = Callable[[Breach], Sequence[str]]
 
 
 class Judge:
@@ -45,6 +49,8 @@ class Judge:
         """The largest share of an upper limit that the windows took."""
         if not budgets:
             return None
+        from cudamem_testing.model.limits import effective  # there, since somebody has made a budget
+
         shares = [
             measured / max(limit.value, 1)
             for window in windows
@@ -57,6 +63,8 @@ class Judge:
     def _judge(self, budgets: Sequence[Budget], windows: Sequence[Window], *, whole: bool) -> list[Finding]:
         if not budgets:
             return []
+        from cudamem_testing.model.limits import effective
+
         breaches = [
             breach
             for window in windows

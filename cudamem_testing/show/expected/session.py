@@ -12,11 +12,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cudamem_testing.show.places import side_folder
+
 from .callsite import CallSite
 from .checked import Checked
 from .edits import Edits, Place, SideFile, Written
 from .errors import NotLocatedError
-from .side import side_file, side_folder
+from .side import side_file
 
 _current: ContextVar["Session | None"] = ContextVar("expected_text_session", default=None)
 

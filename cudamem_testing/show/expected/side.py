@@ -11,16 +11,11 @@ import hashlib
 import string
 from pathlib import Path
 
-from cudamem_testing.show.places import FOLDER
+from cudamem_testing.show.places import side_folder
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + "_")
 _PLAIN_IN_PARAMETERS = _PLAIN | frozenset("-.,=+[]")
 _LONGEST = 150
-
-
-def side_folder(module: Path) -> Path:
-    """Return the folder for the texts of the test module at `module`."""
-    return module.parent / FOLDER / module.stem
 
 
 def side_file(module: Path, test: str, *, number: int = 1, key: str | None = None) -> Path:
