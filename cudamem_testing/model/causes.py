@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
+from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count, format_size
 
 T = TypeVar("T")
-GROUPED = frozenset({Kind.LEAK, Kind.CYCLE, Kind.POOL, Kind.OUTSIDE})
 #: What a cause is when its findings differ: the first of these that one of them has.
 _STANDINGS = (Standing.LARGER, None, Standing.KNOWN, Standing.FIRST_USE)
 _SEVERITIES = (Severity.FAIL, Severity.WARN, Severity.NOTE)

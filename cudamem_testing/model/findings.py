@@ -24,6 +24,10 @@ class Kind(str, Enum):
     OTHER = "other"
 
 
+#: Kinds whose findings have a cause in common; limits and out-of-memory errors are judged one by one.
+GROUPED = frozenset({Kind.LEAK, Kind.CYCLE, Kind.POOL, Kind.OUTSIDE})
+
+
 class Severity(str, Enum):
     """What a finding does: fail the test, stand in the summary, or be a remark."""
 

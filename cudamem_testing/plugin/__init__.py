@@ -120,7 +120,6 @@ def _choose_card(config: pytest.Config) -> None:
 
 
 def _start(config: pytest.Config, settings: Settings) -> None:
-    from cudamem_testing.plugin.collector import Worker
     from cudamem_testing.plugin.session import Session
 
     session = config.stash[keys.SESSION] = Session(config, settings)
@@ -132,6 +131,8 @@ def _start(config: pytest.Config, settings: Settings) -> None:
         config.pluginmanager.register(Repeats(session, settings.repeat), "cudamem-repeats")
     _expect(config, accept=False)
     if hasattr(config, "workerinput"):
+        from cudamem_testing.plugin.worker import Worker
+
         config.pluginmanager.register(Worker(config, session), "cudamem-worker")
     elif not config.pluginmanager.hasplugin("cudamem-collector"):
         _collect(config, settings)

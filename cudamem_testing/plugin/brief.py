@@ -7,12 +7,12 @@ of pytest-xdist count together. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cudamem_testing.model.causes import key_of
-from cudamem_testing.model.findings import Finding
+if TYPE_CHECKING:
+    from cudamem_testing.model.findings import Finding
 
 FULL = 3
 
@@ -29,6 +29,8 @@ class Brief:
         lines = _lines(report)
         if lines is None:
             return
+        from cudamem_testing.model.causes import key_of
+
         text = "\n".join(lines)
         for finding in findings:
             key = key_of(finding)

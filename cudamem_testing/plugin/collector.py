@@ -7,39 +7,29 @@ report of the test's teardown and the rest when it ends. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cudamem_testing.model.causes import GROUPED
-from cudamem_testing.model.findings import Finding, Kind
+from cudamem_testing.model.findings import GROUPED, Finding, Kind
 from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.sizes import count
-from cudamem_testing.plugin import keys, known, recorded
+from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.brief import Brief
 from cudamem_testing.plugin.ratchet import WORKER_INPUT
-from cudamem_testing.plugin.session import Session
 from cudamem_testing.plugin.settings import Settings, runs_tests
+from cudamem_testing.plugin.totals import Totals, totals
 from cudamem_testing.plugin.whole import Collected, is_whole, together, whole_paths
-from cudamem_testing.report.causes import audit_lines
-from cudamem_testing.report.files import write_json
-from cudamem_testing.report.schema import (
-    checked_from_json,
-    finding_from_json,
-    finding_to_json,
-    fixture_from_json,
-    fixture_to_json,
-    ledger_from_json,
-    ledger_to_json,
-    record_from_json,
-)
-from cudamem_testing.report.terminal import summary_lines
-from cudamem_testing.show.expected.checked import Checked
+from cudamem_testing.show.places import FOLDER
+
+if TYPE_CHECKING:
+    from cudamem_testing.show.expected.checked import Checked
 
 RUN = pytest.StashKey[RunRecord]()
-WORKER_KEY = "cudamem"
 
 
 class Collector:
@@ -76,12 +66,13 @@ class Collector:
             self._checked.pop(nodeid, None)
         checks = getattr(report, "cudamem_expected", None)
         if checks is not None:
+            from cudamem_testing.report.schema import checked_from_json
+
             self._checked.setdefault(nodeid, []).extend(map(checked_from_json, json.loads(checks)))
         if report.when == "teardown":
             self._seen.update(_ids(nodeid))
             del self._outcomes[nodeid]
-            sent = getattr(report, "cudamem", ())
-            records = [one if isinstance(one, TestRecord) else record_from_json(one) for one in sent]
+            records = [*map(_record, getattr(report, "cudamem", ()))]
             if report.failed and records and self._brief is not None:
                 self._brief.shorten(report, records[-1].failing)
             for number, record in enumerate(records, 1):
@@ -104,8 +95,12 @@ class Collector:
         output = getattr(node, "workeroutput", {})
         if keys.USAGE_OUTPUT in output:
             raise pytest.UsageError(output[keys.USAGE_OUTPUT])
-        if WORKER_KEY in output:
-            self._add(output[WORKER_KEY])
+        from cudamem_testing.plugin.worker import KEY, received
+
+        if KEY in output:
+            self._add(received(output[KEY]))
+            self._left_out = together(self._left_out, output[KEY]["left_out"])
+            self._seen.update(output[KEY]["files"])
         if keys.UNENFORCED_OUTPUT in output:  # every worker has collected all tests
             self._config.stash[keys.UNENFORCED] = output[keys.UNENFORCED_OUTPUT]
 
@@ -122,6 +117,8 @@ class Collector:
         self._record(session)
         run = self._config.stash[RUN] = self.run()
         if self._settings.json is not None and runs_tests(self._config):
+            from cudamem_testing.report.files import write_json
+
             try:
                 write_json(run, self._settings.json)
             except OSError as error:
@@ -138,11 +135,16 @@ class Collector:
             return
         top = 0 if self._quiet else self._settings.top
         if not self._quiet or self._notes or any(test.findings for test in run.tests):
+            from cudamem_testing.report.terminal import summary_lines
+
             terminalreporter.write_sep("=", "cudamem summary")
             width = min(terminalreporter._tw.fullwidth, 120)
             for line in summary_lines(run, top=top, width=width, grouped=not self._settings.audit):
                 terminalreporter.write_line(line)
         if self._settings.audit:
+            from cudamem_testing.plugin import known
+            from cudamem_testing.report.causes import audit_lines
+
             for line in audit_lines(run, known.recording_command(self._config.invocation_params.args)):
                 terminalreporter.write_line(line)
 
@@ -168,9 +170,15 @@ class Collector:
         if not runs_tests(self._config):
             return
         settings, root = self._settings, self._config.rootpath
-        said = [recorded.finish(settings, root, self._tests, self._seen, self._extent.covers())]
+        said = []
+        if settings.update or _has_records(root, self._seen) or any(test.measured for test in self._tests):
+            from cudamem_testing.plugin import recorded
+
+            said.append(recorded.finish(settings, root, self._tests, self._seen, self._extent.covers()))
         measuring = self._config.stash.get(keys.SESSION, None)
         if settings.on and measuring is not None and (measuring.ratchet.lines or "known" in settings.update):
+            from cudamem_testing.plugin import known
+
             said.append(known.finish(settings, measuring.ratchet, self.run(), root))
         self._about_records = [line for one in said for line in one.lines]
         problems = [problem for one in said for problem in one.problems]
@@ -202,49 +210,29 @@ class Collector:
                 notes.append(f"rule '{rule}' ({rule.reason}) ignored nothing: it can go from cudamem_ignore")
         return notes
 
-    def _add(self, data: Mapping[str, Any]) -> None:
-        environment = data["environment"]
-        self._environments.append(Environment(tuple(environment[0]), environment[1], environment[2]))
-        self._fixtures += map(fixture_from_json, data["fixtures"])
-        self._unenforced.update(data["unenforced"])
-        self._findings += map(finding_from_json, data["findings"])
-        self._ledger += map(ledger_from_json, data["ledger"])
-        self._ignored.update(data["ignored"])
-        if "left_out" in data:
-            self._left_out = together(self._left_out, data["left_out"])
-            self._seen.update(data["files"])
-        self._notes += data["notes"]
+    def _add(self, known: Totals) -> None:
+        self._environments.append(known.environment)
+        self._fixtures += known.fixtures
+        self._unenforced.update(known.unenforced)
+        self._findings += known.findings
+        self._ledger += known.ledger
+        self._ignored.update(known.ignored)
+        self._notes += known.notes
 
 
-class Worker:
-    """A worker of pytest-xdist: sends to the controller what is not part of a test's report."""
-
-    def __init__(self, config: pytest.Config, session: Session) -> None:
-        self._config = config
-        self._session = session
-        self._collected = Collected.of(config)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Send plain types only: anything else would end the worker."""
-        left_out = self._collected.left_out(session)
-        asked = {"left_out": None if left_out is None else sorted(left_out), "files": sorted(self._collected.files)}
-        output = {**totals(self._session), **asked}
-        self._config.workeroutput[WORKER_KEY] = output  # type: ignore[attr-defined]
+def _has_records(root: Path, nodeids: Iterable[str]) -> bool:
+    """Whether there is a folder of recorded things beside one of the files of some ids."""
+    folders = {os.path.dirname(nodeid.partition("::")[0]) for nodeid in nodeids}
+    return any((root / folder / FOLDER).is_dir() for folder in folders)
 
 
-def totals(session: Session) -> dict[str, Any]:
-    """What a process knows beside its tests, as plain types."""
-    environment = session.environment
-    return {
-        "environment": [list(environment.devices), environment.torch, environment.allocator],
-        "fixtures": [fixture_to_json(fixture) for fixture in session.fixtures],
-        "unenforced": dict(session.judge.unenforced),
-        "findings": [finding_to_json(finding) for finding in session.findings],
-        "ledger": [ledger_to_json(entry) for entry in session.books.ledger()],
-        "ignored": dict(session.leaks.ignored.counts) if session.leaks else {},
-        "notes": list(session.recorders.notes),
-    }
+def _record(sent: Any) -> TestRecord:
+    """As it was made in this process, or as a worker sent it."""
+    if isinstance(sent, TestRecord):
+        return sent
+    from cudamem_testing.report.schema import record_from_json
+
+    return record_from_json(sent)
 
 
 def _ids(nodeid: str) -> tuple[str, ...]:

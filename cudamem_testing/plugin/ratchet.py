@@ -6,18 +6,17 @@ the controller. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cudamem_testing.baselines.known import KnownError, is_recordable, judged, noted, parse
-from cudamem_testing.baselines.known_file import name_of
-from cudamem_testing.leaks.first_use import FirstUse
 from cudamem_testing.model.findings import Finding, Severity
 
 if TYPE_CHECKING:
+    from cudamem_testing.baselines.known import Key, KnownFinding
+    from cudamem_testing.leaks.first_use import FirstUse
     from cudamem_testing.plugin.settings import Settings
 
 WORKER_INPUT = "cudamem_known"
@@ -33,17 +32,25 @@ class Ratchet:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._update = "known" in settings.update
         self._audit = settings.audit
-        self.name = name_of(settings.known, config.rootpath)
+        self._file, self._root = settings.known, config.rootpath
         self.content = _read(config, settings)
-        try:
-            self.lines = parse(self.name, self.content)
-        except KnownError as error:
-            raise pytest.UsageError(f"cudamem: {error}") from None
-        self._first_use = FirstUse() if settings.first_use == "warn" else None
+        self.lines = self._parsed() if self.content else {}
+        self._first_use = _first_use() if settings.first_use == "warn" else None
+
+    @property
+    def name(self) -> str:
+        """The file's, as messages show it."""
+        from cudamem_testing.baselines.known_file import name_of
+
+        return name_of(self._file, self._root)
 
     def judged(self, findings: Iterable[Finding]) -> list[Finding]:
         """The findings of one test with the severity that they have in this run."""
         found = [*findings]
+        if not found:
+            return found
+        from cudamem_testing.baselines.known import is_recordable, judged, noted
+
         if self._first_use is not None:
             found = self._first_use.judged(found)
         found = [judged(finding, self.lines, self.name) for finding in found]
@@ -52,6 +59,20 @@ class Ratchet:
         if self._audit:
             found = [replace(one, severity=Severity.WARN) if one.severity is Severity.FAIL else one for one in found]
         return found
+
+    def _parsed(self) -> Mapping[Key, KnownFinding]:
+        from cudamem_testing.baselines.known import KnownError, parse
+
+        try:
+            return parse(self.name, self.content)
+        except KnownError as error:
+            raise pytest.UsageError(f"cudamem: {error}") from None
+
+
+def _first_use() -> FirstUse:
+    from cudamem_testing.leaks.first_use import FirstUse
+
+    return FirstUse()
 
 
 def _read(config: pytest.Config, settings: Settings) -> bytes:

@@ -10,7 +10,6 @@ from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.windows import Window
-from cudamem_testing.report.causes import cause_lines, known_lines
 from cudamem_testing.show.tables import Column, Table
 
 UNKNOWN = "?"
@@ -33,7 +32,7 @@ def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3, grou
     ``grouped`` is false where the causes of the findings are told elsewhere.
     """
     measured = [test for test in run.tests if test.windows]
-    lines = [*finding_lines(run), *(cause_lines(run, width) if grouped else []), *known_lines(run)]
+    lines = _findings(run, width, grouped) if run.all_findings else []
     rows = ranked(measured)
     if top and rows:
         lines += _table(rows[:top]).lines(width)
@@ -47,6 +46,12 @@ def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3, grou
     if top:
         lines += _offers(measured, offers)
     return lines
+
+
+def _findings(run: RunRecord, width: int, grouped: bool) -> list[str]:
+    from cudamem_testing.report.causes import cause_lines, known_lines
+
+    return [*finding_lines(run), *(cause_lines(run, width) if grouped else []), *known_lines(run)]
 
 
 def ranked(tests: Iterable[TestRecord]) -> list[tuple[TestRecord, Window]]:

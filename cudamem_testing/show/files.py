@@ -5,7 +5,6 @@ PYTEST_DONT_REWRITE
 
 import errno
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -35,7 +34,7 @@ def replace_file(path: Path, content: bytes) -> None:
     if old is not None and not (old.st_mode & _WRITABLE and os.access(target, os.W_OK)):
         raise PermissionError(errno.EACCES, "the file is read-only", str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
+    temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.tmp")
     try:
         with temporary.open("xb") as file:
             if old is not None:
