@@ -69,13 +69,18 @@ class Measured:
 
 
 def fold(runs: Sequence[Sequence[Measured]]) -> tuple[Measured, ...]:
-    """Several runs of one test as one: the spread of each number, and what was live in the run that took most."""
+    """Several runs of one test as one: the spread of each number, and what was live in the run that took most.
+
+    A run whose peak is not known does not count beside others.
+    """
     found: dict[tuple[Device, str], Measured] = {}
     for one in (measured for run in runs for measured in run):
         key = one.device, one.environment
         old = found.get(key)
-        if old is None:
+        if old is None or ("requested" in one.values and "requested" not in old.values):
             found[key] = one
+            continue
+        if "requested" in old.values and "requested" not in one.values:
             continue
         both = {metric: old.values[metric] | one.values[metric] for metric in old.values if metric in one.values}
         higher = "requested" in both and one.values["requested"].high > old.values["requested"].high

@@ -3,9 +3,9 @@
 A test is held to its baseline when a marker asks for it, or under ``--cudamem`` when it has one. Only a test whose own
 body passed is compared. A capture is taken when a number is off by more than its tolerance, and to record. Library
 workspaces count neither for nor against a test: they are taken out of its numbers by what the recorder knows of them,
-at the latest when the test ends and something is left. Nor does it count, where blocks tell who made them, that older
-memory of others goes during the call, such as garbage of earlier tests.
-Numbers that nobody will read are not put together.
+at the latest when the test ends and something is left; where that cannot be, for not all of its events were recorded,
+its numbers are not known. Nor does it count, where blocks tell who made them, that older memory of others goes during
+the call, such as garbage of earlier tests. Numbers that nobody will read are not put together.
 PYTEST_DONT_REWRITE
 """
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.windows import Window
     from cudamem_testing.plugin.running import Running
     from cudamem_testing.plugin.settings import Settings
+    from cudamem_testing.snapshots.record import LiveBlock
     from cudamem_testing.snapshots.replay import Replay
 
 
@@ -47,6 +48,8 @@ class Look(NamedTuple):
 
 
 UNMARKED = Comparison()
+UNCERTAIN = "not known, a library may have taken a workspace in events that were not recorded"
+COUNTED = ("requested", "peak", "allocations")  # what a workspace of a library would count in
 TITLES = {
     "requested": "live at the peak, places that grew:",
     "peak": "live at the peak, places that grew:",
@@ -69,6 +72,7 @@ class Baselines:
         self._environments: dict[Device, str] = {}
         self._calls: dict[Device, Window] = {}
         self._numbers: dict[Device, int] = {}  # of the running test's blocks
+        self._notes: list[str] = []  # of the running test
 
     def identify(self) -> None:
         """Note what numbers depend on, before a test can change the number of threads; of cards once they are used."""
@@ -89,7 +93,7 @@ class Baselines:
             return []
         comparison = self.comparison(running.item)
         self._calls = {window.device: window for window in windows}
-        self._numbers = running.owner.numbers
+        self._numbers, self._notes = running.owner.numbers, running.notes
         disturbed = self._disturbed(running) if exact else []
         busy = any(window.allocations for window in windows)
         found: list[Finding] = []
@@ -228,11 +232,17 @@ class Baselines:
         from cudamem_testing.baselines.grown import frees_of_others, peak_without, top_of, without
 
         replayed = self._evidence.replay(window.device, counter="requested")
-        if replayed is None or not len(replayed.recording.events):
+        if replayed is None:
             return measured.but(top=()), self._evidence.unknown(window.device)
+        events = replayed.recording.events
         start, end = moment_of(replayed.recording, window.opened, now), self._end(replayed, window, now)
-        dropped = replayed.recording.truncated and not start  # then the window's own start is not in the record
-        places = frozenset() if dropped else self._workspaces(replayed, start, end)
+        dropped = not start and (replayed.recording.truncated or not len(events))  # the start is not in the record
+        workspaces = self._workspaces(replayed, start, end, window.opened if dropped else None)
+        if dropped and workspaces:
+            return self._unknown(measured)
+        if not len(events):
+            return measured.but(top=()), self._evidence.unknown(window.device)
+        places = {place for place in replayed.lives.live if events.addresses[place] in workspaces}
         size = sum(replayed.sizes[place] for place in places)
         number = None if dropped else self._numbers.get(window.device)
         frees = {} if number is None else frees_of_others(replayed, start, end, number)
@@ -256,25 +266,40 @@ class Baselines:
         end = moment_between(replayed.recording, window.closed, now)
         return replayed.end if end is None else end
 
-    def _workspaces(self, replayed: Replay, start: int, end: int) -> frozenset[int]:
-        """The events from ``start`` to ``end`` that allocated a workspace which a library keeps."""
-        device = replayed.recording.device
-        sizes, live = self._recorder(device).workspace_sizes(), replayed.lives.live
-        kept = [place for place, block in live.items() if start <= place < end and block.requested in sizes]
-        if not kept:
-            return frozenset()
+    def _workspaces(self, replayed: Replay, start: int, end: int, then: Counters | None) -> set[int]:
+        """Addresses of the workspaces of libraries that were allocated from ``start`` to ``end`` and are kept.
+
+        Where not all events are there, and ``then`` is what was read at the start, those too that may have been.
+        """
+        live = [block for place, block in replayed.lives.live.items() if start <= place < end]
+        if then is not None:
+            older = [one.block for one in replayed.lives.before if one.block is not None]
+            more = sum(block.requested for block in older) - (then.requested or 0)
+            live += [block for block in older if block.requested <= more]
+        sizes = self._recorder(replayed.recording.device).workspace_sizes()
+        kept = [block for block in live if block.requested in sizes]
+        return self._unclaimed(replayed, kept) if kept else set()
+
+    @staticmethod
+    def _unclaimed(replayed: Replay, blocks: Sequence[LiveBlock]) -> set[int]:
         from cudamem_testing.guards import thawed
         from cudamem_testing.leaks.verdicts import is_unclaimed
         from cudamem_testing.objects import find_holders
 
         with thawed():
-            holders = find_holders([live[place].address for place in kept], budget_seconds=10.0)
-        stacks, numbers = replayed.recording.stacks, replayed.recording.events.stacks
-        return frozenset(
-            place
-            for place in kept
-            if live[place].address in holders and is_unclaimed(stacks[numbers[place]], holders[live[place].address])
-        )
+            holders = find_holders([block.address for block in blocks], budget_seconds=10.0)
+        stacks = replayed.recording.stacks
+        return {
+            block.address
+            for block in blocks
+            if block.address in holders and is_unclaimed(stacks[block.stack], holders[block.address])
+        }
+
+    def _unknown(self, measured: Measured) -> tuple[Measured, str]:
+        """Without the numbers in which a workspace may count: it is then neither recorded nor compared."""
+        self._notes.append(f"baseline on {measured.device}: {UNCERTAIN}")
+        values = {name: spread for name, spread in measured.values.items() if name not in COUNTED}
+        return measured.but(values=values, metrics=(), top=()), f"live at the peak: {UNCERTAIN}"
 
     def _recorder(self, device: Device) -> Recorder:
         return next(one for one in self._tracker.recorders if one.device == device)

@@ -38,6 +38,14 @@ def test_several_runs_as_one() -> None:
     assert fold(runs[:1]) == runs[0]
 
 
+def test_a_run_whose_peak_is_not_known_does_not_count_beside_others() -> None:
+    known, other = measured(5, None), measured(7, None)
+    unknown = Measured(CPU, "here", {"retries": Spread(0, 0)}, (), (), True)
+    both = measured(5, None).but(values={"requested": Spread(5, 7)})
+    assert fold([(unknown,), (known,), (unknown,), (other,)]) == (both,)
+    assert fold([(unknown,), (unknown,)]) == (unknown,)
+
+
 def test_numbers_of_two_environments_are_not_put_together() -> None:
     here, there = measured(5, ()), measured(6, ()).but(environment="there")
     assert fold([(here,), (there,)]) == (here, there)

@@ -15,6 +15,7 @@ import torch
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.changes import Comparison, Spread
+from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.windows import Window
 from cudamem_testing.objects import HolderResult, Reach
@@ -497,9 +498,10 @@ class Library:
 
     device = Device("cuda", 0)
 
-    def __init__(self, allocator):
+    def __init__(self, allocator, room=None):
         self.recorders = [self]
-        self.replayed = replay(read(allocator.snapshot()), "requested")
+        allocator.trace = allocator.trace[-room:] if room else allocator.trace if room is None else []
+        self.replayed = replay(read(allocator.snapshot(), max_entries=room), "requested")
 
     def workspace_sizes(self):
         return frozenset({32 * MIB})
@@ -508,15 +510,21 @@ class Library:
         assert (device, counter) == (self.device, "requested")
         return self.replayed
 
+    def unknown(self, device):
+        return f"nothing of {device}"
 
-def looked_at(allocator, requested, allocations):
-    library = Library(allocator)
-    window = Window("call", library.device, requested_start=0, requested_peak=requested)
-    values = {"requested": requested, "peak": requested + MIB, "allocations": allocations}
-    measured = Measured(library.device, "here", {name: Spread.of(number) for name, number in values.items()})
+
+def looked_at(allocator, requested, allocations, room=None, **ends):
+    library = Library(allocator, room)
+    window = Window("call", library.device, requested_start=0, requested_peak=requested, **ends)
+    values = {"requested": requested, "peak": requested + MIB, "allocations": allocations, "retries": 0}
+    numbers = {name: Spread.of(number) for name, number in values.items()}
     baselines = Baselines(None, Path(), library, library, sent=True)
-    found, look = baselines._look(window, measured)
-    return {name: spread.low for name, spread in found.values.items()}, [block.size for block in look.live]
+    found, look = baselines._look(window, Measured(library.device, "here", numbers, metrics=("requested",)))
+    assert found.metrics == (("requested",) if "requested" in found.values else ())
+    told = look if isinstance(look, str) else [block.size for block in look.live]
+    assert baselines._notes == ([f"baseline on cuda:0: {told.partition(': ')[2]}"] if not found.metrics else [])
+    return {name: spread.low for name, spread in found.values.items()}, told
 
 
 def test_a_workspace_that_a_library_keeps_counts_neither_for_nor_against():
@@ -527,7 +535,7 @@ def test_a_workspace_that_a_library_keeps_counts_neither_for_nor_against():
     second = allocator.malloc(16 * MIB)
     allocator.free(second)
     assert looked_at(allocator, 48 * MIB, 3) == (
-        {"requested": 16 * MIB, "peak": 17 * MIB, "allocations": 2},
+        {"requested": 16 * MIB, "peak": 17 * MIB, "allocations": 2, "retries": 0},
         [16 * MIB],
     )
 
@@ -537,9 +545,46 @@ def test_a_block_of_that_size_which_was_given_back_is_the_test_s_own():
     allocator.malloc(8 * MIB)
     allocator.free(allocator.malloc(32 * MIB))
     assert looked_at(allocator, 40 * MIB, 2) == (
-        {"requested": 40 * MIB, "peak": 41 * MIB, "allocations": 2},
+        {"requested": 40 * MIB, "peak": 41 * MIB, "allocations": 2, "retries": 0},
         [8 * MIB, 32 * MIB],
     )
+
+
+UNKNOWN = "not known, a library may have taken a workspace in events that were not recorded"
+
+
+def counted(allocator, allocations, blocks):
+    return Counters(requested=allocator.requested, allocations=allocations, blocks=blocks)
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("room", [12, 0])
+def test_where_events_are_missing_a_workspace_that_is_new_makes_the_peak_unknown(room, early):
+    """It may have been taken before the peak or after it, so the numbers are neither with it nor without it."""
+    allocator = Allocator()
+    allocator.malloc(MIB)
+    opened = counted(allocator, 1, 1)
+    for step in range(6):
+        if step == (0 if early else 5):
+            allocator.malloc(32 * MIB)
+        allocator.free(allocator.malloc(8 * MIB))
+    ends = {"opened": opened, "closed": counted(allocator, 8, 2)}
+    assert looked_at(allocator, 40 * MIB, 7, room, **ends) == ({"retries": 0}, f"live at the peak: {UNKNOWN}")
+
+
+@pytest.mark.parametrize(
+    ("room", "told"), [(13, [8 * MIB]), (0, "nothing of cuda:0")], ids=["events dropped", "no events"]
+)
+def test_where_events_are_missing_an_older_workspace_changes_nothing(room, told):
+    allocator = Allocator()
+    allocator.malloc(32 * MIB)
+    opened = counted(allocator, 1, 1)
+    for _ in range(6):
+        allocator.free(allocator.malloc(8 * MIB))
+    allocator.malloc(2 * MIB)
+    ends = {"opened": opened, "closed": counted(allocator, 8, 2)}
+    numbers = {"requested": 8 * MIB, "peak": 9 * MIB, "allocations": 7, "retries": 0}
+    assert looked_at(allocator, 8 * MIB, 7, room, **ends) == (numbers, told)
 
 
 def test_what_goes_wrong_in_the_evidence_hides_no_verdict(run_inner, monkeypatch):
@@ -632,6 +677,11 @@ def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, 
     ]
     run(run_inner, monkeypatch, 1, UPDATE)
     assert entries(pytester) == recorded
+    for arguments in ((), (UPDATE,)):  # without events it is not compared, and not recorded
+        inner = run(run_inner, monkeypatch, 1, "--cudamem-stacks=off", *arguments)
+        (record,) = inner.run.tests
+        assert (inner.last, record.findings, record.notes) == ("1 passed", (), (f"baseline on cpu: {UNKNOWN}",))
+        assert entries(pytester) == recorded
 
 
 @pytest.mark.usefixtures("leaves_nothing")
@@ -694,7 +744,7 @@ def test_what_ci_measured_is_accepted(run_inner, pytester, monkeypatch):
 def test_of_several_devices_those_that_a_test_uses_are_recorded(tmp_path, monkeypatch, allocations, kept):
     monkeypatch.setattr("cudamem_testing.plugin.baselines.identity", lambda device: "here")
     item = SimpleNamespace(nodeid="test_it.py::test_a", stash={keys.COMPARISON: Comparison()}, config=NoGroups())
-    running = SimpleNamespace(item=item, nodeid=item.nodeid, measured=[], owner=Owner("test_a"), whole=None)
+    running = SimpleNamespace(item=item, nodeid=item.nodeid, measured=[], owner=Owner("test_a"), whole=None, notes=[])
     settings = SimpleNamespace(baseline="compare", enforce=True, on=False, update=frozenset(), json=None)
     windows = [
         Window("call", Device("cuda", place), requested_start=0, requested_peak=number, allocations=number)
