@@ -466,6 +466,7 @@ def test_unpack_hooks_never_run() -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         y = torch.ones(3, requires_grad=True).exp()
     assert _first_label(y.grad_fn, packed[0]) == (".saved result", Kind.SAVED)
+    packed[0].clear()  # else it holds itself
 
 
 def test_freed_saved_tensors_are_no_error() -> None:
