@@ -199,7 +199,7 @@ def test_where_the_list_cannot_be_read_it_is_shown_afterwards(monkeypatch: pytes
 def test_what_looking_raises_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[BaseException] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.exc_value))
-    monkeypatch.setattr("cudamem_testing.cycles.collect.explain", lambda garbage, question: garbage[len(garbage)])
+    monkeypatch.setattr("cudamem_testing.cycles.explain.explain", lambda garbage, question: garbage[len(garbage)])
     remove = watch_cycles(lambda cycle: None)
     try:
         while gc.collect():

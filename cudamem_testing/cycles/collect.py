@@ -7,74 +7,17 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from cudamem_testing.cycles.allocations import recorded_allocations
-from cudamem_testing.cycles.explain import Draft, Question, explain, has_targets
-from cudamem_testing.cycles.older import held_by
+from cudamem_testing.cycles.explain import Question
 from cudamem_testing.cycles.results import Cycle, merged
-from cudamem_testing.guards import GarbageWatch, collect_garbage
-from cudamem_testing.model.stacks import Locator
+from cudamem_testing.cycles.watch import CycleWatch
+from cudamem_testing.guards import collect_garbage
 from cudamem_testing.show.expected import assert_text
 
 _log = logging.getLogger("cudamem_testing")
-
-
-class CycleWatch:
-    """Tells of the cycles that each collection finds from ``start`` to ``stop``.
-
-    ``ask`` makes the question for a collection whose garbage has a tensor in it; ``None`` skips it. ``tell`` gets the
-    cycles once the garbage is gone; ``failed`` what went wrong with an explanation, which else is raised. They all
-    run inside the collection: no other one starts meanwhile.
-    """
-
-    def __init__(
-        self,
-        tell: Callable[[list[Cycle]], None],
-        ask: Callable[[], Question | None] | None = None,
-        kind: type | None = None,
-        failed: Callable[[Exception], None] | None = None,
-    ) -> None:
-        self._tell = tell
-        self._failed = failed
-        self._ask = ask or (lambda: Question(Locator(os.getcwd()), allocated=recorded_allocations(), kind=kind))
-        self._kind = kind
-        self._watch = GarbageWatch(self._look)
-
-    def start(self) -> None:
-        """Watch from here on."""
-        self._watch.start()
-
-    def stop(self) -> None:
-        """Watch no longer."""
-        self._watch.stop()
-
-    def _look(self, garbage: Sequence[object]) -> Callable[[], None] | None:
-        if self._watch.partial:
-            garbage = [*garbage, *held_by(garbage)]
-        if not has_targets(garbage, self._kind):
-            return None
-        try:
-            question = self._ask()
-            if question is None:
-                return None
-            draft: Draft = explain(garbage, question)
-        except Exception as error:
-            garbage, without_frames = (), error.with_traceback(None)  # they hold the garbage
-            if self._failed is None:
-                raise without_frames from None
-            self._failed(without_frames)
-            return None
-
-        def gone() -> None:
-            found = draft.settled(freed=not self._watch.users)
-            if found:
-                self._tell(found)
-
-        return gone
 
 
 class ReferenceCycles:

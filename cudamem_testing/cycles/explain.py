@@ -73,13 +73,6 @@ class Draft:
         return merged(cycles)
 
 
-def has_targets(garbage: Sequence[object], kind: type | None = None) -> bool:
-    """Whether garbage has a tensor in it (or an instance of ``kind``). Fast: each class is judged once."""
-    wanted = TensorBase if kind is None else kind
-    classes = dict(zip(map(id, map(type, garbage)), map(type, garbage), strict=True))
-    return any(static.derives(cls, wanted) for cls in classes.values())
-
-
 def explain(garbage: Sequence[object], question: Question) -> Draft:
     """The cycles in garbage that keep what is asked for."""
     return Draft(list(_Explanation(garbage, question).cycles()), question.kind is None)

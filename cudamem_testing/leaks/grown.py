@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from cudamem_testing.leaks.verdicts import MEANINGS
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
@@ -85,6 +84,8 @@ def _fixture_of(finding: Finding) -> str | None:
 
 
 def _grown(finding: Finding, name: str, row: Sequence[int], severity: Severity) -> Finding:
+    from cudamem_testing.leaks.verdicts import MEANINGS
+
     total, each = sum(row), sum(row) // len(row)
     kind, verdict, place, *_ = (finding.cause or "").split(" | ")
     meaning = f"   {Verdict.FIXTURE.value}: {MEANINGS[Verdict.FIXTURE].text}"

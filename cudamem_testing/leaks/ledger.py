@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cudamem_testing.model.blocks import Block
-from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import Owned
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.devices import Device
     from cudamem_testing.snapshots.record import Recording
 
 

@@ -83,9 +83,9 @@ class RuleError(ValueError):
 class Ignored:
     """Applies rules, and counts what each one ignored."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule], counts: Counter[str] | None = None) -> None:
         self.rules = tuple(rules)
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter() if counts is None else counts
 
     def keep(self, findings: Iterable[Finding]) -> list[Finding]:
         """The findings that no rule matches."""

@@ -12,10 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.windows import Window
-from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence, moment_of
 from cudamem_testing.plugin.running import Fixture, Subject
 from cudamem_testing.recorders.base import Owned, Recorder
@@ -23,6 +20,9 @@ from cudamem_testing.windows.owners import Owners
 from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.windows import Window
+    from cudamem_testing.plugin.books import Books
     from cudamem_testing.snapshots.replay import Replay
 
 Left = Mapping[Device, Owned]

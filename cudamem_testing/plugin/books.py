@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import LedgerEntry
@@ -71,6 +70,7 @@ class Books:
         return set() if replayed is None else self._evidence.ledger.unknown(replayed.recording)
 
     def _hidden(self, device: Device, place: str, addresses: set[int]) -> Finding:
+        from cudamem_testing.model.blocks import LiveSet
         from cudamem_testing.snapshots.text import live_section
 
         replayed = self._evidence.replay(device)

@@ -7,29 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudamem_testing.leaks.ledger import Ledger
-from cudamem_testing.model.blocks import Block
-from cudamem_testing.model.counters import Counters
-from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.limits import Breach
-from cudamem_testing.model.stacks import Locator
-from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders import cards
 from cudamem_testing.recorders.base import Recorder, untold
-from cudamem_testing.recorders.capture import Capture
-from cudamem_testing.show.expected.side import file_stem
-from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.counters import Counters
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.limits import Breach
+    from cudamem_testing.model.stacks import Locator
+    from cudamem_testing.model.windows import Window
+    from cudamem_testing.recorders.capture import Capture
     from cudamem_testing.snapshots.lifetimes import Counter
     from cudamem_testing.snapshots.record import Recording
     from cudamem_testing.snapshots.replay import Replay
     from cudamem_testing.snapshots.text import Source
     from cudamem_testing.trace.profile import MemoryProfile
+    from cudamem_testing.windows.tracker import Tracker
 
 UNKNOWN = "not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
 UNRECORDED = "cudamem: out of memory; what was live is not known, nothing was recorded (--cudamem-stacks=off)"
@@ -43,12 +43,19 @@ class Evidence:
     def __init__(self, tracker: Tracker, root: Path, owners: Mapping[int, str], *, recorded: bool) -> None:
         self._tracker = tracker
         self._recorded = recorded
-        self.locator = Locator(str(root))
+        self._root = root
         self._owners = owners
         self.ledger = Ledger()
         self.running: str | None = None
         self.profiles: list[MemoryProfile] = []
         """Those that the running test made."""
+
+    @cached_property
+    def locator(self) -> Locator:
+        """Knows the lines of the project."""
+        from cudamem_testing.model.stacks import Locator
+
+        return Locator(str(self._root))
 
     def explainer(self) -> Explainer:
         """Explains limits that broke at one moment."""
@@ -131,6 +138,7 @@ class Evidence:
 
     def dump(self, folder: Path, nodeid: str) -> list[str]:
         """Write a snapshot of each device for a failed test; what was written or not, for people."""
+        from cudamem_testing.show.expected.side import file_stem
         from cudamem_testing.snapshots import export
 
         said = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from cudamem_testing.cycles import ReferenceCycles
+    from cudamem_testing.cycles.collect import ReferenceCycles
     from cudamem_testing.graphs import GraphCapture
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.plugin.session import Session
@@ -59,7 +59,7 @@ def memory_snapshot(request: pytest.FixtureRequest) -> Snapshots:
 @pytest.fixture
 def reference_cycles(request: pytest.FixtureRequest) -> Callable[[], ReferenceCycles]:
     """Find the cycles that are made in a block, which ``assert_none`` and ``assert_cycle`` judge."""
-    from cudamem_testing.cycles import ReferenceCycles
+    from cudamem_testing.cycles.collect import ReferenceCycles
 
     session = _prepared(request)
     return ReferenceCycles if session is None or session.cycles is None else session.cycles.region

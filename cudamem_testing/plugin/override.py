@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 SEVERITIES = ("fail", "warn", "off")
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(NamedTuple):
     """What the markers of one test say; ``None`` where they say nothing."""
 
     leaks: str | None = None
@@ -44,7 +42,7 @@ def override(item: pytest.Item) -> Override:
         return NOTHING
     from cudamem_testing.model.devices import Device
 
-    known = tuple(field.name for field in fields(Override))
+    known = Override._fields
     given: dict[str, object] = {}
     problems: list[str] = []
     for mark in item.iter_markers(OVERRIDE):

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import collect_garbage
-from cudamem_testing.leaks.findings import A_GRAPH
-from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.model.stacks import Locator
 from cudamem_testing.recorders.captures import Captures
-from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.plugin.evidence import Evidence
     from cudamem_testing.snapshots.fragmentation import PoolUse
     from cudamem_testing.snapshots.record import Pool
+    from cudamem_testing.windows.tracker import Tracker
 
 HINT = "reset the graph (or let it go) after a capture that failed; graph_capture does it, and says what failed"
 
@@ -30,8 +29,8 @@ HINT = "reset the graph (or let it go) after a capture that failed; graph_captur
 class PoolCheck:
     """Notices captures from its making to ``close``, and judges the tests that made some."""
 
-    def __init__(self, tracker: Tracker, locator: Locator) -> None:
-        self._tracker, self._locator = tracker, locator
+    def __init__(self, tracker: Tracker, evidence: Evidence) -> None:
+        self._tracker, self._evidence = tracker, evidence
         self._captures = Captures()
         self._known: set[tuple[Device, Pool]] = set()
 
@@ -42,6 +41,7 @@ class PoolCheck:
         if not self._captures.begun or torch_api.capturing():  # a capture that the test left open bears no collection
             return [*leaked]
         from cudamem_testing.graphs.pools import pools_of
+        from cudamem_testing.leaks.findings import A_GRAPH
         from cudamem_testing.snapshots.capture import recording_of
 
         self._captures.begun = False
@@ -54,7 +54,7 @@ class PoolCheck:
             self._tracker.read(recorder)  # what is reserved now
             capture = recorder.capture()
             if capture is not None:
-                pools = pools_of(recording_of(capture, self._locator))
+                pools = pools_of(recording_of(capture, self._evidence.locator))
                 orphans = [use for use in pools.orphans(()) if (recorder.device, use.pool) not in self._known]
                 if orphans:
                     beside = [one for one in found if one.holder == A_GRAPH and one.device == recorder.device]
@@ -69,7 +69,7 @@ class PoolCheck:
 
 
 def _finding(use: PoolUse, device: Device, nodeid: str, beside: Sequence[Finding]) -> Finding:
-    more = tuple(f"   beside it: {format_size(one.bytes or 0)} held by {A_GRAPH}" for one in beside)
+    more = tuple(f"   beside it: {format_size(one.bytes or 0)} held by {one.holder}" for one in beside)
     return Finding(
         Kind.POOL,
         Verdict.UNATTRIBUTED,

@@ -31,6 +31,6 @@ def totals(session: Session) -> Totals:
         session.judge.unenforced,
         session.findings,
         session.books.ledger(),
-        session.leaks.ignored.counts if session.leaks else {},
+        session.leaks.ignored if session.leaks else {},
         session.recorders.notes,
     )

@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
@@ -14,8 +14,7 @@ from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.recorders import cards
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
+class Outside(NamedTuple):
     """One reading, in bytes.
 
     ``process`` is what this process takes of the card and ``in_use`` what all processes take, ``None`` where that is

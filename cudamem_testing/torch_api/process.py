@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import cache
 from importlib import metadata
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+_VERSION = re.compile(r"^Version:(.+)$", re.MULTILINE)
 
 
 def imported() -> bool:
@@ -19,11 +22,16 @@ def imported() -> bool:
 
 @cache
 def version() -> str | None:
-    """The installed torch's version, from its metadata, which is long to read; torch is not imported."""
+    """The installed torch's version, from its metadata, which is long: one line is looked for, the rest is not parsed.
+
+    torch is not imported.
+    """
     try:
-        return metadata.version("torch")
+        installed = metadata.distribution("torch")
     except metadata.PackageNotFoundError:
         return None
+    line = _VERSION.search(installed.read_text("METADATA") or "")
+    return installed.version if line is None else line[1].strip()
 
 
 def bindings() -> ModuleType:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -37,8 +36,7 @@ def memory_profiler_config() -> Any:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class EventTypes:
+class EventTypes(NamedTuple):  # made at every start of a session, so no dataclass: that takes five times as long
     """The classes by which the reader tells the profiler's events apart (``type(event.extra_fields)``).
 
     Asking an event for its ``tag`` builds an enum member and costs as much as the fields themselves; their class says

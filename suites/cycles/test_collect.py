@@ -148,7 +148,7 @@ def test_what_cannot_be_explained_is_no_clean_region(monkeypatch: pytest.MonkeyP
     def fail(garbage: object, question: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr("cudamem_testing.cycles.collect.explain", fail)
+    monkeypatch.setattr("cudamem_testing.cycles.explain.explain", fail)
     message = r"^garbage with tensors in it was not explained: KeyError: 'x'$"
     with pytest.raises(RuntimeError, match=message), reference_cycles():
         ring()

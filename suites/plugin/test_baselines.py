@@ -694,7 +694,7 @@ def test_a_workspace_is_in_no_report(run_inner, pytester, monkeypatch, leaks):
 
     monkeypatch.setattr(CpuRecorder, "workspace_sizes", lambda self: frozenset({3 * MIB}))
     monkeypatch.setattr("cudamem_testing.objects.find_holders", nobody)
-    monkeypatch.setattr("cudamem_testing.plugin.leaks.find_holders", nobody)
+    monkeypatch.setattr("cudamem_testing.plugin.settling.find_holders", nobody)
     file = f"""{LIBRARY}
     @pytest.fixture
     def more():

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from cudamem_testing.cycles import collect
+from cudamem_testing.cycles import explain as explaining
 from cudamem_testing.leaks.verdicts import MEANINGS
 from cudamem_testing.model.findings import Kind, Severity, Verdict
 from cudamem_testing.plugin import cycles
@@ -267,7 +267,7 @@ def test_what_goes_wrong_with_an_explanation_is_a_note(run_inner, monkeypatch):
     def explain(garbage, question):
         raise ValueError("broken")
 
-    monkeypatch.setattr(collect, "explain", explain)
+    monkeypatch.setattr(explaining, "explain", explain)
     gc.disable()  # what a collection of its own frees is not retained when the test is settled
     try:
         inner = run_inner(HEAD + "\n    def test_own():\n        ring()\n", "--cudamem", "--cudamem-cycles=fail")

@@ -14,7 +14,7 @@ import pytest
 from cudamem_testing import guards
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Severity
-from cudamem_testing.plugin import leaks
+from cudamem_testing.plugin import settling
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.leaks import LeakCheck
@@ -128,7 +128,7 @@ class Judged:
 
 @pytest.fixture
 def test(monkeypatch: pytest.MonkeyPatch) -> Judged:
-    monkeypatch.setattr(leaks, "collect_garbage", lambda: None)
+    monkeypatch.setattr(settling, "collect_garbage", lambda: None)
     return Judged(Card())
 
 
@@ -156,7 +156,7 @@ def test_what_a_thread_frees_while_libraries_are_asked_is_nobodys(test: Judged) 
 def test_what_went_before_libraries_were_asked_is_nobodys(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     test.card.take(4 * KIB)
     passing = test.card.take(512)
-    search = leaks.find_holders
+    search = settling.find_holders
 
     def long_search(*args: Any, **kwargs: Any) -> Any:
         found = search(*args, **kwargs)
@@ -164,7 +164,7 @@ def test_what_went_before_libraries_were_asked_is_nobodys(test: Judged, monkeypa
             test.card.free(passing)
         return found
 
-    monkeypatch.setattr(leaks, "find_holders", long_search)
+    monkeypatch.setattr(settling, "find_holders", long_search)
     assert test.findings() == [LEAK]
 
 
@@ -179,7 +179,7 @@ class TestDroppedEvents:
 
     @pytest.fixture
     def test(self, monkeypatch: pytest.MonkeyPatch) -> Judged:
-        monkeypatch.setattr(leaks, "collect_garbage", lambda: None)
+        monkeypatch.setattr(settling, "collect_garbage", lambda: None)
         card = Card()
         card.take(5 * KIB)
         card.take(WORKSPACE)
@@ -239,7 +239,7 @@ def test_what_a_collection_frees(
 ) -> None:
     test.card.take(4 * KIB)
     garbage = test.card.take(512, frames)
-    monkeypatch.setattr(leaks, "collect_garbage", lambda: test.card.free(garbage))
+    monkeypatch.setattr(settling, "collect_garbage", lambda: test.card.free(garbage))
     assert test.findings() == found
 
 
@@ -251,7 +251,7 @@ def test_each_step_is_shown_with_what_it_freed(test: Judged, monkeypatch: pytest
     test.card.take(4 * KIB)
     test.subject.release_frames = lambda: test.card.free(traced)
     test.card.waited = lambda: test.card.free(pending)
-    monkeypatch.setattr(leaks, "collect_garbage", lambda: test.card.free(garbage))
+    monkeypatch.setattr(settling, "collect_garbage", lambda: test.card.free(garbage))
     test.tracker.read(test.card)
     traceback, waited, cycle, leak = test.check.judge(test.subject, Severity.FAIL)
     assert str(waited).splitlines() == [
@@ -283,7 +283,7 @@ def test_each_step_is_shown_with_what_it_freed(test: Judged, monkeypatch: pytest
 
 def test_nothing_is_collected_while_a_stream_captures(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     garbage = test.card.take(4 * KIB)
-    monkeypatch.setattr(leaks, "collect_garbage", guards.collect_garbage)
+    monkeypatch.setattr(settling, "collect_garbage", guards.collect_garbage)
     monkeypatch.setattr(guards, "capturing", lambda: True)
     monkeypatch.setattr(guards.gc, "collect", lambda: test.card.free(garbage))
     assert test.findings() == [LEAK]
@@ -293,7 +293,7 @@ def test_garbage_of_earlier_tests_is_not_this_tests(monkeypatch: pytest.MonkeyPa
     card = Card()
     earlier = card.take(MIB)
     test = Judged(card)
-    monkeypatch.setattr(leaks, "collect_garbage", lambda: card.free(earlier))
+    monkeypatch.setattr(settling, "collect_garbage", lambda: card.free(earlier))
     card.take(2 * MIB, TEST)
     assert test.findings() == [("held by C++", 2 * MIB, "test_a.py:3 in test_a")]
 
@@ -365,7 +365,7 @@ class Wider(Judged):
 
 @pytest.fixture
 def wider(monkeypatch: pytest.MonkeyPatch) -> Wider:
-    monkeypatch.setattr(leaks, "collect_garbage", lambda: None)
+    monkeypatch.setattr(settling, "collect_garbage", lambda: None)
     return Wider()
 
 
@@ -447,7 +447,7 @@ def test_a_cycle_of_a_fixture_on_a_card(wider: Wider, monkeypatch: pytest.Monkey
     wider.next_test()
     with wider.teardown():
         pass
-    monkeypatch.setattr(leaks, "collect_garbage", lambda: wider.card.free(garbage))
+    monkeypatch.setattr(settling, "collect_garbage", lambda: wider.card.free(garbage))
     assert wider.left() == [("cycle", MIB, "test_a.py:9 in model")]
 
 

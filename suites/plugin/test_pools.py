@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from cudamem_testing import torch_api
 from cudamem_testing.leaks.findings import A_GRAPH
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.stacks import Locator
 from cudamem_testing.plugin import pools
+from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.pools import PoolCheck
 from cudamem_testing.recorders.capture import CudaCapture
 from cudamem_testing.windows.tracker import Tracker
@@ -74,7 +75,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Card, PoolCheck]]:
     monkeypatch.setattr(pools, "collect_garbage", lambda: None)
     recorder, tracker = Card(), Tracker()
     tracker.attach([recorder])
-    check = PoolCheck(tracker, Locator(""))
+    check = PoolCheck(tracker, Evidence(tracker, Path(), {}, recorded=True))
     yield recorder, check
     check.close()
     assert Graph.capture_begin.__qualname__ == "Graph.capture_begin"

@@ -1,0 +1,300 @@
+"""Settling: what a test retains gets the chance to go; what is left is searched for its holders, and judged.
+
+Only for a test that retains something, so that its modules are imported in few runs. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from cudamem_testing.guards import collect_garbage, thawed
+from cudamem_testing.leaks.findings import freed_finding, leak_findings, workspace_findings
+from cudamem_testing.leaks.rules import Ignored
+from cudamem_testing.leaks.settle import Left, Settlement, Step, settle
+from cudamem_testing.leaks.verdicts import is_unclaimed
+from cudamem_testing.model.blocks import Block
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Severity, Verdict
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.objects import HolderResult, Reach, find_holders
+from cudamem_testing.plugin.evidence import moment_of
+from cudamem_testing.torch_api import capturing
+from cudamem_testing.windows.grow import Grown, by_size
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.counters import Counters
+    from cudamem_testing.plugin.belongings import Belongings
+    from cudamem_testing.plugin.evidence import Evidence
+    from cudamem_testing.plugin.running import Subject
+    from cudamem_testing.recorders.base import Recorder
+    from cudamem_testing.windows.tracker import Tracker
+
+Holders = Mapping[int, HolderResult]
+Key = tuple[int | None, int | None]
+Looked = dict[str, dict[Device, list[Block]]]  # before each step, by its name
+SEARCH_SECONDS = 5.0
+GROWN_SHOWN = 3
+UNCOLLECTED = "it may be garbage: none is collected while a stream captures a CUDA graph"
+
+
+class Reading(NamedTuple):
+    """The blocks of the judged test on one device, with the counters that tell whether they are still these."""
+
+    counters: Counters
+    blocks: list[Block]
+
+    def holds(self, now: Counters) -> bool:
+        """Whether nothing was allocated or freed since."""
+        then = self.counters
+        return now.allocations is not None and (now.allocations, now.blocks) == (then.allocations, then.blocks)
+
+
+class Settling:
+    """Settles and judges; ``ignored`` applies the rules of the ini file."""
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        evidence: Evidence,
+        belongings: Belongings,
+        ignore_below: Callable[[Device], int],
+        ignored: Ignored,
+    ) -> None:
+        self._tracker = tracker
+        self._evidence = evidence
+        self._belongings = belongings
+        self._ignore_below = ignore_below
+        self._ignored = ignored
+        self._workspaces: dict[Device, set[int]] = {}
+        self._readings: dict[Device, Reading] = {}
+
+    def judge(self, subject: Subject, severity: Severity | None, left: Left) -> list[Finding]:
+        """Settle, and a finding for each cause of what is left; without a severity none of leaks.
+
+        ``left`` is what the tracker's last read told, which must be of this moment, and is so again. Workspaces of
+        libraries are taken out of the test's window.
+        """
+        self._readings.clear()
+        if not any(self._blocks(device, subject) for device in left):
+            return []  # the test gave back what was there before
+        found = self._known_workspaces(subject)
+        if found:
+            return found
+        looked: Looked = {}
+
+        def look(step: Step) -> None:
+            looked[step.name] = {device: self._blocks(device, subject) for device in self._left(subject)}
+
+        settlement = settle(self._steps(subject), lambda: self._left(subject), look)
+        if settlement.freed and subject.whole is not None:
+            self._tracker.peek(subject.whole)  # owners tell what is left without a read
+        remaining = {device: self._blocks(device, subject) for device in settlement.left}
+        found = self._freed(settlement, looked, remaining)
+        for device, blocks in remaining.items():
+            if device not in subject.owner.numbers:
+                self._evidence.ledger.enter(device, subject.owner.label, blocks)
+            if sum(block.size for block in blocks) >= max(1, self._ignore_below(device)):
+                holders = _holders(blocks)
+                workspaces, others = self._find_workspaces(device, blocks, holders, subject)
+                rest = [block for block in blocks if block not in workspaces and _key(block) not in others]
+                found += workspace_findings(workspaces)
+                if severity is not None:
+                    of_fixture = subject.fixture is not None
+                    found += self._ignored.keep(leak_findings(rest, holders, severity, of_fixture=of_fixture))
+        return found
+
+    def _left(self, subject: Subject) -> Left:
+        return self._belongings.left(subject)
+
+    def _known_workspaces(self, subject: Subject) -> list[Finding]:
+        """Workspaces of known sizes, and nothing else: no settling is owed to them."""
+        found: list[Finding] = []
+        every: list[tuple[Device, list[Block]]] = []
+        for device in self._left(subject):
+            blocks, known = self._blocks(device, subject), self._sizes(device)
+            if not blocks or any(block.size not in known for block in blocks):
+                return []
+            holders = _holders(blocks)
+            if not all(_is_unclaimed(block, holders) for block in blocks):
+                return []
+            every.append((device, blocks))
+            found += workspace_findings(blocks)
+        for device, blocks in every:
+            self._exclude(device, blocks, subject)
+        return found
+
+    def _find_workspaces(
+        self, device: Device, blocks: Sequence[Block], holders: Holders, subject: Subject
+    ) -> tuple[list[Block], Collection[Key]]:
+        """The blocks that nobody claims and that are a library's: of a known size, or given back when asked.
+
+        Asking costs the next test the workspace that it takes again, so it is done once for each size. Beside them the
+        keys of blocks that another thread gave back meanwhile: they are nobody's leak.
+        """
+        known = self._sizes(device)
+        unclaimed = [block for block in blocks if _is_unclaimed(block, holders)]
+        found = [block for block in unclaimed if block.size in known]
+        if len(found) == len(unclaimed):
+            self._exclude(device, found, subject)
+            return found, ()
+        before = self._keys(device, subject)  # the search for holders took its time
+        self._recorder(device).release()
+        after = self._keys(device, subject)
+        others = {_key(block) for block in unclaimed if _key(block) not in before}
+        gone = [block for block in unclaimed if _key(block) in before - after]
+        others.update(self._freed_by_others(device, gone))
+        given_back = [block for block in gone if _key(block) not in others]
+        known.update(block.size for block in given_back)
+        kept = [block for block in found if _key(block) in after]
+        self._exclude(device, kept, subject)
+        return [*given_back, *kept], others
+
+    def _keys(self, device: Device, subject: Subject) -> set[Key]:
+        """The keys of the test's live blocks, read anew: the window ends with the last read."""
+        self._left(subject)
+        return {*map(_key, self._blocks(device, subject))}
+
+    def _sizes(self, device: Device) -> set[int]:
+        if device not in self._workspaces:
+            self._workspaces[device] = set(self._recorder(device).workspace_sizes())
+        return self._workspaces[device]
+
+    def _exclude(self, device: Device, blocks: Sequence[Block], subject: Subject) -> None:
+        if blocks and device not in subject.owner.numbers:
+            size = sum(block.size for block in blocks)
+            note = f"a library keeps {format_size(size)} of workspace on {device}, not counted here"
+            if subject.whole is not None:
+                self._tracker.exclude(subject.whole, device, size, len(blocks), note)
+            self._evidence.ledger.enter(device, "library workspaces", blocks)
+
+    def _steps(self, subject: Subject) -> list[Step]:
+        recorders = self._tracker.recorders
+        steps = [
+            Step("waiting for the device", lambda: _each(recorder.finish for recorder in recorders)),
+            Step("garbage collection", collect_garbage, Verdict.CYCLE),
+        ]
+        if subject.release_frames is not None:
+            steps.insert(0, Step("frames of the failed test", subject.release_frames, Verdict.TRACEBACK))
+        return [replace(step, action=partial(self._apart, subject, step)) for step in steps]
+
+    def _apart(self, subject: Subject, step: Step) -> None:
+        """What a step frees of wider fixtures that are over is theirs, and not counted in the test."""
+        before = [
+            (fixture, recorder, self._belongings.blocks(recorder, fixture.subject))
+            for fixture in subject.over
+            for recorder in map(self._recorder, self._left(fixture.subject))
+        ]
+        step.action()
+        for fixture, recorder, blocks in before:
+            device, after = recorder.device, {*map(_key, self._belongings.blocks(recorder, fixture.subject))}
+            gone = [block for block in blocks if _key(block) not in after]
+            size = sum(block.size for block in gone)
+            if gone and subject.whole is not None:
+                note = f"{fixture.owner.label} changed {device} by {format_size(-size)}, not counted here"
+                self._tracker.peek(subject.whole)  # the peaks so far have it
+                self._tracker.exclude(subject.whole, device, -size, -len(gone), note, throughout=True)
+            if gone and size >= self._ignore_below(device):
+                fixture.freed.append(freed_finding(step.verdict, device, size, len(gone), step.name, gone))
+
+    def _blocks(self, device: Device, subject: Subject) -> list[Block]:
+        """The test's own live blocks, read again only where something was allocated or freed meanwhile."""
+        now = self._tracker.read(self._recorder(device))
+        reading = self._readings.get(device)
+        if reading is None or not reading.holds(now):
+            reading = self._readings[device] = Reading(now, self._belongings.blocks(self._recorder(device), subject))
+        return reading.blocks
+
+    def _recorder(self, device: Device) -> Recorder:
+        return next(one for one in self._tracker.recorders if one.device == device)
+
+    def grown(self, recorder: Recorder, start: Counters) -> Grown:
+        """What a repeated step allocated since ``start`` and did not give back, with its holders."""
+        replayed = self._evidence.replay(recorder.device)
+        if replayed is None:
+            return Grown()
+        now = self._tracker.read(recorder)
+        fresh = replayed.live_at(since=moment_of(replayed.recording, start, now)).fresh().blocks
+        findings = leak_findings(fresh, _holders(fresh), Severity.NOTE)
+        lines = [line for finding in findings[:GROWN_SHOWN] for line in str(finding).splitlines()]
+        return Grown(by_size([block.size for block in fresh]), tuple(lines))
+
+    def _freed(
+        self,
+        settlement: Settlement,
+        looked: Looked,
+        remaining: dict[Device, list[Block]],
+    ) -> list[Finding]:
+        found = []
+        then = dict(zip(looked, [*looked.values(), remaining][1:], strict=True))
+        for freed in settlement.freed:
+            if freed.owned.bytes < self._ignore_below(freed.device):
+                continue
+            before, after = (blocks[freed.step].get(freed.device, []) for blocks in (looked, then))
+            rest = {*map(_key, after)}
+            gone = [block for block in before if _key(block) not in rest]
+            others = self._freed_by_others(freed.device, gone)
+            if freed.verdict is Verdict.CYCLE:  # a thread of autograd lets go of its last tensors when it comes to it
+                others.update({_key(block): block.size for block in gone if _in_backward(block)})
+            gone = [block for block in gone if _key(block) not in others]
+            own = sum(block.size for block in gone)  # the counters also tell what went of earlier tests
+            size = min(freed.owned.bytes - sum(others.values()), own)
+            if size >= max(1, self._ignore_below(freed.device)):
+                blocks = min(freed.owned.blocks - len(others), len(gone))
+                found.append(freed_finding(freed.verdict, freed.device, size, blocks, freed.step, gone))
+        return found
+
+    def _freed_by_others(self, device: Device, gone: Sequence[Block]) -> dict[Key, int]:
+        """The sizes of blocks that went by chance meanwhile: another thread let go of them. By key.
+
+        The history of a card does not tell who frees. There a block is taken for the thread's that allocated it.
+        """
+        own = self._recorder(device).thread()
+        if own is None:
+            if threading.current_thread() is not threading.main_thread():
+                return {}  # then the test's own stacks begin in a thread as well
+            return {_key(block): block.size for block in gone if block.stack.in_thread}
+        replayed = self._evidence.replay(device) if gone else None
+        if replayed is None:
+            return {}
+        threads = replayed.freed_by(gone)
+        return {_key(block): block.size for block in gone if threads.get(block.order or 0, own) != own}
+
+
+def _key(block: Block) -> Key:
+    """What tells a block from others: on a card one that is older than its history has no order."""
+    return block.order, block.address
+
+
+def _in_backward(block: Block) -> bool:
+    """Whether a thread of torch's own allocated it, on a card; a cycle that keeps such a block shows in its objects."""
+    return not block.stack.frames and block.after is not None
+
+
+def _each(actions: Iterable[Callable[[], None]]) -> None:
+    for action in actions:
+        action()
+
+
+def _holders(blocks: Sequence[Block]) -> Holders:
+    addresses = [block.address for block in blocks if block.address is not None]
+    with thawed():
+        found = find_holders(addresses, budget_seconds=SEARCH_SECONDS)
+    if any(holder.reach is Reach.UNREACHABLE for holder in found.values()) and capturing():
+        return {address: _uncollected(holder) for address, holder in found.items()}
+    return found
+
+
+def _uncollected(holder: HolderResult) -> HolderResult:
+    """What nobody reaches, when nothing was collected: it may be held by C++, or it is garbage."""
+    if holder.reach is not Reach.UNREACHABLE:
+        return holder
+    return replace(holder, reach=Reach.UNKNOWN, complete=False, note=UNCOLLECTED)
+
+
+def _is_unclaimed(block: Block, holders: Holders) -> bool:
+    holder = holders.get(-1 if block.address is None else block.address)
+    return holder is not None and is_unclaimed(block.stack, holder)
