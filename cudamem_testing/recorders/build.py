@@ -1,9 +1,10 @@
-"""Compiles the CPU recorder on first use and keeps the result.
+"""Compiles the native libraries on first use and keeps the results.
 
-The recorder is C++ against torch's own headers (c10 only, C++17), so it cannot be shipped compiled: torch gives no
-stable interface for allocators. One compilation takes two to three seconds and is kept for every later run, named by
-the version of torch and a hash of all that the result depends on. It knows nothing of Python's headers, so every
-Python with the same torch shares it. Processes that start together (pytest-xdist) compile once: the others wait.
+They are C++ against torch's own headers, so they cannot be shipped compiled: torch gives no stable interface for
+allocators. The CPU recorder needs c10 alone and takes two to three seconds to compile, the recorder of cards
+some ten. What is compiled is kept for every later run, named by the version of torch and a hash of all that it
+depends on. It knows nothing of Python's headers, so every Python with the same torch shares it. Processes that start
+together (pytest-xdist) compile once: the others wait.
 
 PYTEST_DONT_REWRITE
 """
@@ -18,18 +19,43 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
-_SOURCES = (
-    "cpu_recorder.cpp",
-    "cpu_ledger.h",
-    "cpu_mutex.h",
-    "cpu_stacks.h",
-    "device_counters.h",
-    "journal.h",
-    "journal_calls.h",
+
+class Library(NamedTuple):
+    """What is compiled: the first of the sources, which includes the others."""
+
+    name: str
+    title: str
+    sources: tuple[str, ...]
+    standard: str
+    linked: tuple[str, ...]
+
+
+CPU_RECORDER = Library(
+    "cpu_recorder",
+    "the CPU recorder",
+    (
+        "cpu_recorder.cpp",
+        "cpu_ledger.h",
+        "cpu_mutex.h",
+        "cpu_stacks.h",
+        "device_counters.h",
+        "journal.h",
+        "journal_calls.h",
+    ),
+    "c++17",
+    ("c10",),
+)
+CARD_RECORDER = Library(
+    "card_recorder",
+    "the recorder of cards",
+    ("card_recorder.cpp", "card_stacks.h", "cpu_mutex.h", "cpu_stacks.h", "host_counters.h"),
+    "c++20",
+    ("c10", "torch_cpu"),
 )
 _FOLDER = Path(__file__).parent
 _PLATFORMS = ("linux", "darwin")
@@ -39,14 +65,15 @@ _LINES_OF_ERROR = 12
 
 
 class RecorderUnavailable(RuntimeError):  # noqa: N818 - an outcome to fall back from, not a programming error
-    """The CPU recorder cannot be had here; the message says why and what to do."""
+    """A native library cannot be had here; the message says why and what to do."""
 
 
-def compiled(progress: Callable[[str], None] | None = None) -> Path:
-    """Path of the compiled recorder for the torch in use, compiled now if it never was.
+def compiled(progress: Callable[[str], None] | None = None, library: Library = CPU_RECORDER) -> Path:
+    """Path of the compiled library for the torch in use, compiled now if it never was.
 
     Args:
         progress: told one line before a compilation starts, for it takes seconds.
+        library: which one.
 
     Raises:
         RecorderUnavailable: no compiler, no headers, or the compilation failed.
@@ -54,8 +81,8 @@ def compiled(progress: Callable[[str], None] | None = None) -> Path:
     import torch  # only where it is needed: a run without torch stays without it
 
     if sys.platform not in _PLATFORMS:
-        raise RecorderUnavailable(f"the CPU recorder runs on Linux and macOS, not on {sys.platform}")
-    name = _name()
+        raise RecorderUnavailable(f"{library.title} runs on Linux and macOS, not on {sys.platform}")
+    name = _name(library)
     folder = cache_folder(os.environ)
     target = folder / name
     if target.exists():
@@ -64,23 +91,23 @@ def compiled(progress: Callable[[str], None] | None = None) -> Path:
         if not target.exists():  # another process may have been first
             find_compiler(os.environ)  # nothing is announced that cannot begin
             if progress is not None:
-                progress(f"compiling the CPU recorder for torch {torch.__version__} (once, a few seconds)")
-            compile_library(_FOLDER / _SOURCES[0], target)
+                progress(f"compiling {library.title} for torch {torch.__version__} (once, a few seconds)")
+            compile_library(_FOLDER / library.sources[0], target, library.standard, library.linked)
     return target
 
 
-def compiled_before() -> Path | None:
-    """Path of the compiled recorder for the torch in use if it is there; nothing is compiled, and no folder made."""
+def compiled_before(library: Library = CPU_RECORDER) -> Path | None:
+    """Path of the compiled library for the torch in use if it is there; nothing is compiled, and no folder made."""
     if sys.platform not in _PLATFORMS:
         return None
-    name = _name()
+    name = _name(library)
     for folder, private in _folders(os.environ):
         if folder.is_dir() and _is_ours(folder, private):
             return target if (target := folder / name).exists() else None
     return None
 
 
-def compile_library(source: Path, target: Path) -> None:
+def compile_library(source: Path, target: Path, standard: str = "c++17", linked: Sequence[str] = ("c10",)) -> None:
     """Compile one C++ file against torch into a shared library that appears at `target` whole or not at all.
 
     Raises:
@@ -93,8 +120,8 @@ def compile_library(source: Path, target: Path) -> None:
         raise RecorderUnavailable(
             f"this torch has no C++ headers ({root / 'include' / 'c10'}); install torch from a wheel that has them"
         )
-    command = [*find_compiler(os.environ), *_flags(), "-isystem", str(root / "include"), str(source)]
-    command += ["-L", str(root / "lib"), "-lc10"]
+    command = [*find_compiler(os.environ), *_flags(standard), "-isystem", str(root / "include"), str(source)]
+    command += ["-L", str(root / "lib"), *(f"-l{name}" for name in linked)]
     handle, scratch = tempfile.mkstemp(prefix=target.stem, suffix=".tmp", dir=target.parent)
     os.close(handle)
     try:
@@ -122,7 +149,7 @@ def find_compiler(environ: Mapping[str, str]) -> list[str]:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """The folder for compiled recorders, made if need be: `$CUDAMEM_CACHE`, else below `$XDG_CACHE_HOME`, else
+    """The folder for compiled libraries, made if need be: `$CUDAMEM_CACHE`, else below `$XDG_CACHE_HOME`, else
     below `~/.cache`; where that cannot be written, a private folder for temporary files.
     """
     for folder, private in _folders(environ):
@@ -132,7 +159,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _folders(environ: Mapping[str, str]) -> Iterator[tuple[Path, bool]]:
-    """Where compiled recorders may be, the first choice first; and whether nobody else may write there."""
+    """Where compiled libraries may be, the first choice first; and whether nobody else may write there."""
     if "CUDAMEM_CACHE" in environ:
         yield Path(environ["CUDAMEM_CACHE"]), False
     elif environ.get("XDG_CACHE_HOME"):
@@ -155,25 +182,25 @@ def _is_ours(folder: Path, private: bool) -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-def _name() -> str:
+def _name(library: Library) -> str:
     import torch
 
-    return f"cpu_recorder-{torch.__version__}-{_fingerprint(_FOLDER)}.so"
+    return f"{library.name}-{torch.__version__}-{_fingerprint(library, _FOLDER)}.so"
 
 
-def _fingerprint(source: Path) -> str:
+def _fingerprint(library: Library, folder: Path) -> str:
     """Hash of everything the compiled library depends on, but for torch's version, which its name shows."""
     digest = hashlib.sha256()
-    for name in _SOURCES:
-        digest.update((source / name).read_bytes())
-    digest.update(repr((_flags(), sys.platform, platform.machine())).encode())
+    for name in library.sources:
+        digest.update((folder / name).read_bytes())
+    digest.update(repr((_flags(library.standard), library.linked, sys.platform, platform.machine())).encode())
     return digest.hexdigest()[:16]
 
 
-def _flags() -> list[str]:
+def _flags(standard: str) -> list[str]:
     import torch
 
-    flags = ["-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+    flags = ["-O2", f"-std={standard}", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
     flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
     return flags
 
@@ -190,7 +217,7 @@ def _run_compiler(command: list[str]) -> None:
         lines = (done.stderr or done.stdout).strip().splitlines()
         excerpt = "\n".join(f"  {line}" for line in lines[:_LINES_OF_ERROR])
         raise RecorderUnavailable(
-            f"the C++ compiler failed (status {done.returncode}); torch's headers need C++17, and recent ones a recent "
+            f"the C++ compiler failed (status {done.returncode}); torch's headers need C++17 or C++20, and a recent "
             f"compiler: install one, or set CXX to it\n  {shown}\n{excerpt}"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from cudamem_testing.recorders import cards
 
 if TYPE_CHECKING:
     from cudamem_testing.recorders.base import Recorder
+    from cudamem_testing.recorders.card_recorder import CardLibrary
     from cudamem_testing.recorders.cuda import CudaStatistics
     from cudamem_testing.recorders.history import CudaHistory
 
@@ -31,6 +33,7 @@ class Recorders:
         self._harness = harness
         self._statistics: CudaStatistics | None = None
         self._history: CudaHistory | None = None
+        self._library: CardLibrary | None = None
         self._open: tuple[Recorder, ...] = ()
         self.opened = False
         self.notes: list[str] = []
@@ -46,12 +49,12 @@ class Recorders:
         devices = select(self._selection, torch_api.cuda_device_count())
         if not devices:
             self.notes.append(f"{self._selection} is not on this machine: nothing is measured")
-        opened = [self._cpu(say) if device.kind == "cpu" else self._cuda(device, backend) for device in devices]
+        opened = [self._cpu(say) if device.kind == "cpu" else self._cuda(device, backend, say) for device in devices]
         if self._statistics is not None:
             from cudamem_testing.recorders import host
 
             if host.measurable():
-                opened.append(host.HostRecorder())
+                opened.append(host.HostRecorder(None if self._library is None else self._library.host_watch()))
         self._open = tuple(opened)
         names = tuple(f"{device} ({name})" if (name := cards.name(device)) else str(device) for device in devices)
         self.environment = Environment(names, torch_api.version(), _allocator(devices, backend))
@@ -69,14 +72,26 @@ class Recorders:
         self._statistics = self._history = None
         cards.close()
 
-    def _cuda(self, device: Device, backend: str) -> Recorder:
+    def _cuda(self, device: Device, backend: str, say: Say) -> Recorder:
         from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
         from cudamem_testing.recorders.history import CudaHistory
 
         if self._statistics is None:
             self._statistics = CudaStatistics()
-            self._history = CudaHistory(self._record) if backend == "native" else None
+            self._library = self._native_library(say) if backend == "native" and self._record else None
+            stacks = None if self._library is None else self._library.stacks
+            self._history = CudaHistory(self._record, stacks) if backend == "native" else None
         return CudaRecorder(device, self._statistics, backend, self._history)
+
+    def _native_library(self, say: Say) -> CardLibrary | None:
+        """What makes recording cards cheap, compiled on first use; that of the CPU has the counters of cards too."""
+        from cudamem_testing.recorders.build import RecorderUnavailable
+        from cudamem_testing.recorders.card_recorder import CardLibrary
+        from cudamem_testing.recorders.native import NativeRecorder
+
+        with suppress(RecorderUnavailable):
+            NativeRecorder.load(say)
+        return CardLibrary.load(say)
 
     def _cpu(self, say: Say) -> Recorder:
         from cudamem_testing.recorders.build import RecorderUnavailable

@@ -71,7 +71,7 @@ class Gil {
 };
 
 // A stack seen for the first time: the one place that takes the GIL (see cpu_stacks.h for why it may).
-uint32_t intern(const Walk& stack) {
+uint32_t intern(const Walk<kDepth>& stack) {
   const Gil gil;
   for (uint32_t i = 0; i < stack.depth; ++i) shared.python.keep(reinterpret_cast<void*>(stack.frames[i].code));
   uint32_t id;
@@ -115,7 +115,7 @@ class Promise {
         return;
       }
     }
-    Walk stack;
+    Walk<kDepth> stack;
     uint32_t id = 0;
     if (shared.gather.load(std::memory_order_acquire) && walk(shared.python, shared.stops, &stack)) id = intern(stack);
     {
@@ -178,7 +178,7 @@ class Recorder final : public c10::Allocator {
       shared.ledger.allocated(pointer, size, 0, thread);
       return;
     }
-    Walk stack;
+    Walk<kDepth> stack;
     const bool walked = walk(shared.python, shared.stops, &stack);
     {
       const Lock lock(shared.mutex);

@@ -34,7 +34,7 @@ struct Frame {
 constexpr uint32_t kDepth = 64;
 constexpr uint32_t kStopCodes = 8;
 
-// Addresses of Python's stable C functions and the offsets of the frame layout; filled by native.py.
+// Addresses of Python's stable C functions and the offsets of the frame layout; filled by native_python.py.
 struct Python {
   void* (*this_thread_state)();
   int (*take_gil)();
@@ -47,18 +47,31 @@ struct Python {
   int64_t indirect_frame;  // offset of the current frame in that struct; negative: the thread state has it itself
   int64_t frame_code, frame_back, frame_position;
   int64_t code_start;      // position = pointer at frame_position - (code + code_start); negative: it is an index
+  uint64_t shim;           // code of the frames between C and Python, which nobody wrote; 0 where they have none
 };
 
+// The innermost frames of a stack.
+template <uint32_t most>
 struct Walk {
-  Frame frames[kDepth];
+  Frame frames[most];
   uint32_t depth = 0;
   uint64_t hash = 0;
 };
 
 inline uint64_t word(uint64_t address) { return *reinterpret_cast<const uint64_t*>(address); }
 
+// Of the frames of a stack. No step waits for the one before it, which keeps a deep stack cheap.
+inline uint64_t hash_of(const Frame* frames, uint32_t depth) {
+  uint64_t hash = depth, factor = 0x9E3779B97F4A7C15ull;
+  for (uint32_t i = 0; i < depth; ++i, factor += 0xC2B2AE3D27D4EB4Eull) {
+    hash += (frames[i].code ^ (static_cast<uint64_t>(frames[i].position) << 48)) * factor;
+  }
+  return hash ^ (hash >> 29);
+}
+
 // Reads this thread's Python frames, innermost first. Allocates nothing, locks nothing, touches no reference count.
-inline bool walk(const Python& python, const std::atomic<uint64_t>* stops, Walk* out) {
+template <uint32_t most>
+bool walk(const Python& python, const std::atomic<uint64_t>* stops, Walk<most>* out) {
   const auto state = reinterpret_cast<uint64_t>(python.this_thread_state());
   if (!state) return false;
   uint64_t frame = word(state + python.state_frame);
@@ -70,11 +83,10 @@ inline bool walk(const Python& python, const std::atomic<uint64_t>* stops, Walk*
     if (!stop[stop_count]) break;
   }
   uint32_t depth = 0;
-  uint64_t hash = 0;
-  for (; frame && depth < kDepth; frame = word(frame + python.frame_back)) {
+  for (; frame && depth < most; frame = word(frame + python.frame_back)) {
     const uint64_t code = word(frame + python.frame_code) & ~7ull;  // 3.14 tags references in the low bits
-    // Entry frames of the interpreter carry no code object.
-    if (!code || word(code + python.type_offset) != python.code_type) continue;
+    // Entry frames of the interpreter carry no code object, or all the same one.
+    if (!code || code == python.shim || word(code + python.type_offset) != python.code_type) continue;
     bool stopped = false;
     for (uint32_t i = 0; i < stop_count; ++i) stopped |= stop[i] == code;
     if (stopped) break;
@@ -82,11 +94,9 @@ inline bool walk(const Python& python, const std::atomic<uint64_t>* stops, Walk*
         ? static_cast<int64_t>(word(frame + python.frame_position) - (code + python.code_start))
         : 2 * static_cast<int64_t>(*reinterpret_cast<const int32_t*>(frame + python.frame_position));
     out->frames[depth++] = {code, position};
-    hash = (hash ^ code ^ (static_cast<uint64_t>(position) << 48)) * 0x9E3779B97F4A7C15ull;
-    hash ^= hash >> 29;
   }
   out->depth = depth;
-  out->hash = hash;
+  out->hash = hash_of(out->frames, depth);
   return depth > 0;
 }
 
@@ -107,7 +117,7 @@ class StackTable {
   uint64_t size() const { return by_id_.size(); }
   uint64_t overflow = 0;
 
-  uint32_t find(const Walk& walk) const {
+  uint32_t find(const Walk<kDepth>& walk) const {
     if (buckets_.empty()) return 0;
     for (const Stack* s = buckets_[walk.hash & (buckets_.size() - 1)]; s; s = s->next) {
       if (s->hash == walk.hash && s->depth == walk.depth &&
@@ -119,7 +129,7 @@ class StackTable {
   }
 
   // Takes over one reference to each code object of the walk. Returns 0, and takes nothing, when the table is full.
-  uint32_t insert(const Walk& walk) {
+  uint32_t insert(const Walk<kDepth>& walk) {
     if (by_id_.size() >= kMaximum) {
       ++overflow;
       return 0;

@@ -8,6 +8,8 @@ the test ends; if it was on before us, it stays as it is. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cudamem_testing import torch_api
@@ -16,6 +18,7 @@ from cudamem_testing.model.devices import Device
 
 if TYPE_CHECKING:
     from cudamem_testing.recorders.capture import CudaCapture, Refusal
+    from cudamem_testing.recorders.card_recorder import CardStacks
 
 MAX_ENTRIES = 100_000
 USERS = "the memory history is the test's own"
@@ -28,15 +31,21 @@ def snapshot() -> torch_api.Stats:
 
 
 class CudaHistory:
-    """The history of all cards of this process; ``record`` is whether it may be switched on at all."""
+    """The history of all cards of this process; ``record`` is whether it may be switched on at all.
 
-    def __init__(self, record: bool = True) -> None:
+    ``stacks`` reads the Python stacks while it is ours, where that is to be had.
+    """
+
+    def __init__(self, record: bool = True, stacks: CardStacks | None = None) -> None:
         self._record = record
+        self._stacks = stacks
         self._starter = torch_api.history_starter(MAX_ENTRIES)
         self._patches = Patches()
         self._ours = False
         self._users = torch_api.history_enabled()
         self._switching = False
+        self._calls: list[Callable[[], Any]] = []  # what the switch now at work has called
+        self._again: Callable[[], Any] | None = None  # the one call that starts it anew
         self._wanted = self._observed = False
         self._waiting = False
         self._refusals: dict[int, Refusal] = {}
@@ -65,7 +74,7 @@ class CudaHistory:
         self._wanted = False
         if self._ours:
             self._switch(torch_api.stop_history)
-            self._ours = False
+            self._end()
 
     def capture(self, device: Device) -> CudaCapture:
         """What the allocator knows now."""
@@ -107,14 +116,28 @@ class CudaHistory:
 
     def _restart(self) -> None:
         if not self._users:
-            self._switch(self._starter)
+            if self._again is not None:
+                self._again()
+            else:
+                self._switch(self._starter)
+                if len(self._calls) == 1:
+                    (self._again,) = self._calls  # with each test: past all that leads to it, which takes as long
             self._ours = True
+            if self._stacks is not None:
+                self._stacks.start()
         if not self._observed:
             self._observed = True
             self._observe()
 
+    def _end(self) -> None:
+        """It is no longer ours."""
+        self._ours = False
+        if self._stacks is not None:
+            self._stacks.stop()
+
     def _switch(self, action: Function) -> None:
         self._switching = True
+        self._calls.clear()
         try:
             action()
         finally:
@@ -122,8 +145,11 @@ class CudaHistory:
 
     def _noticing(self, original: Function) -> Function:
         def record_memory_history(enabled: Any = None, *rest: Any, **options: Any) -> Any:
-            if not self._switching:
-                self._users, self._ours = enabled is not None and enabled is not False, False
+            if self._switching:
+                self._calls.append(partial(original, enabled, *rest, **options))
+            else:
+                self._users = enabled is not None and enabled is not False
+                self._end()
             return original(enabled, *rest, **options)
 
         return record_memory_history

@@ -55,9 +55,9 @@ from pathlib import Path
 from types import CodeType, TracebackType
 
 from cudamem_testing.recorders.build import RecorderUnavailable, compiled, compiled_before
-from cudamem_testing.recorders.layout import FrameLayout, find_layout
 from cudamem_testing.recorders.native_device import NativeDevice
 from cudamem_testing.recorders.native_journal import NativeJournal
+from cudamem_testing.recorders.native_python import this_python
 from cudamem_testing.recorders.native_records import (
     BlockRecord,
     CodePosition,
@@ -91,17 +91,6 @@ _WHY_NOT = {
     -2: "another CPU allocator was registered over the recorder; restore the earlier one first",
     -3: "another copy of the CPU recorder is in place in this process",
 }
-
-
-class _Python(ctypes.Structure):
-    """`struct Python` of cpu_stacks.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("this_thread_state", "take_gil", "give_gil", "keep", "drop")),
-        ("code_type", ctypes.c_uint64),
-        ("type_offset", ctypes.c_int64),
-        *((name, ctypes.c_int64) for name in FrameLayout._fields),
-    )
 
 
 class Slot:
@@ -282,9 +271,7 @@ class NativeRecorder:
         buffer = ctypes.create_string_buffer(DEPTH * _FRAME.size)
         depth = self._library.cudamem_stack(stack, buffer)
         found = memoryview(buffer)[: depth * _FRAME.size]
-        noted = (CodePosition(_take_code(code), at) for code, at in _FRAME.iter_unpack(found))
-        # CPython 3.12 links frames across C calls through a frame that runs a shim of its own.
-        return tuple(frame for frame in noted if frame.code.co_filename != "<shim>")
+        return tuple(CodePosition(_take_code(code), at) for code, at in _FRAME.iter_unpack(found))
 
     def frames(self, stack: int) -> tuple[FrameRecord, ...]:
         """As `stack`, but as text: file, line, qualified name, columns."""
@@ -388,14 +375,9 @@ def _loaded(path: Path) -> tuple[ctypes.PyDLL, bool]:
 
 
 def _introduce_python(library: ctypes.PyDLL) -> bool:
-    layout = find_layout()
-    if layout is None:
+    python = this_python()
+    if python is None:
         return False
-    api = ctypes.pythonapi
-    names = ("PyGILState_GetThisThreadState", "PyGILState_Ensure", "PyGILState_Release", "Py_IncRef", "Py_DecRef")
-    addresses = [ctypes.cast(getattr(api, name), ctypes.c_void_p) for name in names]
-    type_offset = object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)  # the type is the last field of any object
-    python = _Python(*addresses, id(CodeType), type_offset, *layout)
     library.cudamem_set_python(ctypes.byref(python))
     atexit.register(library.cudamem_set_python, None)
     return True

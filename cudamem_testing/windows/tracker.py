@@ -126,11 +126,14 @@ class Tracker:
 
     def _boundary(self) -> list[Read]:
         reads: list[Read] = []
+        before = dict(self._last)
         for recorder in self.recorders:
             counters = recorder.boundary()
             if counters is None:
                 continue
             reads.append((recorder, counters))
+            if counters is before.get(recorder):  # nothing has changed: open spans have folded it, or begun with it
+                continue
             for span in tuple(self._open):
                 level = None if span.still else span.levels.get(recorder)
                 if level is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -13,7 +14,19 @@ import pytest
 import torch
 
 from cudamem_testing.recorders import build
-from cudamem_testing.recorders.build import RecorderUnavailable, cache_folder, compiled, compiled_before, find_compiler
+from cudamem_testing.recorders.build import (
+    CARD_RECORDER,
+    CPU_RECORDER,
+    Library,
+    RecorderUnavailable,
+    cache_folder,
+    compiled,
+    compiled_before,
+    find_compiler,
+)
+
+LIBRARIES = CPU_RECORDER, CARD_RECORDER
+INCLUDE = re.compile(r'^#include "(.*)"$', re.MULTILINE)
 
 
 def fake_compiler(folder: Path, body: str) -> Path:
@@ -54,21 +67,45 @@ def test_is_named_by_torch_and_says_once_that_it_compiles(
     assert sorted(file.suffix for file in cache.iterdir()) == [".lock", ".so"]
 
 
-def test_name_changes_with_a_source(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", LIBRARIES, ids=[library.name for library in LIBRARIES])
+def test_name_changes_with_a_source(library: Library, tmp_path: Path) -> None:
     here = Path(build.__file__).parent
-    for name in build._SOURCES:
+    for name in library.sources:
         (tmp_path / name).write_bytes((here / name).read_bytes())
-    first = build._fingerprint(tmp_path)
-    assert first == build._fingerprint(here)
+    first = build._fingerprint(library, tmp_path)
+    assert first == build._fingerprint(library, here)
     header = tmp_path / "cpu_stacks.h"
     header.write_text(header.read_text() + "\n")
-    assert build._fingerprint(tmp_path) != first
+    assert build._fingerprint(library, tmp_path) != first
 
 
-def test_hash_covers_every_source_beside_it() -> None:
+@pytest.mark.parametrize("library", LIBRARIES, ids=[library.name for library in LIBRARIES])
+def test_hash_covers_every_source_that_is_included(library: Library) -> None:
     here = Path(build.__file__).parent
-    beside = {file.name for file in here.iterdir() if file.suffix in (".cpp", ".h")}
-    assert beside == set(build._SOURCES)
+    included = {library.sources[0]}
+    while more := {name for one in included for name in INCLUDE.findall((here / one).read_text())} - included:
+        included |= more
+    assert included == set(library.sources)
+
+
+def test_every_source_is_compiled() -> None:
+    beside = {file.name for file in Path(build.__file__).parent.iterdir() if file.suffix in (".cpp", ".h")}
+    assert beside == {name for library in LIBRARIES for name in library.sources}
+
+
+def test_each_library_is_compiled_with_what_it_needs(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(monkeypatch, fake_compiler(tmp_path, f'echo "$@" >> {tmp_path}/log; echo library > "$out"'))
+    said: list[str] = []
+    path = compiled(said.append, CARD_RECORDER)
+    assert said == [f"compiling the recorder of cards for torch {torch.__version__} (once, a few seconds)"]
+    assert path.name.startswith(f"card_recorder-{torch.__version__}-")
+    assert compiled_before() is None
+    assert compiled_before(CARD_RECORDER) == path
+    (command,) = (tmp_path / "log").read_text().splitlines()
+    assert command.startswith("-fast -O2 -std=c++20 ")
+    assert " -lc10 -ltorch_cpu -o " in command
 
 
 def test_starting_together_compiles_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +142,7 @@ def test_failed_compilation_shows_the_first_errors_and_leaves_nothing(
         compiled()
     lines = str(raised.value).splitlines()
     assert lines[0] == (
-        "the C++ compiler failed (status 3); torch's headers need C++17, and recent ones a recent compiler: "
+        "the C++ compiler failed (status 3); torch's headers need C++17 or C++20, and a recent compiler: "
         "install one, or set CXX to it"
     )
     assert lines[1].startswith(f"  '{script}' -fast -O2 ")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -47,3 +50,90 @@ def test_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch, lazy: object, ther
 
     monkeypatch.setattr(torch_api, "snapshot", snapshot)
     assert (history.snapshot(), seen, vars(torch)["_lazy_modules"]) == ({}, [lazy], lazy)
+
+
+# -- starting it anew -------------------------------------------------------------------------------------
+
+
+class Stacks:
+    """In the place of our reader of stacks."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def start(self) -> None:
+        self.said.append("start")
+
+    def stop(self) -> None:
+        self.said.append("stop")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What reaches torch's binding; CUDA is initialised."""
+    found: list[tuple[Any, ...]] = []
+    bindings = SimpleNamespace(_cuda_record_memory_history=lambda *values, **named: found.append((*values, named)))
+    monkeypatch.setattr(torch_api, "bindings", lambda: bindings)
+    monkeypatch.setattr(torch_api, "cuda_initialized", lambda: True)
+    monkeypatch.setattr(torch_api, "history_enabled", lambda: False)
+    monkeypatch.setattr(torch_api, "observe_out_of_memory", lambda observer: True)
+    monkeypatch.setattr(torch_api, "stop_history", lambda: bindings._cuda_record_memory_history(None))
+    return found
+
+
+def test_it_is_started_anew_by_the_call_that_started_it(
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def starter(entries: int) -> Callable[[], None]:
+        def start() -> None:
+            begun.append(entries)
+            torch_api.bindings()._cuda_record_memory_history("all", entries, clear=True)
+
+        return start
+
+    monkeypatch.setattr(torch_api, "history_starter", starter)
+    record = history.CudaHistory()
+    for _ in range(3):
+        record.start()
+    record.close()
+    assert begun == [history.MAX_ENTRIES]
+    assert calls == 3 * [("all", history.MAX_ENTRIES, {"clear": True})] + [(None, {})]
+
+
+def test_what_takes_two_calls_is_done_as_torch_does_it(
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start() -> None:
+        torch_api.bindings()._cuda_record_memory_history(None)
+        torch_api.bindings()._cuda_record_memory_history("all")
+
+    monkeypatch.setattr(torch_api, "history_starter", lambda entries: start)
+    record = history.CudaHistory()
+    record.start()
+    record.start()
+    assert calls == 2 * [(None, {}), ("all", {})]
+    record.close()
+
+
+def test_stacks_are_read_while_the_history_is_ours(
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bindings = torch_api.bindings()
+    monkeypatch.setattr(
+        torch_api, "history_starter", lambda entries: lambda: bindings._cuda_record_memory_history("all")
+    )
+    stacks = Stacks()
+    record = history.CudaHistory(stacks=stacks)  # type: ignore[arg-type]
+    record.start()
+    assert stacks.said == ["start"]
+    bindings._cuda_record_memory_history("all", stacks="all")  # the user's
+    assert (stacks.said, record.users) == (["start", "stop"], True)
+    record.start()
+    record.stop()
+    bindings._cuda_record_memory_history(None)
+    record.start()
+    record.stop()
+    assert (stacks.said, record.users) == (["start", "stop", "stop", "start", "stop"], False)
+    record.close()

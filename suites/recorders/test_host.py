@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.counters import Counters
@@ -133,6 +136,56 @@ def test_a_reset_before_cuda_is_initialised_is_torchs_own_matter(pinned: Pinned,
     pinned.initialized = False
     getattr(pinned.bindings, PEAK_RESET)()
     assert pinned.reads == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from(["pin", "free", "reset", "look", "boundary"]), st.booleans())))
+def test_numbers_are_the_same_where_it_is_told_what_is_still(program: list[tuple[str, bool]]) -> None:
+    """With a watch, that may say less than it knows, and without one."""
+    told: list[list[Any]] = []
+    reads = []
+    for watched in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            pinned = Pinned()
+            patch.setattr(torch_api, "bindings", lambda pinned=pinned: pinned.bindings)
+            patch.setattr(torch_api, "cuda_initialized", lambda: True)
+            seen: list[Any] = [None]
+
+            def is_still(seen: list[Any] = seen, pinned: Pinned = pinned) -> int:
+                before, seen[0] = seen[0], str(pinned.stats)
+                return int(before == seen[0])
+
+            recorder = HostRecorder(is_still if watched else None)
+            found: list[Any] = []
+            live = 0
+            for step, odd in program:
+                if step == "pin":
+                    pinned.pin(1 + odd)
+                    live += 1 + odd
+                elif step == "free" and live:
+                    pinned.pin(-live)
+                    live = 0
+                elif step == "reset":
+                    getattr(pinned.bindings, PEAK_RESET)()
+                elif step == "look":
+                    found.append(getattr(pinned.bindings, READER)())
+                else:
+                    found.append(recorder.boundary())
+            recorder.close()
+            told.append(found)
+            reads.append(pinned.reads)
+    assert told[0] == told[1]
+    assert reads[1] <= reads[0]
+
+
+def test_what_is_still_is_not_read(pinned: Pinned) -> None:
+    still = [0, 1, 1]
+    recorder = HostRecorder(lambda: still.pop(0))
+    first = recorder.boundary()
+    reads = pinned.reads
+    assert recorder.boundary() is first
+    assert recorder.boundary() is first
+    assert pinned.reads == reads
+    recorder.close()
 
 
 def test_it_cannot_be_limited(recorder: HostRecorder) -> None:

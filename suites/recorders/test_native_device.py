@@ -130,7 +130,7 @@ def test_nothing_is_compiled_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert NativeRecorder.load_if_compiled() is None
     assert [*tmp_path.iterdir()] == []
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / build._name()).write_text("no library")
+    (tmp_path / "cache" / build._name(build.CPU_RECORDER)).write_text("no library")
     assert NativeRecorder.load_if_compiled() is None
 
 

@@ -1,0 +1,46 @@
+// What the recorder of cards needs in C++, against more of torch's headers than the CPU recorder: the stacks of CUDA's
+// memory history, and whether pinned memory has changed. Nothing of CUDA is needed to compile it.
+#include "card_stacks.h"
+#include "host_counters.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+using namespace cudamem;
+
+// Once, before anything is switched on.
+EXPORT void cudamem_add_unwinder(const Python* python) {
+  gathering.python = *python;
+  Traceback::addPythonUnwinder(new Unwinder);
+}
+
+// Whether stacks are gathered here from now on; returns what was before. The GIL is held.
+EXPORT int32_t cudamem_gather(int32_t on) { return gathering.on.exchange(on != 0, std::memory_order_acq_rel); }
+
+// How many distinct stacks are kept.
+EXPORT uint64_t cudamem_kept_stacks() {
+  const StacksLock lock(gathering.mutex);
+  return gathering.stacks.size;
+}
+
+// Forgets the stacks that no record has; returns how many are kept. The GIL is held.
+EXPORT uint64_t cudamem_trim_kept_stacks() {
+  Kept* gone;
+  uint64_t left;
+  {
+    const StacksLock lock(gathering.mutex);
+    gone = gathering.stacks.take_unheld();
+    left = gathering.stacks.size;
+  }
+  drop(gone);
+  return left;
+}
+
+// Whether pinned memory is what it was at the last call with these numbers, which are updated; 0 where torch does not
+// tell. CUDA is initialised.
+EXPORT int32_t cudamem_host_is_still(HostReading* last) {
+  try {
+    return HostCounters<at::HostAllocator>::is_still(last);
+  } catch (...) {
+    return 0;
+  }
+}

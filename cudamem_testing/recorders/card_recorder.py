@@ -1,0 +1,86 @@
+"""The native part of recording cards: Python stacks for CUDA's memory history, and whether pinned memory has changed.
+
+torch's own way to the stacks is dearer than the allocation that it notes, and to the counters of pinned memory than all
+else of a boundary. Where the library cannot be compiled it is torch's way all the same: the same stacks and numbers,
+only slower. The library is loaded once per process and never unloaded. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+from collections.abc import Callable
+from functools import cache, partial
+
+from cudamem_testing.recorders.build import CARD_RECORDER, RecorderUnavailable, compiled
+from cudamem_testing.recorders.native_python import this_python
+
+MANY = 1 << 14
+"""Distinct stacks, from which on those that no record has are forgotten: some 10 MiB."""
+
+
+class CardStacks:
+    """Handle to the process's reader of stacks, which begins switched off."""
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        self._gather = library.cudamem_gather
+        self._kept = library.cudamem_kept_stacks
+        self._trim = library.cudamem_trim_kept_stacks
+
+    def start(self) -> None:
+        """Gather stacks from now on."""
+        if self._kept() >= MANY:
+            self._trim()
+        self._gather(1)
+
+    def stop(self) -> None:
+        """Leave it to torch again; what was recorded keeps its stacks."""
+        self._gather(0)
+
+    def kept(self) -> int:
+        """How many distinct stacks are kept."""
+        return int(self._kept())
+
+    def trim(self) -> int:
+        """Forget the stacks that no record has; how many are kept then."""
+        return int(self._trim())
+
+
+class CardLibrary:
+    """The library, as what asks it."""
+
+    def __init__(self, library: ctypes.PyDLL, has_stacks: bool) -> None:
+        self._library = library
+        self.stacks = CardStacks(library) if has_stacks else None
+        """``None`` where the layout of this Python's frames is not known."""
+
+    @classmethod
+    def load(cls, progress: Callable[[str], None] | None = None) -> CardLibrary | None:
+        """Compile it if it never was; ``None`` where it cannot be had here."""
+        try:
+            if not _of_this_process.cache_info().currsize:
+                compiled(progress, CARD_RECORDER)
+            return cls(*_of_this_process())
+        except RecorderUnavailable:
+            return None
+
+    def host_watch(self) -> Callable[[], int]:
+        """Whether pinned memory is what it was at the last call; to be asked once CUDA is initialised."""
+        return partial(self._library.cudamem_host_is_still, (ctypes.c_int64 * 6)())
+
+
+@cache
+def _of_this_process() -> tuple[ctypes.PyDLL, bool]:
+    path = compiled(library=CARD_RECORDER)
+    try:
+        library = ctypes.PyDLL(str(path))
+    except OSError as error:
+        raise RecorderUnavailable(f"{CARD_RECORDER.title} does not load ({error}); delete {path}") from error
+    library.cudamem_add_unwinder.restype = None
+    for name in ("kept_stacks", "trim_kept_stacks"):
+        getattr(library, f"cudamem_{name}").restype = ctypes.c_uint64
+    python = this_python()
+    if python is not None:
+        library.cudamem_add_unwinder(ctypes.byref(python))
+        atexit.register(library.cudamem_gather, 0)
+    return library, python is not None

@@ -1,0 +1,282 @@
+"""Stacks for the history of cards: those of torch, frame for frame, and nothing kept that no record has."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing.guards import collector_paused
+from cudamem_testing.recorders import card_recorder
+from cudamem_testing.recorders.card_recorder import CardLibrary, CardStacks
+
+gather = partial(torch._C._profiler.gather_traceback, python=True, script=False, cpp=False)
+symbolize = torch._C._profiler.symbolize_tracebacks
+Frames = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def library() -> CardLibrary:
+    found = CardLibrary.load()
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def stacks(library: CardLibrary) -> Iterator[CardStacks]:
+    """Switched on, with no stack kept."""
+    assert library.stacks is not None
+    library.stacks.trim()
+    assert library.stacks.kept() == 0
+    library.stacks.start()
+    yield library.stacks
+    library.stacks.stop()
+    library.stacks.trim()
+
+
+def both(stacks: CardStacks) -> tuple[Frames, Frames]:
+    """The frames of one place by torch and by us."""
+    records = []
+    for switch in (stacks.stop, stacks.start):
+        switch()
+        records.append(gather())
+    torchs, ours = symbolize(records)
+    return torchs, ours
+
+
+def below(depth: int, call: Callable[[], Any]) -> Any:
+    return call() if depth == 0 else below(depth - 1, call)
+
+
+def through_a_generator(call: Callable[[], Any]) -> Any:
+    return next(call() for _ in (0,))
+
+
+def through_c(call: Callable[[], Any]) -> Any:
+    return reduce(lambda found, _: call(), (0, 0), None)
+
+
+def through_a_class_body(call: Callable[[], Any]) -> Any:
+    class Body:
+        found = call()
+
+    return Body.found
+
+
+def through_a_property(call: Callable[[], Any]) -> Any:
+    class Holder:
+        found = property(lambda self: call())
+
+    return Holder().found
+
+
+def through_exec(call: Callable[[], Any]) -> Any:
+    space = {"call": call}
+    exec(compile("def made():\n    return call()\nfound = made()", "<made>", "exec"), space)
+    return space["found"]
+
+
+def through_a_hook(call: Callable[[], Any]) -> Any:
+    """Called by autograd in this thread."""
+    found = []
+    with torch.enable_grad():
+        product = torch.ones(2, requires_grad=True) * 2
+        product.register_hook(lambda gradient: found.append(call()))
+        product.sum().backward()
+    return found[0]
+
+
+def through_a_thread(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+def directly(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+WAYS = (
+    directly,
+    through_a_generator,
+    through_c,
+    through_a_class_body,
+    through_a_property,
+    through_exec,
+    through_a_hook,
+    through_a_thread,
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_frames_are_those_of_torch(stacks: CardStacks, way: Callable[[Callable[[], Any]], Any]) -> None:
+    torchs, ours = way(partial(both, stacks))
+    assert stacks.kept() == 1
+    places = [(frame["filename"], frame["name"]) for frame in torchs]
+    assert (__file__, "both") in places
+    assert [(frame["filename"], frame["name"]) for frame in ours] == places
+    lines = [[frame["line"] for frame in frames if frame["name"] != "both"] for frames in (torchs, ours)]
+    assert lines[0] == lines[1]
+
+
+@given(ways=st.lists(st.sampled_from(WAYS), max_size=5), depth=st.integers(0, 40))
+def test_frames_are_those_of_torch_through_any_way(
+    library: CardLibrary, ways: list[Callable[[Callable[[], Any]], Any]], depth: int
+) -> None:
+    assert library.stacks is not None
+    call = partial(below, depth, partial(both, library.stacks))
+    for way in ways:
+        call = partial(way, call)
+    torchs, ours = call()
+    library.stacks.stop()
+    assert [(f["filename"], f["name"]) for f in ours] == [(f["filename"], f["name"]) for f in torchs]
+
+
+def test_of_a_stack_too_deep_torch_is_asked(stacks: CardStacks) -> None:
+    torchs, ours = below(300, partial(both, stacks))
+    assert stacks.kept() == 0
+    assert len(ours) == len(torchs) > 300
+
+
+def test_many_records_of_one_stack_are_one_and_go_with_the_last(stacks: CardStacks) -> None:
+    records = [gather() for _ in range(3)]
+    assert stacks.kept() == 1
+    for left in (2, 1, 0):
+        assert stacks.trim() == 1
+        assert len(symbolize(records)) == left + 1
+        records.pop()
+    assert stacks.trim() == 0
+
+
+def test_records_of_two_stacks_keep_their_order(stacks: CardStacks) -> None:
+    first, second = gather(), gather()
+    found = symbolize([second, first, second])
+    assert [frames[0]["line"] for frames in found] == 3 * [found[0][0]["line"]]
+    third = gather()
+    found = [frames[0]["line"] for frames in symbolize([third, first, second, third])]
+    assert [line - found[1] for line in found] == [3, 0, 0, 3]
+
+
+def test_beside_records_of_torchs_own(stacks: CardStacks) -> None:
+    records = []
+    for switch in (stacks.stop, stacks.start, stacks.stop, stacks.start):
+        switch()
+        records.append(gather())
+    places = [[(f["filename"], f["name"]) for f in frames] for frames in symbolize(records)]
+    assert places == [places[0]] * 4
+
+
+def test_code_lives_as_long_as_a_record_of_it(stacks: CardStacks) -> None:
+    space: dict[str, Any] = {"gather": gather}
+    exec(compile("def gone():\n    return gather()", "<gone>", "exec"), space)
+    code = space["gone"].__code__
+    before = sys.getrefcount(code)
+    record = space["gone"]()
+    assert sys.getrefcount(code) == before + 1
+    del space["gone"]
+    (frames,) = symbolize([record])
+    assert (frames[0]["filename"], frames[0]["line"], frames[0]["name"]) == ("<gone>", 2, "gone")
+    assert stacks.trim() == 1
+    assert sys.getrefcount(code) == before  # the function is gone, the stack has it
+    del record
+    assert stacks.trim() == 0
+    assert sys.getrefcount(code) == before - 1
+
+
+def test_threads_count_each_of_their_records(stacks: CardStacks) -> None:
+    def many() -> list[Any]:
+        return [gather() for _ in range(200)]
+
+    with ThreadPoolExecutor(4) as pool:
+        records = [record for found in [*pool.map(lambda _: many(), range(20))] for record in found]
+    assert len({str(frames) for frames in symbolize(records)}) == 1
+    records.clear()
+    assert stacks.trim() == 0
+
+
+def test_switched_off_it_is_torch(stacks: CardStacks) -> None:
+    stacks.stop()
+    record = gather()
+    assert stacks.kept() == 0
+    assert symbolize([record])[0][0]["name"] == "test_switched_off_it_is_torch"
+
+
+def test_what_no_record_has_is_forgotten_when_it_is_much(stacks: CardStacks, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = gather()
+    for depth in range(5):
+        below(depth, gather)
+    assert stacks.kept() == 6
+    stacks.start()
+    assert stacks.kept() == 6
+    monkeypatch.setattr(card_recorder, "MANY", 6)
+    stacks.start()
+    assert stacks.kept() == 1
+    assert symbolize([held])[0][0]["name"] == "test_what_no_record_has_is_forgotten_when_it_is_much"
+
+
+def test_a_record_is_no_garbage_to_collect(stacks: CardStacks) -> None:
+    import gc
+
+    record = gather()
+    with collector_paused():
+        gc.collect()
+        assert symbolize([record])[0][0]["name"] == "test_a_record_is_no_garbage_to_collect"
+
+
+def test_without_the_layout_of_frames_there_are_no_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(card_recorder, "this_python", lambda: None)
+    library, has_stacks = card_recorder._of_this_process.__wrapped__()
+    assert CardLibrary(library, has_stacks).stacks is None
+
+
+def test_pinned_memory_of_a_torch_without_cuda_is_never_still(library: CardLibrary) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    assert [library.host_watch()() for _ in range(2)] == [0, 0]
+
+
+@pytest.mark.gpu
+def test_pinned_memory_is_still_until_it_changes(library: CardLibrary) -> None:
+    torch.cuda.init()
+    is_still = library.host_watch()
+    is_still()
+    assert [is_still(), is_still()] == [1, 1]
+    pinned = torch.empty(1 << 20, dtype=torch.uint8, pin_memory=True)
+    assert [is_still(), is_still()] == [0, 1]
+    del pinned
+    assert [is_still(), is_still()] == [0, 1]
+
+
+@pytest.mark.gpu
+def test_stacks_of_blocks_on_a_card_are_those_of_torch(stacks: CardStacks) -> None:
+    def recorded() -> Frames:
+        torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=1000)
+        try:
+            block = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+            return frames_at(block.data_ptr())
+        finally:
+            torch.cuda.memory._record_memory_history(None)
+
+    def frames_at(address: int) -> Frames:
+        found = [
+            block["frames"]
+            for segment in torch.cuda.memory._snapshot()["segments"]
+            for block in segment["blocks"]
+            if block["address"] == address
+        ]
+        return found[0]
+
+    found = []
+    for switch in (stacks.stop, stacks.start):
+        switch()
+        found.append(below(20, recorded))
+    assert stacks.kept() == 1
+    names = [[(frame["filename"], frame["line"], frame["name"]) for frame in frames] for frames in found]
+    assert names[0] == names[1]
+    assert names[0][0][2] == "recorded"
