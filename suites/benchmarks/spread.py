@@ -1,15 +1,19 @@
 """``python -m suites.benchmarks.spread [--runs 20] [paths]``: how far the numbers of each test spread between runs.
 
-Every run takes the tests in another order; every second one spreads them over two workers of pytest-xdist. What is
-reported is the spread of the peak of requested bytes above start, in bytes, of the tests that passed in every run and
-allocated something, and how often baselines recorded in the first run would have failed a test in another. Hypothesis
-draws the same few examples in each run.
+Every run takes the tests in another random order; every second one spreads them over two workers of pytest-xdist
+(``--workers 0,2``). What is reported is the spread of the peak of requested bytes above start, in bytes, of the tests
+that passed in every run and allocated something, and how often baselines recorded in the first run would have failed a
+test in another. Hypothesis draws the same few examples in each run.
 
 Left out are tests that start processes, for these have memory of their own, and on a card those that do not use it. A
-run of all suites takes minutes, most of them for tests that allocate nothing: ``--runs 1 --keep all.json`` and then
-``--among all.json`` measures the others alone. Tests that draw random numbers (``A3`` of the zoo of graphs) may spread,
-and those in which it matters when the garbage collector comes. On a card, whose blocks do not tell who made them, leaks
-are looked for as in any run, so that garbage of one test is not freed in the next.
+run of all suites takes minutes, most of them for tests that allocate nothing: ``--runs 1 --reports all`` and then
+``--among all/run-00.json`` measures the others alone. Tests that draw random numbers (``A3`` of the zoo of graphs) may
+spread, and those in which it matters when the garbage collector comes. On a card, whose blocks do not tell who made
+them, leaks are looked for as in any run, so that garbage of one test is not freed in the next.
+
+Runs that have not ended after ``--limit`` seconds are stopped, and the figures are those of the others. ``--reports``
+is a folder in which the report of each run that ended is kept: a run whose report is there is not repeated, so that the
+same command goes on where it was stopped. (Another state of the code needs another folder.)
 
 Some tests hold counters to the byte themselves, and fail where garbage of others goes meanwhile, which nobody counted
 without a session around them. They are named, and tell nothing of the spread.
@@ -20,12 +24,12 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
@@ -35,14 +39,15 @@ import pytest
 from cudamem_testing import torch_api
 from cudamem_testing.baselines.update import measured_by_test
 from cudamem_testing.model.baselines import Measured, fold
-from cudamem_testing.model.changes import TRACKED, Comparison
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.changes import TRACKED, Comparison, Spread
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.recorders.cards import share
 from cudamem_testing.report.files import read_json
 
 ROOT = Path(__file__).parents[2]
 CARDS = "CUDA_VISIBLE_DEVICES"
 SEED, AMONG = "CUDAMEM_SPREAD_SEED", "CUDAMEM_SPREAD_AMONG"
+ENOUGH = 0.95
 PATHS = {
     "cpu": ("suites",),
     "cuda": (
@@ -62,13 +67,30 @@ Taken = Mapping[str, tuple[Measured, ...]]
 
 
 class Run(NamedTuple):
-    """What one run printed, what every test took that passed, and the tests that failed."""
+    """What every test took that passed in one run, and the outcomes of the others."""
 
-    text: str
     taken: Taken
-    failed: frozenset[str]
+    others: Mapping[str, str]
+
+    @classmethod
+    def read(cls, report: Path) -> Run:
+        """The run of a report."""
+        tests = read_json(report).tests
+        passed = measured_by_test(test for test in tests if test.outcome == "passed")
+        return cls(passed, {test.nodeid: test.outcome for test in tests if test.nodeid not in passed})
 
 
+class Plan(NamedTuple):
+    """What is run: ``workers`` of xdist in turn, ``until`` a time of :func:`time.monotonic`."""
+
+    paths: Sequence[str]
+    device: str
+    among: Path | None
+    workers: Sequence[int]
+    until: float
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """As a plugin of the runs: the order of the seed, the same in every worker; of a card the tests that use one."""
     if config.getoption("cudamem_device") == "cuda":
@@ -82,64 +104,82 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def allocating(report: Path) -> frozenset[str]:
     """The tests that passed in an earlier run and allocated something."""
-    tests = (test for test in read_json(report).tests if test.outcome == "passed")
-    return frozenset(test.nodeid for test in tests if any(not one.idle for one in test.measured))
+    taken = Run.read(report).taken
+    return frozenset(test for test, measured in taken.items() if not all(one.idle for one in measured))
 
 
-def measure(number: int, paths: Sequence[str], device: str, among: Path | None, keep: Path | None) -> Run:
-    """One run; the report of the first one is kept."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "not subprocess", "-p", "no:cacheprovider"]
-        command += ["-p", "suites.benchmarks.spread", "--hypothesis-seed=1", "-o", "addopts=--import-mode=importlib"]
-        leaks = "off" if device == "cpu" else "warn"
-        command += ["--cudamem", f"--cudamem-device={device}", f"--cudamem-leaks={leaks}", "--cudamem-cycles=off"]
-        command += ["--cudamem-baseline=off", f"--cudamem-json={report}", *(["-n", "2"] if number % 2 else [])]
-        command += ["--ignore=suites/benchmarks", *paths]
-        environ = {**os.environ, SEED: str(number), "PYTHONPATH": _packages(), "OMP_NUM_THREADS": "1"}
-        environ |= {"HYPOTHESIS_PROFILE": "few"} | ({} if among is None else {AMONG: str(among.resolve())})
-        if device == "cuda" and (card := share(number, os.environ.get(CARDS), torch_api.cuda_device_count())):
-            environ[CARDS] = card  # runs at the same time have cards of their own, where there are several
-        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-        *lines, outcome = done.stdout.strip().splitlines()
-        text = "\n".join([f"run {number}: {outcome}", *(f"  {line}" for line in lines[-200:] if done.returncode)])
-        tests = read_json(report).tests
-        if keep is not None and not number:
-            shutil.copyfile(report, keep)
-        failed = frozenset(test.nodeid for test in tests if test.outcome in ("failed", "error"))
-        return Run(text, measured_by_test(test for test in tests if test.outcome == "passed"), failed)
+def measure(number: int, plan: Plan, report: Path) -> str:
+    """One run, and its report where it ended in time; what it printed, in short."""
+    unfinished = report.with_suffix(".unfinished")
+    workers = plan.workers[number % len(plan.workers)]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not subprocess", "-p", "no:cacheprovider"]
+    command += ["-p", "no:randomly", "-p", "suites.benchmarks.spread", "--hypothesis-seed=1"]
+    leaks = "off" if plan.device == "cpu" else "warn"
+    command += ["--cudamem", f"--cudamem-device={plan.device}", f"--cudamem-leaks={leaks}", "--cudamem-cycles=off"]
+    command += ["--cudamem-baseline=off", f"--cudamem-json={unfinished}", *(["-n", f"{workers}"] if workers else [])]
+    command += ["-o", "addopts=--import-mode=importlib", "--ignore=suites/benchmarks", *plan.paths]
+    packages = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environ = {**os.environ, SEED: str(number), "PYTHONPATH": packages, "OMP_NUM_THREADS": "1"}
+    environ |= {"HYPOTHESIS_PROFILE": "few"} | ({} if plan.among is None else {AMONG: str(plan.among.resolve())})
+    if plan.device == "cuda" and (card := share(number, os.environ.get(CARDS), torch_api.cuda_device_count())):
+        environ[CARDS] = card  # runs at the same time have cards of their own, where there are several
+    left = plan.until - time.monotonic()
+    if left <= 0:
+        return f"run {number}: not begun"
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=min(left, 1e6)
+        )
+    except subprocess.TimeoutExpired:
+        return f"run {number}: stopped, it had not ended"
+    if done.returncode in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and unfinished.exists():
+        unfinished.rename(report)
+    *lines, outcome = done.stdout.strip().splitlines() or ["nothing was printed"]
+    said = f"run {number}, {count(workers, 'worker')}: {outcome}"
+    rest = [*lines[-200:], *done.stderr.splitlines()[-20:]]
+    return "\n".join([said, *(f"  {line}" for line in rest if done.returncode)])
 
 
-def _packages() -> str:
-    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+def everywhere(runs: Sequence[Run]) -> dict[str, tuple[Measured, ...]]:
+    """What the tests took that passed in every run, with its spread."""
+    tests = (test for test in runs[0].taken if all(test in run.taken for run in runs))
+    return {test: fold([run.taken[test] for run in runs]) for test in tests}
 
 
-def spreads(runs: Sequence[Taken], metric: str = "requested") -> dict[str, int]:
-    """The spread of every test that is in all runs and allocated something, in bytes (or in the unit of the metric)."""
+def spreads(folded: Taken, metric: str = "requested") -> dict[str, int]:
+    """The spread of every test that allocated something, in bytes (or in the unit of the metric)."""
     found: dict[str, int] = {}
-    for test in runs[0]:
-        if all(test in run for run in runs):
-            folded = fold([run[test] for run in runs])
-            ends = [one.values[metric] for one in folded if not one.idle and metric in one.values]
-            if ends:
-                found[test] = max(end.high - end.low for end in ends)
+    for test, measured in folded.items():
+        ends = [one.values[metric] for one in measured if not one.idle and metric in one.values]
+        if ends:
+            found[test] = max(end.high - end.low for end in ends)
     return found
 
 
 def alarms_of(runs: Sequence[Taken]) -> Counter[str]:
     """In how many of the later runs each test would have failed by default, had the first one been recorded."""
-    first, found, compared = runs[0], Counter[str](), Comparison()
+    first, found = runs[0], Counter[str]()
     for run in runs[1:]:
         for test in run.keys() & first.keys():
             before, after = ({one.device: one.values for one in each[test]} for each in (first, run))
-            changes = [
-                compared.change(metric, before[device][metric], after[device][metric])
-                for device in before.keys() & after.keys()
-                for metric in compared.metrics
-                if metric in before[device] and metric in after[device]
-            ]
-            found[test] += any(change.grew for change in changes)
+            found[test] += any(_grew(before[device], after[device]) for device in before.keys() & after.keys())
     return +found
+
+
+def possible_alarms(folded: Taken) -> int:
+    """How many tests would have failed in some run, had the run been recorded in which they took least."""
+    ends = [
+        [{name: Spread.of(getattr(end, side)) for name, end in one.values.items()} for side in ("low", "high")]
+        for measured in folded.values()
+        for one in measured
+    ]
+    return sum(_grew(low, high) for low, high in ends)
+
+
+def _grew(before: Mapping[str, Spread], after: Mapping[str, Spread]) -> bool:
+    compared = Comparison()
+    known = [metric for metric in compared.metrics if metric in before and metric in after]
+    return any(compared.change(metric, before[metric], after[metric]).grew for metric in known)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -148,49 +188,87 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", help="default: those that allocate on the device")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--device", default="cpu", choices=[*PATHS])
+    parser.add_argument("--workers", default="0,2", help="of pytest-xdist, one run after the other (default: 0,2)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--limit", type=float, default=float("inf"), metavar="SECONDS", help="for all runs together")
     parser.add_argument("--among", type=Path, metavar="REPORT", help="only tests that allocated in an earlier run")
-    parser.add_argument("--keep", type=Path, metavar="REPORT", help="where the report of the first run goes")
+    parser.add_argument("--reports", type=Path, metavar="FOLDER", help="keeps the report of each run, to go on later")
     given = parser.parse_args(arguments)
+    until = time.monotonic() + given.limit
     paths = given.paths or PATHS[given.device]
     if given.among is not None and not given.paths:
         paths = sorted({test.partition("::")[0] for test in allocating(given.among)})
-    runs: dict[int, Run] = {}
-    pool = ThreadPoolExecutor(given.jobs)
-    started = {
-        pool.submit(measure, number, paths, given.device, given.among, given.keep): number
-        for number in range(given.runs)
-    }
+    plan = Plan(paths, given.device, given.among, [int(one) for one in given.workers.split(",")], until)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) if given.reports is None else given.reports.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        reports = {number: folder / f"run-{number:02}.json" for number in range(given.runs)}
+        missing = {number: report for number, report in reports.items() if not report.exists()}
+        _each(missing, lambda number: measure(number, plan, missing[number]), given.jobs)
+        runs = [Run.read(report) for report in reports.values() if report.exists()]
+        if not runs:
+            print("no run has ended")
+            return 1
+        print(*told(runs, given.runs), sep="\n")
+        return 0 if len(runs) == given.runs and holds(runs) else 1
+
+
+def _each(numbers: Mapping[int, object], run: Callable[[int], str], jobs: int) -> None:
+    pool = ThreadPoolExecutor(jobs)
+    started = [pool.submit(run, number) for number in numbers]
     try:
         for done in as_completed(started):
-            run = runs[started[done]] = done.result()
-            print(run.text, flush=True)
-    except KeyboardInterrupt:  # those under way heard it too: of them nothing is told, their tests may fail of it
-        print("interrupted: the figures are those of the runs so far")
+            print(done.result(), flush=True)
+    except KeyboardInterrupt:  # those under way heard it too, and keep no report
+        print("interrupted: the figures are those of the runs that ended")
     pool.shutdown(wait=False, cancel_futures=True)
-    return _tell([runs[number] for number in sorted(runs)]) if runs else 1
 
 
-def _tell(runs: Sequence[Run]) -> int:
-    taken = [run.taken for run in runs]
-    found = spreads(taken)
+def holds(runs: Sequence[Run]) -> bool:
+    """Whether the numbers are as steady as they have to be."""
+    found = spreads(everywhere(runs))
     exact = sum(1 for spread in found.values() if not spread)
-    share = exact / max(1, len(found))
-    alarms = alarms_of(taken)
-    print(f"{len(found)} tests that allocate, {len(runs)} runs: spread of 0 bytes for {exact} ({share:.1%})")
-    print(f"false alarms of baselines that the first run recorded: {alarms.total()}")
-    for test, number in alarms.most_common():
-        print(f"  alarm in {number} of {len(runs) - 1} runs: {test}")
+    return exact >= ENOUGH * len(found) > 0 and not alarms_of([run.taken for run in runs])
+
+
+def told(runs: Sequence[Run], wanted: int) -> list[str]:
+    """The figures of the runs that ended, in lines."""
+    folded, number = everywhere(runs), len(runs)
+    found, alarms = spreads(folded), alarms_of([run.taken for run in runs])
+    exact = sum(1 for spread in found.values() if not spread)
+    share = f" ({exact / len(found):.1%})" if found else ""
+    lines = [f"{number} of {wanted} runs ended"]
+    lines += [f"{count(len(found), 'test')} that allocate, in every run: spread of 0 bytes for {exact}{share}"]
+    lines += [f"false alarms of baselines that the first run recorded: {alarms.total()}"]
+    lines += [f"  alarm in {times} of {number - 1} runs: {test}" for test, times in alarms.most_common()]
+    lines += [f"tests that could alarm, whichever run had recorded: {possible_alarms(folded)}"]
     for metric in TRACKED[1:]:
-        other = spreads(taken, metric)
+        other = spreads(folded, metric)
         same = sum(1 for spread in other.values() if not spread)
-        print(f"  {metric}: the same in every run for {same} of {len(other)}")
-    for test, times in sorted(Counter(test for run in runs for test in run.failed).items()):
-        print(f"  failed in {times} of {len(runs)} runs: {test}")
-    for test, spread in sorted(found.items(), key=lambda pair: -pair[1]):
-        if spread:
-            print(f"  {format_size(spread):>10}  {test}")
-    return 0 if share >= 0.95 and not alarms else 1
+        lines.append(f"  {metric}: the same in every run for {same} of {len(other)}")
+    widest = sorted(found.items(), key=lambda pair: -pair[1])
+    lines += [f"  {format_size(spread):>10}  {test}" for test, spread in widest if spread]
+    return [*lines, *left_out(runs, folded, found)]
+
+
+def left_out(runs: Sequence[Run], folded: Taken, found: Mapping[str, int]) -> list[str]:
+    """Which tests tell nothing of the spread, and why."""
+    others = [pair for run in runs for pair in run.others.items()]
+    failed = Counter(test for test, outcome in others if outcome in ("failed", "error"))
+    skipped = {test for test, outcome in others if outcome == "skipped"} - failed.keys()
+    idle = {test for test, measured in folded.items() if measured and all(one.idle for one in measured)}
+    every = {test for run in runs for test in (*run.taken, *run.others)}
+    rest = every - found.keys() - failed.keys() - skipped - idle
+    taken = [(test, one) for run in runs for test, measured in run.taken.items() for one in measured]
+    unsure = Counter(test for test, one in taken if "requested" not in one.values)
+    nothing = f"{len(idle)} that {'allocates' if len(idle) == 1 else 'allocate'} nothing"
+    return [
+        f"left out: {nothing}, {len(skipped)} skipped, {len(failed)} failed, {len(rest)} not measured",
+        *(f"  failed in {times} of {len(runs)} runs: {test}" for test, times in sorted(failed.items())),
+        *(f"  not measured in every run: {test}" for test in sorted(rest)),
+        *(f"  peak not known in {times} of {len(runs)} runs: {test}" for test, times in sorted(unsure.items())),
+        "not run: tests that start processes, and on a card those that do not use it",
+    ]
 
 
 if __name__ == "__main__":
