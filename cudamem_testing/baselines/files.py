@@ -17,7 +17,6 @@ from cudamem_testing.model.baselines import Entry, Place
 from cudamem_testing.model.changes import TRACKED, Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.show.files import change_file, shown
-from cudamem_testing.show.places import FOLDER
 
 SCHEMA = 1
 _OPENING = '{"kind": "baselines", "schema": '
@@ -44,12 +43,6 @@ class BaselineError(ValueError):
         place = shown(path) if line is None else f"{shown(path)}:{line}"
         super().__init__(f"{place}: {reason}")
         self.reason = reason
-
-
-def baseline_file(root: Path, nodeid: str) -> Path:
-    """The file of a test, by its id relative to ``root``."""
-    module = root / nodeid.partition("::")[0]
-    return module.parent / FOLDER / f"{module.name.removesuffix('.py')}.json"
 
 
 def module_of(path: Path) -> Path:

@@ -11,7 +11,6 @@ from cudamem_testing.baselines.files import (
     BaselineError,
     Entries,
     Key,
-    baseline_file,
     module_of,
     name_in_module,
     read_file,
@@ -19,6 +18,7 @@ from cudamem_testing.baselines.files import (
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders.identity import difference
+from cudamem_testing.show.places import baseline_file
 
 SHOWN = 3
 

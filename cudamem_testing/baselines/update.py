@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cudamem_testing.baselines.files import BaselineError, Entries, Key, baseline_file, change_entries, name_in_module
+from cudamem_testing.baselines.files import BaselineError, Entries, Key, change_entries, name_in_module
 from cudamem_testing.model.baselines import Entry, Measured, fold
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
 from cudamem_testing.show.files import below, shown
+from cudamem_testing.show.places import baseline_file
 
 
 @dataclass(frozen=True, slots=True)

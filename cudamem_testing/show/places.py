@@ -16,3 +16,9 @@ KNOWN = f"{FOLDER}/known.jsonl"
 def side_folder(module: Path) -> Path:
     """The folder for expected texts without a literal, of the test module at `module`."""
     return module.parent / FOLDER / module.stem
+
+
+def baseline_file(root: Path, nodeid: str) -> Path:
+    """The file with the baselines of a test, by its id relative to `root`."""
+    module = root / nodeid.partition("::")[0]
+    return module.parent / FOLDER / f"{module.name.removesuffix('.py')}.json"

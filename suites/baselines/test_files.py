@@ -20,7 +20,6 @@ from cudamem_testing.baselines.files import (
     BaselineError,
     Entries,
     Key,
-    baseline_file,
     change_entries,
     module_of,
     name_in_module,
@@ -31,6 +30,7 @@ from cudamem_testing.baselines.files import (
 from cudamem_testing.model.baselines import Entry, Place
 from cudamem_testing.model.changes import TRACKED, Spread
 from cudamem_testing.model.devices import Device
+from cudamem_testing.show.places import baseline_file
 
 CPU, CARD = Device("cpu"), Device("cuda", 1)
 HERE, THERE = "x86_64, 1 thread, torch 2.13", "NVIDIA H100 (9.0), torch 2.11, native"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cudamem_testing.baselines.files import Key, baseline_file, read_file
+from cudamem_testing.baselines.files import Key, read_file
 from cudamem_testing.baselines.update import Updated, drop, last_attempts, update
 from cudamem_testing.model.baselines import Entry, Measured, Place
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import TestRecord
+from cudamem_testing.show.places import baseline_file
 
 CPU = Device("cpu")
 HERE = "x86_64, 1 thread, torch 2.13"

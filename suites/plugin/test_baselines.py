@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import textwrap
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +20,7 @@ from cudamem_testing.model.windows import Window
 from cudamem_testing.objects import HolderResult, Reach
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.baselines import Baselines
+from cudamem_testing.plugin.comparing import Comparing
 from cudamem_testing.recorders.cpu import CpuRecorder
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.replay import replay
@@ -519,11 +519,11 @@ def looked_at(allocator, requested, allocations, room=None, **ends):
     window = Window("call", library.device, requested_start=0, requested_peak=requested, **ends)
     values = {"requested": requested, "peak": requested + MIB, "allocations": allocations, "retries": 0}
     numbers = {name: Spread.of(number) for name, number in values.items()}
-    baselines = Baselines(None, Path(), library, library, sent=True)
-    found, look = baselines._look(window, Measured(library.device, "here", numbers, metrics=("requested",)))
+    comparing = Comparing(None, None, library, library)
+    found, look = comparing._look(window, Measured(library.device, "here", numbers, metrics=("requested",)))
     assert found.metrics == (("requested",) if "requested" in found.values else ())
     told = look if isinstance(look, str) else [block.size for block in look.live]
-    assert baselines._notes == ([f"baseline on cuda:0: {told.partition(': ')[2]}"] if not found.metrics else [])
+    assert comparing._notes == ([f"baseline on cuda:0: {told.partition(': ')[2]}"] if not found.metrics else [])
     return {name: spread.low for name, spread in found.values.items()}, told
 
 
@@ -593,7 +593,7 @@ def test_what_goes_wrong_in_the_evidence_hides_no_verdict(run_inner, monkeypatch
     def fails(*arguments):
         raise LookupError("no luck")
 
-    monkeypatch.setattr("cudamem_testing.plugin.baselines.moment_of", fails)
+    monkeypatch.setattr("cudamem_testing.plugin.comparing.moment_of", fails)
     inner = run_inner({"test_it.py": SMALL.replace("256 * 1024", "512 * 1024")})
     assert inner.last == "2 failed"
     assert inner.section("test_a") == [
