@@ -16,6 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cudamem_testing import torch_api
+from cudamem_testing.guards import stand_in
 from cudamem_testing.model.counters import ZERO, Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders import cuda
@@ -443,6 +444,11 @@ def take(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device="cuda:0")
 
 
+def room() -> int:
+    """Bytes that are free beside blocks of earlier tests: a block of more needs a segment of its own."""
+    return torch.cuda.memory_reserved(0) - torch.cuda.memory_allocated(0)
+
+
 @pytest.mark.gpu
 def test_a_window_is_exact_to_the_byte(memory: Memory) -> None:
     before = torch.cuda.memory_stats(0)
@@ -457,8 +463,10 @@ def test_a_window_is_exact_to_the_byte(memory: Memory) -> None:
     assert found.reserved_start == before["reserved_bytes.all.current"]
     assert (found.peak_growth, found.requested_growth) == (LARGE + 1024, LARGE + 1000)
     assert (found.retained, found.allocations, found.retries) == (1024, 3, 0)
-    assert found.reserved_growth in (LARGE, LARGE + SEGMENT)  # the small block may fit a segment that was there
-    assert found.segments == (1 if found.reserved_growth == LARGE else 2)
+    after = torch.cuda.memory_stats(0)  # each block may have fitted beside others that were there
+    assert found.reserved_peak == after["reserved_bytes.all.peak"]
+    assert found.segments == after["segment.all.allocated"] - before["segment.all.allocated"]
+    assert found.reserved_growth in (0, SEGMENT, LARGE, LARGE + SEGMENT)
     assert (found.complete, found.notes) == (True, ())
     with memory.window("freed") as freed:
         del kept
@@ -530,6 +538,8 @@ def test_functions_of_torch_are_back_after_measuring_a_card() -> None:
     torch.ones(1, device="cuda")
     torch.cuda.reset_peak_memory_stats(0)
     before = {name: getattr(torch._C, name) for name in FUNCTIONS if hasattr(torch._C, name)}
+    if any(map(stand_in, before.values())):
+        pytest.skip("a session around this test has replaced them, and keeps them")
     with Memory.on("cuda:0"):
         assert all(getattr(torch._C, name) is not function for name, function in before.items())
     assert {name: getattr(torch._C, name) for name in before} == before
@@ -541,26 +551,27 @@ def test_functions_of_torch_are_back_after_measuring_a_card() -> None:
 
 @pytest.mark.gpu
 def test_a_limit_on_a_card_raises_where_it_is_broken_and_is_lifted(memory: Memory) -> None:
-    before = torch_api.memory_fraction(0)
+    before, free = torch_api.memory_fraction(0), room()
     with memory.limit("64MiB"):
         exactly = take(64 * MIB)
         del exactly
     with pytest.raises(torch.OutOfMemoryError), memory.limit("64MiB"):
-        take(66 * MIB)
+        take(66 * MIB + free)
     assert torch_api.memory_fraction(0) == before
     assert take(66 * MIB).numel() == 66 * MIB
 
 
 @pytest.mark.gpu
 def test_limits_on_a_card_nest(memory: Memory) -> None:
+    free = room()
     with memory.limit("64MiB"):
         with memory.limit("1GiB"), pytest.raises(torch.OutOfMemoryError):
-            take(66 * MIB)
+            take(66 * MIB + free)
         with memory.limit("20MiB"):
             exactly = take(LARGE)
             del exactly
             with pytest.raises(torch.OutOfMemoryError):
-                take(LARGE + 2 * MIB)
+                take(LARGE + 2 * MIB + free)
         torch.cuda.empty_cache()
         exactly = take(64 * MIB)
         del exactly
