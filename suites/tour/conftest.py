@@ -12,9 +12,21 @@ from cudamem_testing import Memory
 def device() -> str:
     """A card if there is one. What its libraries allocate once, at their first product, belongs to this fixture."""
     name = "cuda" if torch.cuda.is_available() else "cpu"
-    layer = torch.nn.Linear(64, 64, device=name)
-    (layer(torch.ones(64, 64, device=name)) @ layer.weight).sum().backward()
+    multiply(name)
     return name
+
+
+@pytest.fixture(autouse=True)
+def workspaces(device: str) -> None:
+    """Of a card's libraries: in a run with other suites they may have been asked to give them back."""
+    if device == "cuda":
+        multiply(device)
+
+
+def multiply(device: str) -> None:
+    """Products as in a layer, forward and backward."""
+    layer = torch.nn.Linear(64, 64, device=device)
+    (layer(torch.ones(64, 64, device=device)) @ layer.weight).sum().backward()
 
 
 @pytest.fixture
