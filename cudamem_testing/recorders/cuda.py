@@ -50,6 +50,7 @@ class CudaStatistics:
     def __init__(self) -> None:
         self._lost: dict[int, Peaks] = {}
         self._cards: dict[int, NativeDevice | None] = {}
+        self._still: dict[int, Counters] = {}  # where the native library is to say whether they are so still
         self._views: _Views | None = _Views.in_place()
         self._views.readers.append(self._lost)
 
@@ -66,25 +67,38 @@ class CudaStatistics:
         return stats, views.counted.get(index, NOTHING)
 
     def count(self, index: int) -> Counters | None:
-        """What ``read`` would tell, in one call of the native library; ``None`` where only ``read`` can tell it."""
+        """What ``read`` would tell, in one call of the native library; ``None`` where only ``read`` can tell it.
+
+        Where nothing has changed it is the same object.
+        """
         views = self._at_work()
         try:
             card = self._cards[index]
         except KeyError:
             card = self._cards[index] = native_card(index)
+            if card is not None:
+                views.cards.append((index, card))
         if card is None:
             return None
-        views.settle(index)
-        found = card.read()
+        if views.debts:
+            views.settle(index)
+        still = self._still.pop(index, None)
+        if still is not None and index not in self._lost and card.is_still():
+            self._still[index] = still
+            return still
+        found = card.read(every=len(views.readers) > 1)
         if found is None:
             return None
         counters, hidden = found
-        lost = self._lost.pop(index, None)
         if hidden:
             views.tell(index, hidden, but=self._lost)
+        lost = self._lost.pop(index, None)
         if lost is not None:
             counters = _with_peaks(counters, lost)
-        return _with_counted(counters, views.counted.get(index, NOTHING))
+        counters = _with_counted(counters, views.counted.get(index, NOTHING))
+        if lost is None and hidden is None:
+            self._still[index] = counters
+        return counters
 
     def peek(self, index: int) -> Stats:
         """The statistics as they are; nothing is reset."""
@@ -126,6 +140,7 @@ class _Views:
         self.hidden: dict[int, Peaks] = {}  # read just before a reader reset the peaks
         self.counted: dict[int, Counts] = {}  # counts that the test reset
         self.debts: list[tuple[int, Callable[[], Levels]]] = []  # who else resets the peaks of which card
+        self.cards: list[tuple[int, NativeDevice]] = []  # who notes what was hidden already
         self._patches = Patches()
         for names, replacement in (
             (READERS, self._memory_stats),
@@ -163,8 +178,15 @@ class _Views:
     def leave(self, lost: dict[int, Peaks]) -> None:
         self.readers = [other for other in self.readers if other is not lost]
         for index in [index for index, hidden in self.hidden.items() if not self._is_hidden(index, hidden)]:
-            del self.hidden[index]
+            self._show(index)
         self._restore_if_idle()
+
+    def _show(self, index: int) -> None:
+        """Nothing is hidden of a card."""
+        self.hidden.pop(index, None)
+        for place, card in self.cards:
+            if place == index:
+                card.forget()
 
     def _is_hidden(self, index: int, hidden: Peaks) -> bool:
         try:
@@ -188,7 +210,7 @@ class _Views:
         stats = self._before_reset(index)
         if stats is not None:
             self.tell(index, peaks_of(stats))
-            self.hidden.pop(index, None)
+            self._show(index)
             self._restore_if_idle()
         return original(index, *rest)
 
@@ -231,6 +253,7 @@ class CudaRecorder(WithoutOwners):
         self._before: tuple[int, int | None] = (0, None)  # the same as it was without them
         self._history = history
         self._reserved = 0
+        self._started = False
         self._bases: dict[int, int | None] = {} if history is None else history.bases
 
     def wake(self, *, limited: bool) -> None:
@@ -275,8 +298,10 @@ class CudaRecorder(WithoutOwners):
 
     def boundary(self) -> Counters:
         """One C call, which starts new peaks where needed; zeros, without a call, before CUDA is initialised."""
-        if not torch_api.cuda_initialized():
-            return ZERO
+        if not self._started:
+            if not torch_api.cuda_initialized():
+                return ZERO
+            self._started = True
         try:
             found = (self._statistics.count(self._index) if self._native else None) or self._read()
         except RuntimeError as error:  # somebody's own allocator need not keep any

@@ -7,7 +7,9 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #endif
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 namespace c10 {
@@ -28,6 +30,28 @@ struct DeviceReading {
   bool at_rest() const {
     return allocated == allocated_peak && requested == requested_peak && reserved == reserved_peak &&
            active == active_peak;
+  }
+};
+
+// What somebody who reads again and again knows of a device.
+struct DeviceWatch {
+  DeviceReading last;
+  int64_t told[kPeaks];  // the highest of the peaks that he was told of
+
+  bool is_still(const DeviceReading& now) const {
+    constexpr size_t counters = offsetof(DeviceReading, peaks);
+    return last.at_rest() && std::memcmp(&last, &now, counters) == 0;
+  }
+
+  // Notes the peaks of the last reading; whether one is higher than he was told.
+  bool has_news() {
+    bool news = false;
+    for (int at = 0; at < kPeaks; ++at) {
+      if (last.peaks[at] <= told[at]) continue;
+      told[at] = last.peaks[at];
+      news = true;
+    }
+    return news;
   }
 };
 

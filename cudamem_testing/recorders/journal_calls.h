@@ -13,20 +13,31 @@ EXPORT int32_t cudamem_has_device(int32_t type, int32_t index) {
   return 1;
 }
 
-// Reads the counters of a device. Returns 1 where it started new peaks, since one was above what is there now; 0 where
-// there was nothing to start anew; -1 where others must be asked: then nothing was reset.
-EXPORT int32_t cudamem_read_device(int32_t type, int32_t index, DeviceReading* out) {
+// Reads the counters of a device. Returns 1 or 2 where it started new peaks, since one was above what is there now: 2
+// where one is higher than all that were told, or `every` reading is to be told; 0 where there was nothing to start
+// anew; -1 where others must be asked: then nothing was reset.
+EXPORT int32_t cudamem_read_device(int32_t type, int32_t index, DeviceWatch* watch, int32_t every) {
   DeviceCounters<c10::DeviceAllocator> counters;
   try {
     if (!counters.find(type, index)) return -1;
-    *out = counters.read();
-    if (out->at_rest()) return 0;
-    if (out->more_peaks) return -1;
+    watch->last = counters.read();
+    if (watch->last.at_rest()) return 0;
+    if (watch->last.more_peaks) return -1;
     counters.reset();
   } catch (const std::exception&) {
     return -1;
   }
-  return 1;
+  return watch->has_news() || every ? 2 : 1;
+}
+
+// Whether a device is as it was when it was last read, with no peak above what was there.
+EXPORT int32_t cudamem_device_is_still(int32_t type, int32_t index, const DeviceWatch* watch) {
+  DeviceCounters<c10::DeviceAllocator> counters;
+  try {
+    return counters.find(type, index) && watch->is_still(counters.read());
+  } catch (const std::exception&) {
+    return 0;
+  }
 }
 
 // A journal of the ledger (`type` below 0) or of a device of this c10::DeviceType. Returns its handle; -1: there are

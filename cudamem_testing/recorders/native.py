@@ -29,7 +29,8 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     notes(c_int32 handle, Note*, c_uint64 room) -> c_uint64 how many
     take_highest(c_int32 handle, c_int64[29]) -> c_int32
     has_device(c_int32 device type, c_int32 index) -> c_int32
-    read_device(c_int32 device type, c_int32 index, DeviceReading*) -> c_int32 1 where peaks start anew, or -1
+    read_device(c_int32 device type, c_int32 index, DeviceWatch*, c_int32) -> c_int32 above 0: new peaks, or -1
+    device_is_still(c_int32 device type, c_int32 index, DeviceWatch*) -> c_int32
 
     Reading      8s: allocated, peak; 8u: peak_event, events, allocations, live_blocks, allocated_total,
                  unknown_frees, refusals                                                        (72 bytes, "=2q7Q")
@@ -39,7 +40,7 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     Refusal      8u: count, size, event; 8s: allocated, limit; 4u: stack, thread                (48 bytes, "=3Q2q2I")
     Frame        8u: code object; 8s: position in its bytecode                                  (16 bytes, "=Qq")
     Note         8s: allocated, peak, allocated_total, allocations, active, reserved, retries   (56 bytes, "=7q")
-    DeviceReading  8s: those of Counters, allocated_total, 29 peaks; a flag                     (344 bytes)
+    DeviceWatch  8s: those of Counters, allocated_total, 29 peaks; a flag; 8s: 29 peaks         (576 bytes)
 
 PYTEST_DONT_REWRITE
 """

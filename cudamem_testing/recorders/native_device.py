@@ -35,7 +35,8 @@ PLACES = (
 _COUNTERS = struct.Struct("=12q")
 _PEAKS = struct.Struct(f"={len(PLACES)}q")
 _PEAKS_AT = _COUNTERS.size + 8  # behind a number for journals
-_SIZE = _PEAKS_AT + _PEAKS.size + 8
+_TOLD_AT = _PEAKS_AT + _PEAKS.size + 8  # behind a flag
+_SIZE = _TOLD_AT + _PEAKS.size
 
 
 class NativeDevice:
@@ -43,17 +44,28 @@ class NativeDevice:
 
     def __init__(self, library: ctypes.PyDLL, device_type: int, index: int) -> None:
         self._buffer = ctypes.create_string_buffer(_SIZE)
-        self._read = partial(
-            library.cudamem_read_device, ctypes.c_int32(device_type), ctypes.c_int32(index), self._buffer
-        )
+        device = ctypes.c_int32(device_type), ctypes.c_int32(index), self._buffer
+        self._read = partial(library.cudamem_read_device, *device)
+        self._is_still = partial(library.cudamem_device_is_still, *device)
 
-    def read(self) -> tuple[Counters, Levels] | None:
-        """The counters; and the device's peaks where one was above what is there now: then new ones have started.
+    def read(self, *, every: bool = False) -> tuple[Counters, Levels | None] | None:
+        """The counters, and the device's peaks where new ones have started.
 
-        `None` where torch's own function has to be asked, which says why or tells more; then nothing was reset.
+        These are empty where none is higher than any that was told, unless `every` is to be told. `None` where torch's own function has to be asked, which says why
+        or tells more; then nothing was reset.
         """
-        outcome = self._read()
+        outcome = self._read(every)
         if outcome < 0:
             return None
         counters = Counters(*_COUNTERS.unpack_from(self._buffer))
-        return counters, dict(zip(PLACES, _PEAKS.unpack_from(self._buffer, _PEAKS_AT), strict=True)) if outcome else {}
+        if outcome < 2:
+            return counters, {} if outcome else None
+        return counters, dict(zip(PLACES, _PEAKS.unpack_from(self._buffer, _PEAKS_AT), strict=True))
+
+    def is_still(self) -> bool:
+        """Whether all is as it was when it was last read, and no peak was above what was there."""
+        return bool(self._is_still())
+
+    def forget(self) -> None:
+        """What was told is forgotten: the next peaks are news."""
+        ctypes.memset(ctypes.addressof(self._buffer) + _TOLD_AT, 0, _PEAKS.size)

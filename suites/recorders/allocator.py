@@ -99,13 +99,22 @@ class NativeCard:
 
     def __init__(self, card: Card) -> None:
         self._card = card
+        self._last: dict[str, Any] | None = None  # what was read, where no peak was above it
 
-    def read(self) -> tuple[Counters, Levels] | None:
+    def is_still(self) -> bool:
+        return self._last is not None and self._last == self._card.statistics()
+
+    def forget(self) -> None:
+        """All is told always."""
+
+    def read(self, *, every: bool = False) -> tuple[Counters, Levels | None] | None:
         stats = self._card.statistics()
+        self._last = None
         sizes = [stats[name]["all"][field] for name in PEAKED for field in ("current", "peak")]
         found = Counters(*sizes, *counts(stats), stats["allocation"]["all"]["current"])
         if sizes[::2] == sizes[1::2]:
-            return found, {}
+            self._last = stats
+            return found, None
         self._card.reset_peaks()
         return found, peaks_of(stats)
 

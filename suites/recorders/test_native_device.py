@@ -52,7 +52,7 @@ def test_every_number_is_the_one_of_its_name(device: CppAllocator) -> None:
     first = Counters(*(number for pair in sizes for number in pair), *counts)
     assert card.read() == (first, level)
     rested = first._replace(**{name: current for name, (current, _) in zip(PEAKS, sizes, strict=True)})
-    assert card.read() == (rested, {})
+    assert card.read() == (rested, None)
     assert [device.library.device_resets(index) for index in range(2)] == [0, 1]
 
 
@@ -65,6 +65,44 @@ def test_one_peak_above_what_is_there_starts_new_ones(device: CppAllocator, name
     device.library.device_change(0, at, -1)
     assert card.read() is not None
     assert device.library.device_resets(0) == 1
+
+
+def test_it_is_still_until_something_changes(device: CppAllocator) -> None:
+    card, change = device.native_card(0), device.library.device_change
+    size, private = PLACES.index(("requested_bytes", "all")), PLACES.index(("allocation", "small_pool"))
+    change(0, size, 5)
+    card.read()
+    assert [card.is_still(), card.is_still()] == [True, True]
+    change(0, private, 1)  # is counted in no number of ours
+    assert card.is_still()
+    change(0, size, 1)
+    assert not card.is_still()
+    change(0, size, -1)
+    assert not card.is_still()  # as much, with a peak above it
+    card.read()
+    assert not card.is_still()  # that peak was read
+    card.read()
+    assert card.is_still()
+
+
+def test_peaks_are_told_where_one_is_higher_than_before(device: CppAllocator) -> None:
+    card, at, other = device.native_card(0), *(PLACES.index((name, "all")) for name in cuda.PEAKED[:2])
+
+    def used(place: int, size: int, *, every: bool = False) -> dict[Any, int]:
+        device.library.device_change(0, place, size)
+        device.library.device_change(0, place, -size)
+        found = card.read(every=every)
+        assert found is not None
+        return {place: level for place, level in (found[1] or {}).items() if level}
+
+    assert used(at, 5) == {PLACES[at]: 5}
+    assert used(at, 5) == {}
+    assert used(at, 5, every=True) == {PLACES[at]: 5}
+    assert used(other, 3) == {PLACES[other]: 3}
+    assert used(at, 6) == {PLACES[at]: 6}
+    card.forget()
+    assert used(at, 1) == {PLACES[at]: 1}
+    assert device.library.device_resets(0) == 6
 
 
 def test_what_is_no_device_is_not_read(device: CppAllocator) -> None:
@@ -160,7 +198,7 @@ def test_it_is_looked_for_once_and_only_after_cuda_is_initialised() -> None:
 
 
 def test_where_the_library_does_not_answer_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NativeCard, "read", lambda self: None)
+    monkeypatch.setattr(NativeCard, "read", lambda self, every: None)
     allocator = Allocator()
     with allocator.in_place(native=True):
         reader = CudaStatistics()
