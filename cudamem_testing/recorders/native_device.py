@@ -51,8 +51,8 @@ class NativeDevice:
     def read(self, *, every: bool = False) -> tuple[Counters, Levels | None] | None:
         """The counters, and the device's peaks where new ones have started.
 
-        These are empty where none is higher than any that was told, unless `every` is to be told. `None` where torch's own function has to be asked, which says why
-        or tells more; then nothing was reset.
+        These are empty where none is higher than any that was told, unless `every` is to be told. The answer is `None`
+        where torch's own function has to be asked, which says why or tells more; then nothing was reset.
         """
         outcome = self._read(every)
         if outcome < 0:
