@@ -40,6 +40,7 @@ def modules(memory: OperatorMemory, phase: str, operator: str) -> list[str | Non
 
 
 def test_a_training_step() -> None:
+    gc.collect()  # nothing of other tests goes meanwhile
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2, bias=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
     x = torch.ones(3, 4)

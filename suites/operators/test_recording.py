@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -165,6 +166,7 @@ def test_an_out_of_memory_error_is_a_row() -> None:
 
 
 def test_windows_around_and_inside_are_right() -> None:
+    gc.collect()  # nothing of other tests goes meanwhile
     with Memory.on("cpu") as outer, outer.window("around") as around, OperatorMemory(device="cpu") as memory:
         with outer.window("inside") as inside:
             torch.ones(1000)

@@ -82,6 +82,7 @@ OVER = """
 
 
 def test_outcomes_and_texts(run_inner):
+    gc.collect()  # nothing of other tests goes meanwhile
     inner = run_inner(OVER, "-rA", "--no-header")
     assert inner.last == "6 failed, 3 passed, 1 skipped, 3 xfailed, 3 errors"
     assert inner.outcomes == {

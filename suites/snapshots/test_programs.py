@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -100,6 +101,7 @@ PROGRAMS: list[Callable[[str], None]] = [
 
 @pytest.fixture(params=DEVICES)
 def tracker(request: pytest.FixtureRequest) -> Iterator[Tracker]:
+    gc.collect()  # nothing of other tests goes meanwhile
     recorders = Recorders(Device.parse(request.param), record=True)
     opened = [one for one in recorders.open() if not one.device.pseudo][:1]
     yield Tracker(opened)

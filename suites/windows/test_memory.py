@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -253,6 +254,7 @@ def test_statistics(memory: Memory, card: FakeRecorder, cpu: FakeRecorder) -> No
 
 @pytest.fixture
 def real() -> Iterator[Memory]:
+    gc.collect()  # nothing of other tests goes meanwhile
     with Memory.on("cpu") as memory:
         yield memory
 
