@@ -75,8 +75,11 @@ class Collector:
             records = [*map(_record, getattr(report, "cudamem", ()))]
             if report.failed and records and self._brief is not None:
                 self._brief.shorten(report, records[-1].failing)
-            for number, record in enumerate(records, 1):
-                self._tests.append(record.ended(outcome if number == len(records) else "rerun"))
+            last = len(records) - 1
+            ended = [one.ended(outcome if place == last else "rerun") for place, one in enumerate(records)]
+            self._tests += ended
+            if records:
+                report.cudamem = ended  # type: ignore[attr-defined] # pytest keeps the report: one record is enough
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

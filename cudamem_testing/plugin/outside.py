@@ -6,11 +6,15 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from cudamem_testing.model.devices import Device
+from typing import TYPE_CHECKING
+
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.recorders.outside import Outside
-from cudamem_testing.windows.tracker import Tracker
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.recorders.outside import Outside
+    from cudamem_testing.windows.tracker import Tracker
 
 HINT = "plans of cuFFT, handles of libraries, kernels that were loaded, and the CUDA context take it from the driver"
 

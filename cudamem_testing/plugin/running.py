@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.baselines import Measured
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
-    from cudamem_testing.model.windows import Window
+    from cudamem_testing.model.windows import SharedWindows, Window
 
 
 @dataclass(slots=True)
@@ -117,13 +117,13 @@ class Running:
             compared is not None and "retained" in compared.metrics
         )
 
-    def record(self, whole: tuple[Window, ...]) -> TestRecord:
+    def record(self, whole: tuple[Window, ...], shared: SharedWindows) -> TestRecord:
         """What the reports know of it; the outcome is known to the collector of reports alone."""
         return TestRecord(
             self.nodeid,
             attempt=self.attempt,
-            windows=tuple(self.windows),
-            whole=whole,
+            windows=shared.of(self.windows),
+            whole=shared.of(whole),
             findings=tuple(self.findings),
             budget_used=self.used,
             notes=tuple(self.notes),

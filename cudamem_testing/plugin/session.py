@@ -19,6 +19,7 @@ from cudamem_testing.guards import collector_paused
 from cudamem_testing.model.errors import together
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
+from cudamem_testing.model.windows import SharedWindows
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.baselines import Baselines
 from cudamem_testing.plugin.books import Books
@@ -78,6 +79,7 @@ class Session:
         self._attempts: dict[str, int] = {}
         self._unsaid: list[Finding] = []
         self._undelivered: dict[str, list[TestRecord]] = {}
+        self._shared = SharedWindows()
 
     @property
     def environment(self) -> Environment:
@@ -235,7 +237,7 @@ class Session:
             self._unsaid = found
             if self.recorders.opened and not running.windows:
                 running.notes.append(UNMEASURED)
-            item.stash[RECORD] = running.record(whole if self.tracker.recorders else ())
+            item.stash[RECORD] = running.record(whole if self.tracker.recorders else (), self._shared)
             self.running = None
             running.disown()
             if not self.settings.on:

@@ -38,6 +38,46 @@ def test_an_import_brings_no_more_than_it_needs(module: str, unwanted: set[str])
     assert unwanted.intersection(imported) == set()
 
 
+CLEAN = """
+import torch
+
+def test_clean():
+    torch.empty(1024)
+"""
+#: All that a run needs which finds nothing: no holders, no captures, no baselines, no texts of findings.
+NEEDED = {
+    "cycles": {"older", "watch"},
+    "leaks": {"grown", "ledger"},
+    "model": {"counters", "devices", "errors", "findings", "records", "sizes", "windows"},
+    "plugin": {
+        *("baselines", "belongings", "books", "brief", "collector", "cycles", "evidence", "expected", "finished"),
+        *("fixtures", "header", "items", "keys", "leaks", "markers", "outside", "override", "pools", "ratchet"),
+        *("retained", "running", "session", "settings", "totals", "warmup", "whole", "wider"),
+    },
+    "recorders": {
+        *("base", "build", "captures", "cards", "choose", "cpu", "identity", "layout"),
+        *("native", "native_device", "native_journal", "native_python", "native_records", "peaks"),
+    },
+    "report": {"terminal"},
+    "show": {"places", "tables"},
+    "torch_api": {"cuda", "history", "operators", "process", "profiler", "tensors"},
+    "windows": {"judge", "owners", "tracker"},
+}
+
+
+@pytest.mark.subprocess
+def test_a_clean_run_imports_what_it_needs_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(CLEAN)
+    arguments = ["-p", "no:cacheprovider", "--cudamem", "--cudamem-device=cpu", str(tmp_path)]
+    code = f"import sys, pytest; assert not pytest.main({arguments}); print('IMPORTED', *sys.modules)"
+    imported = python("-c", code).partition("IMPORTED ")[2].split()
+    names = [name.split(".")[1:] for name in imported if name.startswith("cudamem_testing.")]
+    found: dict[str, set[str]] = {}
+    for package, module in (name for name in names if len(name) == 2):
+        found.setdefault(package, set()).add(module)
+    assert found == NEEDED
+
+
 @pytest.mark.subprocess
 def test_layers_are_kept() -> None:
     lint = Path(sys.executable).with_name("lint-imports")

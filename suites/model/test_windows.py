@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cudamem_testing.model.counters import ZERO
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.windows import Window
+from cudamem_testing.model.windows import MOST_SHARED, SharedWindows, Window
 
 CPU = Device("cpu")
 SIZE = st.one_of(st.none(), st.integers(0, 2**40))
@@ -44,3 +44,23 @@ def test_as_text() -> None:
         "call on cuda:1: start 0 B, peak 1.5 KiB, end 512 B"
     )
     assert str(Window("decode", CPU, complete=False)) == "decode on cpu: start ?, peak ?, end ?, incomplete"
+
+
+def test_equal_windows_are_kept_as_one_without_what_was_read_at_their_ends() -> None:
+    shared = SharedWindows()
+    first = [Window("setup", CPU, start=1, opened=ZERO, closed=ZERO), Window("call", CPU, start=1, peak=5, closed=ZERO)]
+    again = [Window("setup", CPU, start=1), Window("call", CPU, start=1, peak=6)]
+    (setup, call), (same, other) = shared.of(first), shared.of(again)
+    assert (setup, call, same, other) == (*first, *again)
+    assert (setup is same, call is other) == (True, False)
+    assert {(one.opened, one.closed) for one in (setup, call, same, other)} == {(None, None)}
+    assert shared.of([]) == ()
+
+
+def test_not_all_of_very_many_windows_are_remembered() -> None:
+    shared = SharedWindows()
+    many = [Window("call", CPU, start=number) for number in range(MOST_SHARED + 1)]
+    kept = shared.of(many)
+    assert kept == tuple(many)
+    assert shared.of(many[-1:])[0] is kept[-1]
+    assert shared.of(many[:1])[0] is not kept[0]
