@@ -13,8 +13,11 @@ EXPORT void cudamem_add_unwinder(const Python* python) {
   Traceback::addPythonUnwinder(new Unwinder);
 }
 
-// Whether stacks are gathered here from now on; returns what was before. The GIL is held.
-EXPORT int32_t cudamem_gather(int32_t on) { return gathering.on.exchange(on != 0, std::memory_order_acq_rel); }
+// Whether stacks are gathered here from now on, and the code objects before whose frames they end. The GIL is held.
+EXPORT void cudamem_gather(int32_t on, const uint64_t* stops, uint32_t count) {
+  for (uint32_t i = 0; i < kStopCodes; ++i) gathering.stops[i].store(i < count ? stops[i] : 0);
+  gathering.on.store(on != 0, std::memory_order_release);
+}
 
 // How many distinct stacks are kept.
 EXPORT uint64_t cudamem_kept_stacks() {

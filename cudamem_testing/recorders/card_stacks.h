@@ -3,9 +3,9 @@
 // torch asks the first of its unwinders for the Python frames of each allocation that it records, and the next one
 // where that gives none. Its own takes the GIL, makes a frame object of every frame and counts a reference to each code
 // object, up and down: thirty frames below pytest that is more than the allocation itself costs. This one walks the
-// suspended frames (cpu_stacks.h), and keeps the code of every distinct stack alive for as long as a record has it. It
-// gives what torch's gives, frame for frame, and nothing wherever it cannot: then torch's own is asked as before. An
-// unwinder stays for the life of the process; switched off it gives nothing.
+// suspended frames (cpu_stacks.h) up to the harness that calls the test, and keeps the code of every distinct stack alive
+// for as long as a record has it. It gives what torch's gives, frame for frame, and nothing wherever it cannot: then
+// torch's own is asked as before. An unwinder stays for the life of the process; switched off it gives nothing.
 //
 // torch asks outside the allocator's lock. What is dropped here may be dropped under it, so that takes no GIL.
 #pragma once
@@ -105,6 +105,7 @@ class KeptStacks {
 
 struct Gathering {
   std::atomic<bool> on{false};
+  std::atomic<uint64_t> stops[kStopCodes] = {};
   BriefMutex mutex;
   Python python = {};
   KeptStacks stacks;
@@ -112,7 +113,6 @@ struct Gathering {
 
 // Never destroyed: records may go after static destructors have run.
 inline Gathering& gathering = *new Gathering;
-inline const std::atomic<uint64_t> no_stops[kStopCodes] = {};
 
 inline void drop(Kept* gone) {  // with the GIL
   while (gone) {
@@ -166,7 +166,7 @@ class Unwinder final : public Traceback::Python {
   // One frame that stands for all of a stack.
   std::vector<Traceback::PyFrame> gather() override {
     Walk<kMost> stack;
-    if (!gathering.on.load(std::memory_order_acquire) || !walk(gathering.python, no_stops, &stack)) return {};
+    if (!gathering.on.load(std::memory_order_acquire) || !walk(gathering.python, gathering.stops, &stack)) return {};
     if (stack.depth == kMost) return {};  // there may be more
     Kept* kept = held(stack);
     if (!kept && !(kept = held_anew(stack))) return {};

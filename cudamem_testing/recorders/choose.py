@@ -79,7 +79,7 @@ class Recorders:
         if self._statistics is None:
             self._statistics = CudaStatistics()
             self._library = self._native_library(say) if backend == "native" and self._record else None
-            stacks = None if self._library is None else self._library.stacks
+            stacks = None if self._library is None else self._library.stacks(self._harness)
             self._history = CudaHistory(self._record, stacks) if backend == "native" else None
         return CudaRecorder(device, self._statistics, backend, self._history)
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cudamem_testing.guards import collector_paused
 from cudamem_testing.recorders import card_recorder
 from cudamem_testing.recorders.card_recorder import CardLibrary, CardStacks
+from cudamem_testing.recorders.host import HostRecorder
 
 gather = partial(torch._C._profiler.gather_traceback, python=True, script=False, cpp=False)
 symbolize = torch._C._profiler.symbolize_tracebacks
@@ -32,13 +33,14 @@ def library() -> CardLibrary:
 @pytest.fixture
 def stacks(library: CardLibrary) -> Iterator[CardStacks]:
     """Switched on, with no stack kept."""
-    assert library.stacks is not None
-    library.stacks.trim()
-    assert library.stacks.kept() == 0
-    library.stacks.start()
-    yield library.stacks
-    library.stacks.stop()
-    library.stacks.trim()
+    found = library.stacks()
+    assert found is not None
+    found.trim()
+    assert found.kept() == 0
+    found.start()
+    yield found
+    found.stop()
+    found.trim()
 
 
 def both(stacks: CardStacks) -> tuple[Frames, Frames]:
@@ -129,13 +131,38 @@ def test_frames_are_those_of_torch(stacks: CardStacks, way: Callable[[Callable[[
 def test_frames_are_those_of_torch_through_any_way(
     library: CardLibrary, ways: list[Callable[[Callable[[], Any]], Any]], depth: int
 ) -> None:
-    assert library.stacks is not None
-    call = partial(below, depth, partial(both, library.stacks))
+    stacks = library.stacks()
+    assert stacks is not None
+    call = partial(below, depth, partial(both, stacks))
     for way in ways:
         call = partial(way, call)
     torchs, ours = call()
-    library.stacks.stop()
+    stacks.stop()
     assert [(f["filename"], f["name"]) for f in ours] == [(f["filename"], f["name"]) for f in torchs]
+
+
+def test_stacks_end_before_the_harness(library: CardLibrary) -> None:
+    def harness(call: Callable[[], Any]) -> Any:
+        return call()
+
+    stacks = library.stacks([directly.__code__, harness.__code__])
+    assert stacks is not None
+    stacks.start()
+    record = harness(partial(below, 3, gather))
+    directly(stacks.stop)
+    outside = gather()
+    frames, rest = symbolize([record, outside])
+    assert [frame["name"] for frame in frames] == 4 * ["below"]
+    assert rest[0]["name"] == "test_stacks_end_before_the_harness"
+
+
+def test_where_the_harness_itself_allocates_torch_is_asked(library: CardLibrary) -> None:
+    stacks = library.stacks([test_where_the_harness_itself_allocates_torch_is_asked.__code__])
+    assert stacks is not None
+    stacks.start()
+    record = gather()
+    stacks.stop()
+    assert symbolize([record])[0][0]["name"] == "test_where_the_harness_itself_allocates_torch_is_asked"
 
 
 def test_of_a_stack_too_deep_torch_is_asked(stacks: CardStacks) -> None:
@@ -232,7 +259,7 @@ def test_a_record_is_no_garbage_to_collect(stacks: CardStacks) -> None:
 def test_without_the_layout_of_frames_there_are_no_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(card_recorder, "this_python", lambda: None)
     library, has_stacks = card_recorder._of_this_process.__wrapped__()
-    assert CardLibrary(library, has_stacks).stacks is None
+    assert CardLibrary(library, has_stacks).stacks() is None
 
 
 def test_pinned_memory_of_a_torch_without_cuda_is_never_still(library: CardLibrary) -> None:
@@ -245,12 +272,18 @@ def test_pinned_memory_of_a_torch_without_cuda_is_never_still(library: CardLibra
 def test_pinned_memory_is_still_until_it_changes(library: CardLibrary) -> None:
     torch.cuda.init()
     is_still = library.host_watch()
+    recorder = HostRecorder()
     is_still()
     assert [is_still(), is_still()] == [1, 1]
     pinned = torch.empty(1 << 20, dtype=torch.uint8, pin_memory=True)
     assert [is_still(), is_still()] == [0, 1]
+    recorder.boundary()
+    before = recorder.boundary()
+    is_still()
     del pinned
-    assert [is_still(), is_still()] == [0, 1]
+    changed = recorder.boundary() != before  # torch counts it as free when it comes to it
+    assert [is_still(), is_still()] == [not changed, 1]
+    recorder.close()
 
 
 @pytest.mark.gpu
