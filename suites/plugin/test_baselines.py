@@ -263,6 +263,16 @@ def test_a_file_in_which_no_test_is_left(run_inner, pytester):
     assert not (pytester.path / "__cudamem__/test_other.json").exists()
 
 
+def test_the_only_baselines_are_of_a_file_that_is_gone(run_inner, pytester):
+    """No test of the run is compared: the folder alone tells that there is something to review."""
+    run_inner({"test_gone.py": SMALL}, UPDATE)
+    (pytester.path / "test_gone.py").unlink()
+    files = {"test_it.py": "def test_plain(): pass"}
+    gone = "2 baselines belong to tests that are no longer there: test_gone.py::test_a, test_gone.py::test_b "
+    assert run_inner(files, "--cudamem").run.notes == (f"{gone}(--cudamem-prune drops them)",)
+    assert run_inner({}, "--cudamem", "--cudamem-baseline=off").run.notes == ()
+
+
 def test_a_broken_file_is_an_error_and_stays(run_inner, pytester):
     run_inner(SMALL, UPDATE)
     path = pytester.path / FILE

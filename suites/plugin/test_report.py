@@ -280,6 +280,28 @@ def test_reruns_keep_the_findings_of_earlier_attempts(run_inner, pytester):
     assert text.count('name="cudamem.cpu.peak"') == 4  # each attempt's teardown has its own, once
 
 
+def test_a_report_that_pytest_keeps_has_the_records_of_the_run(run_inner):
+    """And no others: thousands of tests would have each record twice."""
+    kept = """
+        import pytest
+
+        @pytest.fixture(scope="session", autouse=True)
+        def reports(request):
+            yield
+            request.config.pluginmanager.register(Last(), "last")
+
+        class Last:
+            def pytest_terminal_summary(self, terminalreporter, config):
+                run = config.pluginmanager.getplugin("cudamem-collector").run()
+                reports = terminalreporter.stats[""]
+                records = [record for report in reports for record in getattr(report, "cudamem", ())]
+                same = all(record is one for record, one in zip(records, run.tests, strict=True))
+                print("KEPT", [(record.nodeid, record.outcome) for record in records], same)
+    """
+    inner = run_inner({"conftest.py": kept, "test_it.py": "def test_a(): pass\ndef test_b(): pass"}, "--cudamem", "-s")
+    assert "KEPT [('test_it.py::test_a', 'passed'), ('test_it.py::test_b', 'passed')] True" in inner.lines
+
+
 def test_a_plugin_that_logs_no_teardown_of_early_attempts(run_inner):
     files = {
         "conftest.py": """
