@@ -95,6 +95,12 @@ class LeakCheck:
             return []
         return self._settling.judge(subject, severity, left)
 
+    def exclude_workspaces(self, subject: Subject) -> None:
+        """Take workspaces of libraries out of a test's window where it left nothing else; nothing is judged."""
+        left = self.left(subject, fresh=False)
+        if left and all(self._recorder(device).workspace_sizes() for device in left):
+            self._settling.exclude_workspaces(subject)
+
     def grown(self, recorder: Recorder, start: Counters) -> Grown:
         """What a repeated step allocated since ``start`` and did not give back, with its holders."""
         return self._settling.grown(recorder, start)

@@ -54,6 +54,8 @@ class Retained:
             self._cycles.drop()
             if subject.exact:
                 self._leaks.judge(subject, None)
+            elif self._settings.on:
+                self._leaks.exclude_workspaces(subject)
         else:
             failed = error is not None and not isinstance(error, pytest.skip.Exception)
             severity = Severity.WARN if leaks == "warn" or failed else Severity.FAIL

@@ -107,6 +107,11 @@ class Settling:
                     found += self._ignored.keep(leak_findings(rest, holders, severity, of_fixture=of_fixture))
         return found
 
+    def exclude_workspaces(self, subject: Subject) -> None:
+        """Take workspaces of known sizes out of the test's window, where it left nothing else."""
+        self._readings.clear()
+        self._known_workspaces(subject)
+
     def _left(self, subject: Subject) -> Left:
         return self._belongings.left(subject)
 

@@ -174,6 +174,24 @@ def test_workspaces_of_known_sizes_are_not_asked_for(test: Judged) -> None:
     assert test.findings() == [("library workspace", WORKSPACE, "test_a.py:3 in test_a")]
 
 
+def test_workspaces_do_not_count_where_leaks_are_not_looked_for(test: Judged) -> None:
+    def counted() -> tuple[int | None, int | None]:
+        test.tracker.read(test.card)
+        test.check.exclude_workspaces(test.subject)
+        assert test.subject.whole is not None
+        (whole,) = test.tracker.peek(test.subject.whole)
+        return whole.retained, whole.blocks
+
+    test.card.asked = lambda: pytest.fail("asked")
+    test.books.begin()
+    test.card.take(WORKSPACE)
+    assert counted() == (0, 0)
+    assert test.books.border("test_a.py") == []
+    test.card.take(4 * KIB)
+    test.card.take(WORKSPACE)
+    assert counted() == (4 * KIB + WORKSPACE, 2)
+
+
 class TestDroppedEvents:
     """A test whose history has no room for its first events: what they allocated is told by the books."""
 
