@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.model.findings import Finding, Severity
 from cudamem_testing.model.windows import Window
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from cudamem_testing.show.expected.checked import Checked
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(NamedTuple):
     """What was measured where: devices with their names, torch's version, the allocator's backend and settings."""
 
     devices: tuple[str, ...] = ()
@@ -78,8 +77,7 @@ class TestRecord:
 _AFTER_OUTCOME = attrgetter(*(one.name for one in fields(TestRecord)[2:]))
 
 
-@dataclass(frozen=True, slots=True)
-class FixtureRecord:
+class FixtureRecord(NamedTuple):
     """The setup or the teardown of a fixture wider than one test."""
 
     name: str
@@ -88,8 +86,7 @@ class FixtureRecord:
     windows: tuple[Window, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
+class LedgerEntry(NamedTuple):
     """What one test or fixture left live on one device when the run ended, in bytes and blocks."""
 
     device: str
@@ -98,8 +95,7 @@ class LedgerEntry:
     blocks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """How much of a project a run looked at: only there does it mean something that a thing did not appear.
 
     ``paths`` are folders and files relative to rootdir whose tests were all collected, and run, except for ``left_out``

@@ -32,7 +32,7 @@ def test_a_card_and_its_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_api, "allocator_backend", lambda: "native")
     monkeypatch.setattr(cards, "visible_names", lambda: ("NVIDIA H100",))
     monkeypatch.setattr(host, "measurable", lambda: True)
-    monkeypatch.setattr(host, "HostRecorder", lambda: FakeRecorder("host"))
+    monkeypatch.setattr(host, "HostRecorder", lambda counters: FakeRecorder("host"))
     with Allocator().in_place():
         rows = examine().rows
     assert rows == (
