@@ -45,6 +45,7 @@ class Tracker:
         """The recorders at work."""
         self._open: list[Span] = []
         self._last: list[Read] = []
+        self._folded: dict[Recorder, Counters] = {}
         self.turn = threading.RLock()  # a finalizer may end a span amid the work of its own thread
         """Held by the thread that works with the recorders."""
 
@@ -126,14 +127,14 @@ class Tracker:
 
     def _boundary(self) -> list[Read]:
         reads: list[Read] = []
-        before = dict(self._last)
         for recorder in self.recorders:
             counters = recorder.boundary()
             if counters is None:
                 continue
             reads.append((recorder, counters))
-            if counters is before.get(recorder):  # nothing has changed: open spans have folded it, or begun with it
+            if counters is self._folded.get(recorder):  # nothing has changed: open spans have it, or began with it
                 continue
+            self._folded[recorder] = counters
             for span in tuple(self._open):
                 level = None if span.still else span.levels.get(recorder)
                 if level is not None:
