@@ -72,7 +72,7 @@ class Collector:
         if report.when == "teardown":
             self._seen.update(_ids(nodeid))
             del self._outcomes[nodeid]
-            records = [*map(_record, getattr(report, "cudamem", ()))]
+            records = [*map(_as_record, getattr(report, "cudamem", ()))]
             if report.failed and records and self._brief is not None:
                 self._brief.shorten(report, records[-1].failing)
             last = len(records) - 1
@@ -229,8 +229,8 @@ def _has_records(root: Path, nodeids: Iterable[str]) -> bool:
     return any((root / folder / FOLDER).is_dir() for folder in folders)
 
 
-def _record(sent: Any) -> TestRecord:
-    """As it was made in this process, or as a worker sent it."""
+def _as_record(sent: Any) -> TestRecord:
+    """The record as it was made in this process, or as a worker sent it."""
     if isinstance(sent, TestRecord):
         return sent
     from cudamem_testing.report.schema import record_from_json
