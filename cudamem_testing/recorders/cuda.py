@@ -1,26 +1,19 @@
-"""CUDA: the counters of the caching allocator.
+"""CUDA: the counters of the caching allocator, whoever else reads them or starts new peaks (``views.py``).
 
-The allocator has one set of peaks per device and whoever resets them resets them for everybody. Two kinds of virtual
-views make that safe. Ours: when anybody resets the peaks, they are first handed to every reader, so that a window
-never loses one. The test's: what our own resets hide is added back when the test reads its statistics. Both stand on
-replacing the functions of ``torch._C`` that every spelling of the Python API looks up at each call.
-
-Where the native library has been compiled for this torch, windows read through it, in a tenth of the time. Nothing is
-compiled for that, and nothing is counted differently: both ways keep the same books. PYTEST_DONT_REWRITE
+Where the native library has been compiled for this torch, windows read through it, in a tenth of the time; nothing is
+counted differently: both ways keep the same books. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from cudamem_testing import torch_api
-from cudamem_testing.guards import Function, Patches, stand_in
 from cudamem_testing.model.counters import PEAKS, ZERO, Counters
 from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.peaks import Levels, Peaks, Stats, peaks_of
+from cudamem_testing.recorders.views import NOTHING, Counts, Views, counts
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
@@ -29,11 +22,6 @@ if TYPE_CHECKING:
     from cudamem_testing.recorders.native_device import NativeDevice
     from cudamem_testing.recorders.outside import Outside
 
-Counts = tuple[int, int, int]
-NOTHING: Counts = (0, 0, 0)
-READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
-PEAK_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
-COUNT_RESETS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
 NATIVE_ONLY = ("requested_bytes", "active_bytes", "allocation", "segment", "num_alloc_retries")
 PEAKED = ("allocated_bytes", "requested_bytes", "reserved_bytes", "active_bytes")  # in the order of PEAKS
 DEVICE_TYPE = 1  # of c10::DeviceType
@@ -51,7 +39,7 @@ class CudaStatistics:
         self._lost: dict[int, Peaks] = {}
         self._cards: dict[int, NativeDevice | None] = {}
         self._still: dict[int, Counters] = {}  # where the native library is to say whether they are so still
-        self._views: _Views | None = _Views.in_place()
+        self._views: Views | None = Views.in_place()
         self._views.readers.append(self._lost)
 
     def read(self, index: int) -> tuple[Stats, Counts]:
@@ -124,110 +112,10 @@ class CudaStatistics:
         if views is not None:
             views.leave(self._lost)
 
-    def _at_work(self) -> _Views:
+    def _at_work(self) -> Views:
         if self._views is None:
             raise RuntimeError("these CUDA statistics were closed")
         return self._views
-
-
-class _Views:
-    """What stands in the place of torch's functions, for all readers of a process."""
-
-    def __init__(self, bindings: ModuleType) -> None:
-        self._read: Function = getattr(bindings, READERS[0])
-        self.reset: Function = getattr(bindings, PEAK_RESETS[0])
-        self.readers: list[dict[int, Peaks]] = []  # what each has to be told of peaks that others reset
-        self.hidden: dict[int, Peaks] = {}  # read just before a reader reset the peaks
-        self.counted: dict[int, Counts] = {}  # counts that the test reset
-        self.debts: list[tuple[int, Callable[[], Levels]]] = []  # who else resets the peaks of which card
-        self.cards: list[tuple[int, NativeDevice]] = []  # who notes what was hidden already
-        self._patches = Patches()
-        for names, replacement in (
-            (READERS, self._memory_stats),
-            (PEAK_RESETS, self._reset_peaks),
-            (COUNT_RESETS, self._reset_counts),
-        ):
-            for name in names:
-                self._patches.replace(bindings, name, partial(partial, replacement))
-
-    @classmethod
-    def in_place(cls) -> _Views:
-        """The views that are at work, or new ones."""
-        bindings = torch_api.bindings()
-        replacement = stand_in(getattr(bindings, READERS[0], None))
-        owner = getattr(replacement.func, "__self__", None) if isinstance(replacement, partial) else None
-        return owner if isinstance(owner, cls) else cls(bindings)
-
-    def read(self, index: int) -> Stats:
-        self.settle(index)
-        stats: Stats = self._read(index)
-        return stats
-
-    def settle(self, index: int) -> None:
-        """Take what somebody else reset, for the test's view and for every reader."""
-        for card, take in self.debts:
-            if card == index and (taken := take()):
-                self.tell(index, taken)
-
-    def tell(self, index: int, levels: Levels, but: dict[int, Peaks] | None = None) -> None:
-        """Keep peaks that are reset for the test's view, and for every reader but the one that resets them."""
-        for kept in (self.hidden, *self.readers):
-            if kept is not but:
-                kept.setdefault(index, Peaks()).keep(levels)
-
-    def leave(self, lost: dict[int, Peaks]) -> None:
-        self.readers = [other for other in self.readers if other is not lost]
-        for index in [index for index, hidden in self.hidden.items() if not self._is_hidden(index, hidden)]:
-            self._show(index)
-        self._restore_if_idle()
-
-    def _show(self, index: int) -> None:
-        """Nothing is hidden of a card."""
-        self.hidden.pop(index, None)
-        for place, card in self.cards:
-            if place == index:
-                card.forget()
-
-    def _is_hidden(self, index: int, hidden: Peaks) -> bool:
-        try:
-            return hidden.exceed(self._read(index))
-        except Exception:  # a card that is gone shows nothing
-            return False
-
-    def _restore_if_idle(self) -> None:
-        if not self.readers and not self.hidden:
-            self._patches.restore()
-
-    def _memory_stats(self, original: Function, index: int, *rest: Any) -> Stats:
-        self.settle(index)
-        stats: Stats = original(index, *rest)
-        hidden = self.hidden.get(index)
-        if hidden is not None:
-            hidden.raise_in(stats)
-        return stats
-
-    def _reset_peaks(self, original: Function, index: int, *rest: Any) -> Any:
-        stats = self._before_reset(index)
-        if stats is not None:
-            self.tell(index, peaks_of(stats))
-            self._show(index)
-            self._restore_if_idle()
-        return original(index, *rest)
-
-    def _reset_counts(self, original: Function, index: int, *rest: Any) -> Any:
-        stats = self._before_reset(index)
-        if stats is not None:
-            now, before = counts(stats), self.counted.get(index, NOTHING)
-            self.counted[index] = (before[0] + now[0], before[1] + now[1], before[2] + now[2])
-        return original(index, *rest)
-
-    def _before_reset(self, index: int) -> Stats | None:
-        """The statistics; ``None`` where they cannot be had: then the test's own call says why."""
-        try:
-            stats: Stats = self.read(index)
-        except Exception:
-            return None
-        return stats
 
 
 class CudaRecorder(WithoutOwners):
@@ -412,13 +300,4 @@ def _with_counted(counters: Counters, counted: Counts) -> Counters:
         allocations=(counters.allocations or 0) + allocations,
         segments=(counters.segments or 0) + segments,
         retries=(counters.retries or 0) + retries,
-    )
-
-
-def counts(stats: Stats) -> Counts:
-    """Blocks and segments ever allocated, and retries, since somebody reset the counts."""
-    return (
-        stats["allocation"]["all"]["allocated"],
-        stats["segment"]["all"]["allocated"],
-        stats["num_alloc_retries"],
     )

@@ -1,0 +1,136 @@
+"""What stands in the place of torch's functions for the statistics of cards while windows read them.
+
+The allocator has one set of peaks per device and whoever resets them resets them for everybody. Two kinds of virtual
+views make that safe. Ours: when anybody resets the peaks, they are first handed to every reader, so that a window
+never loses one. The test's: what our own resets hide is added back when the test reads its statistics. Both stand on
+replacing the functions of ``torch._C`` that every spelling of the Python API looks up at each call. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from cudamem_testing import torch_api
+from cudamem_testing.guards import Function, Patches, stand_in
+from cudamem_testing.recorders.peaks import Levels, Peaks, Stats, peaks_of
+
+if TYPE_CHECKING:
+    from cudamem_testing.recorders.native_device import NativeDevice
+
+Counts = tuple[int, int, int]
+NOTHING: Counts = (0, 0, 0)
+READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
+PEAK_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+COUNT_RESETS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
+
+
+class Views:
+    """What stands in the place of torch's functions, for all readers of a process."""
+
+    def __init__(self, bindings: ModuleType) -> None:
+        self._read: Function = getattr(bindings, READERS[0])
+        self.reset: Function = getattr(bindings, PEAK_RESETS[0])
+        self.readers: list[dict[int, Peaks]] = []  # what each has to be told of peaks that others reset
+        self.hidden: dict[int, Peaks] = {}  # read just before a reader reset the peaks
+        self.counted: dict[int, Counts] = {}  # counts that the test reset
+        self.debts: list[tuple[int, Callable[[], Levels]]] = []  # who else resets the peaks of which card
+        self.cards: list[tuple[int, NativeDevice]] = []  # who notes what was hidden already
+        self._patches = Patches()
+        for names, replacement in (
+            (READERS, self._memory_stats),
+            (PEAK_RESETS, self._reset_peaks),
+            (COUNT_RESETS, self._reset_counts),
+        ):
+            for name in names:
+                self._patches.replace(bindings, name, partial(partial, replacement))
+
+    @classmethod
+    def in_place(cls) -> Views:
+        """The views that are at work, or new ones."""
+        bindings = torch_api.bindings()
+        replacement = stand_in(getattr(bindings, READERS[0], None))
+        owner = getattr(replacement.func, "__self__", None) if isinstance(replacement, partial) else None
+        return owner if isinstance(owner, cls) else cls(bindings)
+
+    def read(self, index: int) -> Stats:
+        self.settle(index)
+        stats: Stats = self._read(index)
+        return stats
+
+    def settle(self, index: int) -> None:
+        """Take what somebody else reset, for the test's view and for every reader."""
+        for card, take in self.debts:
+            if card == index and (taken := take()):
+                self.tell(index, taken)
+
+    def tell(self, index: int, levels: Levels, but: dict[int, Peaks] | None = None) -> None:
+        """Keep peaks that are reset for the test's view, and for every reader but the one that resets them."""
+        for kept in (self.hidden, *self.readers):
+            if kept is not but:
+                kept.setdefault(index, Peaks()).keep(levels)
+
+    def leave(self, lost: dict[int, Peaks]) -> None:
+        self.readers = [other for other in self.readers if other is not lost]
+        for index in [index for index, hidden in self.hidden.items() if not self._is_hidden(index, hidden)]:
+            self._show(index)
+        self._restore_if_idle()
+
+    def _show(self, index: int) -> None:
+        """Nothing is hidden of a card."""
+        self.hidden.pop(index, None)
+        for place, card in self.cards:
+            if place == index:
+                card.forget()
+
+    def _is_hidden(self, index: int, hidden: Peaks) -> bool:
+        try:
+            return hidden.exceed(self._read(index))
+        except Exception:  # a card that is gone shows nothing
+            return False
+
+    def _restore_if_idle(self) -> None:
+        if not self.readers and not self.hidden:
+            self._patches.restore()
+
+    def _memory_stats(self, original: Function, index: int, *rest: Any) -> Stats:
+        self.settle(index)
+        stats: Stats = original(index, *rest)
+        hidden = self.hidden.get(index)
+        if hidden is not None:
+            hidden.raise_in(stats)
+        return stats
+
+    def _reset_peaks(self, original: Function, index: int, *rest: Any) -> Any:
+        stats = self._before_reset(index)
+        if stats is not None:
+            self.tell(index, peaks_of(stats))
+            self._show(index)
+            self._restore_if_idle()
+        return original(index, *rest)
+
+    def _reset_counts(self, original: Function, index: int, *rest: Any) -> Any:
+        stats = self._before_reset(index)
+        if stats is not None:
+            now, before = counts(stats), self.counted.get(index, NOTHING)
+            self.counted[index] = (before[0] + now[0], before[1] + now[1], before[2] + now[2])
+        return original(index, *rest)
+
+    def _before_reset(self, index: int) -> Stats | None:
+        """The statistics; ``None`` where they cannot be had: then the test's own call says why."""
+        try:
+            stats: Stats = self.read(index)
+        except Exception:
+            return None
+        return stats
+
+
+def counts(stats: Stats) -> Counts:
+    """Blocks and segments ever allocated, and retries, since somebody reset the counts."""
+    return (
+        stats["allocation"]["all"]["allocated"],
+        stats["segment"]["all"]["allocated"],
+        stats["num_alloc_retries"],
+    )
