@@ -11,8 +11,9 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.machinery import PathFinder
 from typing import Any, Literal
 
 from cudamem_testing.torch_api import capturing
@@ -195,12 +196,14 @@ class GarbageWatch:
         self._gone: list[Callable[[], None]] = []
         self._walked = self._leaving = self._looked = False
         self._unfinalized = Unfinalized()
+        self._whole = WholeModules(__package__)
         self._clearers: dict[int | None, Function | None] = {None: None}
 
     def start(self) -> None:
         """Watch from here on; nothing changes where that is so already."""
         self.stop()
         self._leaving = False
+        sys.meta_path.insert(0, self._whole)
         if self._collected not in gc.callbacks:
             gc.callbacks.insert(0, self._collected)
         if self._collecting not in gc.callbacks:
@@ -209,6 +212,8 @@ class GarbageWatch:
     def stop(self) -> None:
         """Leave the collector as it was found: at once, or when the collection that is under way has ended."""
         self._leaving = True
+        if self._whole in sys.meta_path:
+            sys.meta_path.remove(self._whole)
         if not self._walked:
             for ours in (self._collecting, self._collected):
                 if ours in gc.callbacks:
@@ -359,6 +364,23 @@ class _Switch:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return (self.replacement if self.active else self.__wrapped__)(*args, **kwargs)
+
+
+class WholeModules:
+    """A finder of modules: no collection starts amid the import of one of a package's.
+
+    ``look`` may import what explains, and would find it half done.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._inside = f"{package}."
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None) -> Any:
+        """As Python's own finder; ``None`` for other modules."""
+        spec = PathFinder.find_spec(name, path, target) if name.startswith(self._inside) else None
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = collector_paused()(spec.loader.exec_module)  # type: ignore[method-assign]
+        return spec
 
 
 @contextmanager
