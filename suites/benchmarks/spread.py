@@ -113,7 +113,7 @@ def measure(number: int, plan: Plan, report: Path) -> str:
     unfinished = report.with_suffix(".unfinished")
     workers = plan.workers[number % len(plan.workers)]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not subprocess", "-p", "no:cacheprovider"]
-    command += ["-p", "no:randomly", "-p", "suites.benchmarks.spread", "--hypothesis-seed=1"]
+    command += ["-p", "no:benchmark", "-p", "no:randomly", "-p", "suites.benchmarks.spread", "--hypothesis-seed=1"]
     leaks = "off" if plan.device == "cpu" else "warn"
     command += ["--cudamem", f"--cudamem-device={plan.device}", f"--cudamem-leaks={leaks}", "--cudamem-cycles=off"]
     command += ["--cudamem-baseline=off", f"--cudamem-json={unfinished}", *(["-n", f"{workers}"] if workers else [])]
