@@ -11,6 +11,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -105,6 +106,19 @@ def compiled_before(library: Library = CPU_RECORDER) -> Path | None:
         if folder.is_dir() and _is_ours(folder, private):
             return target if (target := folder / name).exists() else None
     return None
+
+
+def load(path: Path, library: Library) -> ctypes.PyDLL:
+    """A compiled library, in this process; its calls keep the GIL.
+
+    Raises:
+        RecorderUnavailable: it does not load.
+    """
+    try:
+        return ctypes.PyDLL(str(path))
+    except OSError as error:
+        title = library.title.removeprefix("the ")
+        raise RecorderUnavailable(f"the compiled {title} does not load ({error}); delete {path}") from error
 
 
 def compile_library(source: Path, target: Path, standard: str = "c++17", linked: Sequence[str] = ("c10",)) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from types import CodeType
 
-from cudamem_testing.recorders.build import CARD_RECORDER, RecorderUnavailable, compiled
+from cudamem_testing.recorders.build import CARD_RECORDER, RecorderUnavailable, compiled, load
 from cudamem_testing.recorders.native_python import this_python
 
 MANY = 1 << 14
@@ -82,11 +82,7 @@ class CardLibrary:
 
 @cache
 def _of_this_process() -> tuple[ctypes.PyDLL, bool]:
-    path = compiled(library=CARD_RECORDER)
-    try:
-        library = ctypes.PyDLL(str(path))
-    except OSError as error:
-        raise RecorderUnavailable(f"{CARD_RECORDER.title} does not load ({error}); delete {path}") from error
+    library = load(compiled(library=CARD_RECORDER), CARD_RECORDER)
     for name in ("add_unwinder", "gather"):
         getattr(library, f"cudamem_{name}").restype = None
     for name in ("kept_stacks", "trim_kept_stacks"):

@@ -55,7 +55,7 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, TracebackType
 
-from cudamem_testing.recorders.build import RecorderUnavailable, compiled, compiled_before
+from cudamem_testing.recorders.build import CPU_RECORDER, RecorderUnavailable, compiled, compiled_before, load
 from cudamem_testing.recorders.native_device import NativeDevice
 from cudamem_testing.recorders.native_journal import NativeJournal
 from cudamem_testing.recorders.native_python import this_python
@@ -343,10 +343,7 @@ def _of_this_process() -> tuple[ctypes.PyDLL, bool]:
 
 @cache
 def _loaded(path: Path) -> tuple[ctypes.PyDLL, bool]:
-    try:
-        library = ctypes.PyDLL(str(path))
-    except OSError as error:
-        raise RecorderUnavailable(f"the compiled CPU recorder does not load ({error}); delete {path}") from error
+    library = load(path, CPU_RECORDER)
     for name, result in (
         ("set_owner", ctypes.c_int64),
         ("scan", ctypes.c_uint64),
