@@ -22,19 +22,19 @@ EXPORT void cudamem_gather(int32_t on, const uint64_t* stops, uint32_t count) {
 // How many distinct stacks are kept.
 EXPORT uint64_t cudamem_kept_stacks() {
   const StacksLock lock(gathering.mutex);
-  return gathering.stacks.size;
+  return gathering.stacks.size();
 }
 
 // Forgets the stacks that no record has; returns how many are kept. The GIL is held.
 EXPORT uint64_t cudamem_trim_kept_stacks() {
-  Kept* gone;
+  std::vector<Kept*> gone;
   uint64_t left;
   {
     const StacksLock lock(gathering.mutex);
-    gone = gathering.stacks.take_unheld();
-    left = gathering.stacks.size;
+    gone = gathering.stacks.take_unless([](const Kept& kept) { return kept.holders != 0; });
+    left = gathering.stacks.size();
   }
-  drop(gone);
+  drop_stacks(gathering.python, gone);
   return left;
 }
 

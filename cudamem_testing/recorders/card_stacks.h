@@ -25,103 +25,22 @@ constexpr int kWholeStack = -1;     // in the place of a position: the code is a
 using Traceback = torch::CapturedTraceback;
 using StacksLock = std::lock_guard<BriefMutex>;
 
-// A distinct stack, with a reference to each of its code objects. `holders` are the records that have it.
-struct Kept {
-  uint64_t hash;
-  Kept* next;
+// `holders` are the records that have a stack.
+struct Held {
   uint64_t holders;
-  uint32_t depth;
-  Frame frames[1];  // depth of them
 };
-
-class KeptStacks {
- public:
-  uint64_t size = 0;
-
-  Kept* find(const Walk<kMost>& walk) const {
-    if (buckets_.empty()) return nullptr;
-    Kept* kept = buckets_[walk.hash & (buckets_.size() - 1)];
-    while (kept && (kept->hash != walk.hash || kept->depth != walk.depth ||
-                    std::memcmp(kept->frames, walk.frames, walk.depth * sizeof(Frame)) != 0)) {
-      kept = kept->next;
-    }
-    return kept;
-  }
-
-  Kept* insert(const Walk<kMost>& walk) {
-    if (size >= buckets_.size()) rehash(buckets_.empty() ? 1024 : 2 * buckets_.size());
-    void* memory = std::malloc(sizeof(Kept) + (walk.depth - 1) * sizeof(Frame));
-    if (!memory) return nullptr;
-    auto* kept = static_cast<Kept*>(memory);
-    kept->hash = walk.hash;
-    kept->holders = 0;
-    kept->depth = walk.depth;
-    std::memcpy(kept->frames, walk.frames, walk.depth * sizeof(Frame));
-    link(kept);
-    ++size;
-    return kept;
-  }
-
-  // Unlinks the stacks that no record has. The caller frees them, and their references, outside the mutex.
-  Kept* take_unheld() {
-    Kept* gone = nullptr;
-    for (Kept*& bucket : buckets_) {
-      for (Kept** at = &bucket; *at;) {
-        Kept* kept = *at;
-        if (kept->holders) {
-          at = &kept->next;
-          continue;
-        }
-        *at = kept->next;
-        kept->next = gone;
-        gone = kept;
-        --size;
-      }
-    }
-    return gone;
-  }
-
- private:
-  void rehash(uint64_t count) {
-    std::vector<Kept*> before(count, nullptr);
-    before.swap(buckets_);
-    for (Kept* kept : before) {
-      while (kept) {
-        Kept* next = kept->next;
-        link(kept);
-        kept = next;
-      }
-    }
-  }
-
-  void link(Kept* kept) {
-    Kept*& head = buckets_[kept->hash & (buckets_.size() - 1)];
-    kept->next = head;
-    head = kept;
-  }
-
-  std::vector<Kept*> buckets_;
-};
+using Kept = StackSet<Held, kMost>::Stack;
 
 struct Gathering {
   std::atomic<bool> on{false};
   std::atomic<uint64_t> stops[kStopCodes] = {};
   BriefMutex mutex;
   Python python = {};
-  KeptStacks stacks;
+  StackSet<Held, kMost> stacks;
 };
 
 // Never destroyed: records may go after static destructors have run.
 inline Gathering& gathering = *new Gathering;
-
-inline void drop(Kept* gone) {  // with the GIL
-  while (gone) {
-    Kept* next = gone->next;
-    for (uint32_t i = 0; i < gone->depth; ++i) gathering.python.drop(reinterpret_cast<void*>(gone->frames[i].code));
-    std::free(gone);
-    gone = next;
-  }
-}
 
 // The stack that is kept of this one, for one more record; null where none is.
 inline Kept* held(const Walk<kMost>& stack) {

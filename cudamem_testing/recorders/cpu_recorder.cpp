@@ -360,10 +360,7 @@ EXPORT uint64_t cudamem_trim_stacks() {
     shared.stacks.mark(shared.ledger.refusal.stack);
     gone = shared.stacks.take_unmarked();
   }
-  for (StackTable::Stack* stack : gone) {
-    for (uint32_t i = 0; i < stack->depth; ++i) shared.python.drop(reinterpret_cast<void*>(stack->frames[i].code));
-    std::free(stack);
-  }
+  drop_stacks(shared.python, gone);
   return gone.size();
 }
 

@@ -20,7 +20,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace cudamem {
@@ -100,52 +102,125 @@ bool walk(const Python& python, const std::atomic<uint64_t>* stops, Walk<most>* 
   return depth > 0;
 }
 
-// Every distinct stack seen. Called with the recorder's mutex held. Ids count up and are never given out twice, so
-// an id of a dropped stack reads as unknown and never as another stack.
-class StackTable {
+// Distinct stacks, found by their frames; `Tag` is what its user keeps of each. Called with the user's mutex held. Whoever
+// inserts gives it a reference to each code object, and whoever takes stacks out gets them, with the memory.
+template <typename Tag, uint32_t most>
+class StackSet {
  public:
-  static constexpr uint64_t kMaximum = 1 << 18;  // distinct stacks; later ones are unknown, and counted
-
-  struct Stack {
-    uint32_t id, depth;
+  struct Stack : Tag {
     uint64_t hash;
     Stack* next;
-    bool used;
+    uint32_t depth;
     Frame frames[1];  // depth of them
   };
 
-  uint64_t size() const { return by_id_.size(); }
+  uint64_t size() const { return size_; }
+
+  Stack* find(const Walk<most>& walk) const {
+    if (buckets_.empty()) return nullptr;
+    Stack* s = buckets_[walk.hash & (buckets_.size() - 1)];
+    while (s && (s->hash != walk.hash || s->depth != walk.depth ||
+                 std::memcmp(s->frames, walk.frames, walk.depth * sizeof(Frame)) != 0)) {
+      s = s->next;
+    }
+    return s;
+  }
+
+  // Null, and nothing taken over, where there is no memory.
+  Stack* insert(const Walk<most>& walk) {
+    if (size_ >= buckets_.size()) rehash(buckets_.empty() ? 128 : buckets_.size() * 2);
+    void* memory = std::malloc(sizeof(Stack) + (walk.depth - 1) * sizeof(Frame));
+    if (!memory) return nullptr;
+    Stack* s = new (memory) Stack();
+    s->hash = walk.hash;
+    s->depth = walk.depth;
+    std::memcpy(s->frames, walk.frames, walk.depth * sizeof(Frame));
+    link(s);
+    ++size_;
+    return s;
+  }
+
+  // Unlinks the stacks that are not to be kept. The caller frees them, and their references, outside the mutex.
+  template <typename Keep>
+  std::vector<Stack*> take_unless(Keep keep) {
+    std::vector<Stack*> gone;
+    for (Stack*& bucket : buckets_) {
+      for (Stack** at = &bucket; *at;) {
+        Stack* s = *at;
+        if (keep(*s)) {
+          at = &s->next;
+        } else {
+          *at = s->next;
+          gone.push_back(s);
+        }
+      }
+    }
+    size_ -= gone.size();
+    return gone;
+  }
+
+ private:
+  void rehash(uint64_t count) {
+    std::vector<Stack*> before(count, nullptr);
+    before.swap(buckets_);
+    for (Stack* s : before) {
+      while (s) {
+        Stack* next = s->next;
+        link(s);
+        s = next;
+      }
+    }
+  }
+
+  void link(Stack* s) {
+    Stack*& head = buckets_[s->hash & (buckets_.size() - 1)];
+    s->next = head;
+    head = s;
+  }
+
+  std::vector<Stack*> buckets_;
+  uint64_t size_ = 0;
+};
+
+// With the GIL: the references and the memory of stacks that were taken out.
+template <typename Stack>
+void drop_stacks(const Python& python, const std::vector<Stack*>& gone) {
+  for (Stack* s : gone) {
+    for (uint32_t i = 0; i < s->depth; ++i) python.drop(reinterpret_cast<void*>(s->frames[i].code));
+    std::free(s);
+  }
+}
+
+struct Numbered {
+  uint32_t id;
+  bool used;
+};
+
+// Every distinct stack seen by the CPU recorder. Ids count up and are never given out twice, so an id of a dropped stack
+// reads as unknown and never as another stack.
+class StackTable {
+ public:
+  static constexpr uint64_t kMaximum = 1 << 18;  // distinct stacks; later ones are unknown, and counted
+  using Stack = StackSet<Numbered, kDepth>::Stack;
+
+  uint64_t size() const { return stacks_.size(); }
   uint64_t overflow = 0;
 
   uint32_t find(const Walk<kDepth>& walk) const {
-    if (buckets_.empty()) return 0;
-    for (const Stack* s = buckets_[walk.hash & (buckets_.size() - 1)]; s; s = s->next) {
-      if (s->hash == walk.hash && s->depth == walk.depth &&
-          std::memcmp(s->frames, walk.frames, walk.depth * sizeof(Frame)) == 0) {
-        return s->id;
-      }
-    }
-    return 0;
+    const Stack* s = stacks_.find(walk);
+    return s ? s->id : 0;
   }
 
   // Takes over one reference to each code object of the walk. Returns 0, and takes nothing, when the table is full.
   uint32_t insert(const Walk<kDepth>& walk) {
-    if (by_id_.size() >= kMaximum) {
+    if (size() >= kMaximum) {
       ++overflow;
       return 0;
     }
-    if (by_id_.size() >= buckets_.size()) rehash(buckets_.empty() ? 128 : buckets_.size() * 2);
-    void* memory = std::malloc(sizeof(Stack) + (walk.depth - 1) * sizeof(Frame));
-    if (!memory) return 0;
-    auto* s = static_cast<Stack*>(memory);
-    s->id = next_id_;
-    s->depth = walk.depth;
-    s->hash = walk.hash;
-    s->used = false;
-    std::memcpy(s->frames, walk.frames, walk.depth * sizeof(Frame));
+    Stack* s = stacks_.insert(walk);
+    if (!s) return 0;
+    s->id = next_id_++;
     by_id_.emplace(s->id, s);
-    ++next_id_;
-    link(s);
     return s->id;
   }
 
@@ -158,36 +233,16 @@ class StackTable {
     if (Stack* s = id ? get(id) : nullptr) s->used = true;
   }
 
-  // Unlinks the stacks that were not marked. The caller frees them, and their references, outside the mutex.
+  // Unlinks the stacks that were not marked. The caller drops them outside the mutex.
   std::vector<Stack*> take_unmarked() {
-    std::vector<Stack*> gone;
-    for (auto it = by_id_.begin(); it != by_id_.end();) {
-      Stack* s = it->second;
-      if (s->used) {
-        s->used = false;
-        ++it;
-      } else {
-        gone.push_back(s);
-        it = by_id_.erase(it);
-      }
-    }
-    if (!gone.empty()) rehash(buckets_.size());
-    return gone;
+    return stacks_.take_unless([this](Stack& s) {
+      if (!s.used) by_id_.erase(s.id);
+      return std::exchange(s.used, false);
+    });
   }
 
  private:
-  void rehash(uint64_t count) {
-    buckets_.assign(count, nullptr);
-    for (const auto& entry : by_id_) link(entry.second);
-  }
-
-  void link(Stack* s) {
-    Stack*& head = buckets_[s->hash & (buckets_.size() - 1)];
-    s->next = head;
-    head = s;
-  }
-
-  std::vector<Stack*> buckets_;
+  StackSet<Numbered, kDepth> stacks_;
   std::unordered_map<uint32_t, Stack*> by_id_;
   uint32_t next_id_ = 1;
 };
