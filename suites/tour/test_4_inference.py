@@ -36,5 +36,5 @@ def test_batch(model: PreTrainedModel, device: str, batch: int) -> None:
 def test_too_large(model: PreTrainedModel, device: str, cuda_memory: Memory) -> None:
     """A hard limit: the allocation that would pass it raises, and the next batch runs as before."""
     with cuda_memory.limit("16MiB"), pytest.raises(torch.OutOfMemoryError):
-        model(images(64, device))
+        model(images(1024, device))
     model(images(1, device))
