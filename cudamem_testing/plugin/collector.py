@@ -244,6 +244,9 @@ def _ids(nodeid: str) -> tuple[str, ...]:
 
 
 def _outcome(report: pytest.TestReport, before: str | None) -> str:
+    """The outcome so far; a failed subtest, which pytest reports before the test, has failed it whatever follows."""
+    if before == "failed":
+        return before
     if str(report.outcome) == "rerun":  # set by pytest-rerunfailures
         return "rerun"
     if report.when == "call":
@@ -251,7 +254,7 @@ def _outcome(report: pytest.TestReport, before: str | None) -> str:
             return "xfailed" if report.skipped else "xpassed"
         return report.outcome
     if report.failed:
-        return before if before == "failed" else "error"
+        return "error"
     if report.skipped:
         return "xfailed" if hasattr(report, "wasxfail") else "skipped"
     return before or "passed"

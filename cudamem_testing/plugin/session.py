@@ -202,7 +202,7 @@ class Session:
         calls = self.enter(running, "teardown")
         found = self.judge.call(running.budgets, calls) if self.recorders.opened else []
         running.used = self.judge.used(running.budgets, calls)
-        if not failed and self.recorders.opened:
+        if not failed and running.failure is None and self.recorders.opened:  # there is one if a subtest has failed
             found += self.baselines.call(running, calls)
         if not failed:  # then the test has handled what its regions found
             running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]

@@ -414,6 +414,106 @@ def test_subtests(run_inner):
     assert "assert 1 != 1" in inner.out
 
 
+PARTS = """
+    import unittest
+    import pytest
+
+    @pytest.fixture
+    def earlier(subtests):
+        with subtests.test("setup"):
+            assert 0
+
+    @pytest.fixture
+    def later(subtests):
+        yield
+        with subtests.test("teardown"):
+            assert 0
+
+    @pytest.fixture
+    def breaks():
+        yield
+        raise RuntimeError
+
+    def test_one_fails(subtests):
+        for number in range(3):
+            with subtests.test(number=number):
+                assert number != 1
+
+    def test_one_skips_one_is_expected(subtests):
+        with subtests.test("skips"):
+            pytest.skip("no")
+        with subtests.test("is expected"):
+            pytest.xfail("no")
+
+    def test_fails_then_skips(subtests):
+        with subtests.test():
+            assert 0
+        pytest.skip("the rest")
+
+    def test_fails_then_is_expected(subtests):
+        with subtests.test():
+            assert 0
+        pytest.xfail("the rest")
+
+    @pytest.mark.xfail
+    def test_expected(subtests):
+        with subtests.test():
+            assert 0
+
+    @pytest.mark.xfail(strict=True)
+    def test_strictly_expected(subtests):
+        with subtests.test():
+            assert 0
+
+    def test_teardown_breaks(subtests, breaks):
+        with subtests.test():
+            assert 0
+
+    def test_setup_fails(earlier): pass
+    def test_teardown_fails(later): pass
+
+    class TestUnit(unittest.TestCase):
+        def test_unit(self):
+            with self.subTest("one"):
+                assert 0
+"""
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 8 has no subtests")
+def test_a_test_with_a_failed_subtest_has_failed(run_inner):
+    """The run fails: pytest counts it beside the test, which may pass, be skipped or be expected to fail."""
+    inner = run_inner(PARTS, "--cudamem")
+    assert inner.outcomes == {
+        "test_one_fails": "failed",
+        "test_one_skips_one_is_expected": "passed",
+        "test_fails_then_skips": "failed",
+        "test_fails_then_is_expected": "failed",
+        "test_expected": "xpassed",
+        "test_strictly_expected": "failed",
+        "test_teardown_breaks": "failed",
+        "test_setup_fails": "failed",
+        "test_teardown_fails": "failed",
+        "test_unit": "failed",
+    }
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 8 has no subtests")
+def test_a_test_with_a_failed_subtest_is_not_compared_with_its_baseline(run_inner):
+    file = """
+        import pytest, torch
+
+        @pytest.mark.memory_baseline
+        @pytest.mark.parametrize("fails", [False, True])
+        def test_parts(subtests, fails):
+            with subtests.test():
+                torch.empty(256)
+                assert not fails
+    """
+    inner = run_inner(file, "--cudamem-json=report.json")
+    measured = [(test.outcome, len(test.measured)) for test in inner.run.tests]
+    assert measured == [("passed", 1), ("failed", 0)]
+
+
 def test_the_summary_shows_how_much_of_a_budget_is_used(run_inner):
     inner = run_inner(REST, "--cudamem")
     assert inner.summary == [
