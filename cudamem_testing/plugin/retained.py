@@ -47,14 +47,15 @@ class Retained:
         over = [fixture for fixture in running.over if self._leaks.left(fixture.subject)] if self._settings.on else []
         found: list[Finding] = []
         error, subject = running.failure, running.subject
-        subject.exact = error is None and running.asks_what_is_left
+        subject.exact = running.asks_what_is_left and (error is None or (running.failed_call and release is not None))
         if not self._settings.on or leaks == cycles == "off":
-            if release is not None:
-                release()
             self._cycles.drop()
             if subject.exact:
+                subject.release_frames = release
                 self._leaks.judge(subject, None)
-            elif self._settings.on:
+            elif release is not None:
+                release()
+            if self._settings.on and not subject.exact:
                 self._leaks.exclude_workspaces(subject)
         else:
             failed = error is not None and not isinstance(error, pytest.skip.Exception)

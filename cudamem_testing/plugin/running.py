@@ -95,6 +95,7 @@ class Running:
         self.notes: list[str] = []
         self.warming_up = False
         self.failure: BaseException | None = None
+        self.failed_call = False
         self.owner = owner
         self.foreign: list[Window] = []
         self.over: list[Fixture] = []
@@ -108,6 +109,13 @@ class Running:
             self.windows += windows
             self.findings += findings
         return not self.warming_up
+
+    def failed(self, error: BaseException, report: pytest.TestReport) -> None:
+        """It ended with an error, or a part of it did; a subtest that is skipped is not the test."""
+        part = report.when == "call" and self.phase.name in ("setup", "call")
+        if report.failed or not part:
+            self.failure = error
+        self.failed_call = self.failed_call or (report.failed and report.when == "call")
 
     @property
     def asks_what_is_left(self) -> bool:

@@ -78,6 +78,7 @@ class Session:
         self._warm_ups = WarmUps(self)
         self._attempts: dict[str, int] = {}
         self._unsaid: list[Finding] = []
+        self._below: list[Finding] = []
         self._undelivered: dict[str, list[TestRecord]] = {}
         self._shared = SharedWindows()
 
@@ -113,6 +114,14 @@ class Session:
             if self.cycles is not None:
                 self.cycles.drop()
             return [_unjudged(error, Severity.NOTE if running.failure is not None else Severity.FAIL)]
+
+    def _over_after_failure(self, running: Running, whole: Sequence[Window]) -> list[Finding]:
+        """What breaks a limit on what is left of a test that failed in its call: it is warned, not failed again.
+
+        Not judged is what a debugger was offered: its frames are kept, and what they hold.
+        """
+        over = self.judge.whole(running.budgets, whole) if running.subject.exact else []
+        return [replace(finding, severity=Severity.WARN) for finding in over]
 
     def prepare(self) -> None:
         """Put the recorders to work once torch is there; until then there is nothing to measure."""
@@ -229,9 +238,10 @@ class Session:
                 running.windows += self.tracker.close(running.phase)
                 leaked = self._left(running)
                 whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
-            found = [] if running.failure is not None else self.judge.whole(running.budgets, whole)
             if running.failure is None:
-                found += self.baselines.whole(running, whole)
+                found = self.judge.whole(running.budgets, whole) + self.baselines.whole(running, whole)
+            else:
+                found = self._below = self._over_after_failure(running, whole)
             found = self.ratchet.judged([*found, *leaked])
             running.findings += found
             self._unsaid = found
@@ -275,9 +285,12 @@ class Session:
             rest = [str(finding) for finding in self._unsaid if finding not in told]
             if rest:
                 report.sections.append(("cudamem", "\n".join(rest)))
-        self._unsaid = []
+            self._below = []
+        if self._below:  # pytest shows it with the failure of the call, which was reported before
+            report.sections.append(("cudamem teardown", "\n".join(map(str, self._below))))
+        self._unsaid, self._below = [], []
         if call.excinfo is not None and self.running is not None and not hasattr(call.excinfo.value, "cudamem"):
-            self.running.failure = call.excinfo.value
+            self.running.failed(call.excinfo.value, report)
         if call.when == "teardown" and call.excinfo is not None and not self.config.getoption("usepdb", False):
             let_go(call.excinfo.value)  # a failure of teardown itself: it could not be let go before its report
         if call.when == "teardown" and RECORD in item.stash:

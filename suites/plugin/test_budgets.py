@@ -7,6 +7,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from cudamem_testing.model.findings import Kind
+from cudamem_testing.model.sizes import format_size
 from suites.plugin.inner import KIB
 
 OVER = """
@@ -135,6 +137,139 @@ def test_outcomes_and_texts(run_inner):
     assert inner.test("test_over").budget_used == 3.0
     assert inner.test("test_just_within").budget_used == 1.0
     assert inner.test("test_skips").findings[0].message == over
+
+
+FAILED = """
+    import pytest, torch
+    from unittest import TestCase
+
+    KEPT = []
+
+    @pytest.fixture
+    def broken():
+        KEPT.append(torch.empty(256))
+        raise LookupError
+
+    @pytest.fixture
+    def breaks():
+        yield
+        raise OSError
+
+    @pytest.mark.memory_budget(peak="1KiB", retained=0)
+    def test_fails():
+        KEPT.append(torch.empty(3 * 256))
+        held = torch.empty(256)
+        assert 0
+
+    @pytest.mark.memory_budget(retained=0)
+    def test_fails_with_all_in_its_frames():
+        held, garbage = torch.empty(2**16), []
+        garbage.append([garbage, torch.empty(2**16)])
+        assert 0
+
+    @pytest.mark.memory_budget(at_least={"retained": "8KiB"})
+    def test_fails_under():
+        KEPT.append(torch.empty(2 * 256))
+        assert 0
+
+    @pytest.mark.memory_budget(retained=0)
+    def test_skips():
+        KEPT.append(torch.empty(256))
+        pytest.skip("the rest")
+
+    @pytest.mark.xfail
+    @pytest.mark.memory_budget(retained=0)
+    def test_expected():
+        KEPT.append(torch.empty(256))
+        assert 0
+
+    @pytest.mark.memory_budget(retained=0)
+    def test_setup_fails(broken): pass
+
+    @pytest.mark.memory_budget(retained=0)
+    def test_fails_twice(breaks):
+        KEPT.append(torch.empty(256))
+        assert 0
+
+    @pytest.mark.memory_budget(retained=0)
+    class TestUnit(TestCase):
+        def test_unit(self):
+            KEPT.append(torch.empty(256))
+            held = torch.empty(256)
+            self.fail()
+"""
+BELOW = "------------------------------- cudamem teardown -------------------------------"
+
+
+@pytest.mark.parametrize("flags", [(), ("--cudamem",), ("--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=off")])
+def test_what_a_failed_test_retains_is_told_below_its_own_failure(run_inner, flags):
+    """Frames of the traceback are let go of first, and garbage is collected: what they held is not retained."""
+    gc.collect()  # nothing of other tests goes meanwhile
+    inner = run_inner(FAILED, *flags, "-rA")
+    assert inner.last == "5 failed, 1 skipped, 1 xfailed, 2 errors"
+    start = inner.test("test_fails").whole[0].start
+    levels = f"start {format_size(start)}, end {format_size(start + 3 * KIB)}"
+    own = inner.section("test_fails")
+    peak, below = (
+        own.index("----------------------------------- cudamem ------------------------------------"),
+        own.index(BELOW),
+    )
+    assert own[peak + 1] == "cudamem: peak 4.0 KiB above start is over its budget of 1.0 KiB by 3.0 KiB (cpu)"
+    assert own[below + 1 :] == [
+        "cudamem: retained 3.0 KiB is over its budget of 0 B by 3.0 KiB (test, cpu)",
+        levels,
+        "still live: 3.0 KiB in 1 block",
+        "   3.0 KiB   1 block  test_it.py:18 in test_fails",
+        "                      | KEPT.append(torch.empty(3 * 256))",
+    ]
+    assert [(one.message, one.severity.value) for one in inner.test("test_fails").findings] == [
+        ("cudamem: peak 4.0 KiB above start is over its budget of 1.0 KiB by 3.0 KiB (cpu)", "fail"),
+        ("cudamem: retained 3.0 KiB is over its budget of 0 B by 3.0 KiB (test, cpu)", "warn"),
+    ]
+    told = {
+        title: [line for line in inner.section(title) if line.startswith("cudamem: retained")]
+        for title in (
+            "test_fails_with_all_in_its_frames",
+            "test_fails_under",
+            "test_fails_twice",
+            "ERROR at setup of test_setup_fails",
+            "ERROR at teardown of test_fails_twice",
+            "TestUnit.test_unit",
+        )
+    }
+    over = "cudamem: retained 1.0 KiB is over its budget of 0 B by 1.0 KiB (test, cpu)"
+    assert told == {
+        "test_fails_with_all_in_its_frames": [],
+        "test_fails_under": ["cudamem: retained 2.0 KiB is under its lower bound of 8.0 KiB by 6.0 KiB (test, cpu)"],
+        "test_fails_twice": [],
+        "ERROR at setup of test_setup_fails": [],
+        "ERROR at teardown of test_fails_twice": [over],
+        "TestUnit.test_unit": [over],
+    }
+    budget = {
+        test.nodeid[12:]: [one.message for one in test.findings if one.kind is Kind.BUDGET] for test in inner.run.tests
+    }
+    assert {name: budget[name] for name in ("test_skips", "test_expected", "test_setup_fails", "test_fails_twice")} == {
+        "test_skips": [],
+        "test_expected": [],
+        "test_setup_fails": [],
+        "test_fails_twice": [over],
+    }
+
+
+def test_what_a_failed_test_retains_is_not_judged_while_a_debugger_keeps_its_frames(run_inner):
+    files = {
+        "silent.py": """
+            import pdb
+            class Debugger(pdb.Pdb):
+                def interaction(self, frame, error): pass
+        """,
+        "test_it.py": FAILED,
+    }
+    inner = run_inner(files, "--pdb", "--pdbcls=silent:Debugger", "-k", "test_fails_under or test_skips")
+    assert inner.last == "1 failed, 1 skipped, 6 deselected"
+    assert [test.findings for test in inner.run.tests] == [(), ()]
+    assert [test.whole[0].retained for test in inner.run.tests] == [2 * KIB, KIB]
 
 
 def test_a_strict_xfail_within_its_budget_fails(run_inner):
@@ -512,6 +647,34 @@ def test_a_test_with_a_failed_subtest_is_not_compared_with_its_baseline(run_inne
     inner = run_inner(file, "--cudamem-json=report.json")
     measured = [(test.outcome, len(test.measured)) for test in inner.run.tests]
     assert measured == [("passed", 1), ("failed", 0)]
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 8 has no subtests")
+@pytest.mark.parametrize("flags", [(), ("--cudamem",)])
+def test_what_a_test_with_subtests_retains(run_inner, flags):
+    """A subtest that is skipped, or expected to fail, is not the test; one that failed has failed it."""
+    gc.collect()  # nothing of other tests goes meanwhile
+    file = """
+        import pytest, torch
+        KEPT = []
+
+        @pytest.mark.memory_budget(retained=0)
+        @pytest.mark.parametrize("how", ["skip", "xfail", "fail"])
+        def test_parts(subtests, how):
+            with subtests.test():
+                KEPT.append(torch.empty(256))
+                getattr(pytest, how)("it")
+    """
+    inner = run_inner(file, *flags)
+    over = "cudamem: retained 1.0 KiB is over its budget of 0 B by 1.0 KiB (test, cpu)"
+    assert inner.section("ERROR at teardown of test_parts[skip]")[0] == over
+    assert inner.section("ERROR at teardown of test_parts[xfail]")[0] == over
+    assert inner.section("test_parts[fail]")[:3] == ["contains 1 failed subtest", BELOW, over]
+    assert [(test.outcome, test.findings[0].severity.value) for test in inner.run.tests] == [
+        ("error", "fail"),
+        ("error", "fail"),
+        ("failed", "warn"),
+    ]
 
 
 def test_the_summary_shows_how_much_of_a_budget_is_used(run_inner):
