@@ -12,7 +12,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ContextDecorator, ExitStack, contextmanager
 from importlib.machinery import PathFinder
 from typing import Any, Literal
 
@@ -161,8 +161,7 @@ def take_last_failure() -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
-#: The generation whose collection looks at all objects.
-_OLDEST = 2
+_OLDEST = 2  # the generation whose collection looks at all objects
 #: Numbers of slots of a class in CPython's stable interface (``typeslots.h``).
 _CLEAR, _OLD_FINALIZER = 51, 53
 # Objects are passed by address: ctypes would ask an object itself for an attribute ``_as_parameter_``.
@@ -177,8 +176,8 @@ class GarbageWatch:
     references are dead, so nobody else can reach it; ``look`` gets it in a list, must keep nothing of it, and may
     return a function to be called when it is gone. Then each object is cleared with its class's own function, as the
     collector does it (``delete_garbage`` in CPython's ``gc.c``). A second collection would not do: none can start
-    inside a callback of the first, and until a later one the garbage would stay. Garbage with finalizers is shown
-    before they run, where that can be done (:mod:`~cudamem_testing.unfinalized`), and not again.
+    inside a callback of the first. Garbage with finalizers is shown before they run, where that can be done
+    (:mod:`~cudamem_testing.unfinalized`), and not again.
 
     Nobody notices: the flag is set after every other callback for the start has run, and taken back before the first
     for the end. Where the user collects garbage with the same flag, it is shown and left to the user. Of several
@@ -194,7 +193,7 @@ class GarbageWatch:
         self._before: int | None = None
         self._around: GarbageWatch | None = None
         self._gone: list[Callable[[], None]] = []
-        self._walked = self._leaving = self._looked = False
+        self._walked, self._looked, self._leaving = False, False, True
         self._unfinalized = Unfinalized()
         self._whole = WholeModules(__package__)
         self._clearers: dict[int | None, Function | None] = {None: None}
@@ -211,6 +210,8 @@ class GarbageWatch:
 
     def stop(self) -> None:
         """Leave the collector as it was found: at once, or when the collection that is under way has ended."""
+        if self._leaving:
+            return
         self._leaving = True
         if self._whole in sys.meta_path:
             sys.meta_path.remove(self._whole)
@@ -379,23 +380,22 @@ class WholeModules:
         """As Python's own finder; ``None`` for other modules."""
         spec = PathFinder.find_spec(name, path, target) if name.startswith(self._inside) else None
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = collector_paused()(spec.loader.exec_module)  # type: ignore[method-assign]
+            spec.loader.exec_module = CollectorPaused()(spec.loader.exec_module)  # type: ignore[method-assign]
         return spec
 
 
-@contextmanager
-def collector_paused() -> Iterator[None]:
+class CollectorPaused(ContextDecorator):
     """No automatic collection inside; afterwards the collector is as it was.
 
-    For work that makes millions of small objects without a cycle: each time enough of them were made the collector
-    would walk all that live, the user's included, and find nothing.
+    For work that makes millions of small objects without a cycle, where every collection would find nothing.
     """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
+
+    def __enter__(self) -> None:
+        self._enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *error: object) -> None:
+        if self._enabled:
             gc.enable()
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing import unfinalized, watch_cycles
-from cudamem_testing.guards import GarbageWatch, collector_paused
+from cudamem_testing.guards import CollectorPaused, GarbageWatch
 
 
 class Node:
@@ -37,7 +37,7 @@ def watched(look: Callable[[list[object]], object]) -> Iterator[None]:
     gc.collect(1)
     watch.start()
     try:
-        with collector_paused():
+        with CollectorPaused():
             yield
     finally:
         watch.stop()
@@ -99,7 +99,7 @@ def test_finalizers_run_once_in_the_order_of_the_collector() -> None:
         del first, last
         return ran, gc.collect()
 
-    with collector_paused():
+    with CollectorPaused():
         gc.collect()
         expected = rounds()
     shown: list[int] = []
@@ -121,7 +121,7 @@ def test_numbers_of_the_collector_are_as_without_a_watch() -> None:
             found += [gc.collect(generation), gc.collect(generation), gc.get_stats()[generation]["collected"] - before]
         return found
 
-    with collector_paused():
+    with CollectorPaused():
         gc.collect()
         expected = numbers()
     with watched(lambda garbage: None):
@@ -138,7 +138,7 @@ def test_what_looking_made_does_not_keep_garbage(watches: int) -> None:
     try:
         while gc.collect():
             found.clear()
-        with collector_paused():
+        with CollectorPaused():
             one: Any = Finalized()
             one.me, one.ran, one.big, one.after = one, id, torch.ones(256), Node()
             one.after.up = one
@@ -161,7 +161,7 @@ def test_what_a_finalizer_saves_stays_whole_and_is_not_told() -> None:
     remove = watch_cycles(lambda cycle: found.append(cycle.bytes))
     try:
         gc.collect()
-        with collector_paused():
+        with CollectorPaused():
             one: Any = Finalized()
             one.me, one.ran, one.big, one.after = one, saved.append, torch.ones(256), Node()
             one.after.up = one
@@ -204,7 +204,7 @@ def test_what_looking_raises_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     try:
         while gc.collect():
             told.clear()
-        with collector_paused():
+        with CollectorPaused():
             one: Any = suspended([])
             one.big = torch.ones(256)
             del one

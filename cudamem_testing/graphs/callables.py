@@ -19,7 +19,7 @@ from cudamem_testing.graphs.inputs import fresh_copy
 from cudamem_testing.graphs.obstacles import NO_GRADIENT, Obstacle, ObstacleError, name_of_callable, obstacles
 from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.pools import pool_at, pools_of
-from cudamem_testing.guards import collect_garbage, collector_paused, without_warning
+from cudamem_testing.guards import CollectorPaused, collect_garbage, without_warning
 from cudamem_testing.model.errors import first_cause, let_go
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
@@ -213,7 +213,7 @@ def graphed(
         known = {use.pool for use in pools_of(backend.recording()).private}
         sizes = [_reserved(backend, handle)]
         failed: RuntimeError | None = None
-        with collector_paused():
+        with CollectorPaused():
             try:
                 made = backend.make_graphed_callables(
                     several,

@@ -12,7 +12,7 @@ import torch
 
 from cudamem_testing.graphs.backend import Backend, Graph
 from cudamem_testing.graphs.inputs import StaticInputs
-from cudamem_testing.guards import collector_paused
+from cudamem_testing.guards import CollectorPaused
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Plan:
             if isinstance(leaf, torch.Generator):
                 self.backend.register(graph, leaf)
         with (
-            collector_paused(),
+            CollectorPaused(),
             self.backend.capturing(graph, self.pool, self.stream, self.error_mode),
             around or contextlib.nullcontext(),
         ):

@@ -6,20 +6,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _DEVICE = re.compile(r"(cuda|cpu|host)(?::(\d{1,4}))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """A device, or every device of a kind when ``index`` is ``None`` (there is one CPU, and its index is ``None``).
 
-    ``host`` is pinned host memory, a pseudo-device of its own.
+    ``host`` is pinned host memory, a pseudo-device of its own. (A tuple: it is the key of many tables.)
     """
 
     kind: str
-    index: int | None = None
+    index: int | None = None  # type: ignore[assignment] # not the method of tuples
 
     @classmethod
     def parse(cls, value: object) -> Device:
@@ -53,7 +52,7 @@ class Device:
         """Whether ``other`` is this device or one of its kind when no index was given."""
         return self.kind == other.kind and (self.index is None or self.index == other.index)
 
-    def __lt__(self, other: Device) -> bool:
+    def __lt__(self, other: Device) -> bool:  # type: ignore[override]
         mine, others = (-1 if device.index is None else device.index for device in (self, other))
         return (self.kind, mine) < (other.kind, others)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.model.findings import Finding, Severity
@@ -24,17 +23,14 @@ class Environment(NamedTuple):
     allocator: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TestRecord:
-    """One run of one test.
+class TestRecord(NamedTuple):
+    """One run of one test (a tuple: two are made of every test).
 
     ``windows`` holds setup, call, teardown and the regions on every measured device, in the order in which they ended;
     ``whole`` one window per device from the start of setup to the end of teardown. ``budget_used`` is the largest
     share of an upper limit that the test took (1.0 is all of it), ``None`` without one. ``measured`` is what a baseline
     is compared with, for each device; empty where the test itself did not pass.
     """
-
-    __test__ = False
 
     nodeid: str
     outcome: str = "unknown"
@@ -63,18 +59,18 @@ class TestRecord:
         return tuple(finding for finding in self.findings if finding.severity is Severity.FAIL)
 
     def ended(self, outcome: str) -> TestRecord:
-        """The record with its outcome; made for every test, where a general copy would cost four times as much."""
-        return TestRecord(self.nodeid, outcome, *_AFTER_OUTCOME(self))
+        """The record with its outcome."""
+        return self._replace(outcome=outcome)
 
     def but(self, **changes: object) -> TestRecord:
         """A copy with other values."""
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return self._replace(**changes)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return "\n".join((f"{self.nodeid} {self.outcome}", *map(str, (*self.windows, *self.findings))))
 
 
-_AFTER_OUTCOME = attrgetter(*(one.name for one in fields(TestRecord)[2:]))
+TestRecord.__test__ = False  # type: ignore[attr-defined] # pytest would collect it where it is imported
 
 
 class FixtureRecord(NamedTuple):
@@ -112,8 +108,7 @@ class Extent(NamedTuple):
         return lambda file: file not in partly and any(PurePosixPath(file).is_relative_to(path) for path in self.paths)
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(NamedTuple):
     """Everything that a run measured; ``checked`` are its checks of expected texts, where a report is written."""
 
     environment: Environment = Environment()
@@ -121,7 +116,7 @@ class RunRecord:
     fixtures: tuple[FixtureRecord, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
-    unenforced: dict[str, int] = field(default_factory=dict)
+    unenforced: Mapping[str, int] = MappingProxyType({})
     ledger: tuple[LedgerEntry, ...] = ()
     checked: tuple[Checked, ...] = ()
     extent: Extent = Extent()
@@ -134,7 +129,7 @@ class RunRecord:
 
     def noting(self, note: str) -> RunRecord:
         """A copy with one more note."""
-        return replace(self, notes=(*self.notes, note))
+        return self._replace(notes=(*self.notes, note))
 
     def test(self, name: str) -> TestRecord:
         """The last record of the test whose id ends with ``name``.

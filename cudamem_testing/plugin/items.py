@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -13,17 +14,26 @@ import _pytest.unittest
 import pytest
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
     from cudamem_testing.model.windows import Window
 
 
 def add_properties(item: pytest.Item, calls: Sequence[Window]) -> None:
     """Put what the call took among the properties that JUnit files show."""
-    earlier = [one for one in item.user_properties if not one[0].startswith("cudamem.")]  # of an attempt before this
-    item.user_properties[:] = earlier
+    properties = item.user_properties
+    if properties:  # those of an attempt before this go
+        properties[:] = [one for one in properties if not one[0].startswith("cudamem.")]
     for window in calls:
-        for name, value in (("peak", window.peak_growth), ("reserved", window.reserved_growth)):
-            if value is not None:
-                item.user_properties.append((f"cudamem.{window.device}.{name}", value))
+        peak, reserved = _property_names(window.device)
+        if window.peak_growth is not None:
+            properties.append((peak, window.peak_growth))
+        if window.reserved_growth is not None:
+            properties.append((reserved, window.reserved_growth))
+
+
+@cache
+def _property_names(device: Device) -> tuple[str, str]:
+    return f"cudamem.{device}.peak", f"cudamem.{device}.reserved"
 
 
 def place_at_test(report: pytest.TestReport, item: pytest.Item) -> None:

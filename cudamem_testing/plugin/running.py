@@ -121,6 +121,8 @@ class Running:
     def asks_what_is_left(self) -> bool:
         """Whether a limit or a baseline is on what the test retains."""
         compared = self.item.stash.get(keys.COMPARISON, None)
+        if compared is None and not self.budgets:
+            return False
         return any(limit.metric == "retained" for budget in self.budgets for limit in budget.limits) or (
             compared is not None and "retained" in compared.metrics
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cudamem_testing import torch_api
-from cudamem_testing.guards import collector_paused
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.errors import together
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
@@ -234,7 +234,7 @@ class Session:
             failed = False
         finally:
             self._drop_arguments(item)
-            with collector_paused():  # what it freed between a read and the verdict on it would count as retained
+            with CollectorPaused():  # what it freed between a read and the verdict on it would count as retained
                 running.windows += self.tracker.close(running.phase)
                 leaked = self._left(running)
                 whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)

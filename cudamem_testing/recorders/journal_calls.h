@@ -15,12 +15,15 @@ EXPORT int32_t cudamem_has_device(int32_t type, int32_t index) {
 
 // Reads the counters of a device. Returns 1 or 2 where it started new peaks, since one was above what is there now: 2
 // where one is higher than all that were told, or `every` reading is to be told; 0 where there was nothing to start
-// anew; -1 where others must be asked: then nothing was reset.
-EXPORT int32_t cudamem_read_device(int32_t type, int32_t index, DeviceWatch* watch, int32_t every) {
+// anew; 3 where all is as it was at the last reading, if that is `known`; -1 where others must be asked: then nothing
+// was reset.
+EXPORT int32_t cudamem_read_device(int32_t type, int32_t index, DeviceWatch* watch, int32_t every, int32_t known) {
   DeviceCounters<c10::DeviceAllocator> counters;
   try {
     if (!counters.find(type, index)) return -1;
-    watch->last = counters.read();
+    const DeviceReading now = counters.read();
+    if (known && watch->is_still(now)) return 3;
+    watch->last = now;
     if (watch->last.at_rest()) return 0;
     if (watch->last.more_peaks) return -1;
     counters.reset();
@@ -28,16 +31,6 @@ EXPORT int32_t cudamem_read_device(int32_t type, int32_t index, DeviceWatch* wat
     return -1;
   }
   return watch->has_news() || every ? 2 : 1;
-}
-
-// Whether a device is as it was when it was last read, with no peak above what was there.
-EXPORT int32_t cudamem_device_is_still(int32_t type, int32_t index, const DeviceWatch* watch) {
-  DeviceCounters<c10::DeviceAllocator> counters;
-  try {
-    return counters.find(type, index) && watch->is_still(counters.read());
-  } catch (const std::exception&) {
-    return 0;
-  }
 }
 
 // A journal of the ledger (`type` below 0) or of a device of this c10::DeviceType. Returns its handle; -1: there are

@@ -29,8 +29,7 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     notes(c_int32 handle, Note*, c_uint64 room) -> c_uint64 how many
     take_highest(c_int32 handle, c_int64[29]) -> c_int32
     has_device(c_int32 device type, c_int32 index) -> c_int32
-    read_device(c_int32 device type, c_int32 index, DeviceWatch*, c_int32) -> c_int32 above 0: new peaks, or -1
-    device_is_still(c_int32 device type, c_int32 index, DeviceWatch*) -> c_int32
+    read_device(c_int32 device type, c_int32 index, DeviceWatch*, c_int32, c_int32) -> c_int32 1, 2: new peaks, or -1
 
     Reading      8s: allocated, peak; 8u: peak_event, events, allocations, live_blocks, allocated_total,
                  unknown_frees, refusals                                                        (72 bytes, "=2q7Q")

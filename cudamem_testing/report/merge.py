@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from cudamem_testing.baselines.known import KnownFinding, Lines, evidence_of, judged, unseen
 from cudamem_testing.baselines.update import last_attempts, measured_by_test
@@ -55,7 +54,7 @@ def judge(merged: RunRecord, lines: Lines, name: str) -> RunRecord:
         return tuple(judged(one, lines, name) if one.standing is None else one for one in findings)
 
     tests = tuple(test.but(findings=all_of(test.findings)) for test in merged.tests)
-    return replace(merged, tests=tests, findings=all_of(merged.findings))
+    return merged._replace(tests=tests, findings=all_of(merged.findings))
 
 
 def unseen_by_all(runs: Sequence[RunRecord], lines: Lines, exists: Callable[[str], bool]) -> list[KnownFinding]:
@@ -66,7 +65,7 @@ def unseen_by_all(runs: Sequence[RunRecord], lines: Lines, exists: Callable[[str
     gone = []
     for device in sorted({line.device for line in lines.values()}):
         asked = [run for run in runs if device in _measured(run) or not _has_windows(run)]
-        merged = replace(merge_runs(asked or runs), extent=_extent(asked))
+        merged = merge_runs(asked or runs)._replace(extent=_extent(asked))
         here = {key: line for key, line in lines.items() if line.device == device}
         gone += unseen(here, causes(merged), evidence_of(merged, exists))
     return gone

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Align = Literal["left", "right"]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column; an ``elastic`` one gives way when the table is too wide.
 
     Its cells lose their middle or, when they are ``paths`` (or ids of tests), what stands before the last names.
@@ -27,8 +25,7 @@ class Column:
         return short.rjust(width) if self.align == "right" else short.ljust(width)
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """Rows of text under columns."""
 
     columns: tuple[Column, ...]

@@ -32,7 +32,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from cudamem_testing.guards import collector_paused
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.trace.contents import MOST_VERSIONS, Contents, find_contents
 from cudamem_testing.trace.flow import MEMORY, Use
 from cudamem_testing.trace.gradients import find_gradients, find_owners
@@ -357,7 +357,7 @@ def depends_on_gradient(board: Board) -> set[int]:
 
 def categories(flow: DataFlow) -> Categories:
     """The categories of a data flow."""
-    with collector_paused():
+    with CollectorPaused():
         board = Board(flow)
         for find in PASSES:
             find(board)

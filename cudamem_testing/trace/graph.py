@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from cudamem_testing.guards import collector_paused
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.show.diagrams import Diagram
@@ -257,7 +257,7 @@ class DataFlow:
 
 def data_flow(trace: Trace, names: tuple[Name, ...] = ()) -> DataFlow:
     """The data flow of a trace. It always finishes: what does not fit becomes a diagnostic."""
-    with collector_paused():
+    with CollectorPaused():
         nodes, diagnostics = replay(steps_of(trace, Effects()))
     missing = tuple(f"recorded without {flag}" for flag in trace.missing)
     return DataFlow(trace, tuple(nodes), tuple(diagnostics), names, trace.notes + missing)

@@ -22,7 +22,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from cudamem_testing.guards import collector_paused
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.torch_api import EventTypes, event_types, strided_bytes
 from cudamem_testing.trace.records import (
     Allocation,
@@ -58,7 +58,7 @@ def read_events(roots: Sequence[Any], types: EventTypes | None = None, missing: 
         missing: flags that the profile was recorded without, kept in the trace.
     """
     reader = _Reader(types or event_types())
-    with collector_paused():
+    with CollectorPaused():
         reader.read(roots)
         return reader.finish(tuple(missing))
 

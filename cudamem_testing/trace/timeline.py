@@ -25,7 +25,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cudamem_testing.guards import collector_paused
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.devices import Device
 from cudamem_testing.show.plots.area import draw
 from cudamem_testing.show.plots.style import save
@@ -163,7 +163,7 @@ def timeline(categories: Categories, measured: Iterable[Measured] = ()) -> Timel
         measured: what a recorder saw, by device; without it, what was there before and never touched is unknown.
     """
     measured = tuple(measured)
-    with collector_paused():
+    with CollectorPaused():
         changes = _Ledger(categories, measured).changes()
     notes = tuple(f"{one.device}: {note}" for one in measured for note in one.notes)
     return Timeline(categories, tuple(changes), measured, categories.notes + notes)

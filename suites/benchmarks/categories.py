@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.profiler import _memory_profiler
 
-from cudamem_testing.guards import collector_paused
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.trace import data_flow, read_events
 from cudamem_testing.trace.categories import categories
 from cudamem_testing.trace.timeline import timeline
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     results = recorded(EVENTS)
     gc.collect()
-    with collector_paused():
+    with CollectorPaused():
         trace = read_events(results.experimental_event_tree())
         flow = data_flow(trace)
         found = categories(flow)

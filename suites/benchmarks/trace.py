@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, _memory_profiler, profile
 
-from cudamem_testing.guards import collector_paused
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.trace import data_flow, read_events
 
 EVENTS, MANY_EVENTS = 70_000, 1_000_000
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     results = recorded(EVENTS)
     gc.collect()
-    with collector_paused():
+    with CollectorPaused():
         trace = read_events(results.experimental_event_tree())
         stages = {
             "reader": lambda: read_events(results.experimental_event_tree()),

@@ -17,7 +17,7 @@ import torch
 
 import cudamem_testing
 from cudamem_testing import Cycle, find_cycles, reference_cycles, warn_cycles, watch_cycles
-from cudamem_testing.guards import GarbageWatch, collector_paused
+from cudamem_testing.guards import CollectorPaused, GarbageWatch
 
 
 class Node:
@@ -67,7 +67,7 @@ def test_a_watch_and_its_remover() -> None:
         ring()
         gc.collect()
         assert len(found) == 1
-        with collector_paused():  # an automatic collection while the ring is made would move it on to the next one
+        with CollectorPaused():  # an automatic collection while the ring is made would move it on to the next one
             ring()
             gc.collect(0)
         assert len(found) == 2, "in any generation"
@@ -276,7 +276,7 @@ def test_what_an_older_generation_holds_for_the_cycle_alone(wrap: Callable[[obje
     found: list[Cycle] = []
     remove = watch_cycles(found.append)
     try:
-        with collector_paused():
+        with CollectorPaused():
             shared, other = torch.ones(256), torch.ones(256)
             kept = [shared]
             old = wrap(torch.ones(512))
@@ -367,7 +367,7 @@ def test_a_callback_may_end_a_watch(ends: str) -> None:
     gc.callbacks.insert(0, other)
     removers.append(watch_cycles(once))
     try:
-        with collector_paused():
+        with CollectorPaused():
             for _ in range(2):
                 ring()
                 gc.collect()
@@ -395,7 +395,7 @@ def test_a_collection_of_another_thread_is_waited_for() -> None:
         del one
         gc.collect()
 
-    with collector_paused():
+    with CollectorPaused():
         thread = threading.Thread(target=collect)
         thread.start()
         waiting.wait(10)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.guards import collector_paused
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.recorders import card_recorder
 from cudamem_testing.recorders.card_recorder import CardLibrary, CardStacks
 from cudamem_testing.recorders.host import HostRecorder
@@ -251,7 +251,7 @@ def test_a_record_is_no_garbage_to_collect(stacks: CardStacks) -> None:
     import gc
 
     record = gather()
-    with collector_paused():
+    with CollectorPaused():
         gc.collect()
         assert symbolize([record])[0][0]["name"] == "test_a_record_is_no_garbage_to_collect"
 

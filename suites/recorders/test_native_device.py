@@ -71,18 +71,26 @@ def test_it_is_still_until_something_changes(device: CppAllocator) -> None:
     card, change = device.native_card(0), device.library.device_change
     size, private = PLACES.index(("requested_bytes", "all")), PLACES.index(("allocation", "small_pool"))
     change(0, size, 5)
-    card.read()
-    assert [card.is_still(), card.is_still()] == [True, True]
+
+    def read(known: Counters | None) -> Counters:
+        found = card.read(known=known)
+        assert found is not None
+        return found[0]
+
+    first = read(None)
+    assert [read(first) is first, read(first) is first, read(None) is first] == [True, True, False]
     change(0, private, 1)  # is counted in no number of ours
-    assert card.is_still()
+    assert read(first) is first
     change(0, size, 1)
-    assert not card.is_still()
+    more = read(first)
+    assert more is not first
+    assert (more.requested, read(more) is more) == (6, True)
     change(0, size, -1)
-    assert not card.is_still()  # as much, with a peak above it
-    card.read()
-    assert not card.is_still()  # that peak was read
-    card.read()
-    assert card.is_still()
+    less = read(more)  # as much, with a peak above it
+    assert (less.requested, less.requested_peak) == (5, 6)
+    again = read(less)  # that peak was read
+    assert again is not less
+    assert (again.requested_peak, read(again) is again) == (5, True)
 
 
 def test_peaks_are_told_where_one_is_higher_than_before(device: CppAllocator) -> None:
@@ -198,7 +206,7 @@ def test_it_is_looked_for_once_and_only_after_cuda_is_initialised() -> None:
 
 
 def test_where_the_library_does_not_answer_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NativeCard, "read", lambda self, every: None)
+    monkeypatch.setattr(NativeCard, "read", lambda self, **asked: None)
     allocator = Allocator()
     with allocator.in_place(native=True):
         reader = CudaStatistics()

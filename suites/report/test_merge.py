@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,8 +123,8 @@ A, B = ran("test_a.py::a"), ran("test_b.py::b")
         ([shard(A, paths=("test_a.py",)), shard(B, paths=("test_b.py",))], True),
         ([shard(A, paths=("test_a.py",)), shard(B, paths=())], False),  # the second one did not come to its end
         ([shard(A, paths=("test_a.py",)), shard(B, left_out=("test_b.py::other",))], False),
-        ([shard(A, left_out=(B.nodeid,)), shard(replace(B, outcome="skipped"), left_out=(A.nodeid,))], False),
-        ([shard(A, left_out=(B.nodeid,)), replace(shard(B, left_out=(A.nodeid,)), extent=Extent())], False),
+        ([shard(A, left_out=(B.nodeid,)), shard(B._replace(outcome="skipped"), left_out=(A.nodeid,))], False),
+        ([shard(A, left_out=(B.nodeid,)), shard(B, left_out=(A.nodeid,))._replace(extent=Extent())], False),
         ([shard(A, left_out=(B.nodeid,)), shard(ran("test_b.py::b", leak("old", 1)), left_out=(A.nodeid,))], False),
     ],
 )
