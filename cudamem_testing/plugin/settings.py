@@ -195,7 +195,7 @@ class _Reader:
         given, source = self._config.getoption(name, None), "--" + name.replace("_", "-")
         if given is None and _has_ini(name):
             given, source = self._ini(name), f"ini {name}"
-        if given is None or not given.strip():
+        if given is None:
             return default
         try:
             return parse(given.strip())
@@ -241,7 +241,7 @@ def _choice(*words: str) -> Callable[[str], str]:
 
 def _update(text: str) -> frozenset[str]:
     names = [name.strip() for name in text.split(",")]
-    unknown = [name for name in names if name not in (*RECORDED, "all")]
+    unknown = [name or "''" for name in names if name not in (*RECORDED, "all")]
     if unknown:
         raise ValueError(f"{', '.join(unknown)} is not known: write {', '.join(RECORDED)}, or nothing for all")
     return frozenset(RECORDED) if "all" in names else frozenset(names)
@@ -278,6 +278,8 @@ def _base(config: pytest.Config, name: str) -> Path:
 
 
 def _file(base: Path, text: str) -> Path:
+    if not text:
+        raise ValueError("no file is given")
     path = base / _expanded(text)
     if path.is_dir():
         raise ValueError(f"{path} is a folder")
@@ -285,6 +287,8 @@ def _file(base: Path, text: str) -> Path:
 
 
 def _folder(base: Path, text: str) -> Path:
+    if not text:
+        raise ValueError("no folder is given")
     path = base / _expanded(text)
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file")

@@ -174,7 +174,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 def _folders(environ: Mapping[str, str]) -> Iterator[tuple[Path, bool]]:
     """Where compiled libraries may be, the first choice first; and whether nobody else may write there."""
-    if "CUDAMEM_CACHE" in environ:
+    if environ.get("CUDAMEM_CACHE"):
         yield Path(environ["CUDAMEM_CACHE"]), False
     elif environ.get("XDG_CACHE_HOME"):
         yield Path(environ["XDG_CACHE_HOME"]) / "cudamem_testing", False

@@ -281,6 +281,44 @@ def test_all_usage_errors_are_named_together(run_inner):
     ]
 
 
+SIZES = "write bytes as an int, or a number with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
+EMPTY = {
+    "device": "device '' is not known: write auto, all, cpu, cuda or cuda:N",
+    "leaks": "'' is not known: write fail, warn or off",
+    "cycles": "'' is not known: write fail, warn, off or strict",
+    "ignore_below": f"size '' is not understood: {SIZES}",
+    "first_use": "'' is not known: write fail or warn",
+    "budget": "no limit is given: write for example peak='512MiB'",
+    "stacks": "'' is not known: write auto or off",
+    "gpus": "'' is not known: write auto",
+    "top": "'' is not a number of rows",
+    "dump": "no folder is given",
+    "json": "no file is given",
+    "known": "no file is given",
+    "baseline": "'' is not known: write compare, require or off",
+    "update": "'' is not known: write baselines, known, expected, or nothing for all",
+    "repeat": "'' is not a number of runs",
+}
+
+
+@pytest.mark.parametrize("value", ["", "  "])
+def test_an_empty_value_is_no_default(run_inner, value):
+    """As from a variable that is not set, which would quietly write no report; in an ini file alike."""
+    names = [one for one in EMPTY if one != "first_use"]
+    flags = run_inner(PASSES, *[f"--cudamem-{name.replace('_', '-')}={value}" for name in names])
+    assert flags.status == USAGE_ERROR
+    assert "test_it.py" not in flags.out  # nothing ran
+    assert flags.err.strip().removeprefix("ERROR: ").splitlines() == [
+        f"cudamem: --cudamem-{name.replace('_', '-')}: {EMPTY[name]}" for name in names
+    ]
+    names = [one for one in EMPTY if one not in ("update", "repeat")]
+    ini = run_inner({"pytest.ini": "\n".join(["[pytest]", *(f"cudamem_{name} ={value}" for name in names)])})
+    assert ini.status == USAGE_ERROR
+    assert ini.err.strip().removeprefix("ERROR: ").splitlines() == [
+        f"cudamem: ini cudamem_{name}: {EMPTY[name]}" for name in names
+    ]
+
+
 @pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 8 has no native TOML tables")
 def test_a_number_in_native_toml_is_a_usage_error(run_inner, pytester):
     files = {"test_it.py": PASSES, "pyproject.toml": "[tool.pytest]\ncudamem_top = 4\ncudamem = 'yes'\n"}

@@ -182,6 +182,8 @@ def test_cache_folder_follows_the_environment(tmp_path: Path) -> None:
     named, xdg, home = tmp_path / "named", tmp_path / "xdg", tmp_path / "home"
     everything = {"CUDAMEM_CACHE": str(named), "XDG_CACHE_HOME": str(xdg), "HOME": str(home)}
     assert cache_folder(everything) == named
+    everything["CUDAMEM_CACHE"] = ""  # no folder, as for the other two
+    assert cache_folder(everything) == xdg / "cudamem_testing"
     del everything["CUDAMEM_CACHE"]
     assert cache_folder(everything) == xdg / "cudamem_testing"
     del everything["XDG_CACHE_HOME"]
