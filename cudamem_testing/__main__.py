@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_merge(commands.add_parser("merge", help="join the reports of shards, and judge them together"))
     _add_report(commands.add_parser("report", help="print what a report says"))
     _add_snapshot(commands.add_parser("snapshot", help="what a snapshot of an allocator holds, or how two differ"))
+    _add_explain(commands.add_parser("explain", help="what a verdict means, what to do, and how it comes about"))
     given = parser.parse_args(arguments)
     try:
         status: int = given.run(given)
@@ -85,10 +86,22 @@ def _add_snapshot(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_snapshot)
 
 
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("verdict", metavar="VERDICT", help="such as reachable, held-by-c")
+    parser.set_defaults(run=_explain)
+
+
 def _doctor(given: argparse.Namespace) -> int:
     from cudamem_testing.report.doctor import examine
 
     print("\n".join(examine().lines(header=False)))
+    return 0
+
+
+def _explain(given: argparse.Namespace) -> int:
+    from cudamem_testing.report.explain import explained, page
+
+    print(explained(given.verdict, page()))
     return 0
 
 

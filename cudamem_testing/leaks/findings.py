@@ -12,7 +12,7 @@ from itertools import takewhile
 from math import prod
 from typing import NamedTuple
 
-from cudamem_testing.leaks.verdicts import GRAPH_HINT, MEANINGS, verdict_of
+from cudamem_testing.leaks.verdicts import GRAPH_HINT, MEANINGS, more, verdict_of
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
@@ -198,7 +198,7 @@ def _finding(group: Sequence[Held], severity: Severity) -> Finding:
         details.append(f"   {verdict.value}: {meaning.text}")
     if meaning.leak:
         details.append(f"   hint: {GRAPH_HINT if _keeps_graph(group) else first.hint}")
-        details.append(f"   see docs/verdicts.md#{anchor(verdict)}")
+        details.append(more(verdict))
     details += [f"   note: {note}" for note in dict.fromkeys(held.holder.note for held in group) if note is not None]
     return Finding(
         Kind.LEAK,
@@ -244,11 +244,6 @@ def view_lines(names: Sequence[str], size: int) -> list[str]:
 
 def _elements(shape: str) -> int:
     return prod(int(length) for length in shape.split(", ") if length)
-
-
-def anchor(verdict: Verdict) -> str:
-    """The section of docs/verdicts.md."""
-    return verdict.value.lower().replace(" ", "-").replace("+", "")
 
 
 def _where(block: Block) -> str:

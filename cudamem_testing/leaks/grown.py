@@ -84,7 +84,7 @@ def _fixture_of(finding: Finding) -> str | None:
 
 
 def _grown(finding: Finding, name: str, row: Sequence[int], severity: Severity) -> Finding:
-    from cudamem_testing.leaks.verdicts import MEANINGS
+    from cudamem_testing.leaks.verdicts import MEANINGS, more
 
     total, each = sum(row), sum(row) // len(row)
     kind, verdict, place, *_ = (finding.cause or "").split(" | ")
@@ -98,6 +98,6 @@ def _grown(finding: Finding, name: str, row: Sequence[int], severity: Severity) 
         details=(
             *(line for line in finding.details if line != meaning),
             f"   hint: {HINT}",
-            "   see docs/verdicts.md#fixture",
+            more(Verdict.FIXTURE),
         ),
     )

@@ -28,6 +28,11 @@ class Meaning:
         return Severity.FAIL if self.leak else Severity.NOTE
 
 
+def more(verdict: Verdict) -> str:
+    """The line below a finding that says where its verdict is explained."""
+    return f"   more: python -m cudamem_testing explain {verdict.anchor}"
+
+
 GRAPH_HINT = (
     "a tensor is kept together with its autograd graph, and so all that the graph holds: keep value.detach(), or"
     " value.item() for a number"

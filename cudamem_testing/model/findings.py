@@ -50,7 +50,7 @@ class Standing(str, Enum):
 class Verdict(str, Enum):
     """Why a finding is what it is; leaks and cycles say why a block lives, limits which side was broken.
 
-    ``docs/verdicts.md`` has a section for each, under the verdict's own words.
+    ``docs/verdicts.md`` has a section for each, under the verdict's own words; ``explain`` prints it.
     """
 
     OVER = "over budget"
@@ -69,6 +69,11 @@ class Verdict(str, Enum):
     FIXTURE = "fixture"
     UNATTRIBUTED = "unattributed"
     NOT_REPEATABLE = "body is not repeatable"
+
+    @property
+    def anchor(self) -> str:
+        """Its words as one, as in links to its section and on the command line."""
+        return self.value.lower().replace(" ", "-").replace("+", "")
 
 
 @dataclass(frozen=True, slots=True)

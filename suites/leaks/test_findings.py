@@ -48,7 +48,7 @@ def test_the_text() -> None:
         "      allocated  cache.py:5 in helper (torch/functional.py einsum) <- test_it.py:9 in test_it\n"
         "      held by    module project.cache > _CACHE (list)[0]\n"
         "   hint: drop the reference at the end of the test, or move what must live into a wider fixture\n"
-        "   see docs/verdicts.md#reachable"
+        "   more: python -m cudamem_testing explain reachable"
     )
     assert (found.bytes, found.device, found.severity) == (64 * KIB, CPU, Severity.FAIL)
     assert found.allocated == "cache.py:5 in helper"
@@ -190,7 +190,7 @@ def test_held_by_cpp_is_explained() -> None:
     assert found.details[2] == "      from       Tensor.grad"
     assert found.details[3].startswith("   held by C++: it lives after a collection, and no chain")
     assert "set .grad to None after backward(create_graph=True) or use torch.autograd.grad" in found.details[4]
-    assert found.details[5] == "   see docs/verdicts.md#held-by-c"
+    assert found.details[5] == "   more: python -m cudamem_testing explain held-by-c"
     assert found.cause == "leak | held by C++ | cache.py::helper"
 
 
@@ -274,7 +274,7 @@ def test_the_state_of_captured_graphs() -> None:
         "   ... 1 more block: 512 B\n"
         "   held by C++: it lives after a collection, and no chain of Python references from a root reaches it\n"
         "   hint: reset the graph, or let it go\n"
-        "   see docs/verdicts.md#held-by-c"
+        "   more: python -m cudamem_testing explain held-by-c"
     )
     assert (state.holder, state.cause) == (A_GRAPH, f"leak | held by C++ | test_it.py::test_it | {A_GRAPH}")
     assert (other.bytes, other.holder, other.verdict) == (4 * KIB, None, Verdict.HELD_BY_CPP)

@@ -59,7 +59,7 @@ def test_what_is_told() -> None:
         "cudamem: fixture 'cache' grows by 200.0 KiB per test: 600.0 KiB in 3 uses in a row (cpu)\n"
         "   of it\n"
         "   hint: bound what the fixture keeps, or take out at the end of each test what it put in\n"
-        "   see docs/verdicts.md#fixture"
+        "   more: python -m cudamem_testing explain fixture"
     )
     assert (found.severity, found.bytes, found.allocated) == (Severity.WARN, 300 * KIB, "test_it.py:9 in test_it")
     assert found.holder == "fixture 'cache'.cached_result (tuple)[0] > dict['c']"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cudamem_testing.leaks.findings import anchor
 from cudamem_testing.leaks.verdicts import MEANINGS, verdict_of
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
@@ -109,7 +108,7 @@ def test_what_fails() -> None:
 
 
 def test_anchors_differ() -> None:
-    anchors = [anchor(verdict) for verdict in Verdict]
+    anchors = [verdict.anchor for verdict in Verdict]
     assert len({*anchors}) == len(anchors)
-    assert anchor(Verdict.HELD_BY_CPP) == "held-by-c"
-    assert anchor(Verdict.TEST_INSTANCE) == "test-instance"
+    assert Verdict.HELD_BY_CPP.anchor == "held-by-c"
+    assert Verdict.TEST_INSTANCE.anchor == "test-instance"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.leaks.findings import anchor
 from cudamem_testing.model.findings import Verdict
 from cudamem_testing.torch_api import nodes
 from fixtures.zoo import DEVICE, MODULES, NOTHING, case, cases
@@ -49,7 +48,7 @@ def test_the_page_of_verdicts_is_current() -> None:
 def test_the_page_has_every_anchor() -> None:
     headings = {line[3:] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("## ")}
     assert {verdict.value for verdict in Verdict} <= headings
-    assert all(anchor(verdict) == verdict.value.lower().replace(" ", "-").replace("+", "") for verdict in Verdict)
+    assert all(verdict.anchor == verdict.value.lower().replace(" ", "-").replace("+", "") for verdict in Verdict)
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ class TestAudit:
             "      allocated  test_it.py:6 in test_leaks",
             "      held by    module test_it > KEPT (list)[1]",
             "   hint: drop the reference at the end of the test, or move what must live into a wider fixture",
-            "   see docs/verdicts.md#reachable",
+            "   more: python -m cudamem_testing explain reachable",
         ]
         assert audit[8] == "2. 1 test, 128.0 KiB, first in test_it.py::test_cycle"
         assert audit[-2] == "to record them as known:"

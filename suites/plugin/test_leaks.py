@@ -128,7 +128,7 @@ def test_the_words_of_the_run(ran: Inner) -> None:
         "      allocated  test_it.py:6 in remember <- test_it.py:12 in test_leaks",
         "      held by    module test_it > KEPT (list)[0]",
         "   hint: drop the reference at the end of the test, or move what must live into a wider fixture",
-        "   see docs/verdicts.md#reachable",
+        "   more: python -m cudamem_testing explain reachable",
     ]
     assert "leak: 5 findings (reachable) in 5 tests" in ran.summary
     assert "leak: 4 findings (reachable, warning) in 4 tests" in ran.summary

@@ -102,7 +102,7 @@ def test_what_a_fixture_leaves_is_its_own(pytester: pytest.Pytester) -> None:
         "      allocated  test_it.py:6 in remember <- test_it.py:25 in parameter",
         "      held by    module test_it > KEPT (list)[0]",
         "   hint: drop the reference when the fixture ends, after its yield or in a finalizer",
-        "   see docs/verdicts.md#reachable",
+        "   more: python -m cudamem_testing explain reachable",
     ]
 
 
@@ -332,7 +332,7 @@ def test_a_fixture_that_grows(pytester: pytest.Pytester) -> None:
         f"      allocated  test_it.py:6 in {qualified('cache.<lambda>')} <- test_it.py:17 in test_grows",
         "      kept by    fixture 'cache'.cached_result (tuple)[0] > function <lambda>.__closure__[0] 'kept' (list)[2]",
         "   hint: bound what the fixture keeps, or take out at the end of each test what it put in",
-        "   see docs/verdicts.md#fixture",
+        "   more: python -m cudamem_testing explain fixture",
     ]
     assert [
         [severity for _, severity, _ in told(inner, f"{name}[{step}]")]
