@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
-
 import pytest
 
 from cudamem_testing.model.devices import Device
@@ -51,7 +49,7 @@ def test_but_copies() -> None:
     other = RECORD.but(outcome="passed")
     assert (other.outcome, RECORD.outcome) == ("passed", "failed")
     assert other.windows is RECORD.windows
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         other.outcome = "x"  # type: ignore[misc]
 
 

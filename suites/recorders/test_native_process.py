@@ -27,7 +27,16 @@ def run(folder: Path, program: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-FORKED = """
+# Python 3.12 and later warn of each fork beside other threads: those of a library such as OpenBLAS, or of the program.
+FILTER = r"""
+import warnings
+FORK = r"This process \(pid=\d+\) is multi-threaded, use of fork\(\) may lead to deadlocks in the child"
+warnings.filterwarnings("ignore", FORK, DeprecationWarning)
+"""
+
+FORKED = (
+    FILTER
+    + """
 import os, sys
 import torch
 from cudamem_testing import Memory
@@ -51,6 +60,7 @@ with Memory.on("cpu") as memory, memory.window("around") as around:
     os.waitpid(pid, 0)
 print(around["cpu"].peak_growth, around["cpu"].complete)
 """
+)
 
 
 def test_a_forked_process_says_that_nothing_is_known_and_limits_hold(tmp_path: Path) -> None:
@@ -61,15 +71,14 @@ def test_a_forked_process_says_that_nothing_is_known_and_limits_hold(tmp_path: P
     ]
 
 
-FORK_AND_EXIT = """
-import atexit, os, sys, threading, time, warnings
+FORK_AND_EXIT = (
+    FILTER
+    + """
+import atexit, os, sys, threading, time
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 from cudamem_testing.recorders.native import NativeRecorder
 
-# Python 3.12 and later warn of each fork with other threads around, which is what is tried here.
-FORK = r"This process \\(pid=\\d+\\) is multi-threaded, use of fork\\(\\) may lead to deadlocks in the child"
-warnings.filterwarnings("ignore", FORK, DeprecationWarning)
 torch.set_num_threads(1)
 native = NativeRecorder.load()
 native.install()
@@ -167,6 +176,7 @@ threading.Thread(target=daemon, daemon=True).start()
 asleep.wait()
 print("end")
 """
+)
 
 
 def test_fork_workers_uninstall_and_exit(tmp_path: Path) -> None:
