@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from types import SimpleNamespace
 from typing import cast
@@ -472,6 +473,7 @@ def test_the_collector_is_left_as_it_was(pytester: pytest.Pytester) -> None:
 def test_blocks_are_read_once_where_settling_changes_nothing(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gc.collect()  # nothing of other tests goes meanwhile
     read: list[str] = []
     original = Belongings.blocks
 
@@ -528,6 +530,7 @@ UNJUDGED = "cudamem: what the test retains could not be judged: RuntimeError: CU
 
 
 def test_what_cannot_be_judged_is_said_and_the_next_test_is_measured(run_inner) -> None:
+    gc.collect()  # nothing of other tests goes meanwhile
     inner = run_inner(
         {
             "conftest.py": """

@@ -324,6 +324,7 @@ GROWING = """
 
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_fixture_that_grows(pytester: pytest.Pytester) -> None:
+    gc.collect()  # nothing of other tests goes meanwhile
     inner = run_inner(pytester, GROWING, "--cudamem")
     assert inner.last == "15 passed, 1 error"
     assert inner.section("ERROR at teardown of test_grows[2]") == [
