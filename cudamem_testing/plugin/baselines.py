@@ -91,7 +91,7 @@ class Baselines:
         exact = asked or self._kept or bool(self.recorded(running.nodeid))
         if not (self._wanted or exact):
             return []
-        return self._comparing.call(running, windows, asked=asked, exact=exact)
+        return self._comparing.call(running, windows, asked=asked)
 
     def whole(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
         """The test has ended: what it retains belongs to its numbers."""

@@ -3,8 +3,8 @@
 A capture is taken when a number is off by more than its tolerance, and to record. Library workspaces count neither for
 nor against a test: they are taken out of its numbers by what the recorder knows of them, at the latest when the test
 ends and something is left; where that cannot be, for not all of its events were recorded, its numbers are not known.
-Nor does it count, where blocks tell who made them, that older memory of others goes during the call, such as garbage of
-earlier tests. PYTEST_DONT_REWRITE
+Nor does it count, where blocks tell who made them, that memory of others goes during the call, such as garbage of
+earlier tests: there the peak is that of requested bytes, which it does not lower. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -65,24 +65,21 @@ class Comparing:
         self._numbers: dict[Device, int] = {}  # of the running test's blocks
         self._notes: list[str] = []  # of the running test
 
-    def call(self, running: Running, windows: Sequence[Window], *, asked: bool, exact: bool) -> list[Finding]:
+    def call(self, running: Running, windows: Sequence[Window], *, asked: bool) -> list[Finding]:
         """The call of a test has passed: findings for what it took there.
 
-        ``asked`` is whether a marker asks for it, ``exact`` whether the numbers are compared or written down.
+        ``asked`` is whether a marker asks for it.
         """
         comparison = self._baselines.comparison(running.item)
         self._calls = {window.device: window for window in windows}
         self._numbers, self._notes = running.owner.numbers, running.notes
-        disturbed = self._disturbed(running) if exact else []
         busy = any(window.allocations for window in windows)
         found: list[Finding] = []
         for window in windows:
             environment = self._baselines.environment(window.device)
             if environment is None or not window.complete or window.requested_growth is None:
                 continue
-            measured = Measured(window.device, environment, _values(window), asked=asked)
-            if window.device in disturbed and not measured.idle:
-                measured = self._look(window, measured)[0].but(top=None)
+            measured = Measured(window.device, environment, self._values(window), asked=asked)
             spare = measured.idle and (busy or bool(running.measured))  # one of several devices, and not used
             if comparison is not None and not (spare and self._entry(running, measured) is None):
                 measured = measured.with_metrics(comparison.metrics)
@@ -151,14 +148,6 @@ class Comparing:
             return measured
         return self._look(call, measured, now)[0].but(top=None)
 
-    def _disturbed(self, running: Running) -> list[Device]:
-        """The devices on which memory of others went since the test began."""
-        found = []
-        for recorder, gained, _ in self._tracker.gained(running.whole, fresh=False):
-            if gained is not None and self._own(recorder.device) > gained:
-                found.append(recorder.device)
-        return found
-
     def _own(self, device: Device) -> int:
         """What is live of the running test's own blocks, at least."""
         number = self._numbers.get(device)
@@ -203,9 +192,7 @@ class Comparing:
         peak, moment = peak_without(replayed, start, end, places, frees)
         live = replayed.live_at(moment, since=start)
         values = dict(measured.values)
-        if frees:  # on the CPU, where what is allocated is what was requested
-            values |= dict.fromkeys(values.keys() & {"requested", "peak"}, Spread.of(peak))
-        elif places:
+        if places:
             values["requested"] = Spread.of(peak)
             values["allocations"] = Spread.of(values["allocations"].low - len(places))
             if "peak" in values:
@@ -255,13 +242,14 @@ class Comparing:
         values = {name: spread for name, spread in measured.values.items() if name not in COUNTED}
         return measured.but(values=values, metrics=(), top=()), f"live at the peak: {UNCERTAIN}"
 
+    def _values(self, window: Window) -> dict[str, Spread]:
+        known = {metric: getattr(window, GROWTH.get(metric, metric)) for metric in TRACKED if metric != "retained"}
+        if window.device in self._numbers:  # blocks tell owners there
+            known["peak"] = known["requested"]
+        return {metric: Spread.of(number) for metric, number in known.items() if number is not None}
+
     def _recorder(self, device: Device) -> Recorder:
         return next(one for one in self._tracker.recorders if one.device == device)
-
-
-def _values(window: Window) -> dict[str, Spread]:
-    known = {metric: getattr(window, GROWTH.get(metric, metric)) for metric in TRACKED if metric != "retained"}
-    return {metric: Spread.of(number) for metric, number in known.items() if number is not None}
 
 
 def _ordered(values: dict[str, Spread]) -> dict[str, Spread]:

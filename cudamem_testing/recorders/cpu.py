@@ -12,7 +12,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import Owned, WithoutWorkspaces
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.native import NativeRecorder
-from cudamem_testing.recorders.native_records import Recording
+from cudamem_testing.recorders.native_records import Reading, Recording
 
 if TYPE_CHECKING:
     from cudamem_testing.model.stacks import RawFrame
@@ -30,8 +30,9 @@ class CpuRecorder(WithoutWorkspaces):
 
     With ``record`` it notes the Python stack of every block, up to the frames that run one of the ``harness`` code
     objects, and the last events. Not seen are tensors over foreign memory (``torch.from_numpy``, shared memory,
-    memory-mapped files). Where another allocator takes its place, as a library may register one, windows tell so, and
-    the recorder takes it back for the next test if it can.
+    memory-mapped files). What was requested is what is allocated when a test begins; from there on frees of blocks that
+    others have allocated, such as garbage of earlier tests, do not lower it. Where another allocator takes its place,
+    as a library may register one, windows tell so, and the recorder takes it back for the next test if it can.
 
     Raises:
         RecorderUnavailable: when the recorder cannot be built or put in place here.
@@ -50,6 +51,7 @@ class CpuRecorder(WithoutWorkspaces):
         self._was_installed = self._native.is_installed()
         self._native.install()
         self._slot = self._native.slot()
+        self._freed_of_others = _freed_of_others(self._slot.peek())
         self._limits: list[int] = []
         self._before: int | None = None
         self._bases: dict[int, int] = {}
@@ -68,6 +70,8 @@ class CpuRecorder(WithoutWorkspaces):
         """Note stacks and events from here on; the test's are those after this moment."""
         if self.incomplete is not None or not self._native.is_installed():
             self._return()
+        reading = self._slot.peek()
+        self._freed_of_others = _freed_of_others(reading)
         if not self._record:
             return
         self._wakes += 1
@@ -75,7 +79,6 @@ class CpuRecorder(WithoutWorkspaces):
             self._native.trim_stacks()
         self._native.set_recording(stacks=True, events=True)
         self._bases.clear()
-        reading = self._slot.peek()
         self._first, self._refusals = reading.events, reading.refusals
 
     def _return(self) -> None:
@@ -149,9 +152,11 @@ class CpuRecorder(WithoutWorkspaces):
             self.incomplete = DISPLACED if os.getpid() == self._process else FORKED
         if self.incomplete is FORKED:
             return Counters()
-        allocated, peak, _, _, allocations, blocks, *_ = self._slot.read()
+        allocated, peak, own, own_peak, _, _, allocations, blocks, *_ = self._slot.read()
         nothing = None, None, None, None  # the CPU keeps no cache: nothing is reserved or active
-        return Counters(allocated, peak, allocated, peak, *nothing, allocations, None, 0, blocks)
+        requested = own - self._freed_of_others
+        requested_peak = own_peak - self._freed_of_others
+        return Counters(allocated, peak, requested, requested_peak, *nothing, allocations, None, 0, blocks)
 
     def limit(self, size: int) -> Callable[[], None]:
         """A limit to the byte, for allocations on any thread.
@@ -194,3 +199,7 @@ class CpuRecorder(WithoutWorkspaces):
             self._harness = None
         if not self._was_installed:
             self._native.uninstall()
+
+
+def _freed_of_others(reading: Reading) -> int:
+    return reading.own - reading.allocated

@@ -27,8 +27,10 @@ struct Event {
   uint32_t stack, owner, thread, kind;
 };
 
+// `own` is as `allocated`, but no free of another owner's block lowers it: it rises and falls with what the owner in
+// force allocates, and frees of that.
 struct Reading {
-  int64_t allocated, peak;
+  int64_t allocated, peak, own, own_peak;
   uint64_t peak_event, events, allocations, live_blocks, allocated_total, unknown_frees, refusals;
 };
 
@@ -235,6 +237,7 @@ struct Ledger {
     bool taken;
     int64_t peak;
     uint64_t peak_event;
+    int64_t own_peak;
   };
 
   // What every allocation touches comes first and close together, the two big arrays last: at some hundred
@@ -249,7 +252,7 @@ struct Ledger {
  private:
   uint32_t owner_ = 0;
   OwnerTotals current_ = {};  // of owner_, while it is that
-  int64_t allocated_ = 0, peak_ = 0;
+  int64_t allocated_ = 0, peak_ = 0, freed_of_others_ = 0, own_peak_ = 0;
   uint64_t peak_event_ = 0, allocations_ = 0, allocated_total_ = 0, unknown_frees_ = 0;
   int slots_end_ = 0;
   Slot slots_[kSlots] = {};
@@ -288,6 +291,7 @@ struct Ledger {
       peak_ = allocated_;
       peak_event_ = events.total();
     }
+    if (own() > own_peak_) own_peak_ = own();
   }
 
   void freed(void* pointer, uint32_t thread, bool count_unknown) {
@@ -312,7 +316,7 @@ struct Ledger {
     fold();
     for (int i = 0; i < kSlots; ++i) {
       if (slots_[i].taken) continue;
-      slots_[i] = {true, allocated_, events.total()};
+      slots_[i] = {true, allocated_, events.total(), own()};
       if (i >= slots_end_) slots_end_ = i + 1;
       return i;
     }
@@ -330,11 +334,12 @@ struct Ledger {
     if (!is_taken(slot)) return false;
     fold();
     Slot& mine = slots_[slot];
-    *out = {allocated_, mine.peak, mine.peak_event, events.total(), allocations_,
-            blocks.size(), allocated_total_, unknown_frees_, refusal.count};
+    *out = {allocated_,   mine.peak,     own(),            mine.own_peak,  mine.peak_event, events.total(),
+            allocations_, blocks.size(), allocated_total_, unknown_frees_, refusal.count};
     if (reset) {
       mine.peak = allocated_;
       mine.peak_event = events.total();
+      mine.own_peak = own();
     }
     return true;
   }
@@ -343,18 +348,21 @@ struct Ledger {
   void forget() {
     blocks.clear();
     for (uint32_t i = 0; i < owners_.count(); ++i) totals_of(i) = {};
-    allocated_ = promised = peak_ = 0;
+    allocated_ = promised = peak_ = freed_of_others_ = own_peak_ = 0;
     events.restart(events.capacity());
     peak_event_ = events.total();
-    for (Slot& slot : slots_) slot.peak = 0;
+    for (Slot& slot : slots_) slot.peak = slot.own_peak = 0;
   }
 
  private:
+  int64_t own() const { return allocated_ + freed_of_others_; }
+
   void remove(Block* block, uint32_t thread) {
     OwnerTotals& totals = totals_of(block->owner);
     totals.bytes -= static_cast<int64_t>(block->size);
     --totals.blocks;
     allocated_ -= static_cast<int64_t>(block->size);
+    if (block->owner != owner_) freed_of_others_ += static_cast<int64_t>(block->size);
     if (log_events) events.push(*block, kFreed, thread);
     blocks.erase(block);
   }
@@ -364,15 +372,18 @@ struct Ledger {
   // Hands the shared peak to every observer, so that one who resets takes nothing from the others.
   void fold() {
     for (int i = 0; i < slots_end_; ++i) {
-      if (slots_[i].taken && peak_ > slots_[i].peak) {
-        slots_[i].peak = peak_;
-        slots_[i].peak_event = peak_event_;
+      Slot& slot = slots_[i];
+      if (!slot.taken) continue;
+      if (peak_ > slot.peak) {
+        slot.peak = peak_;
+        slot.peak_event = peak_event_;
       }
+      if (own_peak_ > slot.own_peak) slot.own_peak = own_peak_;
     }
     peak_ = allocated_;
     peak_event_ = events.total();
+    own_peak_ = own();
   }
-
 };
 
 }  // namespace cudamem

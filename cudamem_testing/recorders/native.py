@@ -31,8 +31,8 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     has_device(c_int32 device type, c_int32 index) -> c_int32
     read_device(c_int32 device type, c_int32 index, DeviceWatch*, c_int32, c_int32) -> c_int32 1, 2: new peaks, or -1
 
-    Reading      8s: allocated, peak; 8u: peak_event, events, allocations, live_blocks, allocated_total,
-                 unknown_frees, refusals                                                        (72 bytes, "=2q7Q")
+    Reading      8s: allocated, peak, own, own_peak; 8u: peak_event, events, allocations, live_blocks,
+                 allocated_total, unknown_frees, refusals                                       (88 bytes, "=4q7Q")
     OwnerTotals  8s: bytes; 8u: blocks, allocations                                             (24 bytes, "=q2Q")
     Block        8u: pointer, size, sequence; 4u: stack, owner, thread, unused                  (40 bytes, "=3Q3I4x")
     Event        8u: pointer, size, sequence; 8s: time_ns; 4u: stack, owner, thread, kind       (48 bytes, "=3Qq4I")
@@ -79,7 +79,7 @@ DEFAULT_EVENTS = 1 << 20
 """Events kept by default: 48 MiB of address space, used only as events arrive."""
 
 _STOP_CODES = 8
-_READING = struct.Struct("=2q7Q")
+_READING = struct.Struct("=4q7Q")
 _OWNER = struct.Struct("=q2Q")
 _BLOCK = struct.Struct("=3Q3I4x")
 _EVENT = struct.Struct("=3Qq4I")

@@ -19,6 +19,10 @@ class Reading(NamedTuple):
     """Bytes live now."""
     peak: int
     """Most bytes live at once since this slot's last `read`."""
+    own: int
+    """As `allocated`, but frees of blocks of another owner than the one in force do not lower it."""
+    own_peak: int
+    """The highest that was since this slot's last `read`."""
     peak_event: int
     """Number of events up to and with the allocation that reached the peak: replaying them gives its live set."""
     events: int

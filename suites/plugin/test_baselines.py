@@ -483,6 +483,19 @@ def test_what_earlier_tests_left_and_goes_meanwhile_does_not_count(run_inner, py
     assert entries(pytester)["test_collects"] == {**alone, "top": [["test_it.py::test_collects", 1540 * KIB]]}
 
 
+def test_what_goes_meanwhile_does_not_count_where_no_events_are_recorded(run_inner):
+    off = [f"--cudamem-{what}=off" for what in ("leaks", "cycles", "stacks")]
+    inner = run_inner(GARBAGE, "--cudamem", *off)
+    (measured,) = inner.test("test_collects").measured
+    assert {metric: spread.low for metric, spread in measured.values.items()} == {
+        "requested": 1540 * KIB,
+        "peak": 1540 * KIB,
+        "retained": 0,
+        "allocations": 2,
+        "retries": 0,
+    }
+
+
 @pytest.mark.subprocess
 def test_under_xdist_the_controller_alone_writes(run_outer, pytester):
     files = {f"test_{name}.py": SMALL for name in "abc"}

@@ -46,6 +46,28 @@ def test_what_is_and_is_not_known(recorder: CpuRecorder) -> None:
     del kept
 
 
+def test_frees_of_others_do_not_lower_what_was_requested(recorder: CpuRecorder) -> None:
+    others, mine = recorder.new_owner(), recorder.new_owner()
+    recorder.own(others)
+    garbage = [take(5000)]
+    back = recorder.own(mine)
+    recorder.wake(limited=False)
+    start = recorder.boundary()
+    assert start.requested == start.allocated
+    kept = [take(1000)]
+    garbage.clear()
+    kept.append(take(3000))
+    kept.pop(0)
+    end = recorder.boundary()
+    assert [end.allocated - start.allocated, end.allocated_peak - start.allocated] == [-2000, 1000]
+    assert [end.requested - start.requested, end.requested_peak - start.requested] == [3000, 4000]
+    recorder.wake(limited=False)
+    again = recorder.boundary()
+    assert again.requested == again.allocated == end.allocated
+    recorder.own(back)
+    kept.clear()
+
+
 def test_without_a_record_blocks_are_known_but_not_their_lines(recorder: CpuRecorder) -> None:
     recorder.wake(limited=True)
     kept = take(10)

@@ -36,6 +36,8 @@ class Reference:
     made: Counter[int] = field(default_factory=Counter)
     owner: int = 0
     peak: int = 0
+    own: int = 0
+    own_peak: int = 0
 
     def allocate(self, key: int, size: int) -> None:
         if size:
@@ -43,6 +45,13 @@ class Reference:
             self.owner_of[key] = self.owner
             self.made[self.owner] += 1
             self.peak = max(self.peak, sum(self.live.values()))
+            self.own += size
+            self.own_peak = max(self.own_peak, self.own)
+
+    def free(self, key: int) -> None:
+        size = self.live.pop(key, 0)
+        if size and self.owner_of[key] == self.owner:
+            self.own -= size
 
     def totals(self, owner: int) -> OwnerTotals:
         mine = [size for key, size in self.live.items() if self.owner_of[key] == owner]
@@ -110,11 +119,12 @@ def check_steps(native: NativeRecorder, program: list[tuple[int, tuple]]) -> Non
                     tensors[at] = key, tensor
                 else:
                     del tensors[at]
-                reference.live.pop(old, None)
+                reference.free(old)
                 del tensor, storage
             seen = slot.peek()
             assert seen.allocated - base.allocated == sum(reference.live.values())
             assert seen.peak - base.allocated == reference.peak
+            assert (seen.own - base.own, seen.own_peak - base.own) == (reference.own, reference.own_peak)
             assert seen.live_blocks - base.live_blocks == len(reference.live)
             assert seen.allocations - base.allocations == reference.made.total()
         for owner in owners:
