@@ -55,6 +55,7 @@ TABLE = [
 
 
 def test_summary(run_inner):
+    gc.collect()  # nothing of other tests goes meanwhile
     inner = run_inner(SEVERAL, "--cudamem")
     assert inner.summary == TABLE
     place = next(number for number, line in enumerate(inner.lines) if "cudamem summary" in line)
