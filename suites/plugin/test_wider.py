@@ -322,10 +322,9 @@ GROWING = """
 """
 
 
-@pytest.mark.usefixtures("leaves_nothing")
-def test_a_fixture_that_grows(pytester: pytest.Pytester) -> None:
-    gc.collect()  # nothing of other tests goes meanwhile
-    inner = run_inner(pytester, GROWING, "--cudamem")
+@pytest.mark.subprocess  # every use is looked into, which takes as long as there are objects
+def test_a_fixture_that_grows(run_outer) -> None:
+    inner = run_outer(GROWING, "--cudamem")
     assert inner.last == "15 passed, 1 error"
     assert inner.section("ERROR at teardown of test_grows[2]") == [
         "cudamem: fixture 'cache' grows by 100.0 KiB per test: 300.0 KiB in 3 uses in a row (cpu)",
