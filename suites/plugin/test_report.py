@@ -371,6 +371,7 @@ NESTED = """
 
 
 def test_nested_sessions(run_inner):
+    gc.collect()  # nothing of other tests goes meanwhile
     """The window outside sees all that the inner run took; each judges its own."""
     inner = run_inner(NESTED, "--cudamem")
     assert inner.last == "2 passed"
