@@ -70,20 +70,18 @@ class CudaStatistics:
             return None
         if views.debts:
             views.settle(index)
-        lost = self._lost.pop(index, None)
         still = self._still.pop(index, None)
-        found = card.read(every=len(views.readers) > 1, known=still if lost is None else None)
+        found = card.read(every=len(views.readers) > 1, known=None if index in self._lost else still)
         if found is None:
-            if lost is not None:
-                self._lost[index] = lost
             return None
         counters, hidden = found
-        if hidden:
-            views.tell(index, hidden, but=self._lost)
-        if lost is not None:
-            counters = _with_peaks(counters, lost)
         if counters is not still:
             counters = _with_counted(counters, views.counted.get(index, NOTHING))
+        if hidden:
+            views.tell(index, hidden, but=self._lost)
+        lost = self._lost.pop(index, None)
+        if lost is not None:
+            counters = _with_peaks(counters, lost)
         if lost is None and hidden is None:
             self._still[index] = counters
         return counters
