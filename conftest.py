@@ -27,7 +27,7 @@ for module in pkgutil.walk_packages(cudamem_testing.__path__, "cudamem_testing."
         importlib.import_module(module.name)
 
 hypothesis.settings.register_profile("few", max_examples=5, deadline=None)
-hypothesis.settings.register_profile("ci", max_examples=35, deadline=None)
+hypothesis.settings.register_profile("ci", max_examples=35, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("full", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
