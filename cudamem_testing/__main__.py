@@ -34,8 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", type=Path, metavar="A.json")
-    parser.add_argument("after", type=Path, metavar="B.json")
+    parser.add_argument("before", type=_path, metavar="A.json")
+    parser.add_argument("after", type=_path, metavar="B.json")
     parser.add_argument(
         "--fail-on",
         action="append",
@@ -50,7 +50,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_accept(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("report", type=Path, metavar="REPORT.json")
+    parser.add_argument("report", type=_path, metavar="REPORT.json")
     parser.add_argument("--baselines", action="store_true", help="baselines (default: all that the report has)")
     parser.add_argument("--known", action="store_true", help="known findings")
     parser.add_argument("--expected", action="store_true", help="expected texts, in the test files")
@@ -59,13 +59,13 @@ def _add_accept(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_known(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--known-file", type=Path, metavar="FILE", help="default: __cudamem__/known.jsonl at rootdir")
-    parser.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="pytest's rootdir (default: here)")
+    parser.add_argument("--known-file", type=_path, metavar="FILE", help="default: __cudamem__/known.jsonl at rootdir")
+    parser.add_argument("--root", type=_path, default=Path(), metavar="DIR", help="pytest's rootdir (default: here)")
 
 
 def _add_merge(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("reports", type=Path, nargs="+", metavar="REPORT.json")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where the joined report goes")
+    parser.add_argument("reports", type=_path, nargs="+", metavar="REPORT.json")
+    parser.add_argument("-o", "--output", type=_path, required=True, metavar="FILE", help="where the joined one goes")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table (default 10)")
     parser.add_argument("--prune", action="store_true", help="drop known findings that no shard has met")
     _add_known(parser)
@@ -73,15 +73,15 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("report", type=Path, metavar="REPORT.json")
+    parser.add_argument("report", type=_path, metavar="REPORT.json")
     parser.add_argument("--markdown", action="store_true", help="findings by cause as Markdown, for a pull request")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table (default 10)")
     parser.set_defaults(run=_report)
 
 
 def _add_snapshot(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("snapshot", type=Path, metavar="SNAPSHOT", help="as --cudamem-dump and torch write it")
-    parser.add_argument("later", type=Path, nargs="?", metavar="LATER", help="another one: what is new in it, and gone")
+    parser.add_argument("snapshot", type=_path, metavar="SNAPSHOT", help="as --cudamem-dump and torch write it")
+    parser.add_argument("later", type=_path, nargs="?", metavar="LATER", help="another: what is new in it, and gone")
     parser.add_argument("--device", metavar="DEVICE", help="which one (default: the only one that was used)")
     parser.set_defaults(run=_snapshot)
 
@@ -89,6 +89,12 @@ def _add_snapshot(parser: argparse.ArgumentParser) -> None:
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("verdict", metavar="VERDICT", help="such as reachable, held-by-c")
     parser.set_defaults(run=_explain)
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
 
 
 def _doctor(given: argparse.Namespace) -> int:
@@ -128,13 +134,13 @@ def _accept(given: argparse.Namespace) -> int:
     run = read_json(given.report)
     every = not (given.baselines or given.known or given.expected)
     refused = False
+    if given.known or every:  # first, for a file that cannot be read ends the command
+        path = given.known_file or given.root / PLACE
+        print(accept_known(path, name_of(path, given.root), causes(run)))
     if given.baselines or every:
         updated = accept(given.root, run.tests)
         refused = bool(updated.refused)
         print(updated)
-    if given.known or every:
-        path = given.known_file or given.root / PLACE
-        print(accept_known(path, name_of(path, given.root), causes(run)))
     if given.expected or every:
         written = accept_texts(given.root, run.checked)
         refused |= bool(written.refused)

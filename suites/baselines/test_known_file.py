@@ -74,8 +74,9 @@ class TestAccept:
         write_json(report(), tmp_path / "report.json")
         known = tmp_path / "faults" / "old.jsonl"
         assert main(["accept", str(tmp_path / "report.json"), "--known-file", str(known), "--root", str(tmp_path)]) == 0
-        assert capsys.readouterr().out.splitlines()[-2:] == [
+        assert capsys.readouterr().out.splitlines() == [
             "known findings: 1 new (faults/old.jsonl was written)",
+            "no baseline",
             "no expected text has changed",
         ]
         assert lines(known) == [EXPECTED]
@@ -89,10 +90,18 @@ class TestAccept:
     def test_a_broken_file_is_an_error_and_stays(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         write_json(report(), tmp_path / "report.json")
         (tmp_path / "k").write_text("[]\n")
-        command = ["accept", str(tmp_path / "report.json"), "--known", "--known-file", str(tmp_path / "k")]
-        assert main(command) == 2
-        assert capsys.readouterr().err.endswith("k:1: is no object\n")
+        command = ["accept", str(tmp_path / "report.json"), "--known-file", str(tmp_path / "k")]
+        for only in ([], ["--known"]):
+            assert main([*command, *only]) == 2
+            assert capsys.readouterr() == ("", f"error: {tmp_path / 'k'}:1: is no object\n")  # before anything else
         assert (tmp_path / "k").read_text() == "[]\n"
+
+    @pytest.mark.parametrize("option", ["--known-file", "--root"])
+    def test_an_empty_path_is_a_wrong_argument(self, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as caught:
+            main(["accept", "report.json", f"{option}="])
+        assert caught.value.code == 2
+        assert capsys.readouterr().err.splitlines()[-1].endswith(f"argument {option}: the path is empty")
 
 
 class TestReport:
