@@ -39,8 +39,8 @@ OTHERS = {
     Verdict.NOT_REPEATABLE: "The body of a test with `warmup=` did not pass when it was repeated. A note.",
 }
 FAILS = {
-    Verdict.FIXTURE: "A note, but a failure of the third use of a wider fixture in a row that left more in it than the "
-    "one before: that is no plateau.",
+    Verdict.FIXTURE: "A note, but a failure of the third use of one value of a wider fixture in a row that left more "
+    "in it than the one before: that is no plateau.",
 }
 SETTLING = """
 ## Settling

@@ -1,15 +1,15 @@
 """Fixtures that grow: one use after the other leaves more in a wider fixture.
 
 What a test leaves in a fixture that outlives it is a note: a model has gradients after its first use, a cache its first
-entries. Where three uses in a row each left more, it is no plateau, and the third one fails. A use that puts something
-in the place of what another left has left nothing more: what counts is what the test added in all.
+entries. Where three uses of one value in a row each left more, it is no plateau, and the third one fails. A use that
+puts something in the place of what another left has left nothing more: what counts is what the test added in all.
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cudamem_testing.model.devices import Device
@@ -24,42 +24,51 @@ _NOT_COUNTED = frozenset({Verdict.TRACEBACK, Verdict.WORKSPACE, Verdict.FIXTURE}
 
 
 class GrownFixtures:
-    """Remembers of each fixture and device what each use of the running row left in it, in bytes."""
+    """Remembers of each fixture and device what each use of the running row left in it, in bytes.
+
+    A fixture is a name and a number: others of its name, in another folder say, may live beside it.
+    """
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, Device], list[int]] = {}
+        self._rows: dict[tuple[str, int | None, Device], list[int]] = {}
 
     @property
     def watching(self) -> bool:
         """Whether a row is running: then a test without a finding may end it."""
         return bool(self._rows)
 
+    def ended(self, name: str, number: int) -> None:
+        """The fixture is torn down: what uses of its next value leave is no growth of this one."""
+        for key in [key for key in self._rows if key[0] == name and key[1] in (number, None)]:
+            del self._rows[key]
+
     def judged(
         self,
         findings: Sequence[Finding],
-        used: Collection[str],
+        used: Mapping[str, int | None],
         gained: Mapping[Device, int | None],
         severity: Severity,
     ) -> list[Finding]:
         """The findings of one test; that of a fixture which has grown long enough has ``severity``.
 
-        ``used`` are the names of the fixtures that the test used, ``gained`` the bytes by which each device's memory
-        grew from the test's start to its end.
+        ``used`` are the fixtures that the test used, their numbers by name, ``gained`` the bytes by which each device's
+        memory grew from the test's start to its end.
         """
-        kept: dict[tuple[str, Device], list[Finding]] = {}
+        kept: dict[tuple[str, int | None, Device], list[Finding]] = {}
         for finding in findings:
             name = _fixture_of(finding)
             if name is not None and finding.device is not None:
-                kept.setdefault((name, finding.device), []).append(finding)
-        for key in [key for key in self._rows if key[0] in used and key not in kept]:
+                kept.setdefault((name, used.get(name), finding.device), []).append(finding)
+        for key in [key for key in self._rows if key[:2] in used.items() and key not in kept]:
             del self._rows[key]
         judged = [*findings]
-        for (name, device), found in kept.items():
+        for key, found in kept.items():
+            name, _, device = key
             more = _more(found, findings, device, gained.get(device))
             if more <= 0:
-                self._rows.pop((name, device), None)
+                self._rows.pop(key, None)
                 continue
-            row = self._rows.setdefault((name, device), [])
+            row = self._rows.setdefault(key, [])
             row.append(more)
             if len(row) == USES:
                 largest = max(found, key=lambda finding: finding.bytes or 0)

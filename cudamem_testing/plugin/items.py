@@ -53,10 +53,15 @@ def id_without_group(item: pytest.Item) -> str:
     return nodeid.removesuffix(f"@{'_'.join(sorted(names))}")
 
 
-def fixtures_of(item: pytest.Item) -> set[str]:
-    """Names of the fixtures that a test has used, also those that it asked for while it ran."""
+def fixtures_of(item: pytest.Item) -> dict[str, int | None]:
+    """The fixtures that a test has used, also those that it asked for while it ran, by name.
+
+    Their numbers tell those of one name apart; ``None`` is one that was not set up, or where pytest does not tell.
+    """
     request = getattr(item, "_request", None)
-    return {*getattr(request if request else item, "fixturenames", ())}
+    names = getattr(request if request else item, "fixturenames", ())
+    definitions = getattr(request, "_fixture_defs", {})
+    return {**dict.fromkeys(names), **{name: id(definition) for name, definition in definitions.items()}}
 
 
 def harness_codes() -> tuple[CodeType, ...]:

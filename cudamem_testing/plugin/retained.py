@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -68,6 +68,10 @@ class Retained:
         for place, fixture in enumerate(over, 1):
             found += self._left_by(fixture, over[place:], release)
         return found
+
+    def ended(self, definition: pytest.FixtureDef[Any]) -> None:
+        """A wider fixture was torn down."""
+        self._grown.ended(definition.argname, id(definition))
 
     def _left_by(self, fixture: Fixture, others: Sequence[Fixture], release: Release) -> list[Finding]:
         """What a wider fixture that is over left; what settling frees of it is not counted in the test."""

@@ -76,6 +76,8 @@ class WiderFixtures:
         windows = session.tracker.close(span)
         back()
         fixture.measured(running, windows)
+        if session.retained is not None:
+            session.retained.ended(fixturedef)
         if running is not None:
             running.over.append(fixture)
         nodeid = "" if running is None else running.item.nodeid

@@ -38,9 +38,15 @@ class Uses:
         self.grown = GrownFixtures()
 
     def __call__(
-        self, *findings: Finding, used: tuple[str, ...] = ("cache",), gained: int | None = 2**30, device: Device = CPU
+        self,
+        *findings: Finding,
+        used: tuple[str, ...] = ("cache",),
+        number: int | None = 1,
+        gained: int | None = 2**30,
+        device: Device = CPU,
     ) -> list[Severity]:
-        return [one.severity for one in self.grown.judged(findings, used, {device: gained}, Severity.FAIL)]
+        numbers = dict.fromkeys(used, number)
+        return [one.severity for one in self.grown.judged(findings, numbers, {device: gained}, Severity.FAIL)]
 
 
 NOTE, FAIL = [Severity.NOTE], [Severity.FAIL]
@@ -54,7 +60,7 @@ def test_the_third_use_in_a_row_fails_once() -> None:
 def test_what_is_told() -> None:
     grown = GrownFixtures()
     for kib, key in ((100, "a"), (200, "b"), (300, "c")):
-        (found,) = grown.judged([left(kib, key=key)], {"cache"}, {CPU: 2**30}, Severity.WARN)
+        (found,) = grown.judged([left(kib, key=key)], {"cache": 1}, {CPU: 2**30}, Severity.WARN)
     assert str(found) == (
         "cudamem: fixture 'cache' grows by 200.0 KiB per test: 600.0 KiB in 3 uses in a row (cpu)\n"
         "   of it\n"
@@ -77,6 +83,25 @@ def test_a_plateau_ends_the_row(between: dict[str, tuple[str, ...]], last: list[
     use = Uses()
     assert (use(left(64)), use(left(64)), use(**between), use(left(64))) == (NOTE, NOTE, [], last)
     assert use.grown.watching
+
+
+@pytest.mark.parametrize("number", [1, None])  # without one, pytest does not tell which fixture it was
+def test_the_end_of_the_fixture_ends_the_row(number: int | None) -> None:
+    use = Uses()
+    assert (use(left(64), number=number), use(left(64), number=number)) == (NOTE, NOTE)
+    use.grown.ended("cache", 2)
+    use.grown.ended("other", 1)
+    assert use.grown.watching is (number == 1)
+    use.grown.ended("cache", 1)
+    assert not use.grown.watching
+    assert [use(left(64), number=number) for _ in range(3)] == [NOTE, NOTE, FAIL]
+
+
+def test_fixtures_of_one_name_are_counted_apart() -> None:
+    use = Uses()
+    assert [use(left(64), number=number) for number in (1, 2, 1, 2)] == [NOTE] * 4
+    assert use(number=2) == []  # ends the row of this one alone
+    assert [use(left(64), number=number) for number in (2, 1)] == [NOTE, FAIL]
 
 
 def test_what_takes_the_place_of_another_is_no_growth() -> None:

@@ -339,3 +339,69 @@ def test_a_fixture_that_grows(run_outer) -> None:
         for name in ("test_grows", "test_replaces", "test_plateau")
         for step in range(5)
     ] == [["note"], ["note"], ["fail"], ["note"], ["note"], *[["note"]] * 5, ["note"], ["note"], [], [], []]
+
+
+FIXTURES = """
+    import pytest, torch
+
+    def kept():
+        return []
+
+    by_module = pytest.fixture(scope="module", name="by_module")(kept)
+    by_class = pytest.fixture(scope="class", name="by_class")(kept)
+    growing = pytest.fixture(scope="session", name="growing")(kept)
+
+    @pytest.fixture(scope="module", params=[1, 2, 3])
+    def by_parameter(request):
+        return []
+
+    @pytest.fixture
+    def keep():
+        return lambda kept: kept.append(torch.zeros(100 * 256))
+"""
+OF_A_FOLDER = """
+    import pytest
+
+    @pytest.fixture(scope="session")
+    def of_folder():
+        return []
+"""
+USES = """
+    def test_module(by_module, keep): keep(by_module)
+
+    def test_folder(of_folder, keep): keep(of_folder)
+
+    def test_growing(growing, keep): keep(growing)
+
+    def test_nothing(): pass
+"""
+MORE_USES = """
+    def test_parameter(by_parameter, keep): keep(by_parameter)
+
+    class TestFirst:
+        def test_class(self, by_class, keep): keep(by_class)
+        def test_other(self): pass
+
+    class TestSecond(TestFirst): pass
+
+    class TestThird:
+        def test_class(self, request, keep): keep(request.getfixturevalue("by_class"))
+        def test_other(self): pass
+"""
+
+
+@pytest.mark.subprocess  # every use is looked into, which takes as long as there are objects
+def test_a_new_value_of_a_fixture_begins_anew(run_outer) -> None:
+    files = {"conftest.py": FIXTURES, "test_more.py": MORE_USES}
+    for folder in "abc":  # their fixtures of one name live side by side
+        files |= {f"{folder}/conftest.py": OF_A_FOLDER, f"{folder}/test_{folder}.py": USES}
+    inner = run_outer(files, "--cudamem")
+    assert inner.last == "21 passed, 1 error"
+    found = [(test.nodeid, one) for test in inner.run.tests for one in test.findings]
+    assert [(nodeid, one.message) for nodeid, one in found if one.severity.value != "note"] == [
+        (
+            "c/test_c.py::test_growing",
+            "cudamem: fixture 'growing' grows by 100.0 KiB per test: 300.0 KiB in 3 uses in a row (cpu)",
+        )
+    ]
+    assert len(found) == 15  # each use is looked into
