@@ -244,11 +244,11 @@ def _ids(nodeid: str) -> tuple[str, ...]:
 
 
 def _outcome(report: pytest.TestReport, before: str | None) -> str:
-    """The outcome so far; a failed subtest, which pytest reports before the test, has failed it whatever follows."""
-    if before == "failed":
-        return before
+    """The outcome so far; a failed subtest, which pytest reports before the test, has failed it unless it runs again."""
     if str(report.outcome) == "rerun":  # set by pytest-rerunfailures
         return "rerun"
+    if before == "failed":
+        return before
     if report.when == "call":
         if hasattr(report, "wasxfail"):
             return "xfailed" if report.skipped else "xpassed"

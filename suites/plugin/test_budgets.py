@@ -304,11 +304,11 @@ ABSOLUTE = """
 def test_absolute(run_inner):
     inner = run_inner(ABSOLUTE)
     assert inner.outcomes == {"test_growth": "passed", "test_absolute": "failed"}
-    start = inner.window("test_absolute").start
-    assert start >= 10 * KIB
-    message = inner.test("test_absolute").findings[0].message
-    assert message.endswith(" KiB (cpu)")
-    assert " above start " not in message
+    window = inner.window("test_absolute")
+    assert window.start >= 10 * KIB
+    assert inner.test("test_absolute").findings[0].message == (
+        f"cudamem: peak {format_size(window.peak)} is over its budget of 1.0 KiB by {format_size(window.peak - KIB)} (cpu)"
+    )
 
 
 DEVICES = """
@@ -631,6 +631,30 @@ def test_a_test_with_a_failed_subtest_has_failed(run_inner):
         "test_teardown_fails": "failed",
         "test_unit": "failed",
     }
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 8 has no subtests")
+def test_a_subtest_that_fails_in_the_first_attempt_alone(run_inner):
+    """The run passes, and so has the last attempt; where it fails each time, the last attempt has failed."""
+    file = """
+        import pytest
+        ATTEMPTS = []
+
+        @pytest.mark.parametrize("times", [1, 2])
+        def test_parts(subtests, times):
+            ATTEMPTS.append(times)
+            with subtests.test():
+                assert ATTEMPTS.count(times) > times
+    """
+    options = ("--cudamem", "--reruns=1", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+    inner = run_inner(file, *options, plugins=["rerunfailures"])
+    assert [(test.nodeid.rpartition("::")[2], test.attempt, test.outcome) for test in inner.run.tests] == [
+        ("test_parts[1]", 1, "rerun"),
+        ("test_parts[1]", 2, "passed"),
+        ("test_parts[2]", 1, "rerun"),
+        ("test_parts[2]", 2, "failed"),
+    ]
+    assert inner.last == "2 failed, 1 passed, 2 rerun"
 
 
 @pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 8 has no subtests")
