@@ -244,7 +244,7 @@ def _ids(nodeid: str) -> tuple[str, ...]:
 
 
 def _outcome(report: pytest.TestReport, before: str | None) -> str:
-    """The outcome so far; a failed subtest, which pytest reports before the test, has failed it unless it runs again."""
+    """The outcome so far; a failed subtest, which pytest reports before the test, has failed it if it runs no more."""
     if str(report.outcome) == "rerun":  # set by pytest-rerunfailures
         return "rerun"
     if before == "failed":
