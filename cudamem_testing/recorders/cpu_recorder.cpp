@@ -101,7 +101,8 @@ void release(void* pointer) {
   shared.inner_free(pointer);
 }
 
-// Room below the hard limit, held from the check until the block is in the ledger or has failed.
+// Room below the hard limit, held from the check until the block is in the ledger or has failed. The block enters and
+// gives the room back in one section: nobody comes in between and finds the room taken twice.
 class Promise {
  public:
   explicit Promise(size_t size) {
@@ -136,6 +137,13 @@ class Promise {
     const Lock lock(shared.mutex);
     shared.ledger.promised -= size_;
   }
+  // To be called with the mutex held.
+  void keep(void* pointer, size_t size, uint32_t stack, uint32_t thread) {
+    shared.ledger.allocated(pointer, size, stack, thread);
+    if (C10_LIKELY(size_ == 0)) return;
+    shared.ledger.promised -= size_;
+    size_ = 0;
+  }
   Promise(const Promise&) = delete;
   Promise& operator=(const Promise&) = delete;
 
@@ -148,12 +156,12 @@ class Recorder final : public c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
     const bool recording = shared.mode.load(std::memory_order_relaxed) == kRecording;
     if (C10_UNLIKELY(!recording)) return adopt(shared.inner->allocate(size));
-    const Promise promise(size);
+    Promise promise(size);
     c10::DataPtr data = shared.inner->allocate(size);
     void* const pointer = data.get();
     // Empty tensors have no block, and a block freed in another way than announced could not be followed.
     if (C10_UNLIKELY(!pointer || data.get_deleter() != shared.inner_free)) return data;
-    record(pointer, size);
+    record(pointer, size, promise);
     return adopt(std::move(data));
   }
 
@@ -171,11 +179,11 @@ class Recorder final : public c10::Allocator {
     return data;
   }
 
-  static void record(void* pointer, size_t size) {
+  static void record(void* pointer, size_t size, Promise& promise) {
     const uint32_t thread = thread_number();
     if (C10_LIKELY(!shared.gather.load(std::memory_order_acquire))) {
       const Lock lock(shared.mutex);
-      shared.ledger.allocated(pointer, size, 0, thread);
+      promise.keep(pointer, size, 0, thread);
       return;
     }
     Walk<kDepth> stack;
@@ -184,13 +192,13 @@ class Recorder final : public c10::Allocator {
       const Lock lock(shared.mutex);
       const uint32_t id = walked ? shared.stacks.find(stack) : 0;
       if (id != 0 || !walked) {
-        shared.ledger.allocated(pointer, size, id, thread);
+        promise.keep(pointer, size, id, thread);
         return;
       }
     }
     const uint32_t id = intern(stack);
     const Lock lock(shared.mutex);
-    shared.ledger.allocated(pointer, size, id, thread);
+    promise.keep(pointer, size, id, thread);
   }
 };
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cudamem_testing.recorders.build import compile_library
-from cudamem_testing.recorders.native import NativeRecorder
+from cudamem_testing.recorders.native import NativeRecorder, _loaded
 from suites.recorders import device
 from suites.recorders.in_place import in_place
 
@@ -50,3 +50,11 @@ def helper(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
     library.helper_raw_free.argtypes = [ctypes.c_void_p]
     library.helper_allocate.argtypes = [ctypes.c_size_t, ctypes.c_int]
     return library
+
+
+@pytest.fixture(scope="session")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> NativeRecorder:
+    """others.cpp, loaded: a CPU recorder of its own, not in place."""
+    target = tmp_path_factory.mktemp("others") / "others.so"
+    compile_library(Path(__file__).with_name("others.cpp"), target)
+    return NativeRecorder(*_loaded(target))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import time
+from collections.abc import Callable
 from threading import Thread
 
 import pytest
@@ -205,13 +206,47 @@ def test_limit_holds_exactly_under_threads(native: NativeRecorder) -> None:
         assert slot.read().peak == start + 100_000
 
 
+@pytest.mark.parametrize("stacks", [False, True])
+def test_what_fits_is_never_refused_whoever_comes_in_between(
+    native: NativeRecorder, crowded: NativeRecorder, *, stacks: bool
+) -> None:
+    native.uninstall()
+    crowded.install()
+    try:
+        with crowded.slot() as slot:
+            crowded.set_recording(stacks=stacks, events=False)
+            crowded.set_limit(slot.read().allocated + 200)
+            seen = [others_beside(crowded, lambda: block(100)) for _ in range(2)]
+            # when room is promised, when the block enters, when it goes; a new stack is looked for and kept before
+            first = 5 if stacks and crowded.has_stacks else 3
+            assert seen == [(first, 0), (3, 0)]
+            assert slot.peek().peak == slot.peek().allocated + 200
+            crowded.set_limit(slot.read().allocated + 199)
+            assert others_beside(crowded, lambda: block(100)) == (first, first - 1)
+    finally:
+        crowded.set_limit(None)
+        crowded.set_recording(stacks=False, events=False)
+        crowded.uninstall()
+
+
+def others_beside(crowded: NativeRecorder, run: Callable[[], object]) -> tuple[int, int]:
+    """How often others came for 100 bytes while `run` ran, and how often they were refused."""
+    counts = (ctypes.c_int32 * 2)()
+    crowded._library.others_wait(100)
+    run()
+    crowded._library.others_leave(counts)
+    came, refused = counts
+    return came, refused
+
+
 def test_a_failing_allocator_leaves_no_trace(native: NativeRecorder) -> None:
     with native.slot() as slot:
-        native.set_limit(2**62)
         start = slot.read()
+        native.set_limit(start.allocated + 2**55)
         with pytest.raises(RuntimeError, match="allocate"):
             block(2**55)
         assert slot.read() == start
+        assert block(100).nbytes == 100  # the room that was promised is free again
 
 
 def test_events_tell_the_whole_story_in_order(native: NativeRecorder) -> None:
