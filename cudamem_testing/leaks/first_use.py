@@ -7,9 +7,10 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 
+from cudamem_testing.model.causes import key_of
 from cudamem_testing.model.findings import Finding, Severity, Standing, Verdict
 
 _HOLDERS = ("module ", "class ", "lru_cache of ")
@@ -22,10 +23,16 @@ class FirstUse:
     def __init__(self) -> None:
         self._met: set[str] = set()
 
-    def judged(self, findings: Iterable[Finding]) -> list[Finding]:
-        """The findings of one test; those that are the first of their cause are warnings."""
+    def judged(self, findings: Iterable[Finding], known: Container[tuple[str, str] | None] = ()) -> list[Finding]:
+        """The findings of one test; those that are the first of their cause are warnings.
+
+        One whose cause is on record, among ``known``, is no first use: it stands to what it kept then.
+        """
         findings = [*findings]
-        judged = [_first(finding) if self._is_first(finding) else finding for finding in findings]
+        judged = [
+            _first(finding) if self._is_first(finding) and key_of(finding) not in known else finding
+            for finding in findings
+        ]
         self._met.update(finding.cause for finding in findings if finding.cause is not None)
         return judged
 

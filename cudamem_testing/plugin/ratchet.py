@@ -52,7 +52,7 @@ class Ratchet:
         from cudamem_testing.baselines.known import is_recordable, judged, noted
 
         if self._first_use is not None:
-            found = self._first_use.judged(found)
+            found = self._first_use.judged(found, self.lines)
         found = [judged(finding, self.lines, self.name) for finding in found]
         if self._update:
             found = [noted(finding, "recorded as known") if is_recordable(finding) else finding for finding in found]

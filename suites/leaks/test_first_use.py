@@ -42,6 +42,13 @@ def test_a_warning_of_a_failed_test_counts_as_the_first() -> None:
     assert outcome(check, leak()) == [(Severity.FAIL, None)]
 
 
+def test_a_cause_on_record_is_no_first_use() -> None:
+    check = FirstUse()
+    finding = leak(cause="leak | c")
+    assert check.judged([finding], {("leak | c", "any")}) == [finding]
+    assert [one.standing for one in check.judged([finding], {("leak | c", "cuda")})] == [None]  # it was met
+
+
 @pytest.mark.parametrize("holder", ["class a.Registry.seen (list)[0]", "lru_cache of a.table cached result", HOLDER])
 def test_who_may_hold_it(holder: str) -> None:
     assert outcome(FirstUse(), leak(holder=holder)) == [(Severity.WARN, Standing.FIRST_USE)]
