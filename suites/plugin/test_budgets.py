@@ -9,6 +9,7 @@ import pytest
 
 from cudamem_testing.model.findings import Kind
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.report.files import read_json
 from suites.plugin.inner import KIB
 
 OVER = """
@@ -306,8 +307,9 @@ def test_absolute(run_inner):
     assert inner.outcomes == {"test_growth": "passed", "test_absolute": "failed"}
     window = inner.window("test_absolute")
     assert window.start >= 10 * KIB
+    peak, over = format_size(window.peak), format_size(window.peak - KIB)
     assert inner.test("test_absolute").findings[0].message == (
-        f"cudamem: peak {format_size(window.peak)} is over its budget of 1.0 KiB by {format_size(window.peak - KIB)} (cpu)"
+        f"cudamem: peak {peak} is over its budget of 1.0 KiB by {over} (cpu)"
     )
 
 
@@ -631,6 +633,30 @@ def test_a_test_with_a_failed_subtest_has_failed(run_inner):
         "test_teardown_fails": "failed",
         "test_unit": "failed",
     }
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 8 has no subtests")
+def test_a_budget_that_a_subtest_breaks(run_inner, pytester):
+    """The subtest has failed, though the test function returns; one that catches the error has handled it."""
+    file = """
+        import pytest, torch
+
+        def test_breaks(subtests, cuda_memory):
+            with subtests.test():
+                with cuda_memory.budget(peak="1KiB"):
+                    torch.empty(512)
+
+        def test_handles(subtests, cuda_memory):
+            with subtests.test():
+                with pytest.raises(AssertionError), cuda_memory.budget(peak="1KiB"):
+                    torch.empty(512)
+    """
+    inner = run_inner(file, "--cudamem-json=report.json")
+    over = "cudamem: peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB (budget, cpu)"
+    for run in (inner.run, read_json(pytester.path / "report.json")):
+        assert [(one.message, one.severity.value) for one in run.test("test_breaks").findings] == [(over, "fail")]
+        assert [(one.message, one.severity.value) for one in run.test("test_handles").findings] == [(over, "note")]
+        assert [(test.outcome, len(test.failing)) for test in run.tests] == [("failed", 1), ("passed", 0)]
 
 
 @pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 8 has no subtests")

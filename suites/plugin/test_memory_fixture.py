@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from suites.plugin.inner import KIB
+from cudamem_testing.model.sizes import format_size
 
 BUDGETS = """
     import pytest, torch
@@ -86,16 +86,13 @@ def test_budgets_in_a_test(run_inner, options):
         *over[6:9],
     ]
     errors = [line[2:].strip() for line in over if line.startswith("E ")]
+    window = inner.window("test_over", "decode")
     assert errors[:2] == [
         (
             "cudamem_testing.windows.memory.OverBudget: "
             "cudamem: peak 3.0 KiB above start is over its budget of 1.0 KiB by 2.0 KiB (decode, cpu)"
         ),
-        (
-            f"start {inner.window('test_over', 'decode').start // KIB}.0 KiB, "
-            f"peak {inner.window('test_over', 'decode').peak // KIB}.0 KiB, "
-            f"end {inner.window('test_over', 'decode').end // KIB}.0 KiB"
-        ),
+        f"start {format_size(window.start)}, peak {format_size(window.peak)}, end {format_size(window.end)}",
     ]
     places = [line for line in over if line.endswith(": OverBudget")]
     assert places == ["test_it.py:13: OverBudget"]
