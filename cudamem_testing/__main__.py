@@ -112,15 +112,15 @@ def _explain(given: argparse.Namespace) -> int:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    from cudamem_testing.model.changes import parse_condition
+    from cudamem_testing.model.changes import parse_conditions
     from cudamem_testing.report.compare import compare_runs
     from cudamem_testing.report.files import read_json
 
     before, after = read_json(given.before), read_json(given.after)
-    conditions = {**dict.fromkeys(() if given.fail_on else ("requested",)), **dict(map(parse_condition, given.fail_on))}
-    compared = compare_runs(before, after, conditions, across=given.across_env)
+    conditions = parse_conditions(given.fail_on)
+    compared = compare_runs(before, after, conditions or {"requested": None}, across=given.across_env)
     print(compared.markdown(given.top) if given.markdown else compared.text(given.top, _width()))
-    return 1 if compared.broken else 0
+    return 1 if compared.broken or (conditions and compared.absent) else 0
 
 
 def _accept(given: argparse.Namespace) -> int:
@@ -136,10 +136,12 @@ def _accept(given: argparse.Namespace) -> int:
     refused = False
     if given.known or every:  # first, for a file that cannot be read ends the command
         path = given.known_file or given.root / PLACE
-        print(accept_known(path, name_of(path, given.root), causes(run)))
+        accepted = accept_known(path, name_of(path, given.root), given.root, causes(run))
+        refused = bool(accepted.refused)
+        print(accepted)
     if given.baselines or every:
         updated = accept(given.root, run.tests)
-        refused = bool(updated.refused)
+        refused |= bool(updated.refused)
         print(updated)
     if given.expected or every:
         written = accept_texts(given.root, run.checked)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from cudamem_testing.baselines.known import Evidence, Lines, Update, parse, recorded, render
+from cudamem_testing.baselines.known import Evidence, Lines, Update, file_of, parse, recorded, render
 from cudamem_testing.model.causes import Cause
-from cudamem_testing.show.files import change_file
+from cudamem_testing.show.files import change_file, why_not
 from cudamem_testing.show.places import KNOWN
 
 #: Where it lies below rootdir when nothing else is said.
@@ -24,6 +25,17 @@ def name_of(path: Path, root: Path) -> str:
     return text.replace("\\", "/")
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What was recorded of a report, and for each test file that is not there why nothing was."""
+
+    said: str
+    refused: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join((self.said, *self.refused))
+
+
 def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> str:
     """Change the file as it is now; what came of it. Processes that do so wait for each other.
 
@@ -31,7 +43,9 @@ def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> st
         KnownError: when it cannot be understood; it is then untouched.
         OSError: when it cannot be read or written.
     """
-    update = Update({})
+    update = Update({}) if path.exists() else change({})
+    if not path.exists() and not update.lines:
+        return f"known findings: {update} ({name} is as it was)"  # and no folder is made
 
     def changed(content: bytes | None) -> bytes | None:
         nonlocal update
@@ -42,12 +56,22 @@ def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> st
     return f"known findings: {update} ({name} {'was written' if written else 'is as it was'})"
 
 
-def accept(path: Path, name: str, causes: Iterable[Cause]) -> str:
-    """Record the causes of a report. Nothing is dropped or lowered: a report does not say what it did not look for.
+def accept(path: Path, name: str, root: Path, causes: Iterable[Cause]) -> Accepted:
+    """Record the causes of a report that are of tests below ``root``, or of no test.
+
+    Nothing is dropped or lowered: a report does not say what it did not look for.
 
     Raises:
         KnownError: when the file cannot be understood; it is then untouched.
         OSError: when it cannot be read or written.
     """
-    found = [*causes]
-    return change_known(path, name, lambda lines: recorded(lines, found, Evidence()))
+    found: list[Cause] = []
+    refused: dict[str, str] = {}
+    for cause in causes:
+        reasons = {file: why_not(root, file) for file in map(file_of, cause.tests)}
+        if reasons and all(reasons.values()):
+            refused.update({file: reason for file, reason in reasons.items() if reason})
+        else:
+            found.append(cause)
+    said = change_known(path, name, lambda lines: recorded(lines, found, Evidence()))
+    return Accepted(said, tuple(f"not recorded for {file}: {reason}" for file, reason in sorted(refused.items())))

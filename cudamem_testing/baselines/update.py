@@ -10,7 +10,7 @@ from cudamem_testing.baselines.files import BaselineError, Entries, Key, change_
 from cudamem_testing.model.baselines import Entry, Measured, fold
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
-from cudamem_testing.show.files import below, shown
+from cudamem_testing.show.files import shown, why_not
 from cudamem_testing.show.places import baseline_file
 
 
@@ -69,18 +69,11 @@ def accept(root: Path, tests: Iterable[TestRecord]) -> Updated:
         if any(one.metrics for one in test.measured):
             file = test.nodeid.partition("::")[0]
             if file not in reasons:
-                reasons[file] = _why_not(root, file)
+                reasons[file] = why_not(root, file)
             if reasons[file] is None:
                 here.append(test)
     refused = tuple(f"not written for {file}: {reason}" for file, reason in sorted(reasons.items()) if reason)
     return update(root, here) + Updated(refused=refused)
-
-
-def _why_not(root: Path, file: str) -> str | None:
-    try:
-        return None if below(root, file).is_file() else f"there is no such file in {root}"
-    except ValueError as error:
-        return str(error)
 
 
 def update(root: Path, tests: Iterable[TestRecord]) -> Updated:
@@ -117,7 +110,7 @@ def _change(path: Path, found: Mapping[Key, Measured], dropped: Mapping[Key, Non
         kept = {key: entry for key, entry in entries.items() if key not in dropped}
         for key, measured in found.items():
             old = kept.get(key)
-            if old is None and measured.idle and not measured.asked:
+            if not measured.entry.values or (old is None and measured.idle and not measured.asked):
                 continue
             kind, kept[key] = _entry(old, measured)
             result += kind

@@ -184,16 +184,23 @@ def parse_metrics(given: object, problems: list[str]) -> tuple[str, ...]:
     return tuple(name for name in TRACKED if name in names)
 
 
-def parse_condition(text: str) -> tuple[str, Tolerance]:
-    """The metric and the tolerance of ``requested:5%|10MiB``.
+def parse_conditions(texts: Iterable[str]) -> dict[str, Tolerance]:
+    """The tolerances by metric of texts such as ``requested:5%|10MiB``.
 
     Raises:
-        ValueError: when it is none.
+        ValueError: when one is none, or two are of the same metric.
     """
-    metric, colon, tolerance = text.partition(":")
-    if not colon or metric.strip() not in TRACKED:
-        raise ValueError(f"{text!r} is not METRIC:TOLERANCE with a metric of {', '.join(TRACKED)}")
-    return metric.strip(), Tolerance.parse(tolerance)
+    found: dict[str, Tolerance] = {}
+    for text in texts:
+        metric, colon, tolerance = text.partition(":")
+        metric = metric.strip()
+        if not colon or metric not in TRACKED:
+            raise ValueError(f"{text!r} is not METRIC:TOLERANCE with a metric of {', '.join(TRACKED)}")
+        if metric in found:
+            both = f"{found[metric]}|{tolerance.strip()}"
+            raise ValueError(f"{metric} has two tolerances: write '{metric}:{both}', of which the larger one counts")
+        found[metric] = Tolerance.parse(tolerance)
+    return found
 
 
 def shown(metric: str, number: int) -> str:

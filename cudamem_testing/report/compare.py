@@ -53,7 +53,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The changes between two reports, largest first, and what could not be compared."""
+    """The changes between two reports, largest first, and what could not be compared.
+
+    ``apart`` counts tests that were measured on different devices, ``absent`` names metrics that no test has in both.
+    """
 
     rows: tuple[Row, ...]
     compared: int
@@ -61,6 +64,8 @@ class Compared:
     only_after: int
     elsewhere: Mapping[str, int]
     across: bool
+    apart: int = 0
+    absent: tuple[str, ...] = ()
 
     @property
     def broken(self) -> tuple[Row, ...]:
@@ -77,6 +82,8 @@ class Compared:
         hint = "" if self.across else " (--across-env compares them)"
         word = "compared across" if self.across else "not compared"
         said += [f"{count(number, 'test')} {word}: {reason}{hint}" for reason, number in self.elsewhere.items()]
+        said += [f"{count(self.apart, 'test')} not compared: measured on different devices"] if self.apart else []
+        said += [f"in no test of both reports: {', '.join(self.absent)}"] if self.absent else []
         if self.broken:
             said.append(f"{count(len(self.broken), 'change')} beyond what is allowed")
         return said
@@ -114,11 +121,13 @@ def compare_runs(
     old, new = _by_test(before), _by_test(after)
     rows: list[Row] = []
     elsewhere: Counter[str] = Counter()
-    compared = 0
+    compared = apart = 0
+    absent = dict.fromkeys(conditions)
     for test, measured in new.items():
         if test not in old:
             continue
         pairs = [*_pairs(old[test], measured)]
+        apart += not pairs
         reasons = dict.fromkeys(difference(one.environment, other.environment) for one, other in pairs)
         reasons.pop("", None)
         elsewhere.update([*reasons])
@@ -126,10 +135,13 @@ def compare_runs(
         compared += bool(same)
         for one, other in same:
             rows += _rows(test, one, other, conditions)
+            for metric in one.values.keys() & other.values.keys():
+                absent.pop(metric, None)
     places = {metric: place for place, metric in enumerate(conditions)}
     rows.sort(key=lambda row: (not row.broken, places[row.change.metric], -abs(row.change.growth), row.test))
     gone, added = len(old.keys() - new.keys()), len(new.keys() - old.keys())
-    return Compared(tuple(rows), compared, gone, added, dict(elsewhere.most_common()), across)
+    missed = tuple(absent) if compared else ()
+    return Compared(tuple(rows), compared, gone, added, dict(elsewhere.most_common()), across, apart, missed)
 
 
 def _by_test(run: RunRecord) -> dict[str, tuple[Measured, ...]]:

@@ -114,6 +114,14 @@ def below(root: Path, file: str) -> Path:
     return path
 
 
+def why_not(root: Path, file: str) -> str | None:
+    """Why nothing is written for a test file that a document from outside names; ``None`` where it is there."""
+    try:
+        return None if below(root, file).is_file() else f"there is no such file in {root}"
+    except ValueError as error:
+        return str(error)
+
+
 def shown(path: Path) -> str:
     """Return the path as messages show it: relative to the working folder if it lies there."""
     try:

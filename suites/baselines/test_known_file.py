@@ -42,6 +42,13 @@ EXPECTED = KnownFinding(CAUSE, "cuda", 512, ("tests/test_a.py::test_b",))
 class TestAccept:
     """The command, on a machine without the card."""
 
+    @pytest.fixture(autouse=True)
+    def module(self, tmp_path: Path) -> None:
+        """The test's file, without which nothing is recorded."""
+        path = tmp_path / "tests" / "test_a.py"
+        path.parent.mkdir()
+        path.touch()
+
     @pytest.mark.parametrize(
         ("severity", "standing"),
         [
@@ -66,7 +73,7 @@ class TestAccept:
         path = tmp_path / "k"
         old = KnownFinding(CAUSE, "cuda", 2**20, ("tests/test_a.py::test_z",), "why")
         path.write_text(f"{old}\n{KnownFinding('other', 'cpu', 1)}\n")
-        accept(path, "k", causes(report()))
+        accept(path, "k", tmp_path, causes(report()))
         both = ("tests/test_a.py::test_b", "tests/test_a.py::test_z")
         assert lines(path) == [KnownFinding(CAUSE, "cuda", 2**20, both, "why"), KnownFinding("other", "cpu", 1)]
 
@@ -95,6 +102,33 @@ class TestAccept:
             assert main([*command, *only]) == 2
             assert capsys.readouterr() == ("", f"error: {tmp_path / 'k'}:1: is no object\n")  # before anything else
         assert (tmp_path / "k").read_text() == "[]\n"
+
+    def test_in_another_folder_nothing_is_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """What is of no test, such as what the run itself left, is recorded anywhere."""
+        write_json(report(), tmp_path / "report.json")
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "other").mkdir()
+        assert main(["accept", "report.json", "--root", "other"]) == 1
+        assert capsys.readouterr().out.splitlines() == [
+            "known findings: none (__cudamem__/known.jsonl is as it was)",
+            "not recorded for tests/test_a.py: there is no such file in other",
+            "no baseline",
+            "no expected text has changed",
+        ]
+        assert [*tmp_path.rglob("__cudamem__")] == []
+        assert main(["accept", "report.json", "--root", "typo"]) == 1
+        assert [*tmp_path.glob("typo")] == []
+        first, *_ = report().tests
+        write_json(RunRecord(tests=(first, first._replace(nodeid="gone.py::test_c"))), tmp_path / "report.json")
+        assert main(["accept", "report.json", "--known"]) == 0  # one of its tests is here
+        write_json(RunRecord(findings=first.findings), tmp_path / "report.json")
+        assert main(["accept", "report.json", "--known", "--root", "other"]) == 0
+        assert [known.read_text() for known in sorted(tmp_path.rglob("known.jsonl"))] == [
+            f"{KnownFinding(CAUSE, 'cuda', 512, ('gone.py::test_c', 'tests/test_a.py::test_b'))}\n",
+            f"{KnownFinding(CAUSE, 'cuda', 512)}\n",
+        ]
 
     @pytest.mark.parametrize("option", ["--known-file", "--root"])
     def test_an_empty_path_is_a_wrong_argument(self, option: str, capsys: pytest.CaptureFixture[str]) -> None:

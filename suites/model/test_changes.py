@@ -13,7 +13,7 @@ from cudamem_testing.model.changes import (
     Spread,
     Tolerance,
     comparison,
-    parse_condition,
+    parse_conditions,
 )
 from cudamem_testing.model.limits import LimitError
 
@@ -169,10 +169,15 @@ def test_the_arguments_of_a_comparison() -> None:
 
 
 def test_conditions() -> None:
-    assert parse_condition("requested:5%|10MiB") == ("requested", Tolerance.parse("5%|10MiB"))
-    assert parse_condition("allocations : 3") == ("allocations", Tolerance.parse(" 3"))
+    assert parse_conditions(["requested:5%|10MiB", "allocations : 3"]) == {
+        "requested": Tolerance.parse("5%|10MiB"),
+        "allocations": Tolerance.parse(" 3"),
+    }
+    assert parse_conditions([]) == {}
+    for word in ("speed:5%", "requested"):
+        with pytest.raises(ValueError) as caught:
+            parse_conditions([word])
+        assert str(caught.value) == f"{word!r} is not METRIC:TOLERANCE with a metric of {', '.join(TRACKED)}"
     with pytest.raises(ValueError) as caught:
-        parse_condition("speed:5%")
-    assert str(caught.value) == f"'speed:5%' is not METRIC:TOLERANCE with a metric of {', '.join(TRACKED)}"
-    with pytest.raises(ValueError):
-        parse_condition("requested")
+        parse_conditions(["peak:5%", "peak: 10MiB"])
+    assert str(caught.value) == "peak has two tolerances: write 'peak:5%|10MiB', of which the larger one counts"

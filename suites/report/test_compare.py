@@ -126,6 +126,29 @@ def test_the_same_environment_is_preferred() -> None:
     assert (row.change.before, row.change.after) == (Spread(7, 7), Spread(8, 8))
 
 
+def test_what_is_in_one_report_only(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is held to a tolerance there, and a run that was to be held to one does not pass for it."""
+    compared = compare_runs(AFTER, AFTER, {"requested": None, "reserved": None, "segments": None})
+    assert compared.lines == ["0 tests changed of 7 compared", "in no test of both reports: reserved, segments"]
+    assert main(["compare", "b.json", "b.json", "--fail-on", "reserved:5%"]) == 1
+    assert main(["compare", "b.json", "b.json", "--fail-on", "requested:5%"]) == 0
+    write_json(RunRecord(), Path("none.json"))
+    assert main(["compare", "none.json", "b.json", "--fail-on", "reserved:5%"]) == 0  # all tests are new
+    assert main(["compare", "b.json", "b.json", "--fail-on", "peak:5%", "--fail-on", "peak:1KiB"]) == 2
+    told = "peak has two tolerances: write 'peak:5%|1KiB', of which the larger one counts"
+    assert capsys.readouterr().err == f"error: {told}\n"
+
+
+def test_tests_that_were_measured_on_different_devices() -> None:
+    card = [one.but(device=Device("cuda", 0)) for one in record("test_a", 5).measured]
+    there = TestRecord("tests/test_x.py::test_a", "passed", measured=tuple(card))
+    compared = compare_runs(run(record("test_a", 5)), run(there), {"requested": None})
+    assert compared.lines == [
+        "0 tests changed of 0 compared",
+        "1 test not compared: measured on different devices",
+    ]
+
+
 def test_equal_reports() -> None:
     compared = compare_runs(AFTER, AFTER, {"requested": Tolerance.parse("0")})
     assert compared.text() == compared.markdown().removeprefix("- ") == "0 tests changed of 7 compared"
