@@ -248,7 +248,7 @@ def function_of(nodeid: str) -> str:
 
 def _is_complete(test: TestRecord) -> bool:
     """Whether the test came to its end: then its findings are all that there are."""
-    return test.outcome in ("passed", "xpassed", "xfailed") or bool(test.failing)
+    return test.outcome in ("passed", "xpassed") or bool(test.failing)
 
 
 def _line(text: str, number: int) -> KnownFinding:

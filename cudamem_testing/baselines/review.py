@@ -27,12 +27,15 @@ SHOWN = 3
 class Review:
     """``elsewhere`` counts baselines of other environments by what these differ in, ``without`` tests that have none.
 
-    A test without a marker counts there when others of its file have a baseline.
+    A test without a marker counts there when others of its file have a baseline. ``lacking`` counts, by metrics, tests
+    whose baseline was recorded without these; ``unknown`` those that ask for metrics alone which their device has not.
     ``unseen`` are entries of tests that are no longer there, by file; ``broken`` says what could not be read.
     """
 
     elsewhere: dict[str, int] = field(default_factory=dict)
     without: int = 0
+    lacking: dict[str, int] = field(default_factory=dict)
+    unknown: dict[str, int] = field(default_factory=dict)
     unseen: dict[Path, tuple[Key, ...]] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
 
@@ -44,6 +47,11 @@ class Review:
         ]
         if self.without:
             lines.append(f"{count(self.without, 'test')} without a baseline (--cudamem-update=baselines records it)")
+        lines += [
+            f"{count(number, 'test')} without a baseline of {metrics} (--cudamem-update=baselines records it)"
+            for metrics, number in self.lacking.items()
+        ]
+        lines += [f"{count(number, 'test')} compared in nothing: no {what}" for what, number in self.unknown.items()]
         named = (f"{module_of(path).name}::{key.test}" for path, keys in self.unseen.items() for key in keys)
         gone = [*dict.fromkeys(named)]
         if gone and not pruned:
@@ -64,6 +72,7 @@ def review(root: Path, tests: Iterable[TestRecord], seen: Collection[str], whole
     """
     files = _Files(root)
     elsewhere: Counter[str] = Counter()
+    lacking, unknown = Counter[str](), Counter[str]()
     without = 0
     for test in tests:
         for one in test.measured:
@@ -71,15 +80,26 @@ def review(root: Path, tests: Iterable[TestRecord], seen: Collection[str], whole
                 continue
             entries = files.read(files.of(test.nodeid))
             key = Key(name_in_module(test.nodeid), one.device, one.environment)
-            if entries is None or key in entries:
+            if entries is None:
+                continue
+            if not one.entry.values:
+                if not any(other.entry.values for other in test.measured):
+                    unknown[f"{', '.join(one.metrics)} on {one.device}"] += 1
+                continue
+            if key in entries:
+                absent = one.entry.values.keys() - entries[key].values.keys()
+                lacking.update([", ".join(metric for metric in one.metrics if metric in absent)] if absent else [])
                 continue
             reasons = [difference(other.environment, one.environment) for other in entries if other[:2] == key[:2]]
             if reasons:
                 elsewhere[min(reasons, key=lambda reason: (reason.count(","), len(reason)))] += 1
             elif one.asked or (entries and not one.idle):
                 without += 1
+    for nodeid in seen:
+        files.read(files.of(nodeid))  # its tests were held to nothing if it is broken
     unseen = _unseen(files, seen, whole, tests)
-    return Review(dict(elsewhere.most_common()), without, unseen, tuple(files.broken))
+    others, short, nothing = (dict(counts.most_common()) for counts in (elsewhere, lacking, unknown))
+    return Review(others, without, short, nothing, unseen, tuple(files.broken))
 
 
 def _unseen(

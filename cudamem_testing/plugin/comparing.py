@@ -99,13 +99,17 @@ class Comparing:
             measured = self._settled(window, measured)
             values = {**measured.values, "retained": Spread.of(max(window.retained, self._own(window.device)))}
             measured = running.measured[place] = measured.with_values(_ordered(values))
-            if comparison is None or self._records or "retained" not in comparison.metrics:
+            if comparison is None or "retained" not in comparison.metrics:
                 continue
             entry = self._entry(running, measured)
-            changes = [] if entry is None else _beyond(entry, measured, comparison, ["retained"])
-            if entry is not None and changes:
-                found += [_finding(change, measured, self._kept(window), entry) for change in changes]
+            if entry is None:
+                continue
+            changes = _beyond(entry, measured, comparison, ["retained"])
+            if changes:
                 running.measured[place] = measured.but(top=entry.top if measured.top is None else measured.top)
+            if not self._records:
+                found += [_finding(change, measured, self._kept(window), entry) for change in changes]
+                found += self._required(measured, entry, ["retained"])
         return found
 
     @property
@@ -118,18 +122,33 @@ class Comparing:
         entry = self._entry(running, measured)
         metrics = [metric for metric in comparison.metrics if metric != "retained"]
         reported = measured.asked and entry is None and self._settings.json is not None  # for who accepts the report
-        if self._records or reported:
+        if (self._records and not self._stays(entry, measured, comparison, metrics)) or reported:
             measured, _ = self._look(window, measured)
         if self._records:
             return measured, []
-        if entry is None:
-            required = self._settings.baseline == "require" and _worth(measured)
-            return measured, [_missing(measured)] if required else []
-        if not _beyond(entry, measured, comparison, metrics):
-            return measured, []
+        missing = self._required(measured, entry, comparison.metrics if entry is None else metrics)
+        if entry is None or not _beyond(entry, measured, comparison, metrics):
+            return measured, missing
         measured, look = self._look(window, measured)
         changes = _beyond(entry, measured, comparison, metrics)
-        return measured, [_finding(change, measured, look, entry) for change in changes]
+        return measured, [*(_finding(change, measured, look, entry) for change in changes), *missing]
+
+    def _required(self, measured: Measured, entry: Entry | None, metrics: Sequence[str]) -> list[Finding]:
+        """A finding where a baseline has to be there, and has not all ``metrics`` that its device knows."""
+        if self._settings.baseline != "require" or not (measured.asked or not measured.idle):
+            return []
+        known = _known(measured, metrics)
+        if entry is None:
+            return [_missing(measured, "")] if known else []
+        lacking = [metric for metric in known if metric not in entry.values]
+        return [_missing(measured, f" of {', '.join(lacking)}")] if lacking else []
+
+    def _stays(self, entry: Entry | None, measured: Measured, comparison: Comparison, metrics: Sequence[str]) -> bool:
+        """Whether an entry is kept when it is recorded again: one run within a spread does not replace that."""
+        if entry is None or self._settings.repeat > 1 or entry.values.keys() != {*_known(measured, comparison.metrics)}:
+            return False
+        varies = any(spread.low < spread.high for spread in entry.values.values())
+        return varies and not _beyond(entry, measured, comparison, metrics)
 
     def _entry(self, running: Running, measured: Measured) -> Entry | None:
         entries = self._baselines.recorded(running.nodeid)
@@ -256,9 +275,9 @@ def _ordered(values: dict[str, Spread]) -> dict[str, Spread]:
     return {metric: values[metric] for metric in TRACKED if metric in values}
 
 
-def _worth(measured: Measured) -> bool:
-    """Whether a missing entry is worth a word: a test that allocates nothing needs none unless it is marked."""
-    return measured.asked or not measured.idle
+def _known(measured: Measured, metrics: Iterable[str]) -> list[str]:
+    """Those that the device has; what a test retains is known when it is over."""
+    return [metric for metric in metrics if metric in measured.values or metric == "retained"]
 
 
 def _beyond(entry: Entry, measured: Measured, comparison: Comparison, metrics: Iterable[str]) -> list[Change]:
@@ -312,12 +331,13 @@ def _cause(change: Change) -> str:
     return f"baseline {change.metric}"
 
 
-def _missing(measured: Measured) -> Finding:
+def _missing(measured: Measured, what: str) -> Finding:
     return Finding(
         Kind.BASELINE,
         Verdict.NO_BASELINE,
         Severity.FAIL,
-        f"cudamem: no baseline on {measured.device} ({measured.environment}): --cudamem-update=baselines records one",
+        f"cudamem: no baseline{what} on {measured.device} ({measured.environment}): "
+        "--cudamem-update=baselines records one",
         device=measured.device,
         cause="baseline missing",
     )

@@ -50,6 +50,35 @@ def test_tests_without_a_baseline(tmp_path: Path) -> None:
     assert found.lines(pruned=False) == ["1 test without a baseline (--cudamem-update=baselines records it)"]
 
 
+def test_metrics_that_a_baseline_was_recorded_without(tmp_path: Path) -> None:
+    update(tmp_path, [record("test_a"), record("test_b"), record("test_c", metrics=("allocations",))])
+    found = look(
+        tmp_path,
+        [
+            record("test_a", metrics=("requested", "allocations", "reserved")),  # the CPU has no reserved bytes
+            record("test_b", metrics=("requested", "reserved")),
+            record("test_c", metrics=("requested",)),
+            record("test_new", metrics=("requested", "allocations")),
+        ],
+    )
+    assert found == Review(without=1, lacking={"allocations": 1, "requested": 1})
+    assert found.lines(pruned=False)[1:] == [
+        "1 test without a baseline of allocations (--cudamem-update=baselines records it)",
+        "1 test without a baseline of requested (--cudamem-update=baselines records it)",
+    ]
+
+
+def test_metrics_that_a_device_does_not_have(tmp_path: Path) -> None:
+    records = [record(name, asked=True, metrics=("reserved", "segments")) for name in ("test_a", "test_b")]
+    assert str(update(tmp_path, records)) == "no baseline"  # an entry without numbers would say that there is one
+    found = look(tmp_path, records)
+    assert found == Review(unknown={"reserved, segments on cpu": 2})
+    assert found.lines(pruned=False) == ["2 tests compared in nothing: no reserved, segments on cpu"]
+    card = Measured(CARD, HERE, {"reserved": Spread(1, 1)}, (), ("reserved",), True)
+    both = TestRecord("test_x.py::test_c", measured=(*record("test_c", metrics=("reserved",)).measured, card))
+    assert look(tmp_path, [both]) == Review(without=1)
+
+
 def test_baselines_of_other_environments(tmp_path: Path) -> None:
     names = [f"test_{number}" for number in range(5)]
     update(tmp_path, [record(name, OLD) for name in names[:3]])
@@ -121,3 +150,5 @@ def test_a_broken_file_is_named_once_and_not_judged(tmp_path: Path) -> None:
     found = look(tmp_path, [record("test_a"), record("test_b")])
     reason = f'{path}:1: does not begin with {{"kind": "baselines", "schema": 1, "entries": ['
     assert found == Review(broken=(f"baselines not compared: {reason}",))
+    part = look(tmp_path, [TestRecord("test_x.py::test_a")], whole=False)  # held to nothing, so not measured either
+    assert part == found
