@@ -211,9 +211,10 @@ class Session:
         calls = self.enter(running, "teardown")
         found = self.judge.call(running.budgets, calls) if self.recorders.opened else []
         running.used = self.judge.used(running.budgets, calls)
-        if not failed and running.failure is None and self.recorders.opened:  # there is one if a subtest has failed
+        passed = not failed and running.failure is None  # there is one if a subtest has failed
+        if passed and self.recorders.opened:
             found += self.baselines.call(running, calls)
-        if not failed:  # then the test has handled what its regions found
+        if passed:  # then the test has handled what its regions found
             running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
         found = self.ratchet.judged(found)
         running.findings += found
