@@ -95,7 +95,8 @@ class Extent(NamedTuple):
     """How much of a project a run looked at: only there does it mean something that a thing did not appear.
 
     ``paths`` are folders and files relative to rootdir whose tests were all collected, and run, except for ``left_out``
-    (ids); none where the run did not come to its end. ``kinds`` are those of findings that each test was looked at for.
+    (ids of tests, and of files and classes that could not be collected); none where the run did not come to its end.
+    ``kinds`` are those of findings that each test was looked at for.
     """
 
     paths: tuple[str, ...] = ()

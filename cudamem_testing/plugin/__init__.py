@@ -21,6 +21,7 @@ from cudamem_testing.plugin.fixtures import (
     reference_cycles,
 )
 from cudamem_testing.plugin.settings import Settings, add_options
+from cudamem_testing.plugin.whole import Collected
 
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
 
@@ -37,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in markers.LINES:
         config.addinivalue_line("markers", line)
     settings = config.stash[keys.SETTINGS] = Settings.from_config(config)
+    collected = config.stash[keys.COLLECTED] = Collected()
+    config.pluginmanager.register(collected, "cudamem-collected")
     if settings.gpus and hasattr(config, "workerinput"):
         _choose_card(config)
     if "expected" in settings.update or settings.json is not None:

@@ -23,7 +23,7 @@ from cudamem_testing.plugin.brief import Brief
 from cudamem_testing.plugin.ratchet import WORKER_INPUT
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.plugin.totals import Totals, totals
-from cudamem_testing.plugin.whole import Collected, is_whole, together, whole_paths
+from cudamem_testing.plugin.whole import is_whole, whole_paths
 from cudamem_testing.show.places import FOLDER
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ class Collector:
         self._about_rules: list[str] = []
         self._about_records: list[str] = []
         self._seen: set[str] = set()
-        self._collected = Collected.of(config)
-        self._left_out: set[str] | None = set()
+        self._collected = config.stash[keys.COLLECTED]
         self._extent = Extent()
         self._brief = Brief() if config.get_verbosity() < 2 else None
 
@@ -102,8 +101,7 @@ class Collector:
 
         if KEY in output:
             self._add(received(output[KEY]))
-            self._left_out = together(self._left_out, output[KEY]["left_out"])
-            self._seen.update(output[KEY]["files"])
+            self._collected.add(output[KEY]["collected"])
         if keys.UNENFORCED_OUTPUT in output:  # every worker has collected all tests
             self._config.stash[keys.UNENFORCED] = output[keys.UNENFORCED_OUTPUT]
 
@@ -113,9 +111,8 @@ class Collector:
         measuring = self._config.stash.get(keys.SESSION, None)
         if measuring is not None:
             self._add(totals(measuring))
-        self._left_out = together(self._left_out, self._collected.left_out(session))
-        self._seen |= self._collected.files
         self._extent = self._extent_of(session)
+        self._seen |= self._collected.files
         self._about_rules = self._rules(session)
         self._record(session)
         run = self._config.stash[RUN] = self.run()
@@ -195,15 +192,15 @@ class Collector:
         off = {kind for kind, asked in ((Kind.LEAK, settings.leaks), (Kind.CYCLE, settings.cycles)) if asked == "off"}
         looked = GROUPED - off if settings.on and settings.stacks else ()
         unfinished = {one for nodeid in self._outcomes for one in _ids(nodeid)}
-        left_out = (self._left_out or set()) | unfinished
-        paths = whole_paths(session, selected=self._left_out is None)
+        left_out = self._collected.left_out(self._seen) | unfinished
+        paths = whole_paths(session) if self._collected.tests else ()  # no worker that measured has told of them
         return Extent(paths, tuple(sorted(left_out)), tuple(sorted(kind.value for kind in looked)))
 
     def _rules(self, session: pytest.Session) -> list[str]:
         """What each rule of the ini file ignored; that it ignored nothing is worth a word after a whole run."""
         asked = self._settings.on and self._settings.leaks != "off" and runs_tests(self._config)
         measured = asked and bool(self._environments and self._environments[0].devices) and bool(self._tests)
-        whole = measured and self._left_out == set() and is_whole(session)
+        whole = measured and not self._extent.left_out and is_whole(session)
         notes = []
         for rule in self._settings.ignore:
             number = self._ignored[str(rule)]

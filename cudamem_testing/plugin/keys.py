@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from cudamem_testing.plugin.override import Override
     from cudamem_testing.plugin.session import Session
     from cudamem_testing.plugin.settings import Settings
+    from cudamem_testing.plugin.whole import Collected
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
+COLLECTED: pytest.StashKey[Collected] = pytest.StashKey()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 BUDGETS: pytest.StashKey[tuple[Budget, ...]] = pytest.StashKey()  # of an item: ids can change after collection
 COMPARISON: pytest.StashKey[Comparison] = pytest.StashKey()

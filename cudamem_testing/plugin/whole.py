@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
-
-from cudamem_testing.plugin.items import id_without_group
 
 #: Options that leave tests out which were collected, so that it shows which ones; and those that leave out files.
 _CHOOSING = ("keyword", "markexpr", "deselect")
@@ -16,52 +15,46 @@ _SKIPPING = ("lf", "stepwise", "ignore", "ignore_glob")
 
 
 class Collected:
-    """The tests that were collected; an option or a hook may leave some of them out.
+    """What a run has collected, by id: every run hears of it, for measuring may begin only when all is collected.
 
-    ``files`` are the ids of the files that were looked into, also of those in which no test is left.
+    ``tests`` are all that were found, whoever leaves some of them out afterwards; ``files`` those that were looked
+    into, also where no test is left; ``unknown`` the files and classes that failed or skipped themselves, so that
+    nobody knows what would have been in them.
     """
 
     def __init__(self) -> None:
+        self.tests: set[str] = set()
         self.files: set[str] = set()
-        self._ids: set[str] = set()
-        self._deselected: set[str] = set()
-
-    @classmethod
-    def of(cls, config: pytest.Config) -> Collected:
-        """Those of a run, as it hears of them from here on."""
-        collected = cls()
-        config.pluginmanager.register(collected, "cudamem-collected")
-        return collected
+        self.unknown: set[str] = set()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """A file was looked into; one that skips itself was not."""
+        """A folder, a file or a class was looked into, or could not be."""
         report = yield
-        if report.passed and isinstance(collector, pytest.File):
+        if not report.passed:
+            self.unknown.add(collector.nodeid)
+        elif isinstance(collector, pytest.File):
             self.files.add(collector.nodeid)
         return report
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """One was found."""
-        self._ids.add(id_without_group(item))
+        """One was found; pytest-xdist has not yet put a group behind its id."""
+        self.tests.add(item.nodeid)
 
-    def pytest_deselected(self, items: Iterable[pytest.Item]) -> None:
-        """Some were left out, and whoever did so says it."""
-        self._deselected.update(map(id_without_group, items))
+    def left_out(self, ended: AbstractSet[str]) -> set[str]:
+        """What is not among the tests that came to their end."""
+        return (self.tests - ended) | self.unknown
 
-    def left_out(self, session: pytest.Session) -> set[str] | None:
-        """The ids of those that were left out; ``None`` where this came too late to see them all."""
-        there = {id_without_group(item) for item in getattr(session, "items", ())}
-        if there and not self._ids:
-            return None
-        return self._deselected | (self._ids - there)
+    def sent(self) -> dict[str, list[str]]:
+        """All of it as plain types."""
+        return {name: [*ids] for name, ids in vars(self).items()}
 
-
-def together(one: set[str] | None, other: Iterable[str] | None) -> set[str] | None:
-    """What was left out in two processes; ``None`` where one of them does not know."""
-    return None if one is None or other is None else one.union(other)
+    def add(self, sent: Mapping[str, Iterable[str]]) -> None:
+        """What a worker of pytest-xdist has collected: each collects everything."""
+        for name, ids in sent.items():
+            getattr(self, name).update(ids)
 
 
 def is_whole(session: pytest.Session) -> bool:
@@ -79,13 +72,12 @@ def is_whole(session: pytest.Session) -> bool:
     )
 
 
-def whole_paths(session: pytest.Session, *, selected: bool) -> tuple[str, ...]:
+def whole_paths(session: pytest.Session) -> tuple[str, ...]:
     """The folders and files on the command line, relative to rootdir, whose tests were all collected.
 
-    None when the run stopped early, when files were left out, or, where it is not known which tests were left out
-    (``selected``), when some may have been.
+    None when the run stopped early, or when files were left out.
     """
-    if not _ended(session, (*_CHOOSING, *_SKIPPING) if selected else _SKIPPING):
+    if not _ended(session, _SKIPPING):
         return ()
     root = session.config.rootpath.resolve()
     paths = (path.resolve() for path in _chosen(session.config) if path is not None)

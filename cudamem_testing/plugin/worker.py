@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cudamem_testing.model.records import Environment
+from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.totals import Totals, totals
-from cudamem_testing.plugin.whole import Collected
 from cudamem_testing.report.schema import (
     finding_from_json,
     finding_to_json,
@@ -31,14 +31,12 @@ class Worker:
     def __init__(self, config: pytest.Config, session: Session) -> None:
         self._config = config
         self._session = session
-        self._collected = Collected.of(config)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_sessionfinish(self) -> None:
         """Send plain types only: anything else would end the worker."""
-        left_out = self._collected.left_out(session)
-        asked = {"left_out": None if left_out is None else sorted(left_out), "files": sorted(self._collected.files)}
-        output = {**_to_plain(totals(self._session)), **asked}
+        collected = self._config.stash[keys.COLLECTED].sent()
+        output = {**_to_plain(totals(self._session)), "collected": collected}
         self._config.workeroutput[KEY] = output  # type: ignore[attr-defined]
 
 

@@ -234,7 +234,8 @@ def test_tests_that_are_gone_are_named_and_pruned_after_a_whole_run_only(run_inn
             "test_gone.py::test_b (--cudamem-prune drops them)"
         ),
     )
-    for part in (["-k", "test_"], ["test_it.py::test_a"], ["-x", "-k", "a"], ["--deselect=test_it.py::test_c"]):
+    part_of_one = ["--deselect=test_it.py::test_c", "test_it.py"]
+    for part in (["-k", "test_a"], ["test_it.py::test_a"], ["-x", "-k", "test_a"], part_of_one):
         inner = run_inner({}, "--cudamem-prune", *part)
         assert inner.status == 0
         assert "dropped" not in inner.out
@@ -314,6 +315,52 @@ def test_only_what_passes_is_recorded(run_inner, pytester):
             raise ValueError
 
         def test_error(bad): pass
+LEAVES = """
+    def pytest_collection_modifyitems(config, items):
+        left = [item for item in items if item.name == "test_b"]
+        {said}
+        items[:] = [item for item in items if item not in left]
+"""
+SAID = LEAVES.format(said="config.hook.pytest_deselected(items=left)")
+
+
+@pytest.mark.parametrize("conftest", [SAID, LEAVES.format(said="")], ids=["said", "silent"])
+@pytest.mark.parametrize("on", [[], ["--cudamem"]], ids=["marker", "on"])
+def test_tests_that_a_hook_left_out_are_still_there(run_inner, pytester, conftest, on):
+    """Also where measuring begins only with the tests, which is after that."""
+    run_inner(SMALL, UPDATE)
+    inner = run_inner({"conftest.py": conftest}, "--cudamem-prune", *on)
+    assert (inner.status, inner.run.notes) == (0, ())
+    assert [*entries(pytester)] == ["test_a", "test_b"]
+
+
+def test_tests_that_did_not_run_any_more_are_still_there(run_inner, pytester):
+    """A run that a test has ended is not told by its status from one that came to its end."""
+    run_inner({"test_it.py": SMALL, "test_later.py": SMALL}, UPDATE)
+    ends = {"test_it.py": f"{SMALL}\n    def test_ends(): pytest.exit('enough', 0)"}
+    inner = run_inner(ends, "--cudamem", "--cudamem-prune")
+    assert (inner.status, inner.run.notes, [*inner.outcomes]) == (0, (), ["test_a", "test_b"])
+    assert [*entries(pytester, "__cudamem__/test_later.json")] == ["test_a", "test_b"]
+
+
+def test_tests_of_a_class_that_cannot_be_collected_are_still_there(run_inner, pytester):
+    group = """
+    class TestIt:
+        {mark}
+        def test_a(self): torch.empty(256 * 1024)
+        @pytest.mark.memory_baseline
+        def test_b(self): torch.empty(256 * 1024)
+"""
+    run_inner(SMALL + group.format(mark="@pytest.mark.memory_baseline"), UPDATE)
+    there = [*entries(pytester)]
+    assert there == ["TestIt::test_a", "TestIt::test_b", "test_a", "test_b"]
+    broken = SMALL + group.format(mark="@pytest.mark.parametrize('x', [1])")
+    arguments = ("--continue-on-collection-errors", "--cudamem-prune")
+    inner = run_inner({"test_it.py": broken}, *arguments)
+    assert (inner.last, inner.run.notes) == ("2 passed, 1 error", ())
+    assert [*entries(pytester)] == there
+
+
     """
     run_inner(file, UPDATE)
     assert [*entries(pytester)] == ["test_over", "test_passes"]  # a budget that is over is no reason to forget it
@@ -561,6 +608,18 @@ def test_a_workspace_that_a_library_keeps_counts_neither_for_nor_against():
         {"requested": 16 * MIB, "peak": 17 * MIB, "allocations": 2, "retries": 0},
         [16 * MIB],
     )
+
+
+@pytest.mark.subprocess
+def test_under_xdist_tests_that_a_hook_left_out_are_still_there(run_outer, pytester):
+    files = {"test_a.py": SMALL, "test_b.py": SMALL}
+    assert run_outer(files, UPDATE).status == 0
+    files = {"conftest.py": SAID, "test_b.py": "import pytest, torch\nclass TestOfNothing: pass"}
+    inner = run_outer(files, "-n2", "--cudamem-prune", plugins=["xdist.plugin"])
+    assert (inner.last, inner.run.extent.left_out) == ("1 passed", ("test_a.py::test_b",))
+    assert "note: 2 baselines of tests that are no longer there dropped" in inner.summary  # those of test_b.py
+    assert os.listdir(pytester.path / "__cudamem__") == ["test_a.json"]
+    assert (pytester.path / "__cudamem__/test_a.json").read_text().count('"requested": 1048576') == 2
 
 
 def test_a_block_of_that_size_which_was_given_back_is_the_test_s_own():

@@ -363,7 +363,7 @@ class TestWorkers:
         conftest = """
             def pytest_collection_modifyitems(config, items):
                 if hasattr(config, "workerinput"):
-                    config.hook.pytest_deselected(items=[items[0]])
+                    config.hook.pytest_deselected(items=[items.pop(0)])
         """
         arguments = ("--cudamem", "--cudamem-device=cpu", "-n2")
         records = run_outer(pytester, SAME, *arguments, "--cudamem-update=known", plugins=["xdist.plugin"])
@@ -373,7 +373,8 @@ class TestWorkers:
             f"note: known findings: 1 new ({FILE} was written)"
         ]
         gone = line("leak | z", tests=("test_it.py::test_gone",))
-        files = {"conftest.py": conftest, FILE: line(size=1) + gone}
+        five = SAME.replace("range(4)", "range(5)")
+        files = {"test_it.py": five, "conftest.py": conftest, FILE: line(size=1) + gone}
         fails = run_outer(pytester, files, *arguments, "--cudamem-prune", plugins=["xdist.plugin"])
         assert {one.standing for test in fails.run.tests for one in test.findings} == {Standing.LARGER}
         assert (fails.status, fails.lines.count(FULL)) == (1, 3)

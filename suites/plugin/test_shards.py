@@ -46,7 +46,7 @@ def test_a_hook_that_says_nothing(run_inner):
 
 def test_a_run_that_stops_early(run_inner):
     inner = run_inner({"test_it.py": "import torch\ndef test_a(): 1 / 0\ndef test_b(): pass"}, "--cudamem", "-x")
-    assert inner.run.extent == Extent((), (), KINDS)
+    assert inner.run.extent == Extent((), ("test_it.py::test_b",), KINDS)
 
 
 def test_what_is_not_looked_for(run_inner):
@@ -56,10 +56,44 @@ def test_what_is_not_looked_for(run_inner):
 
 
 def test_measuring_that_began_with_the_tests(run_inner):
-    """Without the flag it does when one of them asks: which ones were left out before is not known."""
+    """Without the flag it does when one of them asks: what was left out before is known all the same."""
     marked = "import pytest, torch\n@pytest.mark.memory_budget(peak='1MiB')\ndef test_a(): pass\ndef test_b(): pass"
-    assert run_inner({"test_it.py": marked}, "-k", "test_a").run.extent == Extent()
+    assert run_inner({"test_it.py": marked}, "-k", "test_a").run.extent == Extent((".",), ("test_it.py::test_b",))
     assert run_inner({}).run.extent == Extent((".",))
+    assert run_inner({"conftest.py": SILENT}).run.extent == Extent((".",), ("test_it.py::test_b",))
+
+
+def test_a_run_that_a_test_ends_as_if_all_were_well(run_inner):
+    file = "import pytest, torch\ndef test_a(): pass\ndef test_b(): pytest.exit('enough', 0)\ndef test_c(): pass"
+    inner = run_inner(file, "--cudamem")
+    assert inner.status == 0
+    assert inner.run.extent == Extent((".",), ("test_it.py::test_b", "test_it.py::test_c"), KINDS)
+
+
+HALF = """
+    import pytest, torch
+
+    def test_a(): torch.zeros(9)
+
+    class TestIt:
+        @pytest.mark.parametrize("wrong", [1])
+        def test_b(self): torch.zeros(9)
+        def test_c(self): torch.zeros(9)
+"""
+
+
+def test_what_could_not_be_collected(run_inner):
+    """Nobody knows which tests it would have had."""
+    files = {
+        "test_half.py": HALF,
+        "test_none.py": "import nothing_of_that_name",
+        "test_skip.py": "import pytest\npytest.skip(allow_module_level=True)",
+    }
+    inner = run_inner(files, "--cudamem", "--continue-on-collection-errors")
+    assert inner.last == "1 passed, 1 skipped, 2 errors"
+    assert inner.run.extent == Extent((".",), ("test_half.py::TestIt", "test_none.py", "test_skip.py"), KINDS)
+    covers = inner.run.extent.covers()
+    assert [covers(file) for file in (*files, "test_gone.py")] == [False, False, False, True]
 
 
 def test_two_shards_are_whole_together(run_inner, pytester, monkeypatch, capsys):
@@ -78,5 +112,8 @@ def test_two_shards_are_whole_together(run_inner, pytester, monkeypatch, capsys)
 
 @pytest.mark.subprocess
 def test_workers_tell_what_was_left_out(run_outer):
-    inner = run_outer({**FILES, "conftest.py": SILENT}, "--cudamem", "-n2", plugins=["xdist.plugin"])
-    assert inner.run.extent == Extent((".",), B, KINDS)
+    """What they could not collect as well: they run the rest."""
+    files = {**FILES, "conftest.py": SILENT, "test_half.py": HALF}
+    inner = run_outer(files, "--cudamem", "-n2", plugins=["xdist.plugin"])
+    assert (inner.status, {test.nodeid for test in inner.run.tests}) == (1, {*A, "test_half.py::test_a"})
+    assert inner.run.extent == Extent((".",), (B[0], "test_half.py::TestIt", B[1]), KINDS)
