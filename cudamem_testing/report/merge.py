@@ -8,7 +8,7 @@ to what the shards of one kind of device looked at, taken together. PYTEST_DONT_
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from cudamem_testing.baselines.known import KnownFinding, Lines, evidence_of, judged, unseen
 from cudamem_testing.baselines.update import last_attempts, measured_by_test
@@ -78,14 +78,22 @@ def fails(run: RunRecord) -> bool:
 
 
 def _extent(runs: Sequence[RunRecord]) -> Extent:
-    """What shards looked at together: a test that one left out may have run in another."""
+    """What shards looked at together: what one left out, or could not collect, may have been there in another."""
     ran = {test.nodeid for run in runs for test in run.tests}
     left_out = {nodeid for run in runs for nodeid in run.extent.left_out}
     if len(runs) > 1:
-        left_out -= ran
+        left_out -= ran.union(*map(_above, ran | left_out))
     kinds = set.intersection(*(set(run.extent.kinds) for run in runs)) if runs else set()
     paths = dict.fromkeys(path for run in runs for path in run.extent.paths)
     return Extent(tuple(paths), tuple(sorted(left_out)), tuple(sorted(kinds)))
+
+
+def _above(nodeid: str) -> Iterator[str]:
+    """The file and the classes that an id lies in."""
+    end = nodeid.find("::")
+    while end >= 0:
+        yield nodeid[:end]
+        end = nodeid.find("::", end + 2)
 
 
 def _has_windows(run: RunRecord) -> bool:

@@ -132,6 +132,11 @@ A, B = ran("test_a.py::a"), ran("test_b.py::b")
         ([shard(A, left_out=(B.nodeid,)), shard(B._replace(outcome="skipped"), left_out=(A.nodeid,))], False),
         ([shard(A, left_out=(B.nodeid,)), shard(B, left_out=(A.nodeid,))._replace(extent=Extent())], False),
         ([shard(A, left_out=(B.nodeid,)), shard(ran("test_b.py::b", leak("old", 1)), left_out=(A.nodeid,))], False),
+        # A file or a class that skipped itself or could not be collected, in one shard or in both:
+        ([shard(A, left_out=("test_b.py",)), shard(B, left_out=(A.nodeid,))], True),
+        ([shard(A, left_out=("test_b.py::Group",)), shard(B, left_out=(A.nodeid,))], False),
+        ([shard(A, left_out=("test_b.py::Group",)), shard(B, ran("test_b.py::Group::b"), left_out=(A.nodeid,))], True),
+        ([shard(A, B, left_out=("test_b.py::Group",)), shard(left_out=("test_b.py::Group::b",))], False),
     ],
 )
 def test_unseen_is_told_when_the_shards_together_were_whole(runs: list[RunRecord], gone: bool) -> None:
