@@ -59,9 +59,12 @@ class CpuRecorder(WithoutWorkspaces):
         self._first = self._refusals = self._wakes = 0
         self._harness: Sequence[CodeType] | None = None
         self._outer = Recording(stacks=False, events=False)
+        self._owns_events = False
         if record:
             self._outer = self._native.set_recording(stacks=False, events=False)
-            if not self._outer.events:
+            # Events that are kept already are those of a session around this one, be it awake or asleep: they stay.
+            self._owns_events = not self._native.events_capacity()
+            if self._owns_events:
                 self._native.restart_events(EVENTS)
             self._harness = self._native.swap_stop_codes(harness)
             self.sleep()
@@ -192,7 +195,7 @@ class CpuRecorder(WithoutWorkspaces):
         self._slot.release()
         if self._harness is not None:
             self.sleep()
-            if not self._outer.events:
+            if self._owns_events:
                 self._native.restart_events(0)
                 self._native.trim_stacks()
             self._native.swap_stop_codes(self._harness)

@@ -377,6 +377,11 @@ EXPORT int64_t cudamem_restart_events(uint64_t capacity) {
   return shared.ledger.events.restart(capacity) ? static_cast<int64_t>(shared.ledger.events.total()) : -1;
 }
 
+EXPORT uint64_t cudamem_events_capacity() {
+  const Lock lock(shared.mutex);
+  return shared.ledger.events.capacity();
+}
+
 // Copies events from index `from` on (or the first kept) while there is room; says which were kept and where it began.
 EXPORT uint64_t cudamem_events(uint64_t from, Event* out, uint64_t room, uint64_t* first, uint64_t* total) {
   const Lock lock(shared.mutex);

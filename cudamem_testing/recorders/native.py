@@ -20,7 +20,7 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     swap_stop_codes(c_uint64[8], c_uint32* count) -> None
     stack(c_uint32, Frame[64]) -> c_uint32 depth        stack_counts(c_uint64[2]) -> None
     trim_stacks() -> c_uint64 dropped
-    restart_events(c_uint64 capacity) -> c_int64 first index, or -1
+    restart_events(c_uint64 capacity) -> c_int64 first index, or -1                 events_capacity() -> c_uint64
     events(c_uint64 from, Event*, c_uint64 room, c_uint64* first, c_uint64* total) -> c_uint64 copied
     set_limit(c_int64 or -1) -> c_int64 earlier         refusal(Refusal*) -> None
     thread() -> c_uint32
@@ -298,6 +298,10 @@ class NativeRecorder:
             raise MemoryError(f"no memory for a ring of {capacity} events of {_EVENT.size} bytes")
         return start
 
+    def events_capacity(self) -> int:
+        """How many events are kept; 0: none."""
+        return int(self._library.cudamem_events_capacity())
+
     def events(self, start: int = 0) -> Trace:
         """The kept events from index `start` on."""
         first, total = ctypes.c_uint64(), ctypes.c_uint64()
@@ -350,6 +354,7 @@ def _loaded(path: Path) -> tuple[ctypes.PyDLL, bool]:
         ("stack", ctypes.c_uint32),
         ("trim_stacks", ctypes.c_uint64),
         ("restart_events", ctypes.c_int64),
+        ("events_capacity", ctypes.c_uint64),
         ("events", ctypes.c_uint64),
         ("set_limit", ctypes.c_int64),
         ("thread", ctypes.c_uint32),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cudamem_testing.recorders.cpu import EVENTS
 from cudamem_testing.recorders.native import NativeRecorder
 
 
@@ -16,6 +15,7 @@ def in_place() -> Iterator[NativeRecorder]:
     was_installed = native.is_installed()
     native.install()
     recording = native.set_recording(stacks=False, events=False)
+    events = native.events_capacity()
     native.restart_events(0)
     stop_codes = native.swap_stop_codes([])
     owner, limit = native.set_owner(0), native.set_limit(None)
@@ -25,7 +25,7 @@ def in_place() -> Iterator[NativeRecorder]:
         native.set_limit(limit)
         native.set_owner(owner)
         native.swap_stop_codes(stop_codes)
-        native.restart_events(EVENTS if recording.events else 0)
+        native.restart_events(events)
         native.set_recording(stacks=recording.stacks, events=recording.events)
         native.trim_stacks()
         if was_installed:

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.build import RecorderUnavailable
-from cudamem_testing.recorders.cpu import DISPLACED, CpuRecorder
+from cudamem_testing.recorders.cpu import DISPLACED, EVENTS, CpuRecorder
 from cudamem_testing.recorders.native import NativeRecorder
+from cudamem_testing.recorders.native_records import ALLOCATED
 from cudamem_testing.windows.tracker import Span, Tracker
+from suites.plugin.inner import run_inner
 from suites.recorders.in_place import in_place
 from suites.recorders.workload import profiled, step
 
@@ -77,6 +79,53 @@ def test_without_a_record_blocks_are_known_but_not_their_lines(recorder: CpuReco
     assert stack_ids == [0]
     assert capture.events == ()
     assert capture.missing == "no stacks and no events: none were recorded"
+
+
+@pytest.mark.parametrize("awake", [False, True])
+def test_a_recorder_within_another_leaves_it_its_events(recorder: CpuRecorder, *, awake: bool) -> None:
+    native = NativeRecorder.load()
+    outer = CpuRecorder(record=True)
+    capacity = native.events_capacity()
+    if awake:
+        outer.wake(limited=True)
+    inner = CpuRecorder(record=True)
+    inner.wake(limited=True)
+    kept = [take(20)]
+    assert sizes(inner) == [20]
+    inner.sleep()
+    inner.close()
+    if not awake:
+        outer.wake(limited=True)
+    kept.append(take(30))
+    assert sizes(outer) == ([20, 30] if awake else [30])
+    assert not outer.capture().truncated
+    outer.close()
+    assert (capacity, native.events_capacity()) == (EVENTS, 0)
+
+
+def sizes(recorder: CpuRecorder) -> list[int]:
+    """Of what was allocated since the recorder woke."""
+    return [event[1] for event in recorder.capture().events if event[7] == ALLOCATED]
+
+
+WITHIN = """
+    import pytest, torch
+
+    def test_plain(pytester):
+        pytester.makepyfile(test_inner="import torch\\ndef test_inner(): torch.zeros(9)")
+        pytester.runpytest_inprocess("-p", "cudamem", "--cudamem").assert_outcomes(passed=1)
+
+    @pytest.mark.memory_budget(peak="1KiB")
+    def test_over():
+        torch.empty(768)
+"""
+
+
+def test_a_run_within_a_test_that_is_not_measured_leaves_the_others_their_events(pytester: pytest.Pytester) -> None:
+    inner = run_inner(pytester, WITHIN, plugins=["pytester"])
+    assert inner.last == "1 failed, 1 passed"
+    lines = [" ".join(line.split()) for line in inner.section("test_over")]
+    assert lines[lines.index("3.0 KiB 1 block test_it.py:9 in test_over") + 1] == "| torch.empty(768)"
 
 
 def test_leaving_puts_torchs_allocator_back() -> None:

@@ -13,6 +13,7 @@ import torch
 
 from cudamem_testing.recorders.native import DEFAULT_EVENTS, NativeRecorder, Slot
 from cudamem_testing.recorders.native_records import ALLOCATED, FREED, REFUSED, OwnerTotals, Recording
+from suites.recorders.in_place import in_place
 
 
 def block(size: int) -> torch.Tensor:
@@ -287,6 +288,13 @@ def test_events_tell_the_whole_story_in_order(native: NativeRecorder) -> None:
     assert refusal.event == start + 4
 
 
+def test_in_place_leaves_the_ring_as_it_was_found(native: NativeRecorder) -> None:
+    native.restart_events(8)
+    with in_place():
+        assert native.events_capacity() == 0
+    assert native.events_capacity() == 8
+
+
 def test_a_full_ring_keeps_the_last_and_says_so(native: NativeRecorder) -> None:
     gc.collect()  # nothing of other tests goes meanwhile
     start = native.restart_events(8)
@@ -300,12 +308,16 @@ def test_a_full_ring_keeps_the_last_and_says_so(native: NativeRecorder) -> None:
     ]
     assert native.restart_events(8) == start + 20
     assert native.events().events == []
+    assert native.events_capacity() == 8
     assert native.restart_events(0) == start + 20
+    assert native.events_capacity() == 0
     block(1)
     assert native.events() == (start + 20, start + 20, [])
     with pytest.raises(MemoryError, match="no memory for a ring of"):
         native.restart_events(2**50)
+    assert native.events_capacity() == 0
     assert native.restart_events(DEFAULT_EVENTS) == start + 20
+    assert native.events_capacity() == DEFAULT_EVENTS
 
 
 def test_peak_event_is_where_a_replay_finds_the_peak(native: NativeRecorder) -> None:
