@@ -31,6 +31,7 @@ class WiderFixtures:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.records: list[FixtureRecord] = []
+        self._made: dict[pytest.FixtureDef[Any], Fixture] = {}
         self._ending: dict[pytest.FixtureDef[Any], tuple[Fixture, Span, Callable[[], None]]] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -56,9 +57,13 @@ class WiderFixtures:
             if session.settings.on and session.leaks is not None:
                 session.leaks.made(fixture)
             self.records.append(FixtureRecord(name, fixturedef.scope, running.item.nodeid, windows))
+            self._made[fixturedef] = fixture
             fixturedef.addfinalizer(lambda: self._end(fixturedef, fixture))  # runs first: the last one added
 
     def _end(self, fixturedef: pytest.FixtureDef[Any], fixture: Fixture) -> None:
+        if self._made.get(fixturedef) is not fixture:  # its setup has failed and was repeated: the last one counts
+            return
+        del self._made[fixturedef]
         session = self._session
         span = session.tracker.open(f"teardown of fixture {fixturedef.argname!r}", exclusive=True)
         self._ending[fixturedef] = fixture, span, session.owners.enter(fixture.owner)

@@ -405,3 +405,65 @@ def test_a_new_value_of_a_fixture_begins_anew(run_outer) -> None:
         )
     ]
     assert len(found) == 15  # each use is looked into
+
+
+KEPT_FINALIZERS = """
+    import pytest
+
+    KEPT = []
+
+    def pytest_runtest_makereport(item, call):
+        if call.when == "setup" and call.excinfo is not None:
+            KEPT.append(item._request._arg2fixturedefs["model"][0]._finalizers[-1])
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(fixturedef):
+        if KEPT and KEPT[0] not in fixturedef._finalizers:
+            fixturedef._finalizers.append(KEPT[0])
+        return (yield)
+"""
+REPEATED = """
+    import pytest, torch
+
+    SETUPS = []
+
+    @pytest.fixture(scope="module")
+    def model():
+        SETUPS.append(1)
+        if len(SETUPS) == 1:
+            raise OSError("not yet")
+        kept = [torch.zeros(100 * 256)]
+        yield kept
+        kept.clear()
+
+    def test_first(model): pass
+
+    def test_last():
+        torch.zeros(30 * 256)
+"""
+
+
+def test_a_setup_that_failed_and_was_repeated(pytester: pytest.Pytester) -> None:
+    """Both have a finalizer of ours: pytest-rerunfailures before 16 keeps that of the first, here it is put back."""
+    gc.collect()  # nothing of other tests goes meanwhile
+    files = {
+        "conftest.py": KEPT_FINALIZERS,
+        "test_it.py": REPEATED,
+        "test_more.py": "import torch\ndef test_more(): torch.zeros(50 * 256)",
+    }
+    options = ("--cudamem", "--reruns=1", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+    inner = run_inner(pytester, files, *options, plugins=["rerunfailures"])
+    assert inner.last == "3 passed, 1 rerun"
+    assert [(one.windows[0].name, one.windows[0].retained) for one in inner.fixture("model")] == [
+        ("setup of fixture 'model'", 0),
+        ("setup of fixture 'model'", 100 * KIB),
+        ("teardown of fixture 'model'", -100 * KIB),
+    ]
+    wholes = [(test.nodeid.rpartition("::")[2], test.whole[0]) for test in inner.run.tests]
+    assert [(name, whole.peak_growth, whole.retained) for name, whole in wholes] == [
+        ("test_first", 0, 0),
+        ("test_first", 0, 0),
+        ("test_last", 30 * KIB, 0),
+        ("test_more", 50 * KIB, 0),
+    ]
+    assert not [finding for test in inner.run.tests for finding in test.findings]
