@@ -70,7 +70,7 @@ def settle(steps: Iterable[Step], left: Callable[[], Left], before: Callable[[St
         after = left()
         for device, owned in now.items():
             rest = after.get(device, Owned(0, 0))
-            difference = Owned(owned.bytes - rest.bytes, owned.blocks - rest.blocks)
+            difference = owned.without(rest)
             if difference.bytes > 0 or difference.blocks > 0:
                 freed.append(Freed(step.name, step.verdict, device, difference))
         now = after

@@ -22,6 +22,7 @@ from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.objects import HolderResult, Reach, find_holders
 from cudamem_testing.plugin.evidence import moment_of
+from cudamem_testing.recorders.base import Owned
 from cudamem_testing.torch_api import capturing
 from cudamem_testing.windows.grow import Grown, by_size
 
@@ -187,7 +188,11 @@ class Settling:
         return [replace(step, action=partial(self._apart, subject, step)) for step in steps]
 
     def _apart(self, subject: Subject, step: Step) -> None:
-        """What a step frees of wider fixtures that are over is theirs, and not counted in the test."""
+        """What a step frees of others is not counted in the test: of wider fixtures that are over, which is theirs.
+
+        Where blocks tell who made them, neither is garbage that earlier tests left, and nobody collected since.
+        """
+        others = self._of_others(subject)
         before = [
             (fixture, recorder, self._belongings.blocks(recorder, fixture.subject))
             for fixture in subject.over
@@ -198,12 +203,33 @@ class Settling:
             device, after = recorder.device, {*map(_key, self._belongings.blocks(recorder, fixture.subject))}
             gone = [block for block in blocks if _key(block) not in after]
             size = sum(block.size for block in gone)
-            if gone and subject.whole is not None:
-                note = f"{fixture.owner.label} changed {device} by {format_size(-size)}, not counted here"
-                self._tracker.peek(subject.whole)  # the peaks so far have it
-                self._tracker.exclude(subject.whole, device, -size, -len(gone), note, throughout=True)
+            if gone and device in others:
+                others[device] = others[device].without(Owned(size, len(gone)))
+            if gone:
+                self._exclude_freed(subject, device, Owned(size, len(gone)), fixture.owner.label)
             if gone and size >= self._ignore_below(device):
                 fixture.freed.append(freed_finding(step.verdict, device, size, len(gone), step.name, gone))
+
+        for device, now in self._of_others(subject).items():
+            gone_of_others = others[device].without(now)
+            if gone_of_others.bytes > 0:
+                self._exclude_freed(subject, device, gone_of_others, "garbage of earlier tests")
+
+    def _exclude_freed(self, subject: Subject, device: Device, freed: Owned, label: str) -> None:
+        if subject.whole is not None:
+            note = f"{label} changed {device} by {format_size(-freed.bytes)}, not counted here"
+            self._tracker.peek(subject.whole)  # the peaks so far have it
+            self._tracker.exclude(subject.whole, device, -freed.bytes, -freed.blocks, note, throughout=True)
+
+    def _of_others(self, subject: Subject) -> dict[Device, Owned]:
+        """What is live now of all but the test, on the devices whose blocks tell who made them."""
+        found = {}
+        for recorder in self._tracker.recorders:
+            number = subject.owner.numbers.get(recorder.device)
+            if number is not None and recorder.tells_owners:
+                now = self._tracker.read(recorder)
+                found[recorder.device] = Owned(now.allocated or 0, now.blocks or 0).without(recorder.owned(number))
+        return found
 
     def _blocks(self, device: Device, subject: Subject) -> list[Block]:
         """The test's own live blocks, read again only where something was allocated or freed meanwhile."""

@@ -18,6 +18,10 @@ class Owned(NamedTuple):
     bytes: int
     blocks: int
 
+    def without(self, other: Owned) -> Owned:
+        """What is left of it without another's part."""
+        return Owned(self.bytes - other.bytes, self.blocks - other.blocks)
+
 
 class Recorder(Protocol):
     """The source of truth for one device.

@@ -794,6 +794,54 @@ def test_what_the_collector_frees_is_not_retained(run_inner, switches):
     assert kinds == ({"budget", "cycle"} if switches == ("--cudamem",) else {"budget"})
 
 
+EARLIER = """
+    import gc, pytest, torch
+    KEPT = []
+
+    class Node:
+        def __init__(self):
+            self.me, self.memory = self, torch.empty(2**23, dtype=torch.uint8)
+
+    @pytest.fixture(autouse=True, scope="module")
+    def no_collector():
+        gc.disable()
+        yield
+        gc.enable()
+
+    def test_earlier():
+        Node()
+
+    @pytest.mark.memory_budget(retained=0)
+    def test_keeps():
+        KEPT.append(torch.empty(2**22, dtype=torch.uint8))
+
+    def test_earlier_again():
+        Node()
+
+    @pytest.mark.memory_budget(at_least={"retained": "4MiB"})
+    def test_keeps_at_least():
+        KEPT.append(torch.empty(2**22, dtype=torch.uint8))
+
+    def test_before_the_collector_is_back(): pass
+"""
+
+
+@pytest.mark.parametrize("switches", [(), ("--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=off"), ("--cudamem",)])
+def test_garbage_of_earlier_tests_does_not_hide_what_a_test_retains(run_inner, switches):
+    gc.collect()
+    inner = run_inner(EARLIER, *switches)
+    assert [inner.test(name).whole[0].retained for name in ("test_keeps", "test_keeps_at_least")] == [2**22, 2**22]
+    (over,) = [one for one in inner.test("test_keeps").findings if one.kind is Kind.BUDGET]
+    start = inner.test("test_keeps").whole[0].start
+    assert str(over).splitlines()[:2] == [
+        "cudamem: retained 4.0 MiB is over its budget of 0 B by 4.0 MiB (test, cpu)",
+        f"start {format_size(start)}, end {format_size(start + 2**22)}",
+    ]
+    changed = "garbage of earlier tests changed cpu by -8.0 MiB, not counted here"
+    assert (f"note: {changed}" in over.details) == (switches != ("--cudamem",))  # there each test's own is collected
+    assert [one.verdict for one in inner.test("test_keeps_at_least").findings if one.kind is Kind.BUDGET] == []
+
+
 ANYTIME = """
     import gc, pytest, torch
 
