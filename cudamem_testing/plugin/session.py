@@ -30,6 +30,7 @@ from cudamem_testing.plugin.outside import OutsideCheck
 from cudamem_testing.plugin.override import cycles_of
 from cudamem_testing.plugin.ratchet import Ratchet
 from cudamem_testing.plugin.running import Running
+from cudamem_testing.plugin.sent import is_forked, plain
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.plugin.warmup import WarmUps
 from cudamem_testing.plugin.wider import WiderFixtures
@@ -297,7 +298,7 @@ class Session:
         if call.when == "teardown" and RECORD in item.stash:
             records = self._undelivered.setdefault(item.nodeid, [])
             records.append(item.stash[RECORD])
-            report.cudamem = [*records]  # type: ignore[attr-defined]
+            report.cudamem = plain(records) if is_forked(item) else [*records]  # type: ignore[attr-defined]
             del item.stash[RECORD]
         return report
 
@@ -326,9 +327,7 @@ class Session:
         """On its way to another process or into a log, a report carries plain types only."""
         data = yield
         if data is not None and "cudamem" in data:
-            from cudamem_testing.report.schema import record_to_json
-
-            data["cudamem"] = [record_to_json(record) for record in data["cudamem"]]
+            data["cudamem"] = plain(data["cudamem"])
         return data
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -330,6 +330,54 @@ def test_a_plugin_that_logs_no_teardown_of_early_attempts(run_inner):
     ]
 
 
+LIKE_FORKED = """
+    import json, marshal, pytest
+    from _pytest.runner import runtestprotocol
+
+    def pytest_addoption(parser):
+        parser.addoption("--forked", action="store_true")
+
+    def pytest_configure(config):
+        config.addinivalue_line("markers", "forked: in a process of its own")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(item, nextitem):
+        if not item.config.getoption("forked") and item.get_closest_marker("forked") is None:
+            return None
+        hook, config = item.ihook, item.config
+        for report in runtestprotocol(item, nextitem=nextitem, log=False):
+            if hasattr(report, "cudamem"):
+                report.cudamem = marshal.loads(marshal.dumps(report.cudamem))
+            data = json.loads(json.dumps(hook.pytest_report_to_serializable(config=config, report=report)))
+            hook.pytest_runtest_logreport(report=hook.pytest_report_from_serializable(config=config, data=data))
+        return True
+"""
+
+
+@pytest.mark.parametrize("flags", [("--forked",), ("-k", "marked")])
+def test_forked_tests(run_inner, flags):
+    """As pytest-forked does, reports are marshalled, also in a worker of pytest-xdist, which sends them on."""
+    file = """
+        import pytest, torch
+
+        @pytest.mark.forked
+        @pytest.mark.memory_budget(peak="1KiB")
+        def test_marked():
+            torch.empty(512)
+
+        @pytest.mark.memory_budget(peak="1KiB")
+        def test_other():
+            torch.empty(512)
+    """
+    inner = run_inner({"conftest.py": LIKE_FORKED, "test_it.py": file}, "--cudamem", *flags)
+    over = "cudamem: peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB (cpu)"
+    names = ["test_marked"] if "-k" in flags else ["test_marked", "test_other"]
+    assert [*inner.outcomes.items()] == [(name, "failed") for name in names]
+    for test in inner.run.tests:
+        assert [one.message for one in test.failing] == [over]
+        assert test.window("call").peak_growth == 2 * KIB
+
+
 @pytest.mark.parametrize("missing", ["cacheprovider", "terminal", "junitxml", "setuponly", "capture", "skipping"])
 def test_without_a_plugin_of_pytest(run_inner, pytester, missing):
     inner = run_inner(SEVERAL, "--cudamem", "--cudamem-json=report.json", "-p", f"no:{missing}", "-k", "not middle")
