@@ -52,7 +52,7 @@ NEEDED = {
     "plugin": {
         *("baselines", "belongings", "books", "brief", "collector", "cycles", "evidence", "expected", "finished"),
         *("fixtures", "header", "items", "keys", "leaks", "markers", "outside", "override", "pools", "ratchet"),
-        *("retained", "running", "session", "settings", "totals", "warmup", "whole", "wider"),
+        *("retained", "running", "sent", "session", "settings", "totals", "warmup", "whole", "wider"),
     },
     "recorders": {
         *("base", "build", "captures", "cards", "choose", "cpu", "identity", "layout"),
