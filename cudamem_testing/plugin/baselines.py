@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,14 +35,24 @@ if TYPE_CHECKING:
 class Baselines:
     """Has tests compared with their baselines, or looked at closely where they are to be recorded."""
 
-    def __init__(self, settings: Settings, root: Path, evidence: Evidence, tracker: Tracker, *, sent: bool) -> None:
-        """``sent`` is whether another process reads what is measured here."""
+    def __init__(
+        self,
+        settings: Settings,
+        root: Path,
+        evidence: Evidence,
+        tracker: Tracker,
+        without: AbstractSet[str] = frozenset(),
+        *,
+        sent: bool,
+    ) -> None:
+        """``without`` are the files that have none, and ``sent`` is whether another process reads what is measured."""
         self._settings = settings
         self._kept = "baselines" in settings.update or settings.json is not None  # the numbers of every test
         self._wanted = sent or self._kept or settings.baseline == "require"
         self._root = root
         self._evidence = evidence
         self._tracker = tracker
+        self._without = without
         self._entries: dict[str, Entries] = {}  # by test file: a path is slow to make, and to compare
         self._environments: dict[Device, str] = {}
 
@@ -68,7 +79,8 @@ class Baselines:
 
     def comparison(self, item: pytest.Item) -> Comparison | None:
         """What of a test is compared; ``None`` for nothing."""
-        if self._settings.baseline == "off" or not self._settings.enforce:
+        off = self._settings.baseline == "off" or not self._settings.enforce
+        if off or item.nodeid.partition("::")[0] in self._without:
             return None
         marked = item.stash.get(keys.COMPARISON, None)
         if marked is not None or not self._settings.on:

@@ -174,7 +174,8 @@ class Collector:
         if settings.update or _has_records(root, self._seen) or any(test.measured for test in self._tests):
             from cudamem_testing.plugin import recorded
 
-            said.append(recorded.finish(settings, root, self._tests, self._seen, self._extent.covers()))
+            outside = self._collected.outside_root
+            said.append(recorded.finish(settings, root, self._tests, self._seen, self._extent.covers(), outside))
         measuring = self._config.stash.get(keys.SESSION, None)
         if settings.on and measuring is not None and (measuring.ratchet.lines or "known" in settings.update):
             from cudamem_testing.plugin import known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +12,7 @@ from cudamem_testing.baselines.update import drop, last_attempts, update
 from cudamem_testing.model.findings import Verdict
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
+from cudamem_testing.show.files import shown
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.settings import Settings
@@ -29,11 +31,12 @@ def finish(
     tests: Sequence[TestRecord],
     seen: Collection[str],
     whole: Callable[[str], bool],
+    outside: AbstractSet[str] = frozenset(),
 ) -> Said:
     """Write what was asked for; only the process that has every record does so.
 
     ``seen`` are the ids of all tests that ran and of the files that were collected, ``whole`` tells which files were
-    collected whole.
+    collected whole, and ``outside`` are files that do not lie below ``root``: their tests have no baselines.
     """
     if settings.baseline == "off" or not settings.enforce:
         return Said([], [])
@@ -44,6 +47,14 @@ def finish(
         updated = update(root, tests)
         lines += updated.lines
         problems += updated.refused
+    if outside:
+        demanded = "baselines" in settings.update or settings.baseline == "require"
+        there = [test.measured for test in tests if _file(test.nodeid) in outside]
+        number = sum(1 for measured in there if any(demanded or one.asked for one in measured))
+        if number:
+            where = f"they lie outside rootdir ({shown(root)}): give a folder that has them, such as --rootdir=."
+            (problems if demanded else lines).append(f"{count(number, 'test')} not held to baselines, for {where}")
+        seen = {nodeid for nodeid in seen if _file(nodeid) not in outside}
     reviewed = review(root, tests, seen, whole)
     if settings.prune and reviewed.unseen:
         dropped = drop(reviewed.unseen)
@@ -53,3 +64,7 @@ def finish(
     if better:
         lines.append(f"{count(better, 'test')} improved beyond the tolerance: --cudamem-update=baselines keeps it so")
     return Said([*lines, *reviewed.lines(settings.prune)], [*problems, *reviewed.broken])
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]

@@ -66,8 +66,8 @@ class Session:
         self.books = Books(self.tracker, self.owners, self.evidence)
         self.outside = OutsideCheck(self.tracker)
         self.judge = Judge(self.evidence.explainer)
-        sent = hasattr(config, "workerinput")
-        self.baselines = Baselines(settings, config.rootpath, self.evidence, self.tracker, sent=sent)
+        sent, without = hasattr(config, "workerinput"), config.stash[keys.COLLECTED].outside_root
+        self.baselines = Baselines(settings, config.rootpath, self.evidence, self.tracker, without, sent=sent)
         self.ratchet = Ratchet(config, settings)
         self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
         self.cycles: CycleCheck | None = None

@@ -19,13 +19,15 @@ class Collected:
 
     ``tests`` are all that were found, whoever leaves some of them out afterwards; ``files`` those that were looked
     into, also where no test is left; ``unknown`` the files and classes that failed or skipped themselves, so that
-    nobody knows what would have been in them.
+    nobody knows what would have been in them; ``outside_root`` the files that do not lie below rootdir, where an id
+    does not tell which file it means.
     """
 
     def __init__(self) -> None:
         self.tests: set[str] = set()
         self.files: set[str] = set()
         self.unknown: set[str] = set()
+        self.outside_root: set[str] = set()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
@@ -37,6 +39,8 @@ class Collected:
             self.unknown.add(collector.nodeid)
         elif isinstance(collector, pytest.File):
             self.files.add(collector.nodeid)
+            if not collector.path.is_relative_to(collector.config.rootpath):
+                self.outside_root.add(collector.nodeid)
         return report
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:

@@ -248,73 +248,6 @@ def test_tests_that_are_gone_are_named_and_pruned_after_a_whole_run_only(run_inn
     assert "no longer there" not in run_inner({}).out
 
 
-def test_a_file_in_which_no_test_is_left(run_inner, pytester):
-    run_inner({"test_it.py": SMALL, "test_other.py": SMALL}, UPDATE)
-    skipping = {"test_other.py": "import pytest\npytest.skip(allow_module_level=True)"}
-    assert run_inner(skipping, "--cudamem", "--cudamem-prune").run.notes == ()  # it does not tell what it would have
-    empty = {"test_other.py": "class TestOfNothing: pass"}
-    assert run_inner(empty, "--cudamem", "--cudamem-prune", "test_it.py").run.notes == ()
-    moved = (
-        "2 baselines belong to tests that are no longer there: test_other.py::test_a, test_other.py::test_b "
-        "(--cudamem-prune drops them)"
-    )
-    assert run_inner({}, "--cudamem").run.notes == (moved,)
-    dropped = ("2 baselines of tests that are no longer there dropped",)
-    assert run_inner({}, "--cudamem", "--cudamem-prune").run.notes == dropped
-    assert not (pytester.path / "__cudamem__/test_other.json").exists()
-
-
-def test_the_only_baselines_are_of_a_file_that_is_gone(run_inner, pytester):
-    """No test of the run is compared: the folder alone tells that there is something to review."""
-    run_inner({"test_gone.py": SMALL}, UPDATE)
-    (pytester.path / "test_gone.py").unlink()
-    files = {"test_it.py": "def test_plain(): pass"}
-    gone = "2 baselines belong to tests that are no longer there: test_gone.py::test_a, test_gone.py::test_b "
-    assert run_inner(files, "--cudamem").run.notes == (f"{gone}(--cudamem-prune drops them)",)
-    assert run_inner({}, "--cudamem", "--cudamem-baseline=off").run.notes == ()
-
-
-def test_a_broken_file_is_an_error_and_stays(run_inner, pytester):
-    run_inner(SMALL, UPDATE)
-    path = pytester.path / FILE
-    path.write_text(path.read_text().replace('"test_b"', "<<<"), encoding="utf-8")
-    before = path.read_bytes()
-    inner = run_inner({})
-    assert (inner.last, inner.status) == ("2 passed", 1)
-    assert inner.run.notes == (f"baselines not compared: {FILE}:3: is no JSON: Expecting value (column 10)",)
-    inner = run_inner({}, UPDATE)
-    assert inner.status == 1
-    assert f"not written: {FILE}:3: is no JSON: Expecting value (column 10)" in inner.run.notes
-    assert path.read_bytes() == before
-
-
-def test_only_what_passes_is_recorded(run_inner, pytester):
-    file = """
-        import pytest, torch
-        pytestmark = pytest.mark.memory_baseline
-
-        def test_passes(): torch.empty(256)
-
-        def test_fails():
-            torch.empty(256)
-            assert 1 == 2
-
-        def test_skips():
-            pytest.skip()
-
-        @pytest.mark.xfail
-        def test_xfails():
-            torch.empty(256)
-            assert 1 == 2
-
-        @pytest.mark.memory_budget(peak=0)
-        def test_over(): torch.empty(256)
-
-        @pytest.fixture
-        def bad():
-            raise ValueError
-
-        def test_error(bad): pass
 LEAVES = """
     def pytest_collection_modifyitems(config, items):
         left = [item for item in items if item.name == "test_b"]
@@ -361,6 +294,109 @@ def test_tests_of_a_class_that_cannot_be_collected_are_still_there(run_inner, py
     assert [*entries(pytester)] == there
 
 
+def test_a_file_in_which_no_test_is_left(run_inner, pytester):
+    run_inner({"test_it.py": SMALL, "test_other.py": SMALL}, UPDATE)
+    skipping = {"test_other.py": "import pytest\npytest.skip(allow_module_level=True)"}
+    assert run_inner(skipping, "--cudamem", "--cudamem-prune").run.notes == ()  # it does not tell what it would have
+    empty = {"test_other.py": "class TestOfNothing: pass"}
+    assert run_inner(empty, "--cudamem", "--cudamem-prune", "test_it.py").run.notes == ()
+    moved = (
+        "2 baselines belong to tests that are no longer there: test_other.py::test_a, test_other.py::test_b "
+        "(--cudamem-prune drops them)"
+    )
+    assert run_inner({}, "--cudamem").run.notes == (moved,)
+    dropped = ("2 baselines of tests that are no longer there dropped",)
+    assert run_inner({}, "--cudamem", "--cudamem-prune").run.notes == dropped
+    assert not (pytester.path / "__cudamem__/test_other.json").exists()
+
+
+def test_the_only_baselines_are_of_a_file_that_is_gone(run_inner, pytester):
+    """No test of the run is compared: the folder alone tells that there is something to review."""
+    run_inner({"test_gone.py": SMALL}, UPDATE)
+    (pytester.path / "test_gone.py").unlink()
+    files = {"test_it.py": "def test_plain(): pass"}
+    gone = "2 baselines belong to tests that are no longer there: test_gone.py::test_a, test_gone.py::test_b "
+    assert run_inner(files, "--cudamem").run.notes == (f"{gone}(--cudamem-prune drops them)",)
+    assert run_inner({}, "--cudamem", "--cudamem-baseline=off").run.notes == ()
+
+
+def test_tests_outside_rootdir_have_no_baselines(run_inner, pytester):
+    """Their ids do not tell where their files lie, and may be those of others."""
+    plain = "import torch\ndef test_plain(): torch.empty(256 * 1024)"
+    files = {f"{folder}/test_it.py": SMALL for folder in ("tests/a", "tests/b", "ci")}
+    files |= {"ci/pytest.ini": "[pytest]", "ci/test_in.py": SMALL, "tests/test_plain.py": plain}
+    run_inner(files, "--co")
+    arguments = ("-c", "ci/pytest.ini", "--import-mode=importlib")
+
+    def told(*more):
+        inner = run_inner({}, *arguments, *more)
+        return inner.last, inner.status, inner.run.notes
+
+    note = "not held to baselines, for they lie outside rootdir (ci): give a folder that has them, such as --rootdir=."
+    both = ("tests/a", "tests/b")
+    assert told(*both) == ("4 passed", 0, (f"4 tests {note}",))
+    assert told("tests/a/test_it.py::test_a") == ("1 passed", 0, (f"1 test {note}",))
+    assert told(*both, "--cudamem-baseline=require") == ("4 passed", 1, (f"4 tests {note}",))
+    assert told("tests/test_plain.py", "--cudamem") == ("1 passed", 0, ())  # nobody asked
+    for paths, number in ((both, 4), (("tests/test_plain.py",), 1), (("tests/a", "ci/test_it.py"), 4)):
+        assert told(*paths, "--cudamem", UPDATE) == (
+            f"{number} passed",
+            1,
+            (f"{number} {'test' if number == 1 else 'tests'} {note}",),
+        )
+    assert not [*pytester.path.rglob("__cudamem__")]
+
+    recorded = ("2 baselines: 2 new", "written: ci/__cudamem__/test_in.json")
+    assert told("tests/a", "ci/test_in.py", UPDATE) == ("4 passed", 1, (f"2 tests {note}", *recorded))
+    misplaced = pytester.path / "ci/__cudamem__/test_it.json"
+    misplaced.write_text("broken", encoding="utf-8")
+    assert told(*both, "--cudamem-prune") == ("4 passed", 0, (f"4 tests {note}",))
+    assert misplaced.read_text(encoding="utf-8") == "broken"
+    assert told(*both, "--rootdir=.", UPDATE)[:2] == ("4 passed", 0)
+    assert len([*pytester.path.glob("tests/[ab]/__cudamem__/test_it.json")]) == 2
+
+
+def test_a_broken_file_is_an_error_and_stays(run_inner, pytester):
+    run_inner(SMALL, UPDATE)
+    path = pytester.path / FILE
+    path.write_text(path.read_text().replace('"test_b"', "<<<"), encoding="utf-8")
+    before = path.read_bytes()
+    inner = run_inner({})
+    assert (inner.last, inner.status) == ("2 passed", 1)
+    assert inner.run.notes == (f"baselines not compared: {FILE}:3: is no JSON: Expecting value (column 10)",)
+    inner = run_inner({}, UPDATE)
+    assert inner.status == 1
+    assert f"not written: {FILE}:3: is no JSON: Expecting value (column 10)" in inner.run.notes
+    assert path.read_bytes() == before
+
+
+def test_only_what_passes_is_recorded(run_inner, pytester):
+    file = """
+        import pytest, torch
+        pytestmark = pytest.mark.memory_baseline
+
+        def test_passes(): torch.empty(256)
+
+        def test_fails():
+            torch.empty(256)
+            assert 1 == 2
+
+        def test_skips():
+            pytest.skip()
+
+        @pytest.mark.xfail
+        def test_xfails():
+            torch.empty(256)
+            assert 1 == 2
+
+        @pytest.mark.memory_budget(peak=0)
+        def test_over(): torch.empty(256)
+
+        @pytest.fixture
+        def bad():
+            raise ValueError
+
+        def test_error(bad): pass
     """
     run_inner(file, UPDATE)
     assert [*entries(pytester)] == ["test_over", "test_passes"]  # a budget that is over is no reason to forget it
@@ -544,6 +580,18 @@ def test_what_goes_meanwhile_does_not_count_where_no_events_are_recorded(run_inn
 
 
 @pytest.mark.subprocess
+def test_under_xdist_tests_that_a_hook_left_out_are_still_there(run_outer, pytester):
+    files = {"test_a.py": SMALL, "test_b.py": SMALL}
+    assert run_outer(files, UPDATE).status == 0
+    files = {"conftest.py": SAID, "test_b.py": "import pytest, torch\nclass TestOfNothing: pass"}
+    inner = run_outer(files, "-n2", "--cudamem-prune", plugins=["xdist.plugin"])
+    assert (inner.last, inner.run.extent.left_out) == ("1 passed", ("test_a.py::test_b",))
+    assert "note: 2 baselines of tests that are no longer there dropped" in inner.summary  # those of test_b.py
+    assert os.listdir(pytester.path / "__cudamem__") == ["test_a.json"]
+    assert (pytester.path / "__cudamem__/test_a.json").read_text().count('"requested": 1048576') == 2
+
+
+@pytest.mark.subprocess
 def test_under_xdist_the_controller_alone_writes(run_outer, pytester):
     files = {f"test_{name}.py": SMALL for name in "abc"}
     inner = run_outer(files, "-n2", UPDATE, "--cudamem-repeat=2", plugins=["xdist.plugin"])
@@ -608,18 +656,6 @@ def test_a_workspace_that_a_library_keeps_counts_neither_for_nor_against():
         {"requested": 16 * MIB, "peak": 17 * MIB, "allocations": 2, "retries": 0},
         [16 * MIB],
     )
-
-
-@pytest.mark.subprocess
-def test_under_xdist_tests_that_a_hook_left_out_are_still_there(run_outer, pytester):
-    files = {"test_a.py": SMALL, "test_b.py": SMALL}
-    assert run_outer(files, UPDATE).status == 0
-    files = {"conftest.py": SAID, "test_b.py": "import pytest, torch\nclass TestOfNothing: pass"}
-    inner = run_outer(files, "-n2", "--cudamem-prune", plugins=["xdist.plugin"])
-    assert (inner.last, inner.run.extent.left_out) == ("1 passed", ("test_a.py::test_b",))
-    assert "note: 2 baselines of tests that are no longer there dropped" in inner.summary  # those of test_b.py
-    assert os.listdir(pytester.path / "__cudamem__") == ["test_a.json"]
-    assert (pytester.path / "__cudamem__/test_a.json").read_text().count('"requested": 1048576') == 2
 
 
 def test_a_block_of_that_size_which_was_given_back_is_the_test_s_own():
