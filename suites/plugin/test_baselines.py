@@ -194,6 +194,73 @@ def test_required(run_inner, monkeypatch):
     assert inner.status == 0
 
 
+def test_a_metric_that_was_not_recorded_is_told_and_can_be_required(run_inner, pytester, monkeypatch):
+    assert run(run_inner, monkeypatch, 0, UPDATE, files=TEST).status == 0
+    metrics = 'metrics=("requested", "reserved", "allocations", "retained")'
+    files = {
+        "test_it.py": TEST.replace(
+            "memory_baseline\n    def test_peak", f"memory_baseline({metrics})\n    def test_peak"
+        )
+    }
+    told = "1 test without a baseline of retained, allocations (--cudamem-update=baselines records it)"
+    inner = run(run_inner, monkeypatch, 0, files=files)
+    assert (inner.status, inner.run.notes) == (0, (told,))
+    inner = run(run_inner, monkeypatch, 0, "--cudamem-baseline=require")
+    assert [finding.message for finding in inner.test("test_peak").failing] == [
+        f"cudamem: no baseline of {metric} on cpu ({HERE}): --cudamem-update=baselines records one"
+        for metric in ("allocations", "retained")
+    ]
+    assert run(run_inner, monkeypatch, 0, UPDATE).status == 0
+    assert entries(pytester)["test_peak"].keys() == {"requested", "retained", "allocations", "top"}
+    assert run(run_inner, monkeypatch, 0, "--cudamem-baseline=require").run.notes == ()
+
+
+def test_a_metric_that_the_device_does_not_have(run_inner, pytester):
+    file = """
+        import pytest, torch
+
+        @pytest.mark.memory_baseline(metrics="reserved")
+        def test_it(): torch.empty(256)
+    """
+    inner = run_inner(file, UPDATE)
+    assert inner.run.notes == ("1 test compared in nothing: no reserved on cpu",)
+    assert not (pytester.path / "__cudamem__").exists()
+    assert run_inner({}, "--cudamem-baseline=require").last == "1 passed"
+
+
+VARYING = """
+    import os
+    import pytest, torch
+
+    @pytest.mark.memory_baseline(metrics=("requested", "retained"))
+    def test_it():
+        test_it.kept = torch.empty(int(os.environ["KEEPS"]) * 256)
+        torch.empty((int(os.environ["MORE"]) - int(os.environ["KEEPS"])) * 256)
+"""
+
+
+def test_one_run_within_a_spread_does_not_replace_it(run_inner, pytester, monkeypatch):
+    def recorded(more, keeps, *arguments):
+        monkeypatch.setenv("KEEPS", str(keeps))
+        assert run(run_inner, monkeypatch, more, UPDATE, *arguments, files={"test_it.py": VARYING}).status == 0
+        entry = entries(pytester)["test_it"]
+        return entry["requested"], entry["retained"]
+
+    assert recorded(1024, 1) == (MIB, KIB)
+    path = pytester.path / FILE
+    text = path.read_text(encoding="utf-8").replace(f'"requested": {MIB}', f'"requested": [{MIB}, {2 * MIB}]')
+    path.write_text(text, encoding="utf-8")
+    spread = [MIB, 2 * MIB]
+    for more in (1024, 1500, 1000, 2048, 2100):  # up to 64 KiB below and above
+        assert recorded(more, 1) == (spread, KIB)
+    assert path.read_text(encoding="utf-8") == text
+    assert recorded(1500, 100) == (1500 * KIB, 100 * KIB)  # it keeps more
+    path.write_text(text, encoding="utf-8")
+    assert recorded(2060, 1, "--cudamem-repeat=2") == (2060 * KIB, KIB)
+    path.write_text(text, encoding="utf-8")
+    assert recorded(2200, 1) == (2200 * KIB, KIB)
+
+
 SMALL = """
     import pytest, torch
 

@@ -153,6 +153,7 @@ class TestUnseen:
             (("--deselect=test_it.py::test_other",), "torch.zeros(9)"),
             ((), "pytest.skip('not here')"),
             ((), "assert not torch.zeros(9).sum"),
+            ((), "pytest.xfail('ends before what leaked')"),
         ],
     )
     def test_it_is_not_gone_when_it_was_not_looked_for(
@@ -322,6 +323,9 @@ class TestFirstUse:
         inner = run(pytester, {"test_it.py": self.FILES, "pytest.ini": self.INI}, "--cudamem-update=known")
         assert inner.status == 0
         assert [json.loads(one)["tests"] for one in known(pytester).splitlines()] == [["test_it.py::test_grows"]]
+        more = {"test_it.py": self.FILES.replace("append(torch.zeros(32 << 10))", "append(torch.zeros(32 << 16))")}
+        inner = run(pytester, more)
+        assert standing(inner, "test_grows[1]") == [(Severity.FAIL, Standing.LARGER)]  # on record, so no first use
 
 
 SAME = """
