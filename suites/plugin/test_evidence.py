@@ -263,6 +263,7 @@ FAILURES = """
 
 @pytest.mark.parametrize("options", [("--cudamem",), ()])
 def test_every_measured_test_that_fails_has_one_snapshot(run_inner: Run, options: tuple[str, ...]) -> None:
+    gc.collect()  # nothing of other tests goes meanwhile
     inner = run_inner(FAILURES, *options, "--cudamem-dump=dumps")
     names = ["leaks", "never", "retains", "twice"] if options else ["retains"]
     found = sorted((inner.folder / "dumps").iterdir())
