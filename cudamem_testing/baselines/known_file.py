@@ -43,16 +43,15 @@ def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> st
         KnownError: when it cannot be understood; it is then untouched.
         OSError: when it cannot be read or written.
     """
-    update = Update({}) if path.exists() else change({})
-    if not path.exists() and not update.lines:
-        return f"known findings: {update} ({name} is as it was)"  # and no folder is made
+    update = Update({})
 
     def changed(content: bytes | None) -> bytes | None:
         nonlocal update
         update = change(parse(name, content or b""))
         return render(update.lines) if content is not None or update.lines else None
 
-    written = change_file(path, changed)
+    is_needed = path.exists() or bool(change({}).lines)  # else no folder is made
+    written = is_needed and change_file(path, changed)
     return f"known findings: {update} ({name} {'was written' if written else 'is as it was'})"
 
 
@@ -65,13 +64,9 @@ def accept(path: Path, name: str, root: Path, causes: Iterable[Cause]) -> Accept
         KnownError: when the file cannot be understood; it is then untouched.
         OSError: when it cannot be read or written.
     """
-    found: list[Cause] = []
-    refused: dict[str, str] = {}
-    for cause in causes:
-        reasons = {file: why_not(root, file) for file in map(file_of, cause.tests)}
-        if reasons and all(reasons.values()):
-            refused.update({file: reason for file, reason in reasons.items() if reason})
-        else:
-            found.append(cause)
-    said = change_known(path, name, lambda lines: recorded(lines, found, Evidence()))
-    return Accepted(said, tuple(f"not recorded for {file}: {reason}" for file, reason in sorted(refused.items())))
+    found = [(cause, {*map(file_of, cause.tests)}) for cause in causes]
+    reasons = {file: why_not(root, file) for _, files in found for file in files}
+    here = [cause for cause, files in found if not files or None in map(reasons.get, files)]
+    elsewhere = {file for cause, files in found if cause not in here for file in files}
+    said = change_known(path, name, lambda lines: recorded(lines, here, Evidence()))
+    return Accepted(said, tuple(f"not recorded for {file}: {reasons[file]}" for file in sorted(elsewhere)))

@@ -88,7 +88,8 @@ def review(root: Path, tests: Iterable[TestRecord], seen: Collection[str], whole
                 continue
             if key in entries:
                 absent = one.entry.values.keys() - entries[key].values.keys()
-                lacking.update([", ".join(metric for metric in one.metrics if metric in absent)] if absent else [])
+                if absent:
+                    lacking[", ".join(metric for metric in one.metrics if metric in absent)] += 1
                 continue
             reasons = [difference(other.environment, one.environment) for other in entries if other[:2] == key[:2]]
             if reasons:

@@ -19,6 +19,7 @@ from cudamem_testing.model.sizes import format_size
 USES = 3
 HINT = "bound what the fixture keeps, or take out at the end of each test what it put in"
 _FIXTURE = re.compile(r"fixture '(?P<name>[^']*)'")
+Key = tuple[str, int | None, Device]
 #: Leaks that are gone by now, or are not counted in the test's window.
 _NOT_COUNTED = frozenset({Verdict.TRACEBACK, Verdict.WORKSPACE, Verdict.FIXTURE})
 
@@ -30,7 +31,7 @@ class GrownFixtures:
     """
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, int | None, Device], list[int]] = {}
+        self._rows: dict[Key, list[int]] = {}
 
     @property
     def watching(self) -> bool:
@@ -54,7 +55,7 @@ class GrownFixtures:
         ``used`` are the fixtures that the test used, their numbers by name, ``gained`` the bytes by which each device's
         memory grew from the test's start to its end.
         """
-        kept: dict[tuple[str, int | None, Device], list[Finding]] = {}
+        kept: dict[Key, list[Finding]] = {}
         for finding in findings:
             name = _fixture_of(finding)
             if name is not None and finding.device is not None:

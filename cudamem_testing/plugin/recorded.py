@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from cudamem_testing.baselines.known import file_of
 from cudamem_testing.baselines.review import review
 from cudamem_testing.baselines.update import drop, last_attempts, update
 from cudamem_testing.model.findings import Verdict
@@ -49,12 +50,12 @@ def finish(
         problems += updated.refused
     if outside:
         demanded = "baselines" in settings.update or settings.baseline == "require"
-        there = [test.measured for test in tests if _file(test.nodeid) in outside]
+        there = [test.measured for test in tests if file_of(test.nodeid) in outside]
         number = sum(1 for measured in there if any(demanded or one.asked for one in measured))
         if number:
             where = f"they lie outside rootdir ({shown(root)}): give a folder that has them, such as --rootdir=."
             (problems if demanded else lines).append(f"{count(number, 'test')} not held to baselines, for {where}")
-        seen = {nodeid for nodeid in seen if _file(nodeid) not in outside}
+        seen = {nodeid for nodeid in seen if file_of(nodeid) not in outside}
     reviewed = review(root, tests, seen, whole)
     if settings.prune and reviewed.unseen:
         dropped = drop(reviewed.unseen)
@@ -64,7 +65,3 @@ def finish(
     if better:
         lines.append(f"{count(better, 'test')} improved beyond the tolerance: --cudamem-update=baselines keeps it so")
     return Said([*lines, *reviewed.lines(settings.prune)], [*problems, *reviewed.broken])
-
-
-def _file(nodeid: str) -> str:
-    return nodeid.partition("::")[0]

@@ -202,14 +202,14 @@ class Settling:
         for fixture, recorder, blocks in before:
             device, after = recorder.device, {*map(_key, self._belongings.blocks(recorder, fixture.subject))}
             gone = [block for block in blocks if _key(block) not in after]
-            size = sum(block.size for block in gone)
-            if gone and device in others:
-                others[device] = others[device].without(Owned(size, len(gone)))
-            if gone:
-                self._exclude_freed(subject, device, Owned(size, len(gone)), fixture.owner.label)
-            if gone and size >= self._ignore_below(device):
-                fixture.freed.append(freed_finding(step.verdict, device, size, len(gone), step.name, gone))
-
+            if not gone:
+                continue
+            freed = Owned(sum(block.size for block in gone), len(gone))
+            self._exclude_freed(subject, device, freed, fixture.owner.label)
+            if device in others:
+                others[device] = others[device].without(freed)
+            if freed.bytes >= self._ignore_below(device):
+                fixture.freed.append(freed_finding(step.verdict, device, *freed, step.name, gone))
         for device, now in self._of_others(subject).items():
             gone_of_others = others[device].without(now)
             if gone_of_others.bytes > 0:
