@@ -6,10 +6,17 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import torch
 
 from suites.plugin.inner import Files, Inner
 from suites.plugin.inner import run_inner as in_process
 from suites.plugin.inner import run_outer as in_subprocess
+
+
+@pytest.fixture
+def one_thread() -> None:
+    """The environment of baselines names the number of threads."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture
