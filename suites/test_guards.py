@@ -18,6 +18,7 @@ from cudamem_testing.guards import (
     Patches,
     WholeModules,
     collect_garbage,
+    collect_young_garbage,
     replaced,
     set_variable,
     stand_in,
@@ -168,6 +169,18 @@ def test_a_collection_finds_all_and_leaves_the_collector_as_it_was() -> None:
     assert gc.get_debug() == gc.DEBUG_SAVEALL
     assert gc.get_freeze_count() > 0
     assert gc.garbage == []
+    assert not gc.isenabled()
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_collection_of_young_garbage_leaves_old_garbage() -> None:
+    Knot()
+    gc.freeze()  # as old as garbage can be
+    Knot()
+    assert collect_young_garbage()
+    assert (Knot.ended, gc.get_freeze_count() > 0) == (1, True)
+    assert collect_garbage()
+    assert Knot.ended == 2
     assert not gc.isenabled()
 
 

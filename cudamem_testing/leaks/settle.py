@@ -4,7 +4,8 @@ They run only when something is retained, in this order, and stop as soon as not
 
 1. the frames of a test that failed let go of their locals;
 2. each device finishes its work, so that blocks that wait for a stream are free;
-3. a full collection of garbage, unless a stream is capturing;
+3. a collection of young garbage, and one of all garbage, unless a stream is capturing; each only while a block is left
+   whose holder is not known to be more than garbage;
 4. for blocks that no Python object holds and that have no known workspace's size, libraries are asked to give their
    workspaces back, once for each size, and CUDA memory that other processes have dropped is collected.
 
@@ -28,11 +29,15 @@ Left = Mapping[Device, Owned]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: its name, what it does, and the verdict for what it frees (``None``: nobody kept that)."""
+    """One step: its name, what it does, and the verdict for what it frees (``None``: nobody kept that).
+
+    ``needed`` is asked when its turn comes: a step that cannot free what is left is passed over.
+    """
 
     name: str
     action: Callable[[], object]
     verdict: Verdict | None = None
+    needed: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ def settle(steps: Iterable[Step], left: Callable[[], Left], before: Callable[[St
     for step in steps:
         if not now:
             break
+        if not step.needed():
+            continue
         if before is not None:
             before(step)
         step.action()

@@ -8,6 +8,7 @@ PYTEST_DONT_REWRITE
 """
 
 from cudamem_testing.objects.names import key_text, name_of, type_word
+from cudamem_testing.objects.places import KnownPlaces
 from cudamem_testing.objects.reference import Kind, Path, Reference, Step
 from cudamem_testing.objects.references import references
 from cudamem_testing.objects.roots import HARNESS_PACKAGES, Ignore, RootKind
@@ -27,6 +28,7 @@ __all__ = [
     "HolderResult",
     "Ignore",
     "Kind",
+    "KnownPlaces",
     "Path",
     "Reach",
     "Reference",

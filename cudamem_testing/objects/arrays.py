@@ -16,7 +16,7 @@ from cudamem_testing.objects.names import key_text
 from cudamem_testing.objects.reference import Edge, Kind
 
 if TYPE_CHECKING:
-    from cudamem_testing.objects.index import ReferrerIndex
+    from cudamem_testing.objects.index import Referrers
 
 
 def array_class() -> type | None:
@@ -45,13 +45,13 @@ def array_edges(array: Any) -> Iterator[Edge]:
                 yield (Kind.ATTRIBUTE, f"{text}[{position}]", value) if text else (Kind.ITEM, position, value)
 
 
-def edges(index: ReferrerIndex, values: Iterable[object]) -> Iterator[tuple[object, object]]:
+def edges(referrers: Referrers, values: Iterable[object]) -> Iterator[tuple[object, object]]:
     """Pairs (holder, referent) that have an array on one side; ``values`` are objects held outside of the heap."""
     kind = array_class()
     if kind is None:
         return
     waiting: list[object] = [value for value in values if type(value) is kind]
-    for holder, array in index.untracked({id(kind)}):
+    for holder, array in referrers.untracked({id(kind)}):
         yield holder, array
         waiting.append(array)
     seen: set[int] = set()

@@ -10,7 +10,8 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Iterable
 
 import torch
 
@@ -19,19 +20,24 @@ from cudamem_testing.objects.clock import Clock
 from cudamem_testing.objects.torch_references import node_edges, script_edges, tensor_edges
 from cudamem_testing.torch_api import nodes, tensors
 
+#: Objects from which on it is quicker to list all classes of the process than to look at those of the objects.
+_MANY = 20_000
+
 
 class Carriers:
     """Live tensors, storages, autograd nodes and modules of TorchScript of one moment.
 
     ``of`` maps each wanted address to the objects that keep that storage; ``holders`` maps the id of an object to
     the objects that hold it through C++; ``fresh`` are ids of Python objects made by this walk, which nothing in the
-    heap refers to. Holds all of them alive: drop it with the search.
+    heap refers to, and ``references`` how many references each of them had then. Holds all of them alive: drop it with
+    the search.
     """
 
     def __init__(self, objects: list[object], addresses: Collection[int], clock: Clock) -> None:
         self.of: dict[int, list[object]] = {}
         self.holders: dict[int, dict[int, object]] = {}
         self.fresh: set[int] = set()
+        self.references: dict[int, int] = {}
         self.tensor_count = self.node_count = 0
         self.complete = True
         self._addresses = frozenset(addresses)
@@ -49,6 +55,10 @@ class Carriers:
                     self.complete = False
                     break
 
+    def targets(self, addresses: Iterable[int]) -> dict[int, list[object]]:
+        """The objects that keep each storage, none for one that no object keeps."""
+        return {address: self.of.get(address, []) for address in addresses}
+
     def hold(self, holder: object, referent: object) -> None:
         """Note that one object holds another where the collector does not see it."""
         self.holders.setdefault(id(referent), {})[id(holder)] = holder
@@ -60,6 +70,7 @@ class Carriers:
             self._waiting.append(obj)
             if fresh:
                 self.fresh.add(id(obj))
+                self.references[id(obj)] = sys.getrefcount(obj)
 
     def _visit(self, obj: object) -> None:
         if static.is_a(obj, tensors.TensorBase):
@@ -108,19 +119,30 @@ class Carriers:
 def _of_interest(objects: list[object]) -> list[object]:
     """The tensors, storages, autograd nodes and modules of TorchScript among many objects.
 
-    Each class is judged once, by its id (a hostile metaclass is not asked for a hash), and the loops run in C: this
-    looks at every object of the process.
+    Classes are known by their ids (a hostile metaclass is not asked for a hash), and the loops run in C: this looks at
+    every object of the process.
     """
-    class_ids = list(map(id, map(type, objects)))
-    classes = dict(zip(class_ids, map(type, objects), strict=True))
-    wanted = {number for number, cls in classes.items() if _is_of_interest(cls)}
-    return list(itertools.compress(objects, map(wanted.__contains__, class_ids)))
+    if len(objects) < _MANY:
+        classes = {id(cls): cls for cls in map(type, objects)}
+        wanted = {number for number, cls in classes.items() if _is_of_interest(cls)}
+    else:
+        wanted = _classes_of_interest()
+    return list(itertools.compress(objects, map(wanted.__contains__, map(id, map(type, objects)))))
+
+
+def _classes_of_interest() -> set[int]:
+    """The ids of all their classes: those that derive from a few, and the nodes written in C++, which share no base."""
+    waiting: list[type] = [tensors.TensorBase, torch.UntypedStorage, torch.jit.ScriptModule, nodes.NodeBase]
+    found: dict[int, type] = {}
+    while waiting:
+        cls = waiting.pop()
+        if id(cls) not in found:
+            found[id(cls)] = cls
+            waiting += type.__subclasses__(cls)
+    written_in_c = (cls for cls in type.__subclasses__(object) if not static.is_heap_type(cls))
+    return {*found, *(id(cls) for cls in written_in_c if nodes.is_node_type(cls))}
 
 
 def _is_of_interest(cls: type) -> bool:
-    return (
-        static.derives(cls, tensors.TensorBase)
-        or static.derives(cls, torch.UntypedStorage)
-        or static.derives(cls, torch.jit.ScriptModule)
-        or nodes.is_node_type(cls)
-    )
+    bases = (tensors.TensorBase, torch.UntypedStorage, torch.jit.ScriptModule)
+    return any(static.derives(cls, base) for base in bases) or nodes.is_node_type(cls)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from cudamem_testing import static
 from cudamem_testing.objects.roots import RootValue
 
 #: Objects at each end of a long chain that are kept; what lies between is only counted.
@@ -81,6 +82,7 @@ class Graph:
         self.objects: dict[int, object] = {}
         self._holders: dict[int, dict[int, None]] = {}
         self._held: dict[int, dict[int, None]] = {}
+        self._ordered: dict[int, list[int]] = {}
 
     def add(self, holder: int, referent: int) -> None:
         """Add an edge between two objects of the graph; a second one between them changes nothing."""
@@ -90,6 +92,20 @@ class Graph:
     def holders_of(self, one: int) -> Iterable[int]:
         """What is known to hold an object."""
         return self._holders.get(one, ())
+
+    def held_by(self, one: int) -> Sequence[int]:
+        """What an object is known to hold, in the order in which it holds it: the same in every run."""
+        held = self._held.get(one)
+        if held is None:
+            return ()
+        ordered = self._ordered.get(one)
+        if ordered is None or len(ordered) != len(held):
+            ordered = [*held]
+            if len(held) > 1:
+                place = {number: place for place, number in enumerate(_referents(self.objects[one]))}
+                ordered.sort(key=lambda number: place.get(number, len(place)))
+            self._ordered[one] = ordered
+        return ordered
 
     def ancestors(self, ids: Iterable[int]) -> set[int]:
         """The given objects and all that reach them."""
@@ -107,7 +123,7 @@ class Graph:
 
         ``starts`` are (rank, id) of objects that are roots, at distance 0; ``values`` are (rank, id, ...) of objects
         that a root outside of the heap holds, at distance 1. Among chains of one length the lowest rank wins, then
-        the order given.
+        the order given, then the order in which objects hold others.
         """
         found = Reached()
         candidates: list[tuple[int, int, int | None, RootValue | None]] = [
@@ -121,7 +137,7 @@ class Graph:
                     continue
                 found.add(one, distance, rank, previous, value)
                 level.append(one)
-            candidates = [(found.rank[one], held, one, None) for one in level for held in self._held.get(one, ())]
+            candidates = [(found.rank[one], held, one, None) for one in level for held in self.held_by(one)]
             if distance == 0:
                 candidates += [(rank, one, None, value) for rank, one, value in values]
             distance += 1
@@ -168,3 +184,9 @@ class Graph:
                     previous[held] = current
                     waiting.append(held)
         return []
+
+
+def _referents(obj: object) -> list[int]:
+    """The ids of what an object holds; the collector sees sequences from their ends."""
+    found = [*map(id, static.referents(obj))]
+    return found[::-1] if static.is_a(obj, list) or static.is_a(obj, tuple) else found

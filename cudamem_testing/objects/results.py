@@ -14,7 +14,7 @@ import torch
 from cudamem_testing import static
 
 if TYPE_CHECKING:
-    from cudamem_testing.objects.index import ReferrerIndex
+    from cudamem_testing.objects.index import Referrers
 
 
 def result_classes() -> frozenset[type]:
@@ -23,11 +23,11 @@ def result_classes() -> frozenset[type]:
     return frozenset(cls for cls in namespace.values() if isinstance(cls, type) and issubclass(cls, tuple))
 
 
-def edges(index: ReferrerIndex, values: Iterable[object]) -> Iterator[tuple[object, object]]:
+def edges(referrers: Referrers, values: Iterable[object]) -> Iterator[tuple[object, object]]:
     """Pairs (holder, referent) that have a result on one side; ``values`` are objects held outside of the heap."""
     kinds = {id(cls) for cls in result_classes()}
     found = [value for value in values if id(type(value)) in kinds]
-    for holder, result in index.untracked(kinds):
+    for holder, result in referrers.untracked(kinds):
         yield holder, result
         found.append(result)
     for result in found:

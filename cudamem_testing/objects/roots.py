@@ -103,6 +103,8 @@ class Roots:
         self._ignore = ignore
         self._anchors: dict[int, Root | None] = {}
         self._modules: dict[int, tuple[object, object]] = {}
+        self._registered: dict[int, tuple[RootKind, str, object]] = {}
+        self._running = _running_classes()
         self.values: dict[int, list[RootValue]] = {}
         self.running_frames: set[int] = set()
         self._add_modules()
@@ -117,14 +119,23 @@ class Roots:
         """The root that an object is, or ``None``; modules, classes, caches, executors and
         loops are judged when met.
         """
-        if id(obj) not in self._anchors:
-            module = self._modules.get(id(obj))
-            self._anchors[id(obj)] = self._judge(obj) if module is None else self._module(*module)
-        return self._anchors[id(obj)]
+        number = id(obj)
+        if number not in self._anchors:
+            module, registered = self._modules.get(number), self._registered.get(number)
+            if registered is not None:
+                kind, text, holder = registered
+                self._anchors[number] = self._root(kind, text, holder, "")
+            else:
+                self._anchors[number] = self._judge(obj) if module is None else self._module(*module)
+        return self._anchors[number]
+
+    def is_module(self, obj: object) -> bool:
+        """Whether an object is a module, or the namespace of one."""
+        return id(obj) in self._modules
 
     def release(self) -> None:
         """Let all objects go."""
-        for table in (self._anchors, self._modules, self.values):
+        for table in (self._anchors, self._modules, self._registered, self.values):
             table.clear()
 
     def local_values(self) -> list[object]:
@@ -141,23 +152,32 @@ class Roots:
             owner: Any = (static.instance_dict(obj) or {}).get("__module__")
             if type(owner) is str and static.find_static(owner, lru_name(obj)) is obj:
                 return self._root(RootKind.LRU_CACHE, f"lru_cache of {owner}.{lru_name(obj)}", obj, owner)
-        elif _at_work(obj, "concurrent.futures._base", "Executor", "_shutdown"):
-            return self._root(RootKind.EXECUTOR, type_word(obj), obj, "")
-        elif _at_work(obj, "asyncio.base_events", "BaseEventLoop", "_closed"):
-            return self._root(RootKind.EVENT_LOOP, f"event loop {type_word(obj)}", obj, "")
+        elif (running := self._running_kind(obj)) is not None:
+            word = type_word(obj)
+            return self._root(running, f"event loop {word}" if running is RootKind.EVENT_LOOP else word, obj, "")
         elif type(obj).__name__ not in _USERS and self._ignore.package(module := static.class_module(type(obj))):
             return self._root(RootKind.HARNESS, _harness_word(obj), obj, module)
+        return None
+
+    def _running_kind(self, obj: object) -> RootKind | None:
+        """What keeps itself alive by running: an executor that was not shut down, a loop that was not closed."""
+        for base, ended, kind in self._running:
+            if static.derives(type(obj), base) and (static.instance_dict(obj) or {}).get(ended) is False:
+                return kind
         return None
 
     def _root(self, kind: RootKind, text: str, holder: object, module: str) -> Root:
         return Root(kind, clean(text), _rank(kind, module), self._ignore.package(module), holder)
 
     def _add_modules(self) -> None:
-        for key, module in tuple(sys.modules.items()):
-            namespace = static.instance_dict(module)
-            self._modules.setdefault(id(module), (key, module))
+        found = self._modules
+        for pair in tuple(sys.modules.items()):
+            module = pair[1]
+            plain = type(module) is types.ModuleType
+            namespace = static.module_dict(module) if plain else static.instance_dict(module)
+            found.setdefault(id(module), pair)
             if namespace is not None:
-                self._modules.setdefault(id(namespace), (key, module))
+                found.setdefault(id(namespace), pair)
 
     def _module(self, key: object, module: object) -> Root:
         own_name = (static.instance_dict(module) or {}).get("__name__")
@@ -190,8 +210,8 @@ class Roots:
         self.values.setdefault(id(value), []).append(RootValue(root, reference, value))
 
     def _add_anchors(self, found: Iterable[tuple[RootKind, str, object]]) -> None:
-        for kind, text, holder in found:
-            self._anchors.setdefault(id(holder), self._root(kind, text, holder, ""))
+        for registered in found:
+            self._registered.setdefault(id(registered[2]), registered)
 
     def _add_context(self) -> None:
         context = contextvars.copy_context()
@@ -262,9 +282,11 @@ def _signal_handlers() -> Iterator[tuple[RootKind, str, object]]:
             yield RootKind.SIGNAL, f"handler of {name}", handler
 
 
-def _at_work(obj: object, module: str, name: str, ended: str) -> bool:
-    """Whether an object is an instance of ``module.name`` (if that was imported) whose flag ``ended`` is not set."""
-    base = _namespace(module).get(name)
-    if base is None or not any(cls is base for cls in static.mro(type(obj))):
-        return False
-    return (static.instance_dict(obj) or {}).get(ended) is False
+def _running_classes() -> list[tuple[type, str, RootKind]]:
+    """Classes whose instances keep themselves alive, if they were imported, with the flag that says they have ended."""
+    known = (
+        ("concurrent.futures._base", "Executor", "_shutdown", RootKind.EXECUTOR),
+        ("asyncio.base_events", "BaseEventLoop", "_closed", RootKind.EVENT_LOOP),
+    )
+    found = ((_namespace(module).get(name), ended, kind) for module, name, ended, kind in known)
+    return [(base, ended, kind) for base, ended, kind in found if base is not None]

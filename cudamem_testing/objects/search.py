@@ -7,37 +7,39 @@ the distance of each target; a distance of at most the number of levels walked i
 targets with a final distance are dropped.
 
 Among chains of one length the order is: the project's modules, classes and caches; registries and threads; frames;
-modules of libraries; then the order of the heap, which is the order in which objects were made.
+modules of libraries; then by the roots' names; then the order in which objects hold others.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
-from cudamem_testing import torch_api
+import torch
+
+from cudamem_testing import static, torch_api
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.objects import arrays, results
 from cudamem_testing.objects.carriers import Carriers
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.objects.graph import Graph, Reached, cut
-from cudamem_testing.objects.index import ReferrerIndex
+from cudamem_testing.objects.index import NARROW, Heap, ReferrerIndex, Referrers
 from cudamem_testing.objects.names import name_of, type_word
 from cudamem_testing.objects.paths import PathWriter
 from cudamem_testing.objects.reference import Path
 from cudamem_testing.objects.roots import Ignore, Root, RootKind, Roots
 from cudamem_testing.torch_api import nodes
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 NOTHING_IGNORED = Ignore()
 Key = TypeVar("Key")
+#: Some objects of the heap, and the roots of the moment.
+Part = tuple[list[object], Roots]
 
 
 class Reach(str, Enum):
@@ -81,6 +83,7 @@ def find_holders(
     budget_seconds: float | None = 5.0,
     budget_objects: int = 500_000,
     ignore: Ignore = NOTHING_IGNORED,
+    learn: Callable[[Search], object] | None = None,
 ) -> dict[int, HolderResult]:
     """Who holds each of these storages, given by the addresses of their data.
 
@@ -89,10 +92,14 @@ def find_holders(
         budget_seconds: the search stops after this much processor time; results then have ``complete=False``.
         budget_objects: the search stops after visiting this many objects on its way back.
         ignore: what is never named as a holder.
+        learn: called with the search before it is taken apart.
     """
     wanted = tuple(dict.fromkeys(addresses))
     with Search(wanted, budget_seconds, budget_objects, _without(ignore, addresses)) as search:
-        return search.run({address: search.carriers.of.get(address, []) for address in wanted})
+        found = search.run(search.carriers.targets(wanted))
+        if learn is not None:
+            learn(search)
+        return found
 
 
 def find_object_holders(
@@ -112,42 +119,55 @@ def _without(ignore: Ignore, argument: object) -> Ignore:
     return Ignore(ignore.ids | {id(argument)}, ignore.packages)
 
 
-class Search:
-    """One search over one moment of the heap, as a context manager: until it ends it keeps that moment alive."""
+class Search(ExitStack):
+    """One search over one moment of the heap, as a context manager: until it ends it keeps that moment alive.
+
+    With ``part``, the search sees a part of the heap only: what it finds there is true of the whole where everything in
+    ``walked`` has no holders beside the ones it knows.
+    """
 
     def __init__(
-        self, addresses: Sequence[int], budget_seconds: float | None, budget_objects: int, ignore: Ignore
+        self,
+        addresses: Sequence[int],
+        budget_seconds: float | None,
+        budget_objects: int,
+        ignore: Ignore,
+        part: Part | None = None,
     ) -> None:
+        super().__init__()
         self._clock = Clock(budget_seconds)
         self._budget_seconds, self._budget_objects = budget_seconds, budget_objects
-        # First of all, so that nothing which the search makes is part of it.
-        self._heap = heap = gc.get_objects()
-        # Before anything reads an attribute dictionary: that may create it, and the list of the heap would lack it.
-        self._index = ReferrerIndex(heap, self._clock)
+        if part is None:
+            self.enter_context(CollectorPaused())
+            # First of all, so that nothing which the search makes is part of it.
+            heap = Heap(self._clock)
+            self._referrers: Referrers = heap
+            objects, self._roots = heap.objects, Roots(ignore)
+        else:
+            objects, self._roots = part
+            self._referrers = ReferrerIndex(objects, self._clock)
         self._skipped = ignore.ids | {id(self), id(self.__dict__)}
-        self._roots = Roots(ignore)
-        self.carriers = Carriers(heap, addresses, self._clock)
-        self._graph = Graph()
-        self._root_at: dict[int, Root] = {}
+        self.carriers = Carriers(objects, addresses, self._clock)
+        self.graph = Graph()
+        self.walked: set[int] = set()
+        """Those whose holders were asked for, by id."""
+        self.root_at: dict[int, Root] = {}
         self._put_off: set[int] = set()
         """Met, and not walked back from: nothing that is still searched for was known to hang on them."""
-        self.object_count = len(heap)
-        self.complete = self.carriers.complete and self._index.complete
+        self.object_count = len(objects)
+        self.complete = self.carriers.complete and self._referrers.complete
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Take the search apart: its list of the heap holds the search too, and nothing may wait for a collection."""
-        self._heap.clear()
-        for part in (self._roots, self.carriers, self._index):
+        for part in (self._roots, self.carriers, self._referrers):
             part.release()
+        super().__exit__(*error)
         self.__dict__.clear()
 
     @property
     def visited_count(self) -> int:
         """Objects that the search has met on its way back."""
-        return len(self._graph.objects)
+        return len(self.graph.objects)
 
     def run(self, targets: dict[Key, list[object]]) -> dict[Key, HolderResult]:
         """Results for the targets, each given as the objects that stand for it."""
@@ -164,7 +184,7 @@ class Search:
             if not pending:
                 break
             if final:
-                wanted = self._graph.ancestors([id(obj) for objects in pending.values() for obj in objects])
+                wanted = self.graph.ancestors([id(obj) for objects in pending.values() for obj in objects])
                 self._put_off.update(one for one in frontier if one not in wanted)
                 frontier = [one for one in frontier if one in wanted]
             if not frontier and not last_resort:
@@ -181,22 +201,32 @@ class Search:
                 reached = self._forward(ignored=False)
         return self._results(targets, reached)
 
+    def explore(self, ids: Iterable[int], levels: int) -> None:
+        """Walk back farther from objects that were met but not walked back from, to where roots hold them as well."""
+        frontier = [one for one in ids if one not in self.walked and one not in self.root_at]
+        for _ in range(levels):
+            if not 0 < len(frontier) <= NARROW or self._clock.expired():
+                break
+            frontier, _ = self._step(frontier)
+
     def _meet(self, obj: object) -> bool:
         """Take an object into the graph; whether it is new and must be walked back from."""
-        if id(obj) in self._graph.objects:
+        if id(obj) in self.graph.objects:
             return False
-        self._graph.objects[id(obj)] = obj
+        self.graph.objects[id(obj)] = obj
         root = self._roots.anchor(obj)
         if root is not None:
-            self._root_at[id(obj)] = root
+            self.root_at[id(obj)] = root
         return root is None
 
     def _step(self, frontier: list[int]) -> tuple[list[int], bool]:
         """One level back: the next frontier, and whether a root or an object already known was met."""
         found: list[int] = []
         joined = any(one in self._roots.values for one in frontier)
-        heap = {one for one in frontier if one not in self.carriers.fresh}
-        pairs = list(self._index.referrers(heap)) if heap else []
+        self.walked.update(frontier)
+        heap = {one: self.graph.objects[one] for one in frontier if one not in self.carriers.fresh}
+        pairs = list(self._referrers.referrers(heap)) if heap else []
+        del heap
         pairs += [(holder, one) for one in frontier for holder in self.carriers.holders.get(one, {}).values()]
         for holder, referent in pairs:
             number = id(holder)
@@ -211,35 +241,39 @@ class Search:
             else:
                 joined = True
             joined = joined or number in self._roots.values
-            self._graph.add(number, referent)
+            self.graph.add(number, referent)
         return found, joined
 
     def _beyond_the_collector(self) -> list[int]:
         """Holders that the collector cannot see; where one holds a visited object, that is walked back from again."""
         values = self._roots.local_values()
-        extra = [*arrays.edges(self._index, values), *results.edges(self._index, values)]
+        extra = [*arrays.edges(self._referrers, values), *results.edges(self._referrers, values)]
         extra += self.carriers.metadata_edges()
         for holder, referent in extra:
             self.carriers.hold(holder, referent)
-        return list(dict.fromkeys(id(referent) for _, referent in extra if id(referent) in self._graph.objects))
+        return list(dict.fromkeys(id(referent) for _, referent in extra if id(referent) in self.graph.objects))
 
     def _forward(self, *, ignored: bool) -> Reached:
         """Distances from the roots met so far, with the holder that each object was reached from."""
-        starts = [(root.rank, one) for one, root in self._root_at.items() if root.ignored is ignored]
+        starts = [(root, one) for one, root in self.root_at.items() if root.ignored is ignored]
+        starts.sort(key=lambda start: start[0].text)  # the same in every run
         values = [
-            (value.root.rank, one, value)
-            for one in self._graph.objects
+            (value, one)
+            for one in self.graph.objects
             for value in self._roots.values.get(one, ())
             if value.root.ignored is ignored
         ]
-        return self._graph.reach(starts, values)
+        values.sort(key=lambda value: (value[0].root.text, value[0].reference.text))
+        return self.graph.reach(
+            [(root.rank, one) for root, one in starts], [(value.root.rank, one, value) for value, one in values]
+        )
 
     def _results(self, targets: dict[Key, list[object]], reached: Reached) -> dict[Key, HolderResult]:
-        writer = PathWriter(self._graph.objects)
+        writer = PathWriter(self.graph.objects)
         by_harness: Reached | None = None
         results: dict[Key, HolderResult] = {}
         for key, objects in targets.items():
-            names = tuple(dict.fromkeys(name_of(obj) for obj in self._own(objects)[:3]))
+            names = tuple(dict.fromkeys(name_of(obj) for obj in self.own(objects)[:3]))
             reach, path = Reach.REACHABLE, self._path(writer, reached, objects)
             if path is None:
                 by_harness = by_harness or self._forward(ignored=True)
@@ -249,12 +283,18 @@ class Search:
             results[key] = HolderResult(reach, path, names, self.complete, self._note(reach))
         return results
 
-    def _own(self, objects: list[object]) -> list[object]:
-        """The objects that Python holds itself, not only through another tensor as what a view looks at."""
-        return [obj for obj in objects if not self._only_in_another(obj)] or objects
+    def own(self, objects: list[object]) -> list[object]:
+        """The objects that Python holds itself: not those held only by another, as what a view looks at, and not the
+        object of a tensor's storage that lives since somebody asked for it.
+        """
+        held = [obj for obj in objects if not self._is_leftover(obj)] or objects
+        return [obj for obj in held if not self._only_in_another(obj)] or held
+
+    def _is_leftover(self, obj: object) -> bool:
+        return static.is_a(obj, torch.UntypedStorage) and not self.graph.holders_of(id(obj))
 
     def _only_in_another(self, obj: object) -> bool:
-        holders = set(self._graph.holders_of(id(obj)))
+        holders = set(self.graph.holders_of(id(obj)))
         return bool(holders) and holders <= self.carriers.holders.get(id(obj), {}).keys()
 
     def _note(self, reach: Reach) -> str | None:
@@ -277,17 +317,17 @@ class Search:
         start = reached.start[chain.head[0]]
         if start is not None:
             return writer.write(start.root.text, start.root.kind.value, chain, first=start.reference)
-        root = self._root_at[chain.head[0]]
+        root = self.root_at[chain.head[0]]
         return writer.write(root.text, root.kind.value, chain, holder=root.holder)
 
     def _island(self, writer: PathWriter, objects: list[object]) -> tuple[Reach, Path | None]:
         """What is known of a target that no root reaches."""
         if not self.complete:
             return Reach.UNKNOWN, None
-        chain = self._graph.cycle_or_source([id(obj) for obj in objects])
+        chain = self.graph.cycle_or_source([id(obj) for obj in objects])
         if len(chain) < 2:
             return Reach.NOT_HELD, None
-        root = type_word(self._graph.objects[chain[0]])
+        root = type_word(self.graph.objects[chain[0]])
         return Reach.UNREACHABLE, writer.write(root, RootKind.UNHELD.value, cut(chain))
 
 

@@ -28,7 +28,8 @@ class Subject:
 
     ``release_frames`` lets go of the frames of a test that failed. ``judged`` tells which devices count. ``over`` are
     the wider fixtures that ended during the test and left something. ``exact`` is whether each byte that is left
-    counts, as under a limit. A wider fixture is a subject of its own, without a span.
+    counts, as under a limit. ``keepers`` are objects of pytest's that may keep what the test made: its own item. A
+    wider fixture is a subject of its own, without a span.
     """
 
     whole: Span | None
@@ -39,6 +40,7 @@ class Subject:
     over: Sequence[Fixture] = ()
     fixture: Fixture | None = None
     exact: bool = False
+    keepers: Sequence[object] = ()
 
 
 class Fixture:
@@ -100,7 +102,7 @@ class Running:
         self.foreign: list[Window] = []
         self.over: list[Fixture] = []
         self.override = item.stash.get(keys.OVERRIDE, NOTHING)
-        self.subject = Subject(whole, owner, self.foreign, None, self.override.covers)
+        self.subject = Subject(whole, owner, self.foreign, None, self.override.covers, keepers=(item,))
         self.disown: Callable[[], None] = lambda: None
 
     def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> bool:

@@ -6,13 +6,14 @@ Only for a test that retains something, so that its modules are imported in few 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cudamem_testing.guards import collect_garbage, thawed
+from cudamem_testing.guards import collect_garbage, collect_young_garbage
 from cudamem_testing.leaks.findings import freed_finding, leak_findings, workspace_findings
+from cudamem_testing.leaks.holders import BlockHolders, Holders
 from cudamem_testing.leaks.rules import Ignored
 from cudamem_testing.leaks.settle import Left, Settlement, Step, settle
 from cudamem_testing.leaks.verdicts import is_unclaimed
@@ -20,10 +21,9 @@ from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.objects import HolderResult, Reach, find_holders
+from cudamem_testing.objects import KnownPlaces
 from cudamem_testing.plugin.evidence import moment_of
 from cudamem_testing.recorders.base import Owned
-from cudamem_testing.torch_api import capturing
 from cudamem_testing.windows.grow import Grown, by_size
 
 if TYPE_CHECKING:
@@ -34,12 +34,9 @@ if TYPE_CHECKING:
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.windows.tracker import Tracker
 
-Holders = Mapping[int, HolderResult]
 Key = tuple[int | None, int | None]
 Looked = dict[str, dict[Device, list[Block]]]  # before each step, by its name
-SEARCH_SECONDS = 5.0
 GROWN_SHOWN = 3
-UNCOLLECTED = "it may be garbage: none is collected while a stream captures a CUDA graph"
 
 
 class Reading(NamedTuple):
@@ -72,6 +69,7 @@ class Settling:
         self._ignored = ignored
         self._workspaces: dict[Device, set[int]] = {}
         self._readings: dict[Device, Reading] = {}
+        self._places = KnownPlaces()
 
     def judge(self, subject: Subject, severity: Severity | None, left: Left) -> list[Finding]:
         """Settle, and a finding for each cause of what is left; without a severity none of leaks.
@@ -90,7 +88,8 @@ class Settling:
         def look(step: Step) -> None:
             looked[step.name] = {device: self._blocks(device, subject) for device in self._left(subject)}
 
-        settlement = settle(self._steps(subject), lambda: self._left(subject), look)
+        holders = BlockHolders(self._places, subject.keepers)
+        settlement = settle(self._steps(subject, holders), lambda: self._left(subject), look)
         if settlement.freed and subject.whole is not None:
             self._tracker.peek(subject.whole)  # owners tell what is left without a read
         remaining = {device: self._blocks(device, subject) for device in settlement.left}
@@ -98,14 +97,14 @@ class Settling:
         for device, blocks in remaining.items():
             if device not in subject.owner.numbers:
                 self._evidence.ledger.enter(device, subject.owner.label, blocks)
-            if sum(block.size for block in blocks) >= max(1, self._ignore_below(device)):
-                holders = _holders(blocks)
-                workspaces, others = self._find_workspaces(device, blocks, holders, subject)
+            if self._is_judged(device, blocks):
+                held = holders.of(device, blocks)
+                workspaces, others = self._find_workspaces(device, blocks, held, subject)
                 rest = [block for block in blocks if block not in workspaces and _key(block) not in others]
                 found += workspace_findings(workspaces)
                 if severity is not None:
                     of_fixture = subject.fixture is not None
-                    found += self._ignored.keep(leak_findings(rest, holders, severity, of_fixture=of_fixture))
+                    found += self._ignored.keep(leak_findings(rest, held, severity, of_fixture=of_fixture))
         return found
 
     def exclude_workspaces(self, subject: Subject) -> None:
@@ -116,6 +115,14 @@ class Settling:
     def _left(self, subject: Subject) -> Left:
         return self._belongings.left(subject)
 
+    def _is_judged(self, device: Device, blocks: Sequence[Block]) -> bool:
+        return sum(block.size for block in blocks) >= max(1, self._ignore_below(device))
+
+    def _in_question(self, subject: Subject) -> dict[Device, list[Block]]:
+        """The blocks whose holders decide the verdict, by device; all of them where each byte counts."""
+        blocks = {device: self._blocks(device, subject) for device in self._left(subject)}
+        return {device: some for device, some in blocks.items() if subject.exact or self._is_judged(device, some)}
+
     def _known_workspaces(self, subject: Subject) -> list[Finding]:
         """Workspaces of known sizes, and nothing else: no settling is owed to them."""
         found: list[Finding] = []
@@ -124,7 +131,7 @@ class Settling:
             blocks, known = self._blocks(device, subject), self._sizes(device)
             if not blocks or any(block.size not in known for block in blocks):
                 return []
-            holders = _holders(blocks)
+            holders = BlockHolders(self._places).of(device, blocks)
             if not all(_is_unclaimed(block, holders) for block in blocks):
                 return []
             every.append((device, blocks))
@@ -177,11 +184,25 @@ class Settling:
                 self._tracker.exclude(subject.whole, device, size, len(blocks), note)
             self._evidence.ledger.enter(device, "library workspaces", blocks)
 
-    def _steps(self, subject: Subject) -> list[Step]:
+    def _steps(self, subject: Subject, holders: BlockHolders) -> list[Step]:
+        """The steps of settling. Garbage is collected only for blocks that could be garbage: the young one, which is
+        most and costs little, where known places do not explain every block; all, where no root reaches one of them.
+        """
         recorders = self._tracker.recorders
         steps = [
             Step("waiting for the device", lambda: _each(recorder.finish for recorder in recorders)),
-            Step("garbage collection", collect_garbage, Verdict.CYCLE),
+            Step(
+                "collection of young garbage",
+                collect_young_garbage,
+                Verdict.CYCLE,
+                needed=lambda: not holders.are_known(self._in_question(subject)),
+            ),
+            Step(
+                "garbage collection",
+                collect_garbage,
+                Verdict.CYCLE,
+                needed=lambda: not holders.are_found(self._in_question(subject)),
+            ),
         ]
         if subject.release_frames is not None:
             steps.insert(0, Step("frames of the failed test", subject.release_frames, Verdict.TRACEBACK))
@@ -249,7 +270,8 @@ class Settling:
             return Grown()
         now = self._tracker.read(recorder)
         fresh = replayed.live_at(since=moment_of(replayed.recording, start, now)).fresh().blocks
-        findings = leak_findings(fresh, _holders(fresh), Severity.NOTE)
+        holders = BlockHolders(self._places).of(recorder.device, fresh)
+        findings = leak_findings(fresh, holders, Severity.NOTE)
         lines = [line for finding in findings[:GROWN_SHOWN] for line in str(finding).splitlines()]
         return Grown(by_size([block.size for block in fresh]), tuple(lines))
 
@@ -308,22 +330,6 @@ def _in_backward(block: Block) -> bool:
 def _each(actions: Iterable[Callable[[], None]]) -> None:
     for action in actions:
         action()
-
-
-def _holders(blocks: Sequence[Block]) -> Holders:
-    addresses = [block.address for block in blocks if block.address is not None]
-    with thawed():
-        found = find_holders(addresses, budget_seconds=SEARCH_SECONDS)
-    if any(holder.reach is Reach.UNREACHABLE for holder in found.values()) and capturing():
-        return {address: _uncollected(holder) for address, holder in found.items()}
-    return found
-
-
-def _uncollected(holder: HolderResult) -> HolderResult:
-    """What nobody reaches, when nothing was collected: it may be held by C++, or it is garbage."""
-    if holder.reach is not Reach.UNREACHABLE:
-        return holder
-    return replace(holder, reach=Reach.UNKNOWN, complete=False, note=UNCOLLECTED)
 
 
 def _is_unclaimed(block: Block, holders: Holders) -> bool:

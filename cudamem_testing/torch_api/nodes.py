@@ -17,13 +17,15 @@ import torch
 from cudamem_testing import static
 
 _SAVED_PREFIX = "_raw_saved_"
+#: The base of custom functions' nodes.
+NodeBase = torch._C._FunctionBase
 
 
 def is_node_type(cls: type) -> bool:
     """Whether a class is an autograd node: a C++ one (``MulBackward0``) or a custom function's."""
     if not static.is_heap_type(cls):
         return type(static.class_dict(cls).get("next_functions")) is types.GetSetDescriptorType
-    return any(base is torch._C._FunctionBase for base in static.mro(cls))
+    return any(base is NodeBase for base in static.mro(cls))
 
 
 def next_nodes(node: object) -> Iterator[object]:

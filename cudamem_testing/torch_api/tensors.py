@@ -11,6 +11,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -159,6 +160,26 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
         return int(torch._C.StorageBase.__dict__["_cdata"].__get__(untyped)), int(address), int(nbytes), str(device)
     except (NotImplementedError, RuntimeError):
         return None
+
+
+def counts_uses() -> bool:
+    """Whether this torch tells how many owners a tensor and a storage have in C++ (all since 2.7 do)."""
+    return hasattr(TensorBase, "_use_count") and hasattr(torch._C, "_storage_Use_Count")
+
+
+def use_count(tensor: object) -> int:
+    """How many owners a tensor has in C++; its Python object is one."""
+    return int(TensorBase._use_count(tensor))  # type: ignore[attr-defined]
+
+
+def storage_use_count(tensor: object) -> tuple[int, int]:
+    """How many owners a tensor's storage has in C++, and how many references its Python object.
+
+    The tensor and the asking are among them: compare with those of a tensor that nothing else shares a storage with.
+    """
+    untyped: Any = TensorBase.untyped_storage(tensor)  # type: ignore[arg-type]
+    number = torch._C.StorageBase.__dict__["_cdata"].__get__(untyped)
+    return int(torch._C._storage_Use_Count(number)), sys.getrefcount(untyped)
 
 
 class StoredMemory:

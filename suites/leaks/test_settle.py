@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +49,24 @@ def test_it_stops_when_nothing_is_left() -> None:
     found = settle([heap.step("a"), heap.step("b")], heap.left)
     assert heap.calls == ["a"]
     assert found == Settlement((Freed("a", None, CPU, Owned(64, 1)),), {})
+
+
+def test_a_step_that_is_not_needed_is_passed_over() -> None:
+    heap = Heap([(CPU, "a", 64), (CPU, "b", 8)])
+    asked: list[str] = []
+
+    def needed(name: str, answer: bool) -> Callable[[], bool]:
+        return lambda: asked.append(name) is None and answer
+
+    steps = [
+        replace(heap.step("a"), needed=needed("a", answer=False)),
+        replace(heap.step("b"), needed=needed("b", answer=True)),
+    ]
+    found = settle(steps, heap.left)
+    assert (heap.calls, asked) == (["b"], ["a", "b"])
+    assert found == Settlement((Freed("b", None, CPU, Owned(8, 1)),), {CPU: Owned(64, 1)})
+    settle([heap.step("a"), replace(heap.step("c"), needed=needed("c", answer=True))], heap.left)
+    assert asked == ["a", "b"], "it is not asked when nothing is left"
 
 
 def test_each_step_is_credited_with_what_it_freed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,25 @@ def test_verdicts(module: str) -> None:
     assert not problems, "\n".join(problems)
     for key in found.keys() - {"A4"}:  # its node shows the parameter that it leads to
         assert "does not show what autograd saved for backward: a graph may hold it" in found[key][0]
+
+
+#: Modules of the zoo whose blocks known places can explain, and how many of a hundred questions they must answer.
+ANSWERED = {"leaks": 60, "leaks_functions": 60, "leaks_modules": 40, "leaks_autograd": 10, "leaks_running": 30}
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+@pytest.mark.parametrize("module", ANSWERED)
+def test_known_places_say_what_a_search_says(module: str) -> None:
+    """Each case three times in one run: the plugin that runs with them compares every answer with a whole search."""
+    record, text = verdicts.repeat_module(module, 3, "-p", "suites.leaks.both_ways")
+    said = re.search(r"known places: (\d+) of (\d+) answered, (\d+) wrong", text)
+    assert said is not None, text
+    answered, asked, wrong = map(int, said.groups())
+    assert wrong == 0, text
+    assert answered * 100 >= asked * ANSWERED[module], said.group()
+    unjudged = [str(one) for test in record.tests for one in test.findings if "could not be judged" in one.message]
+    assert unjudged == []
 
 
 def test_the_zoo_is_as_large_as_promised() -> None:

@@ -11,10 +11,11 @@ import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.objects import Reach, find_object_holders
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.objects.graph import CHAIN_END, Graph, cut
-from cudamem_testing.objects.index import ReferrerIndex
+from cudamem_testing.objects.index import NARROW, Heap, ReferrerIndex
 
 EDGES = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 14)), max_size=60)
 
@@ -98,7 +99,7 @@ def test_index_finds_what_the_collector_finds() -> None:
     heap: list[object] = [*nodes, *(node.held for node in nodes)]
     index = ReferrerIndex(heap, Clock(None))
     for _ in range(15):  # past the point where the index is inverted
-        wanted = {id(node) for node in nodes[:50]}
+        wanted = {id(node): node for node in nodes[:50]}
         found = {(id(holder), referent) for holder, referent in index.referrers(wanted)}
         expected = {
             (id(holder), id(referent))
@@ -108,6 +109,58 @@ def test_index_finds_what_the_collector_finds() -> None:
         }
         assert found == expected
         assert len(found) == 50
+
+
+def test_the_heap_answers_as_its_index_does() -> None:
+    """By scans of the collector's lists, then by the index; what was made since is left out."""
+    nodes = [Node() for _ in range(60)]
+    for number, node in enumerate(nodes):
+        node.held += [nodes[(number * 7) % 60], nodes[(number * 11) % 60]]
+    with CollectorPaused():
+        heap = Heap(Clock(None))
+        since = [{"node": nodes[0]}, [nodes[1]], (nodes[2],)]
+        index = ReferrerIndex(heap.objects, Clock(None))
+        for asked in (nodes[:1], nodes[:3], nodes[:NARROW], nodes, nodes[:2]):
+            wanted = {id(node): node for node in asked}
+            found = [(id(holder), one) for holder, one in heap.referrers(wanted) if holder is not asked]
+            expected = [(id(holder), one) for holder, one in index.referrers(wanted) if holder is not asked]
+            assert found == expected
+            assert not {*map(id, since)}.intersection(holder for holder, _ in found)
+            assert {(id(node.held), one) for node in nodes for one in map(id, node.held) if one in wanted} <= {*found}
+        index.release()
+        heap.release()
+
+
+def test_attributes_are_found_where_their_dictionary_is_new() -> None:
+    """Reading a root may make one; until then an object keeps its attributes in itself."""
+
+    class Holder:
+        held: object
+
+    target = Node()
+    for scans in (8, 0):
+        holder = Holder()
+        holder.held = target
+        with CollectorPaused():
+            heap = Heap(Clock(None))
+            heap._scans = scans  # 0: the index answers
+            assert vars(holder) == {"held": target}
+            found = [holder for holder, _ in heap.referrers({id(target): target})]
+            assert any(one is holder or one is vars(holder) for one in found)
+            heap.release()
+
+
+def test_chains_of_one_length_come_in_the_order_of_their_holders() -> None:
+    target = Node()
+    left, right = [target], [target]
+    for order in ((left, right), (right, left)):
+        holder = [*order]
+        graph = Graph()
+        graph.objects.update((id(one), one) for one in (holder, left, right, target))
+        for inner in (right, left):
+            graph.add(id(inner), id(target))
+            graph.add(id(holder), id(inner))
+        assert graph.reach([(0, id(holder))], []).chain(id(target)).head[1] == id(order[0])
 
 
 ROOT: list[Node] = []

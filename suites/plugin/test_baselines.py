@@ -670,7 +670,7 @@ LIBRARY = """
 def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, monkeypatch):
     """On a CPU, which has none: a size is taken for one, and nobody for its holder."""
 
-    def nobody(addresses, budget_seconds):
+    def nobody(addresses, **options):
         return {address: HolderResult(Reach.NOT_HELD, None) for address in addresses}
 
     monkeypatch.setattr(CpuRecorder, "workspace_sizes", lambda self: frozenset({3 * MIB}))
@@ -700,12 +700,12 @@ def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, 
 def test_a_workspace_is_in_no_report(run_inner, pytester, monkeypatch, leaks):
     """Also where nothing is compared, and whoever reads the report is to record it."""
 
-    def nobody(addresses, budget_seconds):
+    def nobody(addresses, **options):
         return {address: HolderResult(Reach.NOT_HELD, None) for address in addresses}
 
     monkeypatch.setattr(CpuRecorder, "workspace_sizes", lambda self: frozenset({3 * MIB}))
     monkeypatch.setattr("cudamem_testing.objects.find_holders", nobody)
-    monkeypatch.setattr("cudamem_testing.plugin.settling.find_holders", nobody)
+    monkeypatch.setattr("cudamem_testing.objects.places.find_holders", nobody)
     file = f"""{LIBRARY}
     @pytest.fixture
     def more():

@@ -10,10 +10,10 @@ from typing import cast
 import pytest
 
 from cudamem_testing import guards
+from cudamem_testing.leaks import holders
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.findings import Severity, Verdict
-from cudamem_testing.plugin import settling
 from cudamem_testing.plugin.belongings import Belongings
 from cudamem_testing.plugin.running import Subject
 from cudamem_testing.plugin.settling import Reading
@@ -500,7 +500,7 @@ def test_what_may_be_garbage_is_not_blamed_while_a_stream_captures(
         cycle = [torch.zeros(32 << 10)]
         cycle.append(cycle)
 """
-    for module in (guards, settling):
+    for module in (guards, holders):
         monkeypatch.setattr(module, "capturing", lambda: True)
     inner = run_inner(pytester, ONE + cycle, "--cudamem", "--cudamem-device=cpu")
     assert inner.outcomes == {"test_leaks": "error", "test_cycle": "passed"}

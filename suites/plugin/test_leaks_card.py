@@ -14,6 +14,7 @@ import pytest
 from cudamem_testing import guards
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Severity
+from cudamem_testing.objects import places
 from cudamem_testing.plugin import settling
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
@@ -156,7 +157,7 @@ def test_what_a_thread_frees_while_libraries_are_asked_is_nobodys(test: Judged) 
 def test_what_went_before_libraries_were_asked_is_nobodys(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     test.card.take(4 * KIB)
     passing = test.card.take(512)
-    search = settling.find_holders
+    search = places.find_holders
 
     def long_search(*args: Any, **kwargs: Any) -> Any:
         found = search(*args, **kwargs)
@@ -164,7 +165,7 @@ def test_what_went_before_libraries_were_asked_is_nobodys(test: Judged, monkeypa
             test.card.free(passing)
         return found
 
-    monkeypatch.setattr(settling, "find_holders", long_search)
+    monkeypatch.setattr(places, "find_holders", long_search)
     assert test.findings() == [LEAK]
 
 

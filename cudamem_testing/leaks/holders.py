@@ -1,0 +1,79 @@
+"""Who holds retained blocks, found as cheaply as it can be.
+
+Places where the run found holders before are looked at first; they answer in milliseconds, and only where they explain
+every block. Else the whole heap is searched. Both may come before garbage is collected: what a root reaches is none.
+What no root reaches is searched for once more after the collection.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from cudamem_testing.guards import thawed
+from cudamem_testing.model.blocks import Block
+from cudamem_testing.model.devices import Device
+from cudamem_testing.objects import HolderResult, KnownPlaces, Reach
+from cudamem_testing.torch_api import capturing
+
+#: Holders by the address of the block.
+Holders = Mapping[int, HolderResult]
+SEARCH_SECONDS = 5.0
+UNCOLLECTED = "it may be garbage: none is collected while a stream captures a CUDA graph"
+
+
+class BlockHolders:
+    """The holders of the blocks of one test. ``beside`` are roots that may hold them, such as the test itself."""
+
+    def __init__(self, places: KnownPlaces, beside: Iterable[object] = ()) -> None:
+        self._places = places
+        self._beside = tuple(beside)
+        self._found: dict[Device, dict[int, HolderResult]] = {}
+
+    def are_known(self, blocks: Mapping[Device, Sequence[Block]]) -> bool:
+        """Whether known places explain every block."""
+        for device, some in blocks.items():
+            found = self._places.find(_addresses(some), beside=self._beside)
+            if found is None:
+                return False
+            self._found[device] = found
+        return True
+
+    def are_found(self, blocks: Mapping[Device, Sequence[Block]]) -> bool:
+        """Whether a root reaches every block: then no garbage is among them."""
+        return all(
+            holder.reach in (Reach.REACHABLE, Reach.HARNESS)
+            for device, some in blocks.items()
+            for holder in self._search(device, some).values()
+        )
+
+    def of(self, device: Device, blocks: Sequence[Block]) -> Holders:
+        """Who holds each block, by its address; garbage has been collected, where that could change the answer."""
+        found = self._found.setdefault(device, {})
+        missing = [
+            block for block in blocks if block.address not in found or found[block.address].reach is Reach.UNREACHABLE
+        ]
+        if missing:
+            self._search(device, missing)
+        if capturing():
+            return {address: _uncollected(holder) for address, holder in found.items()}
+        return found
+
+    def _search(self, device: Device, blocks: Sequence[Block]) -> Holders:
+        with thawed():
+            found = self._places.search(_addresses(blocks), budget_seconds=SEARCH_SECONDS)
+        self._found.setdefault(device, {}).update(found)
+        return found
+
+
+def _addresses(blocks: Sequence[Block]) -> list[int]:
+    return [block.address for block in blocks if block.address is not None]
+
+
+def _uncollected(holder: HolderResult) -> HolderResult:
+    """What nobody reaches, when nothing was collected: it may be held by C++, or it is garbage."""
+    if holder.reach is not Reach.UNREACHABLE:
+        return holder
+    return replace(holder, reach=Reach.UNKNOWN, complete=False, note=UNCOLLECTED)

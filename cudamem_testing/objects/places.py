@@ -1,0 +1,267 @@
+"""Known places: where earlier searches of a run found what tests retained, looked at first and forwards.
+
+A search of the whole heap costs tenths of a second. Most leaks of a suite are in the same few containers, so the chains
+that a search has found are remembered (their roots by weak reference, everything else by id), and the next time their
+surroundings are read from the roots on: known objects are followed, what hangs on them is new.
+
+The same search then runs over this small part of the heap, and its answer counts only where it is proven to be that of
+the whole heap: each object that the search walked back from has exactly as many references as the part accounts for, so
+nobody outside holds it, and no shorter or other chain exists. Reference counts are read as each object is first met,
+when nothing of the search refers to it. What C++ holds is counted too: the uses of a tensor and of its storage. Where
+one reference is not accounted for, there is no answer, and the whole heap is searched.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+import weakref
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+import torch
+
+from cudamem_testing import static
+from cudamem_testing.objects.carriers import Carriers
+from cudamem_testing.objects.clock import Clock
+from cudamem_testing.objects.roots import Ignore, Roots
+from cudamem_testing.objects.search import (
+    NOTHING_IGNORED,
+    HolderResult,
+    Reach,
+    Search,
+    find_holders,
+)
+from cudamem_testing.torch_api import nodes, tensors
+
+#: References from a known object to the farthest one that is looked at.
+DEPTH = 32
+#: Objects that are looked at in all, and ids that are remembered.
+MOST_OBJECTS = 10_000
+_MOST_KNOWN = 100_000
+#: References that are walked back from what holds a known place beside the chain that was found.
+_EXPLORED = 4
+_BUDGET_OBJECTS = 500_000
+#: Objects that are no roots whatever they hold, so that they are not asked.
+_PLAIN = frozenset(
+    map(id, (dict, list, tuple, set, frozenset, types.CellType, types.MethodType, torch.Tensor, torch.nn.Parameter))
+)
+_EXPLAINED = (Reach.REACHABLE, Reach.HARNESS)
+
+
+class KnownPlaces:
+    """The places that the searches of one run have found. Holds ids and weak references only."""
+
+    def __init__(self) -> None:
+        self._roots: dict[int, weakref.ref[object]] = {}
+        self._known: set[int] = set()
+        self._names: dict[int, set[str]] = {}
+        self._looked_at: set[int] = set()
+
+    def find(
+        self, addresses: Iterable[int], *, beside: Iterable[object] = (), ignore: Ignore = NOTHING_IGNORED
+    ) -> dict[int, HolderResult] | None:
+        """Who holds each of these storages, as ``find_holders`` tells it; ``None`` where known places do not explain
+        every one of them.
+
+        ``beside`` are roots that are looked at as well, such as the test that is over.
+        """
+        wanted = tuple(dict.fromkeys(addresses))
+        starts = [*filter(None, (root() for root in self._roots.values())), *beside]
+        if not starts or not wanted or not tensors.counts_uses():
+            return None
+        ignore = Ignore(ignore.ids | {id(addresses)}, ignore.packages)
+        found = self._find(wanted, starts, ignore)
+        if found is None and self._looked_at:
+            self._looked_at.clear()  # what was passed over may have been filled since, or its id is another's now
+            found = self._find(wanted, starts, ignore)
+        return found
+
+    def _find(
+        self, wanted: tuple[int, ...], starts: Sequence[object], ignore: Ignore
+    ) -> dict[int, HolderResult] | None:
+        roots = Roots(ignore)
+        part = _Part(roots, self._known, self._names, self._looked_at)
+        part.look(starts)
+        with Search(wanted, None, _BUDGET_OBJECTS, ignore, (part.objects, roots)) as search:
+            targets = search.carriers.targets(wanted)
+            if not all(targets.values()):
+                return None
+            found = search.run(targets)
+            if not (all(one.reach in _EXPLAINED for one in found.values()) and part.is_whole(search, targets)):
+                return None
+            self._remember_roots(search, targets)
+        self._looked_at |= part.outside.keys() - self._known
+        return found
+
+    def search(
+        self, addresses: Iterable[int], *, budget_seconds: float | None = 5.0, ignore: Ignore = NOTHING_IGNORED
+    ) -> dict[int, HolderResult]:
+        """Search the whole heap as ``find_holders`` does, and remember what it finds."""
+        wanted = tuple(addresses)
+
+        def learn(search: Search) -> None:
+            self.learn(search, search.carriers.targets(wanted))
+
+        return find_holders(wanted, budget_seconds=budget_seconds, ignore=ignore, learn=learn)
+
+    def learn(self, search: Search, targets: dict[int, list[object]]) -> None:
+        """Remember on which ways from roots a search has found its targets, and what else holds what lies on them."""
+        own = {id(obj) for objects in targets.values() for obj in objects}
+        search.explore(search.graph.ancestors(own), _EXPLORED)
+        self._remember_roots(search, targets)
+        self._known |= search.graph.ancestors(own) - own
+        if len(self._known) > _MOST_KNOWN:
+            for table in (self._roots, self._known, self._names, self._looked_at):
+                table.clear()
+
+    def _remember_roots(self, search: Search, targets: dict[int, list[object]]) -> None:
+        """Remember the roots among the ancestors, and by which names they hold what leads on."""
+        ancestors = search.graph.ancestors(id(obj) for objects in targets.values() for obj in objects)
+        for one in ancestors & search.root_at.keys():
+            root, obj = search.root_at[one], search.graph.objects[one]
+            try:
+                self._roots.setdefault(one, weakref.ref(obj if root.holder is None else root.holder))
+            except TypeError:
+                continue
+            self._known.add(one)
+            held = ancestors.intersection(search.graph.held_by(one))
+            names = (name for name, value in _namespace(obj) if id(value) in held and type(name) is str)
+            self._names.setdefault(one, set()).update(names)
+
+
+class _Part:
+    """The part of the heap around known places.
+
+    ``objects`` are its objects, ``outside`` how many references each had when it was first met, ``inside`` how many of
+    them objects of this part hold; by id.
+    """
+
+    def __init__(self, roots: Roots, known: set[int], names: dict[int, set[str]], looked_at: set[int]) -> None:
+        self.objects: list[object] = []
+        self.outside: dict[int, int] = {}
+        self.inside: Counter[int] = Counter()
+        self._roots, self._known, self._names, self._looked_at = roots, known, names, looked_at
+        self._waiting: deque[tuple[object, int]] = deque()
+
+    def look(self, starts: Iterable[object]) -> None:
+        """Read what hangs on roots, breadth first."""
+        for start in starts:
+            if id(start) not in self.outside:
+                self.outside[id(start)] = 0
+                self.objects.append(start)
+                self._waiting.append((start, 0))
+        given = len(self.objects)
+        while self._waiting and len(self.objects) < MOST_OBJECTS:
+            obj, beyond = self._waiting.popleft()
+            given -= 1
+            self._read(obj, beyond, start=given >= 0)
+
+    def _read(self, obj: object, beyond: int, *, start: bool) -> None:
+        children = static.referents(obj)
+        numbers = [*map(id, children)]
+        self.inside.update(numbers)
+        wanted = self._followed(obj, start=start)
+        times = Counter(numbers) if len({*numbers}) < len(numbers) else None
+        own = _own_references()
+        for child, number in zip(children, numbers, strict=True):
+            known = number in self._known
+            if number in self.outside or (wanted is not None and number not in wanted):
+                continue
+            if not known and (number in self._looked_at or not gc.is_tracked(child)):
+                continue
+            self.outside[number] = sys.getrefcount(child) - own - (0 if times is None else times[number] - 1)
+            self.objects.append(child)
+            farther = 0 if known else beyond + 1
+            if farther <= DEPTH:
+                self._waiting.append((child, farther))
+
+    def _followed(self, obj: object, *, start: bool) -> set[int] | None:
+        """The ids of what is followed from an object: all from most, from roots only what was followed before."""
+        if not self._is_root(obj) or (start and id(obj) not in self._known and self._is_harness(obj)):
+            return None
+        return self._known.union(map(id, self._named(obj)))
+
+    def _is_root(self, obj: object) -> bool:
+        return self._roots.is_module(obj) or (id(type(obj)) not in _PLAIN and self._roots.anchor(obj) is not None)
+
+    def _is_harness(self, obj: object) -> bool:
+        root = self._roots.anchor(obj)
+        return root is not None and root.ignored
+
+    def _named(self, obj: object) -> list[object]:
+        names = self._names.get(id(obj), ())
+        return [value for name, value in _namespace(obj) if name in names] if names else []
+
+    def is_whole(self, search: Search, targets: dict[int, list[object]]) -> bool:
+        """Whether nothing outside of this part holds what the search walked back from, or shares its storages."""
+        return all(self._is_accounted_for(one, search) for one in search.walked) and all(
+            self._is_alone(objects, search) for objects in targets.values()
+        )
+
+    def _is_accounted_for(self, one: int, search: Search) -> bool:
+        obj, carriers = search.graph.objects[one], search.carriers
+        if nodes.is_node_type(type(obj)):
+            return False  # who else uses a node of autograd is not known
+        uses = len(carriers.holders.get(one, ()))
+        if one in carriers.fresh:
+            return uses == 1 and (carriers.references[one], tensors.use_count(obj)) == _held_by_another()
+        references = self.outside.get(one, -1) - self.inside[one]
+        if not static.is_a(obj, tensors.TensorBase):
+            return uses == 0 and references == 0
+        return tensors.use_count(obj) == 1 + uses and references == (_shared_references() if uses else 0)
+
+    @staticmethod
+    def _is_alone(objects: Sequence[object], search: Search) -> bool:
+        """Whether these tensors are all that use their storage, and which of them is named first does not matter."""
+        if not all(static.is_a(obj, tensors.TensorBase) for obj in objects) or len(search.own([*objects])) != 1:
+            return False
+        uses, references = _uses_of_own_storage()
+        return tensors.storage_use_count(objects[0]) == (uses + len(objects) - 1, references)
+
+
+def _namespace(obj: object) -> Iterable[tuple[object, object]]:
+    """Names and values of a module's namespace or of a class; nothing for other objects."""
+    if type(obj) is dict:
+        return static.items(obj)
+    return tuple(static.class_dict(obj).items()) if static.is_a(obj, type) else ()  # type: ignore[arg-type]
+
+
+@cache
+def _own_references() -> int:
+    """References that ``_Part._read`` itself has to an object when it counts them."""
+    children = [[]]  # type: ignore[var-annotated]
+    numbers = [*map(id, children)]
+    return next(sys.getrefcount(child) for child, _ in zip(children, numbers, strict=True))
+
+
+@cache
+def _shared_references() -> int:
+    """References that C++ has to the Python object of a tensor that it uses as well."""
+    tensor = torch.empty(1)
+    alone = sys.getrefcount(tensor)
+    view = tensor[:0]
+    return sys.getrefcount(tensor) - alone if view is not None else 0
+
+
+@cache
+def _held_by_another() -> tuple[int, int]:
+    """References and uses of a tensor that one other tensor holds through C++, as ``Carriers`` meets it."""
+    parameter = torch.empty(1, requires_grad=True)
+    parameter.grad = torch.empty(1)
+    carriers = Carriers([parameter], (), Clock(None))
+    (found,) = carriers.fresh
+    obj = next(obj for obj in (parameter.grad,) if id(obj) == found)
+    answer = carriers.references[found], tensors.use_count(obj)
+    carriers.release()
+    return answer
+
+
+@cache
+def _uses_of_own_storage() -> tuple[int, int]:
+    """Uses of the storage of a tensor that has it for itself, and references to its Python object."""
+    return tensors.storage_use_count(torch.empty(1))

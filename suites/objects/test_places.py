@@ -1,0 +1,367 @@
+"""Known places: they answer as a search of the whole heap would, and leave to it what they cannot prove."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cudamem_testing.objects import KnownPlaces, Reach, find_holders
+from cudamem_testing.torch_api import tensors
+
+HERE = f"module {__name__}"
+CACHE: list[Any] = []
+TABLE: dict[str, Any] = {}
+LAST: Any = None
+OTHER: list[Any] = []
+
+
+class Registry:
+    shared: list[Any] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+
+REGISTRY = Registry()
+
+
+def _closure() -> Callable[[Any], None]:
+    kept: list[Any] = []
+
+    def keep(made: object) -> None:
+        kept.append(made)
+
+    return keep
+
+
+keep_in_closure = _closure()
+
+
+@pytest.fixture(autouse=True)
+def _empty() -> Iterator[None]:
+    yield
+    _empty_all()
+
+
+def _empty_all() -> None:
+    for kept in (CACHE, TABLE, OTHER, REGISTRY.items, Registry.shared):
+        kept.clear()  # type: ignore[attr-defined]
+    globals()["LAST"] = None
+
+
+def address(tensor: torch.Tensor) -> int:
+    found = tensors.storage(tensor)
+    assert found is not None
+    return found[1]
+
+
+def _named(made: torch.Tensor) -> None:
+    globals()["LAST"] = made
+
+
+def _model(made: torch.Tensor) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    model[0].weight.data = made
+    CACHE.append({"model": model})
+
+
+def _grad(made: torch.Tensor) -> None:
+    parameter = torch.nn.Parameter(torch.empty(made.shape))
+    parameter.grad = made
+    CACHE.append(parameter)
+
+
+def _instance(made: torch.Tensor) -> None:
+    registry = Registry()
+    registry.items.append(made)
+    CACHE.append(registry)
+
+
+def _new_list(made: torch.Tensor) -> None:
+    REGISTRY.items = [made]
+
+
+#: What keeps a new tensor, and the chain that is found, where ``*`` is the number of the time.
+ANSWERED: dict[str, tuple[Callable[[torch.Tensor], object], str]] = {
+    "list": (lambda made: CACHE.append(made), " > CACHE (list)[*]"),
+    "dict": (lambda made: TABLE.__setitem__(f"layer{len(TABLE)}", made), " > TABLE (dict)['layer*']"),
+    "nested": (lambda made: CACHE.append({"a": (1, made)}), " > CACHE (list)[*] > dict['a'] > tuple[1]"),
+    "global": (_named, " > LAST"),
+    "attribute": (lambda made: REGISTRY.items.append(made), " > REGISTRY (Registry).items (list)[*]"),
+    "replaced attribute": (_new_list, " > REGISTRY (Registry).items (list)[0]"),
+    "class attribute": (lambda made: Registry.shared.append(made), "Registry.shared (list)[*]"),
+    "closure": (
+        lambda made: keep_in_closure(made),
+        " > keep_in_closure (function keep).__closure__[0] 'kept' (list)[*]",
+    ),
+    "instance": (_instance, " > CACHE (list)[*] > Registry.items (list)[0]"),
+    "model": (_model, " > CACHE (list)[*] > dict['model'][0].weight"),
+    "gradient": (_grad, " > CACHE (list)[*].grad"),
+    "view": (lambda made: CACHE.append(made[1:]), " > CACHE (list)[*]"),
+    "several": (lambda made: CACHE.append([made, made]), " > CACHE (list)[*] > list[0]"),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERED)
+def test_the_second_time_is_answered_as_a_search_would(kind: str) -> None:
+    keep, chain = ANSWERED[kind]
+    places = KnownPlaces()
+    for time in range(2):
+        made = torch.ones(64)
+        keep(made)
+        where = address(made)
+        del made
+        found = places.find([where])
+        assert (found is None) == (time == 0), "the first is not known"
+        whole = places.search([where]) if found is None else find_holders([where], budget_seconds=60)
+        assert found is None or found == whole
+        assert whole[where].reach is Reach.REACHABLE
+        assert whole[where].path is not None
+        root = f"class {__name__}." if kind == "class attribute" else HERE
+        assert whole[where].path.text == root + chain.replace("*", str(time))
+
+
+def _in_a_local(made: torch.Tensor) -> object:
+    CACHE.append(made)
+    return made
+
+
+def _in_another_list(made: torch.Tensor) -> object:
+    CACHE.append([made])
+    return CACHE[-1]
+
+
+def _array(made: torch.Tensor) -> object:
+    CACHE.append(made)
+    return made.numpy()
+
+
+def _view_elsewhere(made: torch.Tensor) -> object:
+    CACHE.append(made)
+    return made[2:]
+
+
+def _alias_elsewhere(made: torch.Tensor) -> object:
+    CACHE.append(made)
+    return made.detach()
+
+
+def _capsule(made: torch.Tensor) -> object:
+    CACHE.append(made)
+    return torch.utils.dlpack.to_dlpack(made)  # type: ignore[attr-defined]
+
+
+def _storage(made: torch.Tensor) -> object:
+    CACHE.append(made)
+    return made.untyped_storage()
+
+
+def _shared_gradient(made: torch.Tensor) -> object:
+    _grad(made)
+    other = torch.nn.Parameter(torch.empty(made.shape))
+    other.grad = made
+    return other
+
+
+def _saved(made: torch.Tensor) -> object:
+    CACHE.append(made)
+    return torch.ones(64, requires_grad=True) * made
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        *(_in_a_local, _in_another_list, _array, _view_elsewhere, _alias_elsewhere, _capsule, _storage),
+        *(_shared_gradient, _saved),
+    ],
+)
+def test_what_something_else_holds_too_is_searched_for(keep: Callable[[torch.Tensor], object]) -> None:
+    """It may be held by a shorter chain there; without the other holder it is answered."""
+    places = KnownPlaces()
+
+    def step() -> tuple[int, object]:
+        made = torch.ones(64)
+        return address(made), keep(made)
+
+    where, held = step()
+    del held
+    places.search([where])
+    where, held = step()
+    assert places.find([where]) is None
+    assert held is not None
+    del held
+    found = places.find([where])
+    assert found is not None
+    assert found == find_holders([where], budget_seconds=60)
+
+
+def test_one_unknown_block_leaves_all_to_the_search() -> None:
+    places = KnownPlaces()
+    CACHE.append(torch.ones(64))
+    places.search([address(CACHE[0])])
+    CACHE.append(torch.ones(64))
+    OTHER.append([torch.ones(64)])
+    assert places.find([address(CACHE[1])]) is not None
+    assert places.find([address(CACHE[1]), address(OTHER[0][0])]) is None
+    assert places.find([address(CACHE[1]), 12345]) is None
+    assert places.find([]) is None
+
+
+def test_an_old_entry_that_is_filled_later_is_found() -> None:
+    """What was looked at once is passed over, until something is missing."""
+    places = KnownPlaces()
+    for number in range(3):
+        CACHE.append({"tensor": torch.ones(64)})
+        where = address(CACHE[number]["tensor"])
+        assert places.find([where]) is not None or places.search([where])
+    CACHE[1]["more"] = torch.ones(64)
+    where = address(CACHE[1]["more"])
+    assert places.find([where]) == find_holders([where], budget_seconds=60)
+
+
+def test_a_holder_that_is_gone_is_not_named() -> None:
+    places = KnownPlaces()
+
+    def keep() -> int:
+        made = torch.ones(64)
+        sys.modules["passing"].__dict__["cache"].append(made)
+        return address(made)
+
+    sys.modules["passing"] = types.ModuleType("passing")
+    try:
+        sys.modules["passing"].__dict__["cache"] = []
+        where = keep()
+        assert str(places.search([where])[where].path) == "module passing > cache (list)[0]"
+        where = keep()
+        assert str((places.find([where]) or {})[where].path) == "module passing > cache (list)[1]"
+        OTHER.append(sys.modules.pop("passing"))
+        found = (places.find([where]) or places.search([where]))[where]
+        assert str(found.path) == f"{HERE} > OTHER (list)[0] > module passing > cache (list)[1]"
+    finally:
+        sys.modules.pop("passing", None)
+
+
+def test_what_hangs_on_a_given_object_is_looked_at() -> None:
+    """As on the test that pytest has just run: a root of the harness that no earlier search can have met."""
+    item = type("Item", (), {"__module__": "_pytest.python"})()
+    item.instance = Registry()
+    item.instance.items.append(torch.ones(64))
+    OTHER.append(item)
+    where = address(item.instance.items[0])
+    places, beside = KnownPlaces(), [item]
+    del item
+    assert places.find([where]) is None
+    found = places.find([where], beside=beside)
+    assert found is not None
+    assert found[where].reach is Reach.HARNESS
+    assert found == find_holders([where], budget_seconds=60)
+
+
+def test_nothing_is_kept_alive() -> None:
+    places = KnownPlaces()
+    for _ in range(2):
+        CACHE.append(Registry())
+        CACHE[-1].items.append(torch.ones(64))
+        where = address(CACHE[-1].items[0])
+        assert places.find([where]) or places.search([where])
+    gone = [weakref.ref(one) for one in (*CACHE, *(one.items[0] for one in CACHE))]
+    CACHE.clear()
+    assert [one() for one in gone] == [None] * 4
+    assert not [one for one in gc.get_objects() if type(one) is types.FrameType and one.f_code.co_name == "find"]
+
+
+def test_where_torch_does_not_count_uses_nothing_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = KnownPlaces()
+    CACHE.append(torch.ones(64))
+    places.search([address(CACHE[0])])
+    CACHE.append(torch.ones(64))
+    assert places.find([address(CACHE[1])]) is not None
+    monkeypatch.setattr(tensors, "counts_uses", lambda: False)
+    assert places.find([address(CACHE[1])]) is None
+
+
+def _containers() -> list[list[Any]]:
+    """Reached by a name, a table in a table, an attribute and a class."""
+    return [CACHE, TABLE.setdefault("deep", {"er": ([],)})["er"][0], REGISTRY.items, Registry.shared]
+
+
+def _keep(random: Random, made: torch.Tensor) -> None:
+    parameter = torch.nn.Parameter(torch.empty(made.shape))
+    parameter.grad = made
+    wrapped = random.choice(
+        [made, made, [made], {"key": made}, (0, (made,)), {made}, parameter, {"parameter": parameter}]
+    )
+    if random.random() < 0.1:
+        globals()["LAST"] = wrapped
+    else:
+        random.choice(_containers()).append(wrapped)
+
+
+def _step(random: Random, kept: list[object]) -> list[int]:
+    """Keep one to three new tensors somewhere, some of them also in a local or in a second place; their addresses."""
+    kept.clear()
+    wheres = []
+    for _ in range(random.choice([1, 1, 1, 2, 3])):
+        made = torch.ones(random.randrange(1, 2000))
+        wheres.append(address(made))
+        _keep(random, made)
+        if random.random() < 0.15:
+            kept.append(random.choice([made, made[:0], made.detach(), made.numpy(), [made]]))
+        if random.random() < 0.2:
+            _keep(random, random.choice([made, made.detach()]))
+        del made
+    if random.random() < 0.2:  # another way to a container, or one way less
+        source, target = random.sample(range(4), 2)
+        if random.random() < 0.7:
+            _containers()[source].append(_containers()[target])
+        else:
+            TABLE["alias"] = _containers()[target]
+    return wheres
+
+
+def _answered_of(seed: int, steps: int) -> int:
+    """Run a random program; how many of its steps known places explained, each as a search does."""
+    random, places, kept = Random(seed), KnownPlaces(), []  # type: ignore[var-annotated]
+    answered = 0
+    try:
+        for _ in range(steps):
+            wheres = _step(random, kept)
+            found = places.find(wheres)
+            if found is None:
+                places.search(wheres)
+            else:
+                answered += 1
+                assert found == find_holders(wheres, budget_seconds=60)
+    finally:
+        kept.clear()
+        _empty_all()
+    return answered
+
+
+@settings(max_examples=2)
+@given(seed=st.integers(0, 10**6))
+def test_random_programs_both_ways(seed: int) -> None:
+    _answered_of(seed, steps=5)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(seed=st.integers(0, 10**6))
+def test_many_random_programs_both_ways(seed: int) -> None:
+    _answered_of(seed, steps=8)
+
+
+@pytest.mark.slow
+def test_random_programs_are_often_answered() -> None:
+    """So that the comparison above says something."""
+    assert sum(_answered_of(seed, steps=8) for seed in range(3)) >= 7
