@@ -84,7 +84,6 @@ MARKED = {
 }
 
 
-@pytest.mark.usefixtures("leaves_nothing")
 def test_marked_tests_are_recorded_and_compared(run_inner, pytester, monkeypatch):
     inner = run(run_inner, monkeypatch, 0, files=TEST)
     assert inner.last == "7 passed"
@@ -666,7 +665,6 @@ LIBRARY = """
 """
 
 
-@pytest.mark.usefixtures("leaves_nothing")
 def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, monkeypatch):
     """On a CPU, which has none: a size is taken for one, and nobody for its holder."""
 
@@ -695,7 +693,6 @@ def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, 
         assert entries(pytester) == recorded
 
 
-@pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize("leaks", ["fail", "off"])
 def test_a_workspace_is_in_no_report(run_inner, pytester, monkeypatch, leaks):
     """Also where nothing is compared, and whoever reads the report is to record it."""

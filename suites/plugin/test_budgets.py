@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -85,7 +84,6 @@ OVER = """
 
 
 def test_outcomes_and_texts(run_inner):
-    gc.collect()  # nothing of other tests goes meanwhile
     inner = run_inner(OVER, "-rA", "--no-header")
     assert inner.last == "6 failed, 3 passed, 1 skipped, 3 xfailed, 3 errors"
     assert inner.outcomes == {
@@ -205,7 +203,6 @@ BELOW = "------------------------------- cudamem teardown ----------------------
 @pytest.mark.parametrize("flags", [(), ("--cudamem",), ("--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=off")])
 def test_what_a_failed_test_retains_is_told_below_its_own_failure(run_inner, flags):
     """Frames of the traceback are let go of first, and garbage is collected: what they held is not retained."""
-    gc.collect()  # nothing of other tests goes meanwhile
     inner = run_inner(FAILED, *flags, "-rA")
     assert inner.last == "5 failed, 1 skipped, 1 xfailed, 2 errors"
     start = inner.test("test_fails").whole[0].start
@@ -374,7 +371,6 @@ DEFAULT = """
 
 
 def test_the_budget_of_the_run(run_inner):
-    gc.collect()  # nothing of other tests goes meanwhile
     """A marker stands for its own metrics; the budget of the run for the rest."""
     inner = run_inner(DEFAULT, "--cudamem", "--cudamem-budget=peak=1KiB,retained=0")
     assert {test.nodeid[12:]: [one.cause for one in test.findings] for test in inner.run.tests} == {
@@ -533,7 +529,6 @@ def test_other_kinds_of_tests(run_inner):
 
 @pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 8 has no subtests")
 def test_subtests(run_inner):
-    gc.collect()  # nothing of other tests goes meanwhile
     file = """
         import pytest, torch
         @pytest.mark.memory_budget(peak="1KiB")
@@ -704,7 +699,6 @@ def test_a_test_with_a_failed_subtest_is_not_compared_with_its_baseline(run_inne
 @pytest.mark.parametrize("flags", [(), ("--cudamem",)])
 def test_what_a_test_with_subtests_retains(run_inner, flags):
     """A subtest that is skipped, or expected to fail, is not the test; one that failed has failed it."""
-    gc.collect()  # nothing of other tests goes meanwhile
     file = """
         import pytest, torch
         KEPT = []
@@ -776,7 +770,6 @@ GARBAGE = """
 @pytest.mark.parametrize("switches", [(), ("--cudamem",), ("--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=off")])
 def test_what_the_collector_frees_is_not_retained(run_inner, switches):
     """Whatever is checked beside, and however little it is."""
-    gc.collect()
     inner = run_inner(GARBAGE, *switches)
     assert {name: inner.test(name).whole[0].retained for name in inner.outcomes} == {
         "test_garbage": 0,
@@ -828,7 +821,6 @@ EARLIER = """
 
 @pytest.mark.parametrize("switches", [(), ("--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=off"), ("--cudamem",)])
 def test_garbage_of_earlier_tests_does_not_hide_what_a_test_retains(run_inner, switches):
-    gc.collect()
     inner = run_inner(EARLIER, *switches)
     assert [inner.test(name).whole[0].retained for name in ("test_keeps", "test_keeps_at_least")] == [2**22, 2**22]
     (over,) = [one for one in inner.test("test_keeps").findings if one.kind is Kind.BUDGET]
@@ -872,7 +864,6 @@ ANYTIME = """
 
 def test_whenever_the_collector_runs_nothing_is_retained(run_inner):
     """Also between the last read of a test and its verdict."""
-    gc.collect()  # nothing of other tests goes meanwhile
     inner = run_inner(ANYTIME, "--cudamem", "--cudamem-cycles=off", "--cudamem-json=report.json")
     assert {name: retained for name in inner.outcomes if (retained := inner.test(name).whole[0].retained)} == {}
     assert inner.last == "20 passed"

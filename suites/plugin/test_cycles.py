@@ -263,16 +263,13 @@ def test_a_bound_on_the_time_that_looking_takes(run_inner, monkeypatch):
     assert note.message == f"cudamem: garbage with tensors in it was not explained: {cycles.TOO_MANY}"
 
 
+@pytest.mark.usefixtures("collector_off")  # what a collection of its own frees is not retained at the end of the test
 def test_what_goes_wrong_with_an_explanation_is_a_note(run_inner, monkeypatch):
     def explain(garbage, question):
         raise ValueError("broken")
 
     monkeypatch.setattr(explaining, "explain", explain)
-    gc.disable()  # what a collection of its own frees is not retained when the test is settled
-    try:
-        inner = run_inner(HEAD + "\n    def test_own():\n        ring()\n", "--cudamem", "--cudamem-cycles=fail")
-    finally:
-        gc.enable()
+    inner = run_inner(HEAD + "\n    def test_own():\n        ring()\n", "--cudamem", "--cudamem-cycles=fail")
     first, second = inner.test("test_own").findings
     assert first.message.endswith("not explained: ValueError: broken")
     assert (first.severity, second.severity, second.bytes) == (Severity.NOTE, Severity.WARN, 256 * KIB)

@@ -16,8 +16,6 @@ from cudamem_testing.plugin.known import recording_command
 from fixtures import legacy
 from suites.plugin.inner import KIB, Inner, run_inner, run_outer
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
-
 ONE = """
     import torch
     KEPT = []
