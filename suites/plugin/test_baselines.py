@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 from types import SimpleNamespace
 
@@ -481,26 +480,6 @@ def test_what_goes_meanwhile_does_not_count_where_no_events_are_recorded(run_inn
         "allocations": 2,
         "retries": 0,
     }
-
-
-@pytest.mark.subprocess
-def test_under_xdist_the_controller_alone_writes(run_outer, pytester):
-    files = {f"test_{name}.py": SMALL for name in "abc"}
-    inner = run_outer(files, "-n2", UPDATE, "--cudamem-repeat=2", plugins=["xdist.plugin"])
-    assert inner.last == "6 passed"
-    assert "note: 6 baselines: 6 new" in inner.summary
-    written = {name: (pytester.path / f"__cudamem__/test_{name}.json").read_text() for name in "abc"}
-    assert all(text.count('"requested": 1048576') == 2 for text in written.values())
-    bigger = {"test_a.py": SMALL.replace("def test_a(): torch.empty(256 * 1024)", "def test_a(): torch.empty(2 ** 19)")}
-    bigger["test_b.py"] = SMALL.replace("test_b", "test_d")
-    bigger["test_c.py"] = "class TestOfNothing: pass"
-    inner = run_outer(bigger, "-n2", "--cudamem", "--cudamem-prune", plugins=["xdist.plugin"])
-    assert inner.last == "1 failed, 3 passed"
-    assert "   +1.0 MiB  1.0 MiB -> 2.0 MiB  test_a.py:4 in test_a" in inner.lines
-    assert "note: 3 baselines of tests that are no longer there dropped" in inner.summary
-    assert (pytester.path / "__cudamem__/test_a.json").read_text() == written["a"]
-    assert '"test": "test_b"' not in (pytester.path / "__cudamem__/test_b.json").read_text()
-    assert sorted(os.listdir(pytester.path / "__cudamem__")) == ["test_a.json", "test_b.json"]
 
 
 class Library:

@@ -145,10 +145,12 @@ def test_tests_outside_rootdir_have_no_baselines(run_inner, pytester):
     assert len([*pytester.path.glob("tests/[ab]/__cudamem__/test_it.json")]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
-def test_under_xdist_tests_that_a_hook_left_out_are_still_there(run_outer, pytester):
+def test_under_xdist_tests_that_a_hook_left_out_are_still_there(run_inner, run_outer, pytester, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as here
     files = {"test_a.py": SMALL, "test_b.py": SMALL}
-    assert run_outer(files, UPDATE).status == 0
+    assert run_inner(files, UPDATE).status == 0
     files = {"conftest.py": SAID, "test_b.py": "import pytest, torch\nclass TestOfNothing: pass"}
     inner = run_outer(files, "-n2", "--cudamem-prune", plugins=["xdist.plugin"])
     assert (inner.last, inner.run.extent.left_out) == ("1 passed", ("test_a.py::test_b",))
