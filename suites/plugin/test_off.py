@@ -240,6 +240,7 @@ def test_what_cannot_be_measured_is_not_said_to_be_without_torch(run_inner):
     assert inner.test("test_torch").notes == ("not measured: see the notes of the run",)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_marker_brings_torch_before_its_test(run_outer):
     """Off, and no file imports torch when it is collected: the limit is enforced from the start all the same."""
