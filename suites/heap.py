@@ -1,10 +1,12 @@
-"""A small heap for an inner run: what this process has made before is set aside, and comes back afterwards.
+"""A small heap for a run inside a test: all older objects of this process are set aside, and come back afterwards.
 
-A verdict of the plugin collects garbage, and may search the heap for a holder. Both take as long as there are objects:
-here those of torch's compiler, of other suites and of all tests before, a second where a project of its own takes a
-hundredth. They are frozen (``gc.freeze``), so that the collector neither walks nor lists them, and none of their
-garbage goes meanwhile. The plugin would thaw what somebody froze, so it sees a collector that has frozen nothing;
-what an inner test freezes it sees.
+A verdict of the plugin collects garbage, and may search the heap for a holder. Both take time in proportion to the
+number of objects: here those of torch's compiler, of other suites and of all tests before, so that a verdict takes a
+second where a project of its own needs a hundredth of that. The older objects are frozen (``gc.freeze``): the collector
+neither walks nor lists them, and frees none of their garbage meanwhile. The plugin thaws what a user froze, so it sees
+a collector that has frozen nothing; it does see what the run inside freezes.
+
+A holder among the older objects (the module ``sys``, say) is not found: a test of such a holder needs the whole heap.
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ from cudamem_testing import guards
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Inside, collections and searches of the heap meet only what was made inside; its garbage goes at the end.
+    """Collections and searches inside meet only objects made inside; garbage among these is freed at the end.
 
-    Inside another one it changes nothing.
+    A second one inside the first changes nothing.
     """
     if guards.gc is not gc:
         yield
         return
     gc.freeze()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guards, "gc", _without_what_is_frozen())
+        patch.setattr(guards, "gc", _collector())
         try:
             yield
             gc.collect()
@@ -38,8 +40,8 @@ def set_aside() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _without_what_is_frozen() -> types.ModuleType:
-    """The module ``gc``, whose count of frozen objects is 0 until somebody freezes what is made from here on."""
+def _collector() -> types.ModuleType:
+    """The module ``gc``, whose count of frozen objects is 0 until an object made from here on is frozen."""
     seen = types.ModuleType("gc")
     vars(seen).update(vars(gc))
     first: list[object] = []

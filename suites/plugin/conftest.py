@@ -17,9 +17,9 @@ from suites.plugin.inner import run_outer as in_subprocess
 
 @pytest.fixture(autouse=True)
 def small_heap(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Set aside what other tests made, unless the test asks for the ``whole_heap``.
+    """Set the objects of other tests aside, unless the test requests the ``whole_heap``.
 
-    It begins before pytester and ends after it: what an inner run leaves is collected there, and no later run meets it.
+    It begins before pytester and ends after it, so it frees what an inner run leaves, and no later run meets that.
     """
     with nullcontext() if "whole_heap" in request.fixturenames else set_aside():
         yield
@@ -27,7 +27,7 @@ def small_heap(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def whole_heap() -> None:
-    """For tests in which older objects hold what is searched for; no garbage of other tests goes meanwhile."""
+    """For tests in which an older object is the holder. Garbage of other tests is freed before."""
     gc.collect()
 
 

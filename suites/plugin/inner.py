@@ -111,7 +111,7 @@ class Inner:
 
 
 class _Forgetful(list[pytest.RecordedHookCall]):
-    """In the place of the calls that pytester records: a run in its own process keeps no failure for us, either."""
+    """Replaces the list of calls that pytester records: it would keep every failure of the run alive."""
 
     def append(self, call: pytest.RecordedHookCall) -> None: ...
 
@@ -158,7 +158,7 @@ def run_inner(pytester: pytest.Pytester, files: Files, *args: str, plugins: Sequ
         patch.setattr(sys, "dont_write_bytecode", True)  # tests are rewritten faster than a file's time tells
         patch.setattr(torch_api, "cuda_device_count", lambda: 0)  # what is expected here was written for a CPU
         result = pytester.runpytest_inprocess(*loaded, *args, plugins=[catch], no_reraise_ctrlc=True)
-    guards.take_last_failure()  # of an inner test: its frames hold the inner session
+    guards.take_last_failure()  # of an inner test; its frames hold the inner session
     return Inner(int(result.ret), result.stdout.str(), result.stderr.str(), pytester.path, catch.record, catch.settings)
 
 
