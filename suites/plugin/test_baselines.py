@@ -159,7 +159,7 @@ def test_required(run_inner, monkeypatch):
     assert inner.status == 0
 
 
-def test_a_metric_that_was_not_recorded_is_told_and_can_be_required(run_inner, pytester, monkeypatch):
+def test_a_metric_without_a_baseline_is_noted_or_required(run_inner, pytester, monkeypatch):
     assert run(run_inner, monkeypatch, 0, UPDATE, files=TEST).status == 0
     metrics = 'metrics=("requested", "reserved", "allocations", "retained")'
     files = {

@@ -119,7 +119,7 @@ GARBAGE = """
 
 
 @pytest.mark.parametrize("on", [[], ["--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=off"]], ids=["marker", "on"])
-def test_what_earlier_tests_left_and_goes_meanwhile_does_not_count(run_inner, pytester, on):
+def test_garbage_of_earlier_tests_does_not_count(run_inner, pytester, on):
     alone = {"requested": 1540 * KIB, "peak": 1540 * KIB, "retained": 0, "allocations": 2}
     run_inner(GARBAGE, UPDATE, "-k", "collects", *on)
     assert entries(pytester)["test_collects"] == {**alone, "top": [["test_it.py::test_collects", 1540 * KIB]]}
@@ -132,7 +132,7 @@ def test_what_earlier_tests_left_and_goes_meanwhile_does_not_count(run_inner, py
     assert entries(pytester)["test_collects"] == {**alone, "top": [["test_it.py::test_collects", 1540 * KIB]]}
 
 
-def test_what_goes_meanwhile_does_not_count_where_no_events_are_recorded(run_inner):
+def test_garbage_of_earlier_tests_is_excluded_without_events(run_inner):
     off = [f"--cudamem-{what}=off" for what in ("leaks", "cycles", "stacks")]
     inner = run_inner(GARBAGE, "--cudamem", *off)
     (measured,) = inner.test("test_collects").measured

@@ -58,7 +58,7 @@ def looked_at(allocator, requested, allocations, room=None, **ends):
     return {name: spread.low for name, spread in found.values.items()}, told
 
 
-def test_a_workspace_that_a_library_keeps_counts_neither_for_nor_against():
+def test_a_workspace_that_a_library_keeps_is_not_compared():
     allocator = Allocator()
     first = allocator.malloc(8 * MIB)
     allocator.malloc(32 * MIB)  # the library's: it stays
@@ -71,7 +71,7 @@ def test_a_workspace_that_a_library_keeps_counts_neither_for_nor_against():
     )
 
 
-def test_a_block_of_that_size_which_was_given_back_is_the_test_s_own():
+def test_a_freed_block_of_a_workspaces_size_is_the_tests():
     allocator = Allocator()
     allocator.malloc(8 * MIB)
     allocator.free(allocator.malloc(32 * MIB))
@@ -90,7 +90,7 @@ def counted(allocator, allocations, blocks):
 
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("room", [12, 0])
-def test_where_events_are_missing_a_workspace_that_is_new_makes_the_peak_unknown(room, early):
+def test_a_new_workspace_and_missing_events_hide_the_peak(room, early):
     """It may have been taken before the peak or after it, so the numbers are neither with it nor without it."""
     allocator = Allocator()
     allocator.malloc(MIB)
@@ -106,7 +106,7 @@ def test_where_events_are_missing_a_workspace_that_is_new_makes_the_peak_unknown
 @pytest.mark.parametrize(
     ("room", "told"), [(13, [8 * MIB]), (0, "nothing of cuda:0")], ids=["events dropped", "no events"]
 )
-def test_where_events_are_missing_an_older_workspace_changes_nothing(room, told):
+def test_an_older_workspace_and_missing_events_change_nothing(room, told):
     allocator = Allocator()
     allocator.malloc(32 * MIB)
     opened = counted(allocator, 1, 1)

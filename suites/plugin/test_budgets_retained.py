@@ -71,7 +71,7 @@ BELOW = "------------------------------- cudamem teardown ----------------------
 
 
 @pytest.mark.parametrize("flags", [(), ("--cudamem",), ("--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=off")])
-def test_what_a_failed_test_retains_is_told_below_its_own_failure(run_inner, flags):
+def test_retained_is_shown_below_the_failure_of_the_test(run_inner, flags):
     """Frames of the traceback are let go of first, and garbage is collected: what they held is not retained."""
     inner = run_inner(FAILED, *flags, "-rA")
     assert inner.last == "5 failed, 1 skipped, 1 xfailed, 2 errors"
@@ -125,7 +125,7 @@ def test_what_a_failed_test_retains_is_told_below_its_own_failure(run_inner, fla
     }
 
 
-def test_what_a_failed_test_retains_is_not_judged_while_a_debugger_keeps_its_frames(run_inner):
+def test_retained_is_not_judged_while_a_debugger_holds_frames(run_inner):
     files = {
         "silent.py": """
             import pdb
@@ -225,7 +225,7 @@ EARLIER = """
 
 
 @pytest.mark.parametrize("switches", [(), ("--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=off"), ("--cudamem",)])
-def test_garbage_of_earlier_tests_does_not_hide_what_a_test_retains(run_inner, switches):
+def test_garbage_of_earlier_tests_hides_no_retained_memory(run_inner, switches):
     inner = run_inner(EARLIER, *switches)
     assert [inner.test(name).whole[0].retained for name in ("test_keeps", "test_keeps_at_least")] == [2**22, 2**22]
     (over,) = [one for one in inner.test("test_keeps").findings if one.kind is Kind.BUDGET]

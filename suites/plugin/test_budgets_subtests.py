@@ -158,7 +158,7 @@ def test_a_subtest_that_fails_in_the_first_attempt_alone(run_inner):
     assert inner.last == "2 failed, 1 passed, 2 rerun"
 
 
-def test_a_test_with_a_failed_subtest_is_not_compared_with_its_baseline(run_inner):
+def test_a_failed_subtest_excludes_its_test_from_baselines(run_inner):
     file = """
         import pytest, torch
 

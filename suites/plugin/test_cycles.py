@@ -283,7 +283,7 @@ def test_wrong_severities(run_inner):
     assert "cudamem: --cudamem-cycles: 'loud' is not known: write fail, warn, off or strict" in inner.err
 
 
-def test_cycles_of_plain_lists_are_told_apart_by_the_function_that_allocated(run_inner):
+def test_cycles_of_plain_lists_differ_by_allocating_function(run_inner):
     """They look alike: that one is known does not excuse another."""
     file = """
         import torch

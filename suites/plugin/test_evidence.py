@@ -273,9 +273,7 @@ def test_every_measured_test_that_fails_has_one_snapshot(run_inner: Run, options
     assert 2**20 in sizes  # what lived when the call failed, not after the teardown
 
 
-def test_a_snapshot_that_cannot_be_written_is_told_and_changes_nothing(
-    run_inner: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_that_cannot_be_written_is_a_note(run_inner: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: object, recording: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -272,7 +272,7 @@ class TestAudit:
         assert audit[-1].startswith("  pytest --cudamem --cudamem-update=known -p ")
         assert audit[-1].endswith(" --cudamem-device=cpu --cudamem-cycles=fail --cudamem-top=0")
 
-    def test_other_failures_still_fail_and_what_is_known_is_left_out(self, pytester: pytest.Pytester) -> None:
+    def test_an_audit_keeps_other_failures_and_omits_known_ones(self, pytester: pytest.Pytester) -> None:
         files = {"test_it.py": ONE + "\n    def test_fails(): assert 0\n", FILE: line()}
         inner = run(pytester, files, "--cudamem-audit", "-q")
         assert inner.status == 1

@@ -469,7 +469,7 @@ def test_blocks_are_read_once_where_settling_changes_nothing(run_inner, monkeypa
     assert read == ["test_leaks", "test_cycle"]  # of a test of whose blocks nothing is left nothing is read again
 
 
-def test_what_may_be_garbage_is_not_blamed_while_a_stream_captures(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_possible_garbage_is_no_leak_while_a_stream_captures(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
     cycle = """
     def test_cycle():
         cycle = [torch.zeros(32 << 10)]
@@ -504,7 +504,7 @@ def test_a_reading_holds_while_nothing_is_allocated_or_freed() -> None:
 UNJUDGED = "cudamem: what the test retains could not be judged: RuntimeError: CUDA error: device-side assert triggered"
 
 
-def test_what_cannot_be_judged_is_said_and_the_next_test_is_measured(run_inner) -> None:
+def test_a_failed_verdict_is_reported_and_the_next_test_judged(run_inner) -> None:
     inner = run_inner(
         {
             "conftest.py": """

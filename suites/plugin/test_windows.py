@@ -297,7 +297,7 @@ DISPLACED = """
 """
 
 
-def test_a_test_that_takes_the_recorders_place_is_measured_in_part_and_the_next_one_again(run_inner):
+def test_a_displaced_recorder_is_back_for_the_next_test(run_inner):
     inner = run_inner(DISPLACED, "--cudamem")
     assert inner.last == "2 passed"
     windows = {test.nodeid.rpartition("::")[2]: [*test.windows, *test.whole] for test in inner.run.tests}
