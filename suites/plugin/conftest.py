@@ -4,13 +4,39 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 
 import pytest
 import torch
 
+from suites.heap import set_aside
 from suites.plugin.inner import Files, Inner
 from suites.plugin.inner import run_inner as in_process
 from suites.plugin.inner import run_outer as in_subprocess
+
+
+@pytest.fixture(autouse=True)
+def small_heap(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Set the objects of other tests aside, unless the test requests the ``whole_heap``.
+
+    It begins before pytester and ends after it, so it frees what an inner run leaves, and no later run meets that.
+    """
+    with nullcontext() if "whole_heap" in request.fixturenames else set_aside():
+        yield
+
+
+@pytest.fixture
+def whole_heap() -> None:
+    """For tests in which an older object is the holder. Garbage of other tests is freed before."""
+    gc.collect()
+
+
+@pytest.fixture
+def collector_off() -> Iterator[None]:
+    """No collection runs but those that the plugin asks for."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture
@@ -20,30 +46,11 @@ def one_thread() -> None:
 
 
 @pytest.fixture
-def leaves_nothing() -> Iterator[None]:
-    """For tests whose inner run leaks on purpose: what its modules keep must not be there when the next run starts."""
-    yield
-    gc.collect()
-
-
-@pytest.fixture
-def retaining() -> Iterator[list[Inner]]:
-    """Runs that kept memory. It goes with pytester, after which this ends: nobody after us shall find it."""
-    runs: list[Inner] = []
-    yield runs
-    if runs:
-        gc.collect()
-
-
-@pytest.fixture
-def run_inner(retaining: list[Inner], pytester: pytest.Pytester) -> Callable[..., Inner]:
+def run_inner(pytester: pytest.Pytester) -> Callable[..., Inner]:
     """Run pytest in this process over some files: ``run_inner(files, *args) -> Inner``."""
 
     def run(files: Files, *args: str, **options: Sequence[str]) -> Inner:
-        inner = in_process(pytester, files, *args, **options)
-        if inner.retains:
-            retaining.append(inner)
-        return inner
+        return in_process(pytester, files, *args, **options)
 
     return run
 

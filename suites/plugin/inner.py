@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing import torch_api
+from cudamem_testing import guards, torch_api
 from cudamem_testing.model.records import FixtureRecord, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 from cudamem_testing.plugin import keys
@@ -110,6 +110,12 @@ class Inner:
         return tuple(record for record in self.run.fixtures if record.name == name)
 
 
+class _Forgetful(list[pytest.RecordedHookCall]):
+    """Replaces the list of calls that pytester records: it would keep every failure of the run alive."""
+
+    def append(self, call: pytest.RecordedHookCall) -> None: ...
+
+
 class _Catch:
     """Hears of the inner session's config before it is gone."""
 
@@ -135,15 +141,24 @@ def run_inner(pytester: pytest.Pytester, files: Files, *args: str, plugins: Sequ
     write(pytester, files)
     catch = _Catch()
     loaded = [piece for name in ("cudamem", *plugins) for piece in ("-p", name)]
+    record_calls = pytester.make_hook_recorder
+
+    def record_nothing(pluginmanager: pytest.PytestPluginManager) -> pytest.HookRecorder:
+        recorder = record_calls(pluginmanager)
+        recorder.calls = _Forgetful()
+        return recorder
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         patch.setenv("COLUMNS", "80")
         patch.setenv("CUDAMEM_CACHE", CACHE)
         for name in HEEDED:
             patch.delenv(name, raising=False)
+        patch.setattr(pytester, "make_hook_recorder", record_nothing)
         patch.setattr(sys, "dont_write_bytecode", True)  # tests are rewritten faster than a file's time tells
         patch.setattr(torch_api, "cuda_device_count", lambda: 0)  # what is expected here was written for a CPU
         result = pytester.runpytest_inprocess(*loaded, *args, plugins=[catch], no_reraise_ctrlc=True)
+    guards.take_last_failure()  # of an inner test; its frames hold the inner session
     return Inner(int(result.ret), result.stdout.str(), result.stderr.str(), pytester.path, catch.record, catch.settings)
 
 

@@ -29,3 +29,9 @@ def entries(pytester, file=FILE):
     for entry in found.values():
         assert (entry.pop("environment"), entry.pop("device")) == (HERE, "cpu")
     return found
+
+
+def run(run_inner, monkeypatch, more, *arguments, files=None):
+    """A run in which each test takes so many KiB more."""
+    monkeypatch.setenv("MORE", str(more))
+    return run_inner({} if files is None else files, "--no-header", "-rA", *arguments)

@@ -1,10 +1,8 @@
-"""Expected texts that a run measured, accepted from its report: every kind of them, and from workers too."""
+"""Expected texts that a run measured, accepted from its report: every kind of them."""
 
 from __future__ import annotations
 
 import json
-
-import pytest
 
 from cudamem_testing.__main__ import main
 
@@ -60,41 +58,24 @@ BODY = """
 """
 
 
-def accepted(run, pytester, monkeypatch, capsys, *args, plugins=()):
-    inner = run(BODY, "--cudamem-json=report.json", *args, plugins=plugins)
+def test_texts_of_every_kind(run_inner, pytester, monkeypatch, capsys):
+    assert run_inner(BODY, "--cudamem-json=report.json").last == "8 failed, 1 passed"
     monkeypatch.chdir(pytester.path)
     capsys.readouterr()
     before = (pytester.path / "test_it.py").read_text(encoding="utf-8")
-    status = main(["accept", "report.json", "--expected"])
-    return inner, status, capsys.readouterr().out.splitlines(), before
-
-
-def test_texts_of_every_kind(run_inner, pytester, monkeypatch, capsys):
-    inner, status, said, before = accepted(run_inner, pytester, monkeypatch, capsys)
-    assert inner.last == "8 failed, 1 passed"
-    assert (status, said) == (
-        0,
-        [
-            "8 expected texts written",
-            "    __cudamem__/test_it/test_cycles[Node.__dict__[%27me%27]%20-%3e%20Node]~x29e48ef9de.txt  1",
-            "    __cudamem__/test_it/test_cycles[].txt  1",
-            "    test_it.py  6",
-        ],
-    )
+    assert main(["accept", "report.json", "--expected"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "8 expected texts written",
+        "    __cudamem__/test_it/test_cycles[Node.__dict__[%27me%27]%20-%3e%20Node]~x29e48ef9de.txt  1",
+        "    __cudamem__/test_it/test_cycles[].txt  1",
+        "    test_it.py  6",
+    ]
     text = (pytester.path / "test_it.py").read_text(encoding="utf-8")
     assert text != before
     assert text.count('"old"') == 0
     assert '{"cuda": "other", "cpu": """' in text
     assert 'assert_data_flow("not this")' in text
     assert run_inner({}).last == "9 passed"
-
-
-@pytest.mark.subprocess
-def test_from_workers(run_outer, pytester, monkeypatch, capsys):
-    args = ("-n2", "-k", "data_flow or cycles", "--cudamem-update=expected")
-    inner, status, said, _ = accepted(run_outer, pytester, monkeypatch, capsys, *args, plugins=["xdist.plugin"])
-    assert inner.last == "3 failed"
-    assert (status, said[0], said[-1]) == (0, "3 expected texts written", "    test_it.py  1")
 
 
 PARAMETERS = """

@@ -143,7 +143,7 @@ def test_calls_of_a_clean_test(run_inner, natively: bool, monkeypatch: pytest.Mo
     assert last == clean  # a file's last test: where nothing is live, nothing hides behind equal counts
 
 
-def test_a_wider_fixture_that_gives_all_back_costs_two_reads_at_each_end(run_inner) -> None:
+def test_a_fixture_that_frees_everything_costs_two_reads_an_end(run_inner) -> None:
     conftest = ONE_CARD.replace("@pytest.fixture\n", "@pytest.fixture(scope='session')\n")
     inner = run_inner({"conftest.py": conftest, "test_it.py": FIXTURE}, "--cudamem", "--cudamem-device=cuda")
     assert inner.last == "5 passed"

@@ -263,16 +263,13 @@ def test_a_bound_on_the_time_that_looking_takes(run_inner, monkeypatch):
     assert note.message == f"cudamem: garbage with tensors in it was not explained: {cycles.TOO_MANY}"
 
 
+@pytest.mark.usefixtures("collector_off")  # what a collection of its own frees is not retained at the end of the test
 def test_what_goes_wrong_with_an_explanation_is_a_note(run_inner, monkeypatch):
     def explain(garbage, question):
         raise ValueError("broken")
 
     monkeypatch.setattr(explaining, "explain", explain)
-    gc.disable()  # what a collection of its own frees is not retained when the test is settled
-    try:
-        inner = run_inner(HEAD + "\n    def test_own():\n        ring()\n", "--cudamem", "--cudamem-cycles=fail")
-    finally:
-        gc.enable()
+    inner = run_inner(HEAD + "\n    def test_own():\n        ring()\n", "--cudamem", "--cudamem-cycles=fail")
     first, second = inner.test("test_own").findings
     assert first.message.endswith("not explained: ValueError: broken")
     assert (first.severity, second.severity, second.bytes) == (Severity.NOTE, Severity.WARN, 256 * KIB)
@@ -286,7 +283,7 @@ def test_wrong_severities(run_inner):
     assert "cudamem: --cudamem-cycles: 'loud' is not known: write fail, warn, off or strict" in inner.err
 
 
-def test_cycles_of_plain_lists_are_told_apart_by_the_function_that_allocated(run_inner):
+def test_cycles_of_plain_lists_differ_by_allocating_function(run_inner):
     """They look alike: that one is known does not excuse another."""
     file = """
         import torch

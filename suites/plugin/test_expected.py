@@ -1,4 +1,4 @@
-"""Expected text in a run: accepted on request, written once, refused under xdist."""
+"""Expected text in a run: accepted on request, written once."""
 
 from __future__ import annotations
 
@@ -65,10 +65,3 @@ def test_lists(run_inner):
     assert (
         "cudamem: --cudamem-update: new is not known: write baselines, known, expected, or nothing for all" in inner.err
     )
-
-
-@pytest.mark.subprocess
-def test_refused_under_xdist(run_outer):
-    inner = run_outer(BODY, "--cudamem-update=expected", "-n1", plugins=["xdist.plugin"])
-    assert "E       not accepted: texts are not accepted under pytest-xdist: run without -n" in inner.lines
-    assert inner.status == 1

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from cudamem_testing.model.findings import Severity, Standing
 from cudamem_testing.plugin.known import recording_command
 from fixtures import legacy
-from suites.plugin.inner import KIB, Inner, run_inner, run_outer
-
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
+from suites.plugin.inner import KIB, Inner, run_inner
 
 ONE = """
     import torch
@@ -276,7 +272,7 @@ class TestAudit:
         assert audit[-1].startswith("  pytest --cudamem --cudamem-update=known -p ")
         assert audit[-1].endswith(" --cudamem-device=cpu --cudamem-cycles=fail --cudamem-top=0")
 
-    def test_other_failures_still_fail_and_what_is_known_is_left_out(self, pytester: pytest.Pytester) -> None:
+    def test_an_audit_keeps_other_failures_and_omits_known_ones(self, pytester: pytest.Pytester) -> None:
         files = {"test_it.py": ONE + "\n    def test_fails(): assert 0\n", FILE: line()}
         inner = run(pytester, files, "--cudamem-audit", "-q")
         assert inner.status == 1
@@ -360,37 +356,12 @@ class TestThreeInFull:
 
 
 @pytest.mark.subprocess
-class TestWorkers:
-    """pytest-xdist: one file, one set of known findings."""
-
-    def test_workers_count_and_record_together(self, pytester: pytest.Pytester) -> None:
-        conftest = """
-            def pytest_collection_modifyitems(config, items):
-                if hasattr(config, "workerinput"):
-                    config.hook.pytest_deselected(items=[items.pop(0)])
-        """
-        arguments = ("--cudamem", "--cudamem-device=cpu", "-n2")
-        records = run_outer(pytester, SAME, *arguments, "--cudamem-update=known", plugins=["xdist.plugin"])
-        assert records.status == 0
-        assert known(pytester) == line()
-        assert [one for one in records.lines if "known findings" in one] == [
-            f"note: known findings: 1 new ({FILE} was written)"
-        ]
-        gone = line("leak | z", tests=("test_it.py::test_gone",))
-        five = SAME.replace("range(4)", "range(5)")
-        files = {"test_it.py": five, "conftest.py": conftest, FILE: line(size=1) + gone}
-        fails = run_outer(pytester, files, *arguments, "--cudamem-prune", plugins=["xdist.plugin"])
-        assert {one.standing for test in fails.run.tests for one in test.findings} == {Standing.LARGER}
-        assert (fails.status, fails.lines.count(FULL)) == (1, 3)
-        assert sum(one.startswith(BRIEF[:-4]) for one in fails.lines) == 1
-        assert known(pytester) == line(size=1) + gone  # tests were left out
-
-    def test_a_broken_file_is_one_error(self, pytester: pytest.Pytester) -> None:
-        files = {"test_it.py": SAME, FILE: "[]\n"}
-        inner = run_outer(pytester, files, "--cudamem", "-n2", plugins=["xdist.plugin"], report=False)
-        assert inner.status == 4
-        assert inner.err.count(f"cudamem: {FILE}:1: is no object") == 1
-        assert "INTERNALERROR" not in inner.out
+def test_a_broken_file_is_one_error_of_all_workers(run_outer) -> None:
+    files = {"test_it.py": SAME, FILE: "[]\n"}
+    inner = run_outer(files, "--cudamem", "-n2", plugins=["xdist.plugin"], report=False)
+    assert inner.status == 4
+    assert inner.err.count(f"cudamem: {FILE}:1: is no object") == 1
+    assert "INTERNALERROR" not in inner.out
 
 
 #: Tests, leaks and causes of the old suite.
@@ -406,15 +377,13 @@ def test_new():
 """
 
 
-@pytest.mark.subprocess
-def test_an_old_suite_adopts_the_plugin_with_three_commands(tmp_path: Path) -> None:
-    """Each is a process: the first names the causes, the second records them, the third is green."""
+def test_an_old_suite_adopts_the_plugin_with_three_commands(pytester: pytest.Pytester) -> None:
+    """The first names the causes, the second records them, the third is green."""
     tests, leaks, causes = SUITE
-    legacy.write(tmp_path, *SUITE)
-    place = cast("pytest.Pytester", SimpleNamespace(path=tmp_path))
+    legacy.write(pytester.path, *SUITE)
 
     def command(*arguments: str, files: dict[str, str] | None = None) -> Inner:
-        return run_outer(place, files or {}, "-q", "--cudamem-device=cpu", *arguments, timeout=1800)
+        return run_inner(pytester, files or {}, "-q", "--cudamem-device=cpu", *arguments)
 
     began = time.monotonic()
     audit = command("--cudamem-audit")
@@ -425,7 +394,7 @@ def test_an_old_suite_adopts_the_plugin_with_three_commands(tmp_path: Path) -> N
 
     recorded = command("--cudamem", "--cudamem-update=known")
     assert recorded.status == 0
-    lines = [json.loads(one) for one in known(place).splitlines()]
+    lines = [json.loads(one) for one in known(pytester).splitlines()]
     assert len(lines) == causes
     assert {one["bytes"] - legacy.SIZE for one in lines} <= {0, 4}  # a loss beside its graph
     assert sum(len(one["tests"]) for one in lines) == leaks

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -18,7 +15,7 @@ from cudamem_testing.plugin.belongings import Belongings
 from cudamem_testing.plugin.running import Subject
 from cudamem_testing.plugin.settling import Reading
 from cudamem_testing.recorders.base import Recorder
-from suites.plugin.inner import KIB, Inner, run_inner, run_outer
+from suites.plugin.inner import KIB, Inner
 
 LEAKS = """
     import pytest, torch
@@ -84,43 +81,38 @@ LEAKS = """
 """
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Inner:
-    """One run of all of them; its own process, for what leaks stays."""
-    place = cast("pytest.Pytester", SimpleNamespace(path=tmp_path_factory.mktemp("leaks")))
-    return run_outer(place, LEAKS, "--cudamem", "--cudamem-device=cpu")
+@pytest.fixture
+def ran(run_inner) -> Inner:
+    """One run of all of them."""
+    return run_inner(LEAKS, "--cudamem", "--cudamem-device=cpu", "--cudamem-json=report.json")
 
 
-def severities(ran: Inner, name: str) -> list[tuple[str, str]]:
-    return [(one.verdict.value, one.severity.value) for one in ran.test(name).findings]
+def test_outcomes(ran: Inner) -> None:
+    fails, warns = [("reachable", "fail")], [("reachable", "warn")]
+    assert {
+        test.nodeid.rpartition("::")[2]: (
+            test.outcome,
+            [(one.verdict.value, one.severity.value) for one in test.findings],
+        )
+        for test in ran.run.tests
+    } == {
+        "test_clean": ("passed", []),
+        "test_leaks": ("error", fails),
+        "test_below_the_threshold": ("passed", []),
+        "test_below_in_parts": ("error", fails),
+        "test_expected_failure": ("xfailed", warns),
+        "test_expected_leak": ("xfailed", fails),
+        "test_fails": ("failed", warns),
+        "test_skips": ("error", fails),
+        "test_warns": ("passed", warns),
+        "test_off": ("passed", []),
+        "test_other_device": ("passed", []),
+        "test_inherits": ("passed", warns),
+        "test_nearest_wins": ("error", fails),
+        "test_starts_with_what_others_left": ("passed", []),
+    }
 
 
-@pytest.mark.subprocess
-@pytest.mark.parametrize(
-    ("name", "outcome", "findings"),
-    [
-        ("test_clean", "passed", []),
-        ("test_leaks", "error", [("reachable", "fail")]),
-        ("test_below_the_threshold", "passed", []),
-        ("test_below_in_parts", "error", [("reachable", "fail")]),
-        ("test_expected_failure", "xfailed", [("reachable", "warn")]),
-        ("test_expected_leak", "xfailed", [("reachable", "fail")]),
-        ("test_fails", "failed", [("reachable", "warn")]),
-        ("test_skips", "error", [("reachable", "fail")]),
-        ("test_warns", "passed", [("reachable", "warn")]),
-        ("test_off", "passed", []),
-        ("test_other_device", "passed", []),
-        ("test_inherits", "passed", [("reachable", "warn")]),
-        ("test_nearest_wins", "error", [("reachable", "fail")]),
-        ("test_starts_with_what_others_left", "passed", []),
-    ],
-)
-def test_outcomes(ran: Inner, name: str, outcome: str, findings: list[tuple[str, str]]) -> None:
-    assert severities(ran, name) == findings
-    assert ran.test(name).outcome == outcome
-
-
-@pytest.mark.subprocess
 def test_the_words_of_the_run(ran: Inner) -> None:
     assert "LEAKED test_it.py::test_leaks - Failed: cudamem: 128.0 KiB leaked (1 block, cpu)" in ran.out
     assert ran.section("ERROR at teardown of test_leaks") == [
@@ -135,7 +127,6 @@ def test_the_words_of_the_run(ran: Inner) -> None:
     assert "leak: 4 findings (reachable, warning) in 4 tests" in ran.summary
 
 
-@pytest.mark.subprocess
 def test_the_report_names_who_left_what(ran: Inner) -> None:
     report = json.loads((ran.folder / "report.json").read_text())
     left = {entry["owner"].partition("::")[2]: (entry["bytes"], entry["blocks"]) for entry in report["run"]["ledger"]}
@@ -157,7 +148,6 @@ ONE = """
 """
 
 
-@pytest.mark.usefixtures("leaves_nothing")
 class TestSettings:
     """The flag and the threshold."""
 
@@ -172,20 +162,18 @@ class TestSettings:
             (("--cudamem-ignore-below=128KiB",), "error", Severity.FAIL),
         ],
     )
-    def test_flags(
-        self, pytester: pytest.Pytester, arguments: tuple[str, ...], outcome: str, severity: Severity | None
-    ) -> None:
-        inner = run_inner(pytester, ONE, "--cudamem", "--cudamem-device=cpu", *arguments)
+    def test_flags(self, run_inner, arguments: tuple[str, ...], outcome: str, severity: Severity | None) -> None:
+        inner = run_inner(ONE, "--cudamem", "--cudamem-device=cpu", *arguments)
         test = inner.test("test_leaks")
         assert (test.outcome, [one.severity for one in test.findings]) == (outcome, [severity] if severity else [])
 
-    def test_a_warning_passes_and_is_told(self, pytester: pytest.Pytester) -> None:
-        inner = run_inner(pytester, ONE, "--cudamem", "--cudamem-leaks=warn")
+    def test_a_warning_passes_and_is_told(self, run_inner) -> None:
+        inner = run_inner(ONE, "--cudamem", "--cudamem-leaks=warn")
         assert inner.status == 0
         assert "leak: 1 finding (reachable, warning) in 1 test" in inner.summary
 
-    def test_without_the_flag_nothing_is_judged(self, pytester: pytest.Pytester) -> None:
-        inner = run_inner(pytester, ONE)
+    def test_without_the_flag_nothing_is_judged(self, run_inner) -> None:
+        inner = run_inner(ONE)
         assert inner.status == 0
         assert "cudamem" not in inner.out.partition("collected")[2]
 
@@ -194,7 +182,6 @@ def ini(*rules: str) -> str:
     return "[pytest]\ncudamem_ignore =\n" + "".join(f"    {rule}\n" for rule in rules)
 
 
-@pytest.mark.usefixtures("leaves_nothing")
 class TestRules:
     """``cudamem_ignore``."""
 
@@ -202,15 +189,15 @@ class TestRules:
         "rule",
         ["holder: module test_it > KEPT (list)[*]", "file: test_*.py", "function: test_leaks"],
     )
-    def test_what_is_ignored_is_counted(self, pytester: pytest.Pytester, rule: str) -> None:
-        inner = run_inner(pytester, {"test_it.py": ONE, "pytest.ini": ini(f"{rule}  # by design")}, "--cudamem")
+    def test_what_is_ignored_is_counted(self, run_inner, rule: str) -> None:
+        inner = run_inner({"test_it.py": ONE, "pytest.ini": ini(f"{rule}  # by design")}, "--cudamem")
         assert inner.status == 0
         assert inner.test("test_leaks").findings == ()
         assert f"ignored 1 finding by rule '{rule}' (by design)" in inner.run.notes
 
-    def test_a_rule_that_matched_nothing_is_named(self, pytester: pytest.Pytester) -> None:
+    def test_a_rule_that_matched_nothing_is_named(self, run_inner) -> None:
         files = {"test_it.py": ONE, "pytest.ini": ini("file: vendor/*  # not ours", "file: test_it.py  # by design")}
-        inner = run_inner(pytester, files, "--cudamem")
+        inner = run_inner(files, "--cudamem")
         assert inner.run.notes == (
             "rule 'file: vendor/*' (not ours) ignored nothing: it can go from cudamem_ignore",
             "ignored 1 finding by rule 'file: test_it.py' (by design)",
@@ -232,28 +219,26 @@ class TestRules:
             ("--cudamem-leaks=off",),
         ],
     )
-    def test_nothing_is_said_of_it_when_the_run_was_not_whole(
-        self, pytester: pytest.Pytester, arguments: tuple[str, ...]
-    ) -> None:
+    def test_nothing_is_said_of_it_when_the_run_was_not_whole(self, run_inner, arguments: tuple[str, ...]) -> None:
         test = ONE + "\n    def test_other(): pass\n"
         files = {"test_it.py": test, "pytest.ini": ini("file: vendor/*  # not ours")}
-        inner = run_inner(pytester, files, "--cudamem", *arguments)
+        inner = run_inner(files, "--cudamem", *arguments)
         assert "ignored nothing" not in inner.out
         assert inner.record is None or inner.record.notes == ()
 
-    def test_a_folder_is_whole(self, pytester: pytest.Pytester) -> None:
+    def test_a_folder_is_whole(self, run_inner) -> None:
         files = {"tests/test_it.py": ONE, "pytest.ini": ini("file: vendor/*  # not ours")}
-        inner = run_inner(pytester, files, "--cudamem", "tests")
+        inner = run_inner(files, "--cudamem", "tests")
         assert any("ignored nothing" in note for note in inner.run.notes)
 
-    def test_quiet(self, pytester: pytest.Pytester) -> None:
+    def test_quiet(self, run_inner) -> None:
         files = {"test_it.py": ONE, "pytest.ini": ini("file: test_it.py  # by design", "file: x  # never")}
-        inner = run_inner(pytester, files, "--cudamem", "-q")
+        inner = run_inner(files, "--cudamem", "-q")
         assert not inner.has_section("cudamem summary")
         assert len(inner.run.notes) == 2
 
-    def test_malformed_rules_stop_the_run(self, pytester: pytest.Pytester) -> None:
-        inner = run_inner(pytester, {"test_it.py": ONE, "pytest.ini": ini("file: x", "where: y  # z")}, "--cudamem")
+    def test_malformed_rules_stop_the_run(self, run_inner) -> None:
+        inner = run_inner({"test_it.py": ONE, "pytest.ini": ini("file: x", "where: y  # z")}, "--cudamem")
         assert inner.status == 4
         grammar = "is not FIELD: PATTERN  # REASON with a field of holder, file, function"
         assert inner.err.splitlines()[:2] == [
@@ -296,9 +281,8 @@ FIXTURES = """
 """
 
 
-@pytest.mark.usefixtures("leaves_nothing")
-def test_fixtures_and_instances_are_not_charged_to_tests(pytester: pytest.Pytester) -> None:
-    inner = run_inner(pytester, FIXTURES, "--cudamem", "--cudamem-ignore-below=0")
+def test_fixtures_and_instances_are_not_charged_to_tests(run_inner) -> None:
+    inner = run_inner(FIXTURES, "--cudamem", "--cudamem-ignore-below=0")
     assert inner.status == 0
     found = {name: [one.verdict for one in inner.test(name).findings] for name in inner.outcomes}
     assert found == {
@@ -370,9 +354,8 @@ TRACEBACKS = """
 """
 
 
-@pytest.mark.usefixtures("leaves_nothing")
-def test_tracebacks_are_let_go_before_the_next_test(pytester: pytest.Pytester) -> None:
-    inner = run_inner(pytester, TRACEBACKS, "--cudamem")
+def test_tracebacks_are_let_go_before_the_next_test(run_inner) -> None:
+    inner = run_inner(TRACEBACKS, "--cudamem")
     after = {name: outcome for name, outcome in inner.outcomes.items() if name.startswith("test_after")}
     assert {*after.values()} == {"passed"}, inner.out
     for name in ("test_fails", "test_xfails", "test_fails_in_setup", "test_chained"):
@@ -400,8 +383,9 @@ WARNINGS = """
 """
 
 
-def test_what_pytest_records_of_warnings_is_not_the_tests(pytester: pytest.Pytester) -> None:
-    inner = run_inner(pytester, WARNINGS, "--cudamem", "-W", "default")
+@pytest.mark.usefixtures("whole_heap")  # the module ``warnings`` holds them
+def test_what_pytest_records_of_warnings_is_not_the_tests(run_inner) -> None:
+    inner = run_inner(WARNINGS, "--cudamem", "-W", "default")
     assert inner.last == "3 passed, 2 warnings"
     for name in ("test_argument", "test_source"):
         (finding,) = inner.test(name).findings
@@ -409,17 +393,15 @@ def test_what_pytest_records_of_warnings_is_not_the_tests(pytester: pytest.Pytes
     assert inner.test("test_caught").findings == ()
 
 
-@pytest.mark.usefixtures("leaves_nothing")
-def test_a_leak_is_reported_once_by_the_test_that_made_it(pytester: pytest.Pytester) -> None:
+def test_a_leak_is_reported_once_by_the_test_that_made_it(run_inner) -> None:
     files = {f"test_{name}.py": ONE for name in "abc"} | {"test_d.py": "def test_nothing(): pass"}
-    inner = run_inner(pytester, files, "--cudamem")
+    inner = run_inner(files, "--cudamem")
     assert [len(test.findings) for test in inner.run.tests] == [1, 1, 1, 0]
     assert inner.run.findings == ()
 
 
-@pytest.mark.usefixtures("leaves_nothing")
-def test_the_first_failure_stops_the_run(pytester: pytest.Pytester) -> None:
-    inner = run_inner(pytester, ONE + "\n    def test_other(): pass\n", "--cudamem", "-x")
+def test_the_first_failure_stops_the_run(run_inner) -> None:
+    inner = run_inner(ONE + "\n    def test_other(): pass\n", "--cudamem", "-x")
     assert [*inner.outcomes] == ["test_leaks"]
     assert inner.status == 1
 
@@ -460,20 +442,16 @@ COLLECTOR = """
 """
 
 
-@pytest.mark.usefixtures("leaves_nothing")
-def test_the_collector_is_left_as_it_was(pytester: pytest.Pytester) -> None:
-    inner = run_inner(pytester, COLLECTOR, "--cudamem")
+@pytest.mark.usefixtures("whole_heap")  # it freezes objects
+def test_the_collector_is_left_as_it_was(run_inner) -> None:
+    inner = run_inner(COLLECTOR, "--cudamem")
     for name, outcome in inner.outcomes.items():
         assert outcome == ("error" if name.startswith("test_leaks") else "passed"), inner.out
     for name in ("test_leaks_with_the_collector_off", "test_leaks_with_flags", "test_leaks_frozen"):
         assert [one.holder for one in inner.test(name).failing] == [inner.test(name).failing[0].holder]
 
 
-@pytest.mark.usefixtures("leaves_nothing")
-def test_blocks_are_read_once_where_settling_changes_nothing(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gc.collect()  # nothing of other tests goes meanwhile
+def test_blocks_are_read_once_where_settling_changes_nothing(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     original = Belongings.blocks
 
@@ -487,14 +465,11 @@ def test_blocks_are_read_once_where_settling_changes_nothing(
         cycle = [torch.zeros(32 << 10)]
         cycle.append(cycle)
 """
-    run_inner(pytester, ONE + cycle, "--cudamem", "--cudamem-cycles=off", "--cudamem-device=cpu")
+    run_inner(ONE + cycle, "--cudamem", "--cudamem-cycles=off", "--cudamem-device=cpu")
     assert read == ["test_leaks", "test_cycle"]  # of a test of whose blocks nothing is left nothing is read again
 
 
-@pytest.mark.usefixtures("leaves_nothing")
-def test_what_may_be_garbage_is_not_blamed_while_a_stream_captures(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_possible_garbage_is_no_leak_while_a_stream_captures(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
     cycle = """
     def test_cycle():
         cycle = [torch.zeros(32 << 10)]
@@ -502,7 +477,7 @@ def test_what_may_be_garbage_is_not_blamed_while_a_stream_captures(
 """
     for module in (guards, holders):
         monkeypatch.setattr(module, "capturing", lambda: True)
-    inner = run_inner(pytester, ONE + cycle, "--cudamem", "--cudamem-device=cpu")
+    inner = run_inner(ONE + cycle, "--cudamem", "--cudamem-device=cpu")
     assert inner.outcomes == {"test_leaks": "error", "test_cycle": "passed"}
     (finding,) = inner.test("test_cycle").findings
     assert str(finding).splitlines() == [
@@ -529,8 +504,7 @@ def test_a_reading_holds_while_nothing_is_allocated_or_freed() -> None:
 UNJUDGED = "cudamem: what the test retains could not be judged: RuntimeError: CUDA error: device-side assert triggered"
 
 
-def test_what_cannot_be_judged_is_said_and_the_next_test_is_measured(run_inner) -> None:
-    gc.collect()  # nothing of other tests goes meanwhile
+def test_a_failed_verdict_is_reported_and_the_next_test_judged(run_inner) -> None:
     inner = run_inner(
         {
             "conftest.py": """

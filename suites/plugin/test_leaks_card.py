@@ -143,7 +143,7 @@ def test_what_libraries_give_back_is_theirs(test: Judged) -> None:
     assert test.findings() == [("library workspace", 3 * MIB, "test_a.py:3 in test_a"), LEAK]
 
 
-def test_what_a_thread_frees_while_libraries_are_asked_is_nobodys(test: Judged) -> None:
+def test_what_a_thread_frees_meanwhile_is_no_workspace(test: Judged) -> None:
     test.card.take(4 * KIB)
     passing = test.card.take(512, THREAD)
     test.card.asked = lambda: test.card.free(passing)
@@ -437,7 +437,7 @@ def test_a_fixture_inside_the_setup_of_another_keeps_its_own(wider: Wider) -> No
     assert wider.left() == [FIXTURE_LEAK]
 
 
-def test_what_took_the_place_of_a_fixtures_block_is_not_the_fixtures(wider: Wider) -> None:
+def test_a_block_in_the_place_of_a_fixtures_is_not_the_fixtures(wider: Wider) -> None:
     with wider.setup():
         taken = wider.card.take(MIB, FIXTURE)
     wider.next_test()
@@ -470,7 +470,7 @@ def test_a_cycle_of_a_fixture_on_a_card(wider: Wider, monkeypatch: pytest.Monkey
     assert wider.left() == [("cycle", MIB, "test_a.py:9 in model")]
 
 
-def test_what_a_failed_test_held_of_a_fixture_is_not_given_back_by_the_test(wider: Wider) -> None:
+def test_fixture_memory_that_a_failed_test_held_is_the_fixtures(wider: Wider) -> None:
     with wider.setup():
         held = wider.card.take(MIB, FIXTURE)
     wider.next_test()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from functools import cache
 
@@ -257,7 +256,6 @@ def test_with_torchs_profiler_in_the_place_of_the_recorder(run_inner, monkeypatc
     monkeypatch.setattr(
         native, "_of_this_process", cache(native._of_this_process.__wrapped__)
     )  # as if none were loaded
-    gc.collect()  # garbage of suites before is told from the test's own by the recorder alone
     inner = run_inner(WINDOWS, "--cudamem", "-k", "test_budget or test_transforms")
     assert inner.last == "2 passed, 5 deselected"
     assert [finding for test in inner.run.tests for finding in test.findings] == []

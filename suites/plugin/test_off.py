@@ -70,7 +70,7 @@ ENFORCED = """
 """
 
 
-def test_off_enforces_what_is_written_down_and_measures_nothing_else(run_inner):
+def test_off_enforces_markers_and_measures_nothing_else(run_inner):
     inner = run_inner(ENFORCED)
     assert inner.last == "1 failed, 5 passed"
     assert inner.outcomes == {
@@ -123,7 +123,7 @@ IMPORTS = {
 
 
 @pytest.mark.subprocess
-def test_a_run_without_markers_loads_neither_torch_nor_the_session(run_outer, pytester):
+def test_a_run_without_markers_loads_no_torch_and_no_session(run_outer, pytester):
     inner = run_outer(IMPORTS, "-s", report=False)
     assert inner.last == "2 passed"
     assert "LOADED []" in inner.lines
@@ -233,13 +233,14 @@ def test_on_without_torch_at_all(run_outer):
     assert [test.windows for test in inner.run.tests] == [(), ()]
 
 
-def test_what_cannot_be_measured_is_not_said_to_be_without_torch(run_inner):
+def test_an_unmeasured_test_is_not_called_without_torch(run_inner):
     inner = run_inner("import torch\n\ndef test_torch():\n    torch.empty(8)", "--cudamem", "--cudamem-device=cuda:7")
     assert inner.last == "1 passed"
     assert inner.summary[0] == "measured 0 tests on nothing; 1 test not measured"
     assert inner.test("test_torch").notes == ("not measured: see the notes of the run",)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_marker_brings_torch_before_its_test(run_outer):
     """Off, and no file imports torch when it is collected: the limit is enforced from the start all the same."""

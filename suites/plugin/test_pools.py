@@ -118,7 +118,7 @@ def test_a_test_without_a_capture_is_not_looked_at(card: tuple[Card, PoolCheck])
     assert recorder.asked == 0
 
 
-def test_nothing_is_collected_in_a_capture_that_a_test_left_open(
+def test_a_capture_that_a_test_left_open_is_not_collected_in(
     card: tuple[Card, PoolCheck], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder, check = card

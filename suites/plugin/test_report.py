@@ -55,7 +55,6 @@ TABLE = [
 
 
 def test_summary(run_inner):
-    gc.collect()  # nothing of other tests goes meanwhile
     inner = run_inner(SEVERAL, "--cudamem")
     assert inner.summary == TABLE
     place = next(number for number, line in enumerate(inner.lines) if "cudamem summary" in line)
@@ -419,7 +418,6 @@ NESTED = """
 
 
 def test_nested_sessions(run_inner):
-    gc.collect()  # nothing of other tests goes meanwhile
     """The window outside sees all that the inner run took; each judges its own."""
     inner = run_inner(NESTED, "--cudamem")
     assert inner.last == "2 passed"

@@ -12,7 +12,6 @@ FILES = {
     "sub/test_one.py": "import torch\ndef test_a(): torch.zeros(9)\ndef test_b(): torch.zeros(9)",
     "test_two.py": "import torch\ndef test_a(): torch.zeros(9)\ndef test_b(): torch.zeros(9)",
 }
-A = ("sub/test_one.py::test_a", "test_two.py::test_a")
 B = ("sub/test_one.py::test_b", "test_two.py::test_b")
 GONE = '{"cause": "leak | old", "device": "cpu", "bytes": 1, "tests": ["test_two.py::test_a"], "reason": ""}\n'
 SILENT = """
@@ -108,12 +107,3 @@ def test_two_shards_are_whole_together(run_inner, pytester, monkeypatch, capsys)
     assert known.read_text(encoding="utf-8") == GONE
     assert main(["merge", "0.json", "1.json", "-o", "all.json", "--prune"]) == 0
     assert known.read_text(encoding="utf-8") == ""
-
-
-@pytest.mark.subprocess
-def test_workers_tell_what_was_left_out(run_outer):
-    """What they could not collect as well: they run the rest."""
-    files = {**FILES, "conftest.py": SILENT, "test_half.py": HALF}
-    inner = run_outer(files, "--cudamem", "-n2", plugins=["xdist.plugin"])
-    assert (inner.status, {test.nodeid for test in inner.run.tests}) == (1, {*A, "test_half.py::test_a"})
-    assert inner.run.extent == Extent((".",), (B[0], "test_half.py::TestIt", B[1]), KINDS)

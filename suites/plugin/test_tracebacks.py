@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
 from cudamem_testing.model.findings import Severity, Verdict
@@ -78,9 +76,7 @@ def test_full_trace_shows_every_frame(run_inner):
 
 
 ARGUMENTS = """
-    import gc, torch
-
-    gc.disable()
+    import torch
 
     def test_chained():
         try:
@@ -93,12 +89,10 @@ ARGUMENTS = """
 """
 
 
-def test_arguments_of_a_failure_go_with_it(run_outer):
-    """Clearing frames does not reach what the error itself refers to: that goes before the next test.
-
-    In a process of its own: pytester's recorder of hook calls keeps every failure.
-    """
-    inner = run_outer(ARGUMENTS, "--cudamem")
+@pytest.mark.usefixtures("collector_off", "whole_heap")  # ``sys`` holds the failure
+def test_arguments_of_a_failure_go_with_it(run_inner):
+    """Clearing frames does not reach what the error itself refers to: that goes before the next test."""
+    inner = run_inner(ARGUMENTS, "--cudamem")
     assert inner.last == "1 failed, 1 passed"
     found = inner.test("test_chained").findings
     assert [(finding.verdict, finding.severity) for finding in found] == [(Verdict.TRACEBACK, Severity.NOTE)] * 2
@@ -110,10 +104,7 @@ def test_arguments_of_a_failure_go_with_it(run_outer):
 
 
 OF_A_FIXTURE = """
-    import gc
     import pytest, torch
-
-    gc.disable()
 
     @pytest.fixture(scope="class")
     def model():
@@ -128,8 +119,9 @@ OF_A_FIXTURE = """
 """
 
 
-def test_a_failure_that_refers_to_a_wider_fixture(run_outer):
-    inner = run_outer(OF_A_FIXTURE, "--cudamem", "--tb=line")
+@pytest.mark.usefixtures("collector_off", "whole_heap")  # ``sys`` holds the failure
+def test_a_failure_that_refers_to_a_wider_fixture(run_inner):
+    inner = run_inner(OF_A_FIXTURE, "--cudamem", "--tb=line")
     assert inner.last == "1 failed, 1 passed"
     (finding,) = inner.test("test_last_user").findings
     assert (finding.verdict, finding.severity) == (Verdict.TRACEBACK, Severity.NOTE)
@@ -156,14 +148,10 @@ ENDING = """
 """
 
 
+@pytest.mark.usefixtures("collector_off")
 def test_a_wider_fixture_that_fails_at_its_end(run_inner):
     """The error that is on its way holds it: no leak of the fixture."""
-    gc.collect()
-    gc.disable()
-    try:
-        inner = run_inner(ENDING, "--cudamem", "--tb=line")
-    finally:
-        gc.enable()
+    inner = run_inner(ENDING, "--cudamem", "--tb=line")
     assert inner.last == "2 passed, 1 error"
     (finding,) = inner.test("test_last_user").findings
     assert (finding.verdict, finding.severity) == (Verdict.TRACEBACK, Severity.NOTE)
@@ -188,13 +176,9 @@ TEARDOWN = """
 """
 
 
+@pytest.mark.usefixtures("collector_off")
 def test_locals_of_a_failed_teardown_go_before_the_next_test(run_inner):
-    gc.collect()
-    gc.disable()
-    try:
-        inner = run_inner(TEARDOWN, "--cudamem")
-    finally:
-        gc.enable()
+    inner = run_inner(TEARDOWN, "--cudamem")
     assert inner.last == "2 passed, 1 error"
     before, after = inner.test("test_end").whole[0], inner.test("test_next").whole[0]
     assert (before.retained, after.start, after.retained) == (2**20, before.start, 0)
@@ -253,15 +237,9 @@ DEBUGGED = """
 """
 
 
+@pytest.mark.usefixtures("collector_off")
 def test_a_debugger_sees_the_locals_and_the_next_test_does_not(run_inner):
-    gc.collect()
-    gc.disable()
-    try:
-        inner = run_inner(
-            {"looks.py": DEBUGGER, "test_it.py": DEBUGGED}, "--cudamem", "--pdb", "--pdbcls=looks:Debugger"
-        )
-    finally:
-        gc.enable()
+    inner = run_inner({"looks.py": DEBUGGER, "test_it.py": DEBUGGED}, "--cudamem", "--pdb", "--pdbcls=looks:Debugger")
     assert inner.last == "1 failed, 1 passed"
     assert (inner.folder / "seen").read_text() == "32768.0"
     assert inner.run.findings == inner.test("test_next").findings == ()

@@ -128,7 +128,7 @@ OWN_RUN = """
 """
 
 
-def test_a_plugin_that_calls_the_body_itself_is_held_to_the_budget_all_the_same(run_inner):
+def test_a_body_that_another_plugin_calls_has_its_budget(run_inner):
     test = """
         import pytest, torch
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
-from suites.plugin.inner import KIB, Inner, run_inner
+from suites.plugin.inner import KIB, Inner
 from suites.versions import qualified
 
 LEAKING = """
@@ -64,9 +62,8 @@ def told(inner: Inner, name: str) -> list[tuple[str, str, str]]:
     return [(one.message, one.severity.value, one.allocated or "") for one in inner.test(name).findings]
 
 
-@pytest.mark.usefixtures("leaves_nothing")
-def test_what_a_fixture_leaves_is_its_own(pytester: pytest.Pytester) -> None:
-    inner = run_inner(pytester, LEAKING, "--cudamem")
+def test_what_a_fixture_leaves_is_its_own(run_inner) -> None:
+    inner = run_inner(LEAKING, "--cudamem")
     assert inner.last == "6 passed, 4 errors"
 
     def leaked(who: str, kib: int, line: int, where: str, blocks: str = "1 block") -> tuple[str, str, str]:
@@ -106,7 +103,6 @@ def test_what_a_fixture_leaves_is_its_own(pytester: pytest.Pytester) -> None:
     ]
 
 
-@pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize(
     ("flag", "last", "severities"),
     [
@@ -116,7 +112,7 @@ def test_what_a_fixture_leaves_is_its_own(pytester: pytest.Pytester) -> None:
         ("--cudamem-ignore-below=100KiB", "1 passed, 1 error", ["fail"]),
     ],
 )
-def test_flags(pytester: pytest.Pytester, flag: str, last: str, severities: list[str]) -> None:
+def test_flags(run_inner, flag: str, last: str, severities: list[str]) -> None:
     test = """
         import pytest, torch
         KEPT = []
@@ -128,7 +124,7 @@ def test_flags(pytester: pytest.Pytester, flag: str, last: str, severities: list
         @pytest.mark.cudamem(leaks="off", reason="of the test alone")
         def test_uses(leaky): pass
     """
-    inner = run_inner(pytester, test, "--cudamem", flag)
+    inner = run_inner(test, "--cudamem", flag)
     assert inner.last == last
     assert [severity for _, severity, _ in told(inner, "test_uses")] == severities
 
@@ -154,8 +150,8 @@ OVERRIDDEN = {
 }
 
 
-def test_fixtures_of_one_name_are_told_apart(pytester: pytest.Pytester) -> None:
-    inner = run_inner(pytester, OVERRIDDEN, "--cudamem", "--cudamem-ignore-below=0")
+def test_fixtures_of_one_name_are_told_apart(run_inner) -> None:
+    inner = run_inner(OVERRIDDEN, "--cudamem", "--cudamem-ignore-below=0")
     assert inner.last == "2 passed"
     assert (told(inner, "test_one"), told(inner, "test_two")) == ([], [])
 
@@ -179,11 +175,9 @@ CYCLE = """
 """
 
 
-def test_a_cycle_of_a_fixture_is_explained(pytester: pytest.Pytester) -> None:
-    try:
-        inner = run_inner(pytester, CYCLE, "--cudamem", "--cudamem-cycles=fail")
-    finally:
-        gc.enable()
+@pytest.mark.usefixtures("collector_off")
+def test_a_cycle_of_a_fixture_is_explained(run_inner) -> None:
+    inner = run_inner(CYCLE, "--cudamem", "--cudamem-cycles=fail")
     assert inner.last == "1 passed, 1 error"
     (finding,) = inner.test("test_uses").findings
     assert finding.message == "cudamem: fixture 'cyclic': 100.0 KiB kept by a reference cycle (1 tensor, cpu)"
@@ -219,12 +213,9 @@ TOGETHER = """
 """
 
 
-@pytest.mark.usefixtures("leaves_nothing")
-def test_what_goes_while_others_are_settled_is_told_as_well(pytester: pytest.Pytester) -> None:
-    try:
-        inner = run_inner(pytester, TOGETHER, "--cudamem")
-    finally:
-        gc.enable()
+@pytest.mark.usefixtures("collector_off")
+def test_what_goes_while_others_are_settled_is_told_as_well(run_inner) -> None:
+    inner = run_inner(TOGETHER, "--cudamem")
     assert inner.last == "2 passed, 1 error"
     assert [(message, severity) for message, severity, _ in told(inner, "test_both")] == [
         ("cudamem: fixture 'second': 200.0 KiB kept by a reference cycle (1 tensor, cpu)", "warn"),
@@ -267,14 +258,10 @@ LAST_USER_FAILS = """
 """
 
 
-def test_a_failed_test_does_not_give_back_what_fixtures_took(pytester: pytest.Pytester) -> None:
+@pytest.mark.usefixtures("collector_off")
+def test_a_failed_test_does_not_give_back_what_fixtures_took(run_inner) -> None:
     """The traceback of the last user holds the fixture until it is let go."""
-    gc.collect()
-    gc.disable()
-    try:
-        inner = run_inner(pytester, LAST_USER_FAILS, "--cudamem", "--cudamem-ignore-below=0", "--tb=short")
-    finally:
-        gc.enable()
+    inner = run_inner(LAST_USER_FAILS, "--cudamem", "--cudamem-ignore-below=0", "--tb=short")
     assert inner.last == "2 failed, 1 passed"
     wholes = {test.nodeid.rpartition("::")[2]: test.whole[0] for test in inner.run.tests}
     assert {name: (whole.peak_growth, whole.retained) for name, whole in wholes.items()} == {
@@ -322,9 +309,8 @@ GROWING = """
 """
 
 
-@pytest.mark.subprocess  # every use is looked into, which takes as long as there are objects
-def test_a_fixture_that_grows(run_outer) -> None:
-    inner = run_outer(GROWING, "--cudamem")
+def test_a_fixture_that_grows(run_inner) -> None:
+    inner = run_inner(GROWING, "--cudamem")
     assert inner.last == "15 passed, 1 error"
     assert inner.section("ERROR at teardown of test_grows[2]") == [
         "cudamem: fixture 'cache' grows by 100.0 KiB per test: 300.0 KiB in 3 uses in a row (cpu)",
@@ -390,12 +376,11 @@ MORE_USES = """
 """
 
 
-@pytest.mark.subprocess  # every use is looked into, which takes as long as there are objects
-def test_a_new_value_of_a_fixture_begins_anew(run_outer) -> None:
+def test_a_new_value_of_a_fixture_begins_anew(run_inner) -> None:
     files = {"conftest.py": FIXTURES, "test_more.py": MORE_USES}
     for folder in "abc":  # their fixtures of one name live side by side
         files |= {f"{folder}/conftest.py": OF_A_FOLDER, f"{folder}/test_{folder}.py": USES}
-    inner = run_outer(files, "--cudamem")
+    inner = run_inner(files, "--cudamem")
     assert inner.last == "21 passed, 1 error"
     found = [(test.nodeid, one) for test in inner.run.tests for one in test.findings]
     assert [(nodeid, one.message) for nodeid, one in found if one.severity.value != "note"] == [
@@ -443,16 +428,15 @@ REPEATED = """
 """
 
 
-def test_a_setup_that_failed_and_was_repeated(pytester: pytest.Pytester) -> None:
+def test_a_setup_that_failed_and_was_repeated(run_inner) -> None:
     """Both have a finalizer of ours: pytest-rerunfailures before 16 keeps that of the first, here it is put back."""
-    gc.collect()  # nothing of other tests goes meanwhile
     files = {
         "conftest.py": KEPT_FINALIZERS,
         "test_it.py": REPEATED,
         "test_more.py": "import torch\ndef test_more(): torch.zeros(50 * 256)",
     }
     options = ("--cudamem", "--reruns=1", "-W", "ignore::pytest.PytestAssertRewriteWarning")
-    inner = run_inner(pytester, files, *options, plugins=["rerunfailures"])
+    inner = run_inner(files, *options, plugins=["rerunfailures"])
     assert inner.last == "3 passed, 1 rerun"
     assert [(one.windows[0].name, one.windows[0].retained) for one in inner.fixture("model")] == [
         ("setup of fixture 'model'", 0),

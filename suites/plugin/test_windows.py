@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 
+import pytest
+
 from suites.plugin.inner import KIB, MIB
 
 PHASES = """
@@ -36,7 +38,6 @@ def numbers(window):
 
 
 def test_phases(run_inner):
-    gc.collect()  # what earlier tests left as garbage would be given back by one of these
     inner = run_inner(PHASES, "--cudamem")
     assert inner.last == "4 passed"
     base = inner.window("test_phases", "setup").start // KIB
@@ -296,7 +297,7 @@ DISPLACED = """
 """
 
 
-def test_a_test_that_takes_the_recorders_place_is_measured_in_part_and_the_next_one_again(run_inner):
+def test_a_displaced_recorder_is_back_for_the_next_test(run_inner):
     inner = run_inner(DISPLACED, "--cudamem")
     assert inner.last == "2 passed"
     windows = {test.nodeid.rpartition("::")[2]: [*test.windows, *test.whole] for test in inner.run.tests}
@@ -342,7 +343,6 @@ AFTER_A_FAILURE = """
 
 
 def test_a_failure_keeps_nothing_for_the_next_test(run_inner):
-    gc.collect()  # what earlier tests of this process left must not be freed inside
     inner = run_inner(AFTER_A_FAILURE, "--cudamem", "--cudamem-budget=retained=0")
     assert inner.last == "1 failed, 1 passed, 1 skipped, 1 xfailed"
     assert {test.nodeid.rpartition("::")[2]: test.whole[0].retained for test in inner.run.tests} == {
@@ -421,6 +421,7 @@ STATE = """
 """
 
 
+@pytest.mark.usefixtures("whole_heap")  # it observes what is frozen
 def test_what_a_test_observes_is_unchanged(run_inner):
     callbacks = [*gc.callbacks]
     plain, measured = (run_inner(STATE, "-s", *options) for options in ((), ("--cudamem",)))
