@@ -34,7 +34,7 @@ verdicts: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 	PYTHONPATH=. $(BIN)/lint-imports
 
 $(READY): pyproject.toml constraints.txt
