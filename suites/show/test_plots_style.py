@@ -6,7 +6,6 @@ import itertools
 import math
 import sys
 
-import matplotlib
 import pytest
 
 from cudamem_testing.show.plots import style
@@ -113,6 +112,8 @@ def test_another_kind_of_file_is_refused(tmp_path):
 
 
 def test_matplotlib_is_left_as_it_was(tmp_path, monkeypatch):
+    import matplotlib
+
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # whoever imports it fails
     before = dict(dict.items(matplotlib.rcParams))  # its own look-up would choose a backend
     figure = style.new_figure(2, 1)
@@ -122,6 +123,8 @@ def test_matplotlib_is_left_as_it_was(tmp_path, monkeypatch):
 
 
 def test_somebody_elses_style_changes_nothing(tmp_path):
+    import matplotlib
+
     def drawn(name):
         figure = style.new_figure(2, 1)
         style.new_axes(figure, "title").plot([0, 1], [0, 1], color=style.LINE_COLOURS[0])

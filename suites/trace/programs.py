@@ -15,7 +15,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from cudamem_testing import MemoryProfile
 
@@ -193,6 +192,8 @@ def clipped_and_accumulated(device: str):
 
 @program(min_bytes="1KiB")
 def llama_step(device: str):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
         vocab_size=64,
         hidden_size=32,
@@ -243,6 +244,8 @@ def fused_attention_step(device: str):
 
 @program(device_aliases=True, min_bytes="1KiB")
 def gpt2_step_with_dropout(device: str):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     config = GPT2Config(
         vocab_size=64,
         n_positions=32,
