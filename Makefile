@@ -1,4 +1,5 @@
-# Everything on a fresh machine: `make tour` (the main job) and `make test`.
+# Everything on a fresh machine: `make tour` (the main job), `make test` (at most four minutes on two cores) and
+# `make test-all` (at most eight: then also what is marked slow, and more random examples).
 # Each target installs into .venv first; nothing outside it is touched.
 PYTHON ?= python3
 VENV := .venv
@@ -6,15 +7,20 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 TOUR := $(PYTEST) suites/tour --cudamem -p no:randomly
+# What one process has compiled, the next ones read: tests start hundreds of them.
+export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: verdicts tour test lint test-gpu test-full bench clean
+.PHONY: verdicts tour test test-all lint test-gpu test-full bench clean
 
 tour: $(READY)
 	$(TOUR)
 
 test: $(READY)
-	$(PYTEST) -q -n 2
+	$(PYTEST) -q -n 2 -m "not slow" --record-durations
 	$(TOUR)
+
+test-all: test
+	HYPOTHESIS_PROFILE=all $(PYTEST) -q -n 2 -m "slow or hypothesis"
 
 test-full: $(READY)
 	HYPOTHESIS_PROFILE=full $(PYTEST) -q

@@ -1,7 +1,12 @@
-"""Shared by all suites: torch and every module of the package are imported before an inner pytest runs.
+"""Shared by all suites: the modules of the package are imported before an inner pytest runs.
 
-An in-process inner run drops modules that it was first to import; torch, its compiler (which checkpointing and the
-profiler import, and which cannot be imported twice) and the package must not be among them.
+An in-process inner run drops the modules that it was first to import. Those of the package must not be among them,
+since their classes would then exist twice, nor those of torch, some of which cannot be imported a second time; so
+modules of installed packages stay. What is large (torch's compiler, transformers) is imported by the first test that
+needs it: a full collection of garbage takes three times as long once both are there.
+
+Profiles of hypothesis, by ``HYPOTHESIS_PROFILE``: ``ci`` (10 examples, the same each time) in ``make test``, ``all``
+(35, the same each time) in the second part of ``make test-all``, ``full`` (1,000 random ones) in ``make test-full``.
 """
 
 from __future__ import annotations
@@ -10,26 +15,63 @@ import collections
 import importlib
 import os
 import pkgutil
+import sys
+import sysconfig
 from collections.abc import Callable, Generator
+from types import ModuleType
 
 import hypothesis
 import pytest
-import torch
-import torch._inductor
+from _pytest import pytester
 
 import cudamem_testing
 
-pytest_plugins = ["pytester"]
-
-torch.set_num_threads(1)
-for module in pkgutil.walk_packages(cudamem_testing.__path__, "cudamem_testing."):
-    if not module.name.endswith("__main__"):
-        importlib.import_module(module.name)
+pytest_plugins = ["pytester", "suites.durations"]
 
 hypothesis.settings.register_profile("few", max_examples=5, deadline=None)
-hypothesis.settings.register_profile("ci", max_examples=35, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("ci", max_examples=10, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("all", max_examples=35, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("full", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+#: Suites that load the compiler or transformers: they run last, so that the others have a small heap.
+LAST = ("suites/trace/", "suites/operators/", "suites/test_peaks.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Import the package and torch, but not in a process that only hands out the tests to workers."""
+    if config.getoption("dist", "no") != "no":
+        return
+    import torch
+
+    torch.set_num_threads(1)
+    pytester.SysModulesSnapshot = KeepingSnapshot
+    for module in pkgutil.walk_packages(cudamem_testing.__path__, "cudamem_testing."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
+def is_installed(module: ModuleType) -> bool:
+    """Whether a module belongs to the interpreter or to an installed package."""
+    return (getattr(module, "__file__", None) or INSTALLED[0]).startswith(INSTALLED)
+
+
+class KeepingSnapshot(pytester.SysModulesSnapshot):
+    """Restores the modules as they were, but keeps those of installed packages that were imported meanwhile."""
+
+    def restore(self) -> None:
+        """Restore them."""
+        meanwhile = dict(sys.modules)
+        super().restore()
+        for name, module in meanwhile.items():
+            if is_installed(module):
+                sys.modules.setdefault(name, module)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the suites that load much behind the others."""
+    items.sort(key=lambda item: item.nodeid.startswith(LAST))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -37,6 +79,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("gpu")
     if mark is None:
         return
+    import torch
+
     needed = mark.kwargs.get("count", mark.args[0] if mark.args else 1)
     found = torch.cuda.device_count()
     if found < needed:
@@ -49,6 +93,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """A test that ended the CUDA context takes no other with it: its worker is replaced; without one the run stops."""
+    import torch
+
     done = yield
     if torch.cuda.is_initialized() and not _context_lives():
         if "PYTEST_XDIST_WORKER" in os.environ:
@@ -58,6 +104,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def _context_lives() -> bool:
+    import torch
+
     try:
         torch.cuda.synchronize()
     except RuntimeError:
