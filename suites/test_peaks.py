@@ -11,7 +11,7 @@ from suites.peaks import MODELS, MODES, profiled, tracking
 
 ALL = [(name, mode) for name in MODELS for mode in MODES]
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
-QUICK = [("MLP", "step"), ("convolutional", "autocast, checkpoints")]
+QUICK = [("MLP", "step"), pytest.param("convolutional", "autocast, checkpoints", marks=pytest.mark.slow)]
 
 
 def check(name, mode, device):

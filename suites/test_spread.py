@@ -125,6 +125,7 @@ def test_runs_are_kept_and_the_rest_is_done_later(tmp_path: Path, monkeypatch: p
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_orders_are_random_and_the_same_in_every_worker(tmp_path: Path) -> None:
     """A run of few tests, alone and over two workers."""

@@ -290,6 +290,7 @@ def test_what_an_older_generation_holds_for_the_cycle_alone(wrap: Callable[[obje
     assert [(cycle.bytes, len(cycle.tensors)) for cycle in found] == [(2048, 1)]
 
 
+@pytest.mark.slow
 def test_each_of_many_equal_cycles_is_found_whenever_the_collector_runs() -> None:
     found: list[Cycle] = []
     threshold = gc.get_threshold()
@@ -417,6 +418,7 @@ def test_a_watch_keeps_nothing_alive() -> None:
     assert sum(type(obj) is Node for obj in gc.get_objects()) == before
 
 
+@pytest.mark.slow
 def test_a_chain_of_100_000_objects_is_freed() -> None:
     with reference_cycles() as cycles:
         first: Any = Node()
@@ -430,6 +432,7 @@ def test_a_chain_of_100_000_objects_is_freed() -> None:
     assert (len(cycles), dead()) == (1, None)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_the_interpreter_exits_while_watched() -> None:
     code = """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import gc
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 import networkx as nx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -166,6 +168,7 @@ def test_chains_of_one_length_come_in_the_order_of_their_holders() -> None:
 ROOT: list[Node] = []
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(seed=st.integers(0, 10**6))
 def test_search_of_random_objects(seed: int) -> None:

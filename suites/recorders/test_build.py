@@ -119,6 +119,7 @@ def test_starting_together_compiles_once(cache: Path, tmp_path: Path, monkeypatc
     assert (tmp_path / "log").read_text() == "run\n"
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_processes_that_start_together_compile_once(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ print("torch._inductor" in sys.modules)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_snapshot_imports_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", FRAMES], capture_output=True, text=True, check=False, timeout=120)

@@ -179,6 +179,7 @@ print("end")
 )
 
 
+@pytest.mark.slow
 def test_fork_workers_uninstall_and_exit(tmp_path: Path) -> None:
     assert run(tmp_path, FORK_AND_EXIT) == [
         "passive child 0",
@@ -221,6 +222,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_spawned_processes_start_without_it(tmp_path: Path) -> None:
     lines = run(tmp_path, SPAWN)
     assert [line for line in lines if line.startswith("child")] == ["child False 1000.0", "child counts 40"]

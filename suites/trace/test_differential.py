@@ -31,15 +31,6 @@ if nothing else went there meanwhile. All are of one size, so that what a test t
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cheap_collections():
-    """What lives before the programs is not walked by every collection."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 def recorded(seed, kind):
     """A finished profile of a program, with what the collector frees."""
     run = programs.make(seed, kind).compile()

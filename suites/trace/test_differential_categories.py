@@ -22,9 +22,8 @@ from cudamem_testing.trace.categories import Category, categories
 from cudamem_testing.trace.timeline import Action, timeline
 from fixtures import programs
 from suites.trace.oracle import categories_of, categories_of_torch
-from suites.trace.test_differential import SO_LARGE, TRIES, cheap_collections, missed_frees, recorded
+from suites.trace.test_differential import SO_LARGE, TRIES, missed_frees, recorded
 
-__all__ = ["cheap_collections"]
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
 PARTS = 20 if FULL else 2
 COUNTS = {"training": 50, "any": 25} if FULL else {"training": 5, "any": 5}
