@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import pytest
 
 import cudamem_testing
 
 PACKAGE = Path(cudamem_testing.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = sorted([*MODULES, *PACKAGE.rglob("*.cpp"), *PACKAGE.rglob("*.h")])
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 PROCESS_WIDE = {
     "gc.set_debug",
     "gc.disable",
@@ -31,6 +33,19 @@ PROCESS_WIDE = {
     "warnings.filterwarnings",
     "setattr",
 }
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    """A module's syntax, or an empty one for a source in another language."""
+    return ast.parse(path.read_text(encoding="utf-8") if path.suffix == ".py" else "")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """They live as long as the tests of this module: half a million objects slow every collection of garbage."""
+    yield
+    tree.cache_clear()
 
 
 def name(path: Path) -> str:
@@ -68,7 +83,7 @@ def test_the_package_is_found() -> None:
 
 def broken(rule: Callable[[Path, ast.Module], object], paths: Iterable[Path] = MODULES) -> dict[str, object]:
     """What the rule finds, by file."""
-    found = {name(path): rule(path, TREES.get(path, ast.Module([], []))) for path in paths}
+    found = {name(path): rule(path, tree(path)) for path in paths}
     return {place: fault for place, fault in found.items() if fault}
 
 

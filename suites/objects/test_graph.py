@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import gc
 from itertools import pairwise
 from random import Random
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is measured begins after a collection of garbage: most of the time of these tests, if it walked all of the heap."""
+"""Each measurement begins after a collection of garbage: most of the time, if that walked all of the heap."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def their_changes(graph):
     )
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
 @pytest.mark.parametrize("kind", COUNTS)
 def test_categories_and_timeline_equal_the_oracle(kind, part):
     for seed in range(part * COUNTS[kind], (part + 1) * COUNTS[kind]):

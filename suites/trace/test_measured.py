@@ -105,7 +105,7 @@ def test_older_blocks_and_other_threads_are_seen_to_the_byte(tracker):
     assert profile.timeline().notes == ()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))])
 def test_programs_to_the_byte(tracker, seed):
     run = programs.make(seed).compile()
     with warnings.catch_warnings(), MemoryProfile(tracker=tracker) as profile:
