@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 TOUR := $(PYTEST) suites/tour --cudamem -p no:randomly
-# What one process has compiled, the next ones read: tests start hundreds of them.
+# What one process compiles, the next ones read: tests start a hundred.
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: verdicts tour test test-all lint test-gpu test-full bench clean
@@ -16,6 +16,7 @@ tour: $(READY)
 	$(TOUR)
 
 test: $(READY)
+	$(BIN)/python -m compileall -q cudamem_testing fixtures
 	$(PYTEST) -q -n 2 -m "not slow" --record-durations
 	$(TOUR)
 
