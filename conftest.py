@@ -36,8 +36,8 @@ hypothesis.settings.register_profile("full", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-#: Suites that load the compiler or transformers: they run last, so that the others have a small heap.
-LAST = ("suites/trace/", "suites/operators/", "suites/test_peaks.py")
+#: Suites that walk the heap a lot: they run first, before others have loaded the compiler and transformers.
+FIRST = ("suites/cycles/", "suites/test_guards.py", "suites/test_unfinalized.py", "suites/objects/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,8 +71,8 @@ class KeepingSnapshot(pytester.SysModulesSnapshot):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the suites that load much behind the others."""
-    items.sort(key=lambda item: item.nodeid.startswith(LAST))
+    """Put the suites that walk the heap before those that make it large."""
+    items.sort(key=lambda item: [item.nodeid.startswith(one) for one in FIRST], reverse=True)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -6,12 +6,14 @@ import json
 import re
 from typing import Any
 
+import pytest
 import torch
 
 from cudamem_testing import annotated_references, object_graph, reference_cycles
 from cudamem_testing.cycles.draw import MOST_BOXES
 from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 
+pytestmark = pytest.mark.usefixtures("cheap_collections")
 EVIL = '</script><script>alert(1)</script>"\\'
 
 

@@ -25,6 +25,7 @@ def test_program(seed, kind):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 @pytest.mark.parametrize("number", range(RUNS))
 def test_clean_programs(pytester: pytest.Pytester, number: int) -> None:

@@ -15,10 +15,19 @@ from suites.verdicts import PAGE, document, holds, run_module, runs_here
 
 #: Where what autograd saved holds the memory, which torch up to 2.7 does not show.
 HELD_BY_SAVED = {"R4", "A1", "A2", "A4", "A5", "A12"}
+#: What most people meet; the others are marked slow.
+QUICK = {"leaks", "cycles"}
 
 
 @pytest.mark.subprocess
-@pytest.mark.parametrize("module", [name for name in MODULES if any(map(runs_here, cases(name)))])
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in MODULES
+        if any(map(runs_here, cases(name)))
+    ],
+)
 def test_verdicts(module: str) -> None:
     found = {outcome.case.key: outcome.problems for outcome in run_module(module) if outcome.problems}
     unseen = set() if nodes.shows_saved() else HELD_BY_SAVED
