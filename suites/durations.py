@@ -14,8 +14,8 @@ from collections.abc import Generator, Mapping
 
 import pytest
 
-#: Of all tests of ``make test`` together, in seconds of processor time. Two cores have 480 s in four minutes, of which
-#: the tour takes up to 60 s and the start of three processes 40 s.
+#: Of all tests of ``make test`` together, in seconds of processor time. Two cores have 480 s in four minutes: the tour,
+#: which uses one of them, takes 40 s of these, and 60 s pass while processes start, or one worker waits for the other.
 LIMIT_S = 380.0
 #: By how much of the limit the tests may be over it before that is a failure: processors differ.
 TOLERATED = 1 / 3
