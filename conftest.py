@@ -12,13 +12,12 @@ Profiles of hypothesis, by ``HYPOTHESIS_PROFILE``: ``ci`` (10 examples, the same
 from __future__ import annotations
 
 import collections
-import gc
 import importlib
 import os
 import pkgutil
 import sys
 import sysconfig
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from types import ModuleType
 
 import hypothesis
@@ -112,20 +111,6 @@ def _context_lives() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-@pytest.fixture(scope="module")
-def cheap_collections() -> Iterator[None]:
-    """No collection by a module's tests, or by the package in them, walks what was there before.
-
-    The package is not to know that those objects are frozen, or it would thaw them. A search for holders does not see
-    them either, so this is for tests that look for no holder but their own.
-    """
-    gc.freeze()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gc, "get_freeze_count", lambda: 0)
-        yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from cudamem_testing import annotated_references, object_graph, reference_cycles
 from cudamem_testing.cycles.draw import MOST_BOXES
 from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 
-pytestmark = pytest.mark.usefixtures("cheap_collections")
+pytestmark = pytest.mark.usefixtures("small_heap")
 EVIL = '</script><script>alert(1)</script>"\\'
 
 

@@ -21,7 +21,7 @@ from cudamem_testing.cycles.explain import Question, explain
 from cudamem_testing.cycles.watch import has_targets
 from cudamem_testing.model.stacks import Locator
 
-pytestmark = pytest.mark.usefixtures("cheap_collections")
+pytestmark = pytest.mark.usefixtures("small_heap")
 
 
 class Node:

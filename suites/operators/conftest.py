@@ -1,10 +1,16 @@
-"""Each measurement begins after a collection of garbage: most of the time, if that walked all of the heap."""
+"""Each measurement begins after a collection of garbage: most of the time of these tests, on the whole heap."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from suites.heap import set_aside
 
 
 @pytest.fixture(scope="module", autouse=True)
-def heap(cheap_collections: None) -> None:
-    """That of the tests alone."""
+def small_heap() -> Iterator[None]:
+    """The objects of each module alone."""
+    with set_aside():
+        yield
