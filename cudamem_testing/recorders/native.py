@@ -79,6 +79,7 @@ DEFAULT_EVENTS = 1 << 20
 """Events kept by default: 48 MiB of address space, used only as events arrive."""
 
 _STOP_CODES = 8
+_new = tuple.__new__  # takes a third of the time of a named tuple's own
 _READING = struct.Struct("=4q7Q")
 _OWNER = struct.Struct("=q2Q")
 _BLOCK = struct.Struct("=3Q3I4x")
@@ -86,6 +87,7 @@ _EVENT = struct.Struct("=3Qq4I")
 _REFUSAL = struct.Struct("=3Q2q2I")
 _FRAME = struct.Struct("=Qq")
 
+_RELEASED = "this observer of the CPU recorder was released"
 _WHY_NOT = {
     -1: "the CPU allocator in place cannot free a block by its address alone, so it cannot be wrapped",
     -2: "another CPU allocator was registered over the recorder; restore the earlier one first",
@@ -107,22 +109,21 @@ class Slot:
 
     def read(self) -> Reading:
         """Counters now and this slot's peak since the last `read`; then its peak starts anew from now."""
-        return self._take(1)
+        if not self._read(self._number, 1, self._buffer):
+            raise ValueError(_RELEASED)
+        return _new(Reading, _READING.unpack_from(self._buffer))
 
     def peek(self) -> Reading:
         """As `read`, but the peak goes on."""
-        return self._take(0)
+        if not self._read(self._number, 0, self._buffer):
+            raise ValueError(_RELEASED)
+        return _new(Reading, _READING.unpack_from(self._buffer))
 
     def release(self) -> None:
         """Give the slot back; it cannot be read any more. Doing so again does nothing."""
         number, self._number = self._number, -1
         if number >= 0:
             self._release(number)
-
-    def _take(self, reset: int) -> Reading:
-        if not self._read(self._number, reset, self._buffer):
-            raise ValueError("this observer of the CPU recorder was released")
-        return Reading._make(_READING.unpack_from(self._buffer))
 
     def __enter__(self) -> Slot:
         return self
@@ -229,7 +230,7 @@ class NativeRecorder:
         """
         if not self._library.cudamem_owner_totals(owner, self._totals):
             raise ValueError(f"no owner {owner}")
-        return OwnerTotals._make(_OWNER.unpack_from(self._totals))
+        return _new(OwnerTotals, _OWNER.unpack_from(self._totals))
 
     def scan(self, owner: int | None = None) -> list[BlockRecord]:
         """The live blocks of one owner, or all, by sequence. Looks at the whole table: 1 ms for 100,000 blocks."""
