@@ -165,10 +165,10 @@ class CpuRecorder(WithoutWorkspaces):
         if last != self._last:
             self._last = last
             allocated, peak, own, own_peak, _, _, allocations, blocks, _, _, _ = last[0]
-            requested, requested_peak = own - freed, own_peak - freed
-            # The CPU keeps no cache: nothing is reserved or active.
-            fields = allocated, peak, requested, requested_peak, None, None, None, None, allocations, None, 0, blocks, ()
-            self._counters = _new(Counters, fields)
+            requested = own - freed, own_peak - freed
+            nothing = None, None, None, None  # the CPU keeps no cache: nothing is reserved or active
+            counters = allocated, peak, *requested, *nothing, allocations, None, 0, blocks, ()
+            self._counters = _new(Counters, counters)
         return self._counters
 
     def limit(self, size: int) -> Callable[[], None]:
