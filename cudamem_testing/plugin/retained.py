@@ -43,7 +43,7 @@ class Retained:
         A test that failed already is warned, not failed again. A fixture is judged for itself, whatever the test did.
         """
         leaks = running.override.leaks or self._settings.leaks
-        cycles = cycles_of(running.override, self._settings)
+        cycles = running.cycles
         over: list[Fixture] = []
         if running.over and self._settings.on:
             over += [fixture for fixture in running.over if self._leaks.left(fixture.subject)]

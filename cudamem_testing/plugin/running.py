@@ -102,6 +102,8 @@ class Running:
         stash = item.stash
         self.override = stash[keys.OVERRIDE] if keys.OVERRIDE in stash else NOTHING  # noqa: SIM401 - raises inside
         self.comparison = stash[keys.COMPARISON] if keys.COMPARISON in stash else None  # noqa: SIM401 - the same
+        self.cycles: str | None = None
+        """What a cycle does to the test; ``None`` is the default of each device."""
         self.subject = Subject(whole, owner, self.foreign, None, self.override.covers)
         self.disown: Callable[[], None] = lambda: None
 

@@ -160,7 +160,8 @@ class Session:
             if special:
                 import torch  # noqa: F401 - a limit was written down: measure from the start
             forget_last()  # as pytest does a phase later, when it would count as given back by this test
-            self.prepare()
+            if not self.recorders.opened:
+                self.prepare()
             limits = self._limits(item.stash.get(keys.BUDGETS, ()) if special else ())
             for recorder in self.tracker.recorders:
                 recorder.wake(limited=special or bool(limits))
@@ -174,7 +175,8 @@ class Session:
                 self.outside.begin()
                 if self.leaks is not None:
                     self.books.begin()
-            if self.cycles is not None and cycles_of(self.running.override, self.settings) != "off":
+            self.running.cycles = cycles_of(self.running.override, self.settings)
+            if self.cycles is not None and self.running.cycles != "off":
                 self.cycles.begin(self.running.subject)
         return (yield)
 

@@ -142,6 +142,11 @@ class NativeRecorder:
         self._totals = ctypes.create_string_buffer(_OWNER.size)
         self.has_stacks = has_stacks
         """Whether stacks can be noted on this Python (see layout.py)."""
+        # Without a method around them: every test asks several times.
+        self.is_installed: Callable[[], bool] = library.cudamem_is_installed
+        """Whether it is in place and counting: false also in a forked child, or under a foreign allocator."""
+        self.new_owner: Callable[[], int] = library.cudamem_new_owner
+        """A fresh tag for blocks. There can be 16 million; 0, nobody, after that."""
 
     @classmethod
     def load(cls, progress: Callable[[str], None] | None = None) -> NativeRecorder:
@@ -182,10 +187,6 @@ class NativeRecorder:
         """
         self._library.cudamem_uninstall()
 
-    def is_installed(self) -> bool:
-        """Whether it is in place and counting: false also in a forked child, or under a foreign allocator."""
-        return bool(self._library.cudamem_is_installed())
-
     def slot(self) -> Slot:
         """A new observer, whose peak starts now.
 
@@ -207,17 +208,13 @@ class NativeRecorder:
         known = self._library.cudamem_has_device(device_type, index)
         return NativeDevice(self._library, device_type, index) if known else None
 
-    def new_owner(self) -> int:
-        """A fresh tag for blocks. There can be 16 million; 0, nobody, after that."""
-        return int(self._library.cudamem_new_owner())
-
     def set_owner(self, owner: int) -> int:
         """Tag all blocks allocated from now on, on every thread; returns the earlier tag.
 
         Raises:
             ValueError: not from `new_owner`, nor 0.
         """
-        earlier = int(self._library.cudamem_set_owner(owner))
+        earlier: int = self._library.cudamem_set_owner(owner)
         if earlier < 0:
             raise ValueError(f"no owner {owner}")
         return earlier
@@ -349,6 +346,7 @@ def _of_this_process() -> tuple[ctypes.PyDLL, bool]:
 def _loaded(path: Path) -> tuple[ctypes.PyDLL, bool]:
     library = load(path, CPU_RECORDER)
     for name, result in (
+        ("is_installed", ctypes.c_bool),
         ("set_owner", ctypes.c_int64),
         ("scan", ctypes.c_uint64),
         ("new_owner", ctypes.c_uint32),

@@ -164,22 +164,20 @@ class Tracker:
         return self._windows(span, reads)
 
     def _windows(self, span: Span, reads: list[Read]) -> tuple[Window, ...]:
-        if len(reads) == 1:
-            return (self._window(span, *reads[0]),)
-        return tuple([self._window(span, recorder, now) for recorder, now in reads])
-
-    def _window(self, span: Span, recorder: Recorder, now: Counters) -> Window:
-        """What the span took on one device; where nothing has changed, what one of its name took there before."""
-        level = span.levels.get(recorder)
-        if level is None:
-            return Window(span.name, recorder.device, complete=False, notes=(LATE,))
-        if level.start is not now or span.notes or recorder.incomplete is not None:
-            return _measured(span, level, recorder, now)
-        key = recorder, span.name
-        known = self._still.get(key)
-        if known is None or known.closed is not now:
-            known = self._still[key] = _measured(span, level, recorder, now)
-        return known
+        """What the span took on each device; where nothing has changed, what one of its name took there before."""
+        windows: list[Window] = []
+        for recorder, now in reads:
+            level = span.levels.get(recorder)
+            if level is None:
+                windows.append(Window(span.name, recorder.device, complete=False, notes=(LATE,)))
+            elif level.start is not now or span.notes or recorder.incomplete is not None:
+                windows.append(_measured(span, level, recorder, now))
+            else:
+                known = self._still.get((recorder, span.name))
+                if known is None or known.closed is not now:
+                    known = self._still[recorder, span.name] = _measured(span, level, recorder, now)
+                windows.append(known)
+        return tuple(windows)
 
 
 class _Level:
