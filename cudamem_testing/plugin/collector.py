@@ -53,6 +53,7 @@ class Collector:
         self._about_records: list[str] = []
         self._seen: set[str] = set()
         self._collected = config.stash[keys.COLLECTED]
+        self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
         self._extent = Extent()
         self._brief = Brief() if config.get_verbosity() < 2 else None
 
@@ -70,6 +71,7 @@ class Collector:
             self._checked.setdefault(nodeid, []).extend(map(checked_from_json, json.loads(checks)))
         if when == "teardown":
             self._seen.update(_ids(nodeid))
+            self._undelivered.pop(nodeid, None)
             del self._outcomes[nodeid]
             records = [*map(_as_record, getattr(report, "cudamem", ()))]
             if not records:

@@ -81,7 +81,7 @@ class Session:
         self._attempts: dict[str, int] = {}
         self._unsaid: list[Finding] = []
         self._below: list[Finding] = []
-        self._undelivered: dict[str, list[TestRecord]] = {}
+        self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
         self._shared = SharedWindows()
         self._forks = may_fork(config)
 
@@ -336,11 +336,6 @@ class Session:
         if data is not None and "cudamem" in data:
             data["cudamem"] = plain(data["cudamem"])
         return data
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A plugin that repeats tests may log no teardown for an early attempt: its record goes with the next one."""
-        if report.when == "teardown":
-            self._undelivered.pop(report.nodeid, None)
 
     def enter(self, running: Running, phase: str) -> tuple[Window, ...]:
         """Begin another phase of the running test; the windows of the one that ends."""

@@ -72,3 +72,25 @@ def test_refused_under_xdist(run_outer):
     inner = run_outer(BODY, "--cudamem-update=expected", "-n1", plugins=["xdist.plugin"])
     assert "E       not accepted: texts are not accepted under pytest-xdist: run without -n" in inner.lines
     assert inner.status == 1
+
+
+LEAVING = {
+    "conftest.py": """
+        def pytest_sessionfinish(session):
+            print("\\nTEXTS", session.config.pluginmanager.hasplugin("cudamem-expected"))
+    """,
+    "test_it.py": "def test_it(): pass",
+}
+
+
+@pytest.mark.parametrize(
+    ("folder", "flags", "needed"),
+    [(None, [], False), ("__cudamem__/test_it", [], True), (None, ["--cudamem-update=expected"], True)],
+    ids=["no texts", "a folder of texts", "accepted"],
+)
+def test_a_run_without_texts_calls_no_hook_for_them(run_inner, pytester, folder, flags, needed):
+    if folder is not None:
+        (pytester.path / folder).mkdir(parents=True)
+    inner = run_inner(LEAVING, "--cudamem", "-s", *flags)
+    assert inner.last == "1 passed"
+    assert f"TEXTS {needed}" in inner.lines
