@@ -60,7 +60,7 @@ class TestRecord(NamedTuple):
 
     def ended(self, outcome: str) -> TestRecord:
         """The record with its outcome."""
-        return self._replace(outcome=outcome)
+        return tuple.__new__(TestRecord, (self.nodeid, outcome, *self[2:]))  # for every test: faster than a replacement
 
     def but(self, **changes: object) -> TestRecord:
         """A copy with other values."""

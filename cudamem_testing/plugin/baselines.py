@@ -99,7 +99,7 @@ class Baselines:
 
     def call(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
         """The call of a test has passed: findings for what it took there."""
-        asked = keys.COMPARISON in running.item.stash
+        asked = running.comparison is not None
         exact = asked or self._kept or bool(self.recorded(running.nodeid))
         if not (self._wanted or exact):
             return []

@@ -40,7 +40,10 @@ class Belongings:
     def left(self, subject: Subject, *, fresh: bool = True) -> Left:
         """What is retained on each device where it is not nothing, now or at the tracker's last read."""
         left = self._owners.owned(subject.owner)
-        cards = [one for one in self._tracker.recorders if one.tells_blocks and not one.tells_owners]
+        cards = []
+        for one in self._tracker.recorders:
+            if one.tells_blocks and not one.tells_owners:
+                cards.append(one)  # noqa: PERF401 - a comprehension is a call, and this is done for every test
         if cards and subject.fixture is not None:
             for recorder in cards:
                 if not subject.fixture.is_even(recorder.device):

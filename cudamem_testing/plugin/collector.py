@@ -53,32 +53,36 @@ class Collector:
         self._about_records: list[str] = []
         self._seen: set[str] = set()
         self._collected = config.stash[keys.COLLECTED]
+        self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
         self._extent = Extent()
         self._brief = Brief() if config.get_verbosity() < 2 else None
 
     @pytest.hookimpl(tryfirst=True)  # before anybody prints
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record comes with teardown."""
-        nodeid = report.nodeid
+        nodeid, when = report.nodeid, report.when
         outcome = self._outcomes[nodeid] = _outcome(report, self._outcomes.get(nodeid))
-        if report.when == "setup":  # of the attempts of a test the last one counts
+        if when == "setup":  # of the attempts of a test the last one counts
             self._checked.pop(nodeid, None)
         checks = getattr(report, "cudamem_expected", None)
         if checks is not None:
             from cudamem_testing.report.schema import checked_from_json
 
             self._checked.setdefault(nodeid, []).extend(map(checked_from_json, json.loads(checks)))
-        if report.when == "teardown":
+        if when == "teardown":
             self._seen.update(_ids(nodeid))
+            self._undelivered.pop(nodeid, None)
             del self._outcomes[nodeid]
             records = [*map(_as_record, getattr(report, "cudamem", ()))]
-            if report.failed and records and self._brief is not None:
+            if not records:
+                return
+            if report.failed and self._brief is not None:
                 self._brief.shorten(report, records[-1].failing)
-            last = len(records) - 1
-            ended = [one.ended(outcome if place == last else "rerun") for place, one in enumerate(records)]
+            *earlier, last = records
+            ended = [one.ended("rerun") for one in earlier] if earlier else []
+            ended.append(last.ended(outcome))
             self._tests += ended
-            if records:
-                report.cudamem = ended  # type: ignore[attr-defined] # pytest keeps the report: one record is enough
+            report.cudamem = ended  # type: ignore[attr-defined] # pytest keeps the report: one record is enough
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

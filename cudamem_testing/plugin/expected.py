@@ -42,6 +42,12 @@ class ExpectedText:
 
         return Session(self._accept, self._refusal, keep=self._keep)
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Leave a run none of whose tests needs it: each hook takes time in every test."""
+        if not any(map(self._is_needed, session.items)) and not self._accept:
+            session.config.pluginmanager.unregister(self)
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """All phases of a test."""

@@ -25,10 +25,10 @@ def add_properties(item: pytest.Item, calls: Sequence[Window]) -> None:
         properties[:] = [one for one in properties if not one[0].startswith("cudamem.")]
     for window in calls:
         peak, reserved = _property_names(window.device)
-        if window.peak_growth is not None:
-            properties.append((peak, window.peak_growth))
-        if window.reserved_growth is not None:
-            properties.append((reserved, window.reserved_growth))
+        if (growth := window.peak_growth) is not None:
+            properties.append((peak, growth))
+        if (growth := window.reserved_growth) is not None:
+            properties.append((reserved, growth))
 
 
 @cache

@@ -9,6 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.limits import Budget
+    from cudamem_testing.model.records import TestRecord
     from cudamem_testing.plugin.override import Override
     from cudamem_testing.plugin.session import Session
     from cudamem_testing.plugin.settings import Settings
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 COLLECTED: pytest.StashKey[Collected] = pytest.StashKey()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
+UNDELIVERED: pytest.StashKey[dict[str, list[TestRecord]]] = pytest.StashKey()
+"""Records that no report has brought yet, by id: a plugin that repeats tests may log no teardown for an early attempt,
+so its record goes with the next one."""
 BUDGETS: pytest.StashKey[tuple[Budget, ...]] = pytest.StashKey()  # of an item: ids can change after collection
 COMPARISON: pytest.StashKey[Comparison] = pytest.StashKey()
 OVERRIDE: pytest.StashKey[Override] = pytest.StashKey()

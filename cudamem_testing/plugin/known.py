@@ -29,9 +29,9 @@ def finish(settings: Settings, ratchet: Ratchet, run: RunRecord, root: Path) -> 
     said: list[str] = []
     try:
         if "known" in settings.update:
-            said.append(change_known(settings.known, name, lambda now: recorded(now, found, evidence)))
+            said.append(change_known(ratchet.file, name, lambda now: recorded(now, found, evidence)))
         if settings.prune and gone:
-            said.append(change_known(settings.known, name, lambda now: without(now, gone)))
+            said.append(change_known(ratchet.file, name, lambda now: without(now, gone)))
         elif gone:
             said.append(unseen_lines(gone, "--cudamem-prune"))
     except (KnownError, OSError) as error:

@@ -89,7 +89,9 @@ class LeakCheck:
         The tracker's last read must be of this moment, and is so again. Workspaces of libraries are taken out of the
         test's window.
         """
-        left = self.left(subject, fresh=False)
+        left = self._belongings.left(subject, fresh=False)
+        if not left:
+            return []
         least = {device: 0 if subject.exact else self._ignore_below(device) for device in left}
         if not any(abs(owned.bytes) >= least[device] for device, owned in left.items()):
             return []

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cudamem_testing.model.findings import Finding, Severity
+from cudamem_testing.show.places import KNOWN
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cudamem_testing.baselines.known import Key, KnownFinding
     from cudamem_testing.leaks.first_use import FirstUse
     from cudamem_testing.plugin.settings import Settings
@@ -32,8 +35,10 @@ class Ratchet:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._update = "known" in settings.update
         self._audit = settings.audit
-        self._file, self._root = settings.known, config.rootpath
-        self.content = _read(config, settings)
+        self._root = config.rootpath
+        self.file = settings.known or self._root / KNOWN
+        """That of known findings."""
+        self.content = _read(config, self.file) if settings.on else b""
         self.lines = self._parsed() if self.content else {}
         self._first_use = _first_use() if settings.first_use == "warn" else None
 
@@ -42,7 +47,7 @@ class Ratchet:
         """The file's, as messages show it."""
         from cudamem_testing.baselines.known_file import name_of
 
-        return name_of(self._file, self._root)
+        return name_of(self.file, self._root)
 
     def judged(self, findings: Iterable[Finding]) -> list[Finding]:
         """The findings of one test with the severity that they have in this run."""
@@ -75,11 +80,11 @@ def _first_use() -> FirstUse:
     return FirstUse()
 
 
-def _read(config: pytest.Config, settings: Settings) -> bytes:
+def _read(config: pytest.Config, file: Path) -> bytes:
     sent = getattr(config, "workerinput", {}).get(WORKER_INPUT)
     if isinstance(sent, bytes):
         return sent
     try:
-        return settings.known.read_bytes() if settings.on and settings.known.exists() else b""
+        return file.read_bytes() if file.exists() else b""
     except OSError as error:
         raise pytest.UsageError(f"cudamem: known findings cannot be read: {error}") from None

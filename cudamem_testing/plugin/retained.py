@@ -43,8 +43,10 @@ class Retained:
         A test that failed already is warned, not failed again. A fixture is judged for itself, whatever the test did.
         """
         leaks = running.override.leaks or self._settings.leaks
-        cycles = cycles_of(running.override, self._settings)
-        over = [fixture for fixture in running.over if self._leaks.left(fixture.subject)] if self._settings.on else []
+        cycles = running.cycles
+        over: list[Fixture] = []
+        if running.over and self._settings.on:
+            over += [fixture for fixture in running.over if self._leaks.left(fixture.subject)]
         found: list[Finding] = []
         error, subject = running.failure, running.subject
         subject.exact = running.asks_what_is_left and (error is None or (running.failed_call and release is not None))

@@ -101,7 +101,11 @@ class Running:
         self.owner = owner
         self.foreign: list[Window] = []
         self.over: list[Fixture] = []
-        self.override = item.stash.get(keys.OVERRIDE, NOTHING)
+        stash = item.stash
+        self.override = stash[keys.OVERRIDE] if keys.OVERRIDE in stash else NOTHING  # noqa: SIM401 - raises inside
+        self.comparison = stash[keys.COMPARISON] if keys.COMPARISON in stash else None  # noqa: SIM401 - the same
+        self.cycles: str | None = None
+        """What a cycle does to the test; ``None`` is the default of each device."""
         self.subject = Subject(whole, owner, self.foreign, None, self.override.covers, keepers=(item,))
         self.disown: Callable[[], None] = lambda: None
 
@@ -122,7 +126,7 @@ class Running:
     @property
     def asks_what_is_left(self) -> bool:
         """Whether a limit or a baseline is on what the test retains."""
-        compared = self.item.stash.get(keys.COMPARISON, None)
+        compared = self.comparison
         if compared is None and not self.budgets:
             return False
         return any(limit.metric == "retained" for budget in self.budgets for limit in budget.limits) or (
@@ -133,11 +137,12 @@ class Running:
         """What the reports know of it; the outcome is known to the collector of reports alone."""
         return TestRecord(
             self.nodeid,
-            attempt=self.attempt,
-            windows=shared.of(self.windows),
-            whole=shared.of(whole),
-            findings=tuple(self.findings),
-            budget_used=self.used,
-            notes=tuple(self.notes),
-            measured=tuple(self.measured),
+            "unknown",
+            self.attempt,
+            shared.of(self.windows),
+            shared.of(whole),
+            tuple(self.findings),
+            self.used,
+            tuple(self.notes),
+            tuple(self.measured),
         )

@@ -17,6 +17,11 @@ def plain(records: Iterable[TestRecord | dict[str, Any]]) -> list[dict[str, Any]
     return [record_to_json(record) if isinstance(record, TestRecord) else record for record in records]
 
 
+def may_fork(config: pytest.Config) -> bool:
+    """Whether pytest-forked is there."""
+    return config.getoption("forked", None) is not None
+
+
 def is_forked(item: pytest.Item) -> bool:
     """Whether pytest-forked runs the test in a process of its own, and marshals what its reports have."""
     return bool(item.config.getoption("forked", False)) or item.get_closest_marker("forked") is not None

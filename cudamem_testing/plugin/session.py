@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from cudamem_testing.plugin.outside import OutsideCheck
 from cudamem_testing.plugin.override import cycles_of
 from cudamem_testing.plugin.ratchet import Ratchet
 from cudamem_testing.plugin.running import Running
-from cudamem_testing.plugin.sent import is_forked, plain
+from cudamem_testing.plugin.sent import is_forked, may_fork, plain
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.plugin.warmup import WarmUps
 from cudamem_testing.plugin.wider import WiderFixtures
@@ -80,8 +81,9 @@ class Session:
         self._attempts: dict[str, int] = {}
         self._unsaid: list[Finding] = []
         self._below: list[Finding] = []
-        self._undelivered: dict[str, list[TestRecord]] = {}
+        self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
         self._shared = SharedWindows()
+        self._forks = may_fork(config)
 
     @property
     def environment(self) -> Environment:
@@ -96,33 +98,22 @@ class Session:
     def _ignore_below(self, device: Device) -> int:
         return ignored_below(device) if self.settings.ignore_below is None else self.settings.ignore_below
 
-    def _retained(self, running: Running) -> list[Finding]:
-        """What the test retains, and what wider fixtures left that ended during it."""
-        error = running.failure
-        release = None if error is None or self.config.getoption("usepdb", False) else lambda: let_go(error)
-        if self.retained is not None:
-            return self.retained.judge(running, release)
-        if release is not None:
-            release()
-        return []
-
     def _left(self, running: Running) -> list[Finding]:
         """What the test retains and what its captures left; that it could not be judged, where a card has failed."""
+        failure, release = running.failure, None
+        if failure is not None and not self.config.getoption("usepdb", False):
+            release = partial(let_go, failure)
         try:
-            leaked = self._retained(running)
+            leaked: list[Finding] = []
+            if self.retained is not None:  # with it what wider fixtures left that ended during the test
+                leaked = self.retained.judge(running, release)
+            elif release is not None:
+                release()
             return leaked if self.pools is None or not self.settings.on else self.pools.judge(running.nodeid, leaked)
         except Exception as error:  # the test is over all the same, and the next one is measured
             if self.cycles is not None:
                 self.cycles.drop()
-            return [_unjudged(error, Severity.NOTE if running.failure is not None else Severity.FAIL)]
-
-    def _over_after_failure(self, running: Running, whole: Sequence[Window]) -> list[Finding]:
-        """What breaks a limit on what is left of a test that failed in its call: it is warned, not failed again.
-
-        Not judged is what a debugger was offered: its frames are kept, and what they hold.
-        """
-        over = self.judge.whole(running.budgets, whole) if running.subject.exact else []
-        return [replace(finding, severity=Severity.WARN) for finding in over]
+            return [_unjudged(error, Severity.NOTE if failure is not None else Severity.FAIL)]
 
     def prepare(self) -> None:
         """Put the recorders to work once torch is there; until then there is nothing to measure."""
@@ -145,10 +136,9 @@ class Session:
         if reporter is not None and self.running is None:
             reporter.write_line(f"cudamem: {line}")
 
-    def _limits(self, item: pytest.Item) -> tuple[Budget, ...]:
+    def _limits(self, marked: tuple[Budget, ...]) -> tuple[Budget, ...]:
         if not self.settings.enforce:
             return ()
-        marked = item.stash.get(keys.BUDGETS, ())
         return (*marked, self.settings.budget) if self.settings.on and self.settings.budget else marked
 
     def pytest_sessionfinish(self) -> None:
@@ -170,8 +160,9 @@ class Session:
             if special:
                 import torch  # noqa: F401 - a limit was written down: measure from the start
             forget_last()  # as pytest does a phase later, when it would count as given back by this test
-            self.prepare()
-            limits = self._limits(item)
+            if not self.recorders.opened:
+                self.prepare()
+            limits = self._limits(item.stash.get(keys.BUDGETS, ()) if special else ())
             for recorder in self.tracker.recorders:
                 recorder.wake(limited=special or bool(limits))
             owner = Owner(id_without_group(item))
@@ -184,7 +175,8 @@ class Session:
                 self.outside.begin()
                 if self.leaks is not None:
                     self.books.begin()
-            if self.cycles is not None and cycles_of(self.running.override, self.settings) != "off":
+            self.running.cycles = cycles_of(self.running.override, self.settings)
+            if self.cycles is not None and self.running.cycles != "off":
                 self.cycles.begin(self.running.subject)
         return (yield)
 
@@ -204,21 +196,24 @@ class Session:
             if running.phase.name == "call" or not failed:  # else the warm-up has failed, or skipped the test
                 found = self._judge_call(running, failed=failed)
             self._unsaid = [*running.findings]
-        if not failed:
+        if found and not failed:
             _fail(found)
         return result
 
     def _judge_call(self, running: Running, *, failed: bool) -> list[Finding]:
         calls = self.enter(running, "teardown")
-        found = self.judge.call(running.budgets, calls) if self.recorders.opened else []
-        running.used = self.judge.used(running.budgets, calls)
+        found: list[Finding] = []
+        if running.budgets:
+            found += self.judge.call(running.budgets, calls) if self.recorders.opened else ()
+            running.used = self.judge.used(running.budgets, calls)
         passed = not failed and running.failure is None  # there is one if a subtest has failed
         if passed and self.recorders.opened:
             found += self.baselines.call(running, calls)
-        if passed:  # then the test has handled what its regions found
+        if passed and running.findings:  # then the test has handled what its regions found
             running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
-        found = self.ratchet.judged(found)
-        running.findings += found
+        if found:
+            found = self.ratchet.judged(found)
+            running.findings += found
         add_properties(running.item, calls)
         return found
 
@@ -240,12 +235,10 @@ class Session:
                 running.windows += self.tracker.close(running.phase)
                 leaked = self._left(running)
                 whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
-            if running.failure is None:
-                found = self.judge.whole(running.budgets, whole) + self.baselines.whole(running, whole)
-            else:
-                found = self._below = self._over_after_failure(running, whole)
-            found = self.ratchet.judged([*found, *leaked])
-            running.findings += found
+            found = self._judge_whole(running, whole)
+            if leaked or found:
+                found = self.ratchet.judged([*found, *leaked])
+                running.findings += found
             self._unsaid = found
             if self.recorders.opened and not running.windows:
                 running.notes.append(UNMEASURED)
@@ -258,9 +251,22 @@ class Session:
             elif self.leaks is not None and _is_last_of_module(item, nextitem):
                 place = running.nodeid.partition("::")[0]
                 self.findings += [*self.ratchet.judged(self.books.border(place)), *self.outside.border(place)]
-        if not failed:
+        if found and not failed:
             _fail(found)
         return result
+
+    def _judge_whole(self, running: Running, whole: Sequence[Window]) -> list[Finding]:
+        """What breaks a limit or a baseline on what is left of the test.
+
+        One that failed in its call is warned, not failed again. Not judged is what a debugger was offered: its frames
+        are kept, and what they hold.
+        """
+        if running.failure is None:
+            found = self.judge.whole(running.budgets, whole) if running.budgets else []
+            return [*found, *self.baselines.whole(running, whole)] if running.measured else found
+        over = self.judge.whole(running.budgets, whole) if running.subject.exact else []
+        self._below = [replace(finding, severity=Severity.WARN) for finding in over]
+        return self._below
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -298,7 +304,8 @@ class Session:
         if call.when == "teardown" and RECORD in item.stash:
             records = self._undelivered.setdefault(item.nodeid, [])
             records.append(item.stash[RECORD])
-            report.cudamem = plain(records) if is_forked(item) else [*records]  # type: ignore[attr-defined]
+            forked = self._forks and is_forked(item)
+            report.cudamem = plain(records) if forked else [*records]  # type: ignore[attr-defined]
             del item.stash[RECORD]
         return report
 
@@ -330,14 +337,10 @@ class Session:
             data["cudamem"] = plain(data["cudamem"])
         return data
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A plugin that repeats tests may log no teardown for an early attempt: its record goes with the next one."""
-        if report.when == "teardown":
-            self._undelivered.pop(report.nodeid, None)
-
     def enter(self, running: Running, phase: str) -> tuple[Window, ...]:
         """Begin another phase of the running test; the windows of the one that ends."""
-        self.prepare()  # the phase that ends may have been the first to import torch
+        if not self.recorders.opened:
+            self.prepare()  # the phase that ends may have been the first to import torch
         windows, running.phase = self.tracker.switch(running.phase, phase)
         running.windows += windows
         return windows

@@ -1,18 +1,16 @@
 """Settings: the command line, the environment and the ini file, read once into one frozen value.
 
-PYTEST_DONT_REWRITE
+Every start of pytest imports this module, so its classes are cheap to make: a dataclass takes up to ten times as long
+as a named tuple. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
-
-from cudamem_testing.show.places import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,18 +25,15 @@ FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
 GROUP = "cudamem", "memory of PyTorch tests"
 
 
-class Option(NamedTuple):  # made at every start of pytest, so no dataclass: that takes ten times as long
-    """One flag and its ini twin, whose name is the flag's with underscores."""
+class Option:
+    """One flag and its ini twin; ``name`` is the ini name, and the attribute of ``config.option``."""
 
-    flag: str
-    help: str
-    metavar: str | None = None
-    ini: bool = True
-
-    @property
-    def name(self) -> str:
-        """The ini name, and the attribute of ``config.option``."""
-        return self.flag.lstrip("-").replace("-", "_")
+    def __init__(self, flag: str, purpose: str, metavar: str | None = None, ini: bool = True) -> None:
+        self.flag = flag
+        self.name = flag.lstrip("-").replace("-", "_")
+        self.purpose = purpose
+        self.metavar = metavar
+        self.ini = ini
 
 
 OPTIONS = (
@@ -77,11 +72,11 @@ OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """What the run was asked for. ``on`` is the accounting of every test; ``enforce`` is false with --no-cudamem.
 
-    ``update`` names what is to be rewritten (of ``RECORDED``); ``repeat`` is the number of runs of a test, 1 or more.
+    ``known`` is ``None`` for the file of known findings at rootdir. ``update`` names what is to be rewritten (of
+    ``RECORDED``); ``repeat`` is the number of runs of a test, 1 or more.
     """
 
     on: bool
@@ -99,7 +94,7 @@ class Settings:
     dump: Path | None
     json: Path | None
     audit: bool
-    known: Path
+    known: Path | None
     baseline: str
     update: frozenset[str]
     prune: bool
@@ -131,8 +126,7 @@ class Settings:
             dump=read.parsed("cudamem_dump", lambda text: _folder(_base(config, "cudamem_dump"), text), None),
             json=read.parsed("cudamem_json", lambda text: _file(_base(config, "cudamem_json"), text), None),
             audit=read.flag("cudamem_audit"),
-            known=read.parsed("cudamem_known", lambda text: _file(_base(config, "cudamem_known"), text), None)
-            or config.rootpath / KNOWN,
+            known=read.parsed("cudamem_known", lambda text: _file(_base(config, "cudamem_known"), text), None),
             baseline=read.parsed("cudamem_baseline", _choice("compare", "require", "off"), "compare"),
             update=read.parsed("cudamem_update", _update, frozenset()) | _asked_by_expecttest(),
             prune=read.flag("cudamem_prune"),
@@ -152,17 +146,23 @@ def runs_tests(config: pytest.Config) -> bool:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Register every flag and its ini twin; each default is ``None`` so that the ini file can speak."""
+    """Register every flag and its ini twin; each default is ``None`` so that the ini file can speak.
+
+    Each flag names its ``dest``: without one, pytest compares it with those of all other options.
+    """
     group = parser.getgroup(*GROUP)
     for option in OPTIONS:
+        more: dict[str, Any] = {"dest": option.name, "default": UNSET, "help": option.purpose}
         if option.metavar is None:
-            group.addoption(option.flag, action="store_true", default=UNSET, help=option.help)
+            more["action"] = "store_true"
         else:
-            several: dict[str, Any] = {"nargs": "?", "const": "all"} if option.flag == "--cudamem-update" else {}
-            group.addoption(option.flag, default=UNSET, metavar=option.metavar, help=option.help, **several)
+            more["metavar"] = option.metavar
+            if option.flag == "--cudamem-update":
+                more |= {"nargs": "?", "const": "all"}
+        group.addoption(option.flag, **more)
         if option.ini:
             kind: Literal["bool", "string"] = "bool" if option.metavar is None else "string"
-            parser.addini(option.name, option.help, type=kind, default=UNSET)
+            parser.addini(option.name, option.purpose, type=kind, default=UNSET)
     parser.addini("cudamem_ignore", "leaks to ignore: FIELD: PATTERN  # REASON, one a line", type="linelist")
     parser.addini(FIRST_USE, "a leak held by a module, class or cache, at first sight: fail or warn", default=UNSET)
 

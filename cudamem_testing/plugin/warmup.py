@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.items import is_foreign
 from cudamem_testing.plugin.running import Running
 
@@ -67,9 +66,11 @@ class WarmUps:
 
 
 def _runs(running: Running) -> int:
+    if not running.budgets and running.comparison is None:
+        return 0
     asked = [one.warmup for one in running.budgets]
-    if keys.COMPARISON in running.item.stash:
-        asked.append(running.item.stash[keys.COMPARISON].warmup)
+    if running.comparison is not None:
+        asked.append(running.comparison.warmup)
     runs = next(filter(None, asked), 0)
     return runs if isinstance(running.item, pytest.Function) else 0
 

@@ -32,6 +32,11 @@ class Worker:
         self._config = config
         self._session = session
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """The report is on its way to the controller, with the records of the test."""
+        if report.when == "teardown":
+            self._session.take(report.nodeid)
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         """Send plain types only: anything else would end the worker."""

@@ -34,7 +34,7 @@ class Span:
         self.name = name
         self.exclusive = exclusive
         self.levels: dict[Recorder, _Level] = {}
-        self.notes: list[str] = []
+        self.notes: tuple[str, ...] = ()
         self.still = 0  # exclusive spans that are open inside
 
 
@@ -108,7 +108,7 @@ class Tracker:
                 level.start = start._replace(allocated=_sum(start.allocated, taken), blocks=_sum(start.blocks, blocks))
                 if throughout:
                     level.allocated_peak = _sum(level.allocated_peak, taken)
-                span.notes.append(note)
+                span.notes += (note,)
 
     def read(self, recorder: Recorder) -> Counters:
         """The counters of one recorder; the open spans lose no peak by it.
@@ -137,7 +137,7 @@ class Tracker:
             if counters is self._folded.get(recorder):  # nothing has changed: open spans have it, or began with it
                 continue
             self._folded[recorder] = counters
-            for span in tuple(self._open):
+            for span in tuple(self._open):  # a finalizer may end one
                 level = None if span.still else span.levels.get(recorder)
                 if level is not None:
                     level.fold(counters)
@@ -164,20 +164,20 @@ class Tracker:
         return self._windows(span, reads)
 
     def _windows(self, span: Span, reads: list[Read]) -> tuple[Window, ...]:
-        return tuple([self._window(span, recorder, now) for recorder, now in reads])
-
-    def _window(self, span: Span, recorder: Recorder, now: Counters) -> Window:
-        """What the span took on one device; where nothing has changed, what one of its name took there before."""
-        level = span.levels.get(recorder)
-        if level is None:
-            return Window(span.name, recorder.device, complete=False, notes=(LATE,))
-        if level.start is not now or span.notes or recorder.incomplete is not None:
-            return _measured(span, level, recorder, now)
-        key = recorder, span.name
-        known = self._still.get(key)
-        if known is None or known.closed is not now:
-            known = self._still[key] = _measured(span, level, recorder, now)
-        return known
+        """What the span took on each device; where nothing has changed, what one of its name took there before."""
+        windows: list[Window] = []
+        for recorder, now in reads:
+            level = span.levels.get(recorder)
+            if level is None:
+                windows.append(Window(span.name, recorder.device, complete=False, notes=(LATE,)))
+            elif level.start is not now or span.notes or recorder.incomplete is not None:
+                windows.append(_measured(span, level, recorder, now))
+            else:
+                known = self._still.get((recorder, span.name))
+                if known is None or known.closed is not now:
+                    known = self._still[recorder, span.name] = _measured(span, level, recorder, now)
+                windows.append(known)
+        return tuple(windows)
 
 
 class _Level:
@@ -193,9 +193,17 @@ class _Level:
         self.reserved_peak = start.reserved
 
     def fold(self, counters: Counters) -> None:
-        self.allocated_peak = _highest(self.allocated_peak, counters.allocated_peak)
-        self.requested_peak = _highest(self.requested_peak, counters.requested_peak)
-        self.reserved_peak = _highest(self.reserved_peak, counters.reserved_peak)
+        """Peaks since the last read; what was unknown once stays so."""
+        _, allocated, _, requested, _, reserved, _, _, _, _, _, _, _ = counters
+        known = self.allocated_peak
+        if known is not None and (allocated is None or allocated > known):
+            self.allocated_peak = allocated
+        known = self.requested_peak
+        if known is not None and (requested is None or requested > known):
+            self.requested_peak = requested
+        known = self.reserved_peak
+        if known is not None and (reserved is None or reserved > known):
+            self.reserved_peak = reserved
 
     def move(self, inner: Counters, now: Counters) -> int | None:
         """Move the level by the growth from ``inner`` to ``now``; the growth of allocated bytes."""
@@ -215,7 +223,7 @@ def _move(outer: Span, inner: Span, reads: list[Read]) -> None:
             continue
         growth = level.move(before.start, now)
         if growth:
-            outer.notes.append(f"{inner.name} changed {recorder.device} by {format_size(growth)}, not counted here")
+            outer.notes += (f"{inner.name} changed {recorder.device} by {format_size(growth)}, not counted here",)
 
 
 def _measured(span: Span, level: _Level, recorder: Recorder, now: Counters) -> Window:
@@ -252,9 +260,3 @@ def _growth(before: int | None, after: int | None) -> int | None:
 
 def _sum(value: int | None, by: int | None) -> int | None:
     return None if value is None or by is None else value + by
-
-
-def _highest(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return None
-    return one if one >= other else other

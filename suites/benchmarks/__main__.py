@@ -1,6 +1,7 @@
 """``python -m suites.benchmarks``: what measuring costs, and its limits; exit status 1 if one is broken.
 
-A run takes three to four minutes, ``--quick`` one; the quick one is for a look, its ratios are noisy.
+A run takes three to four minutes, on a card ten; ``--quick`` takes one, for a look: its ratios are noisy. ``--only``
+takes some parts alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m suites.benchmarks", description=__doc__)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where the tests run")
-    parser.add_argument("--rounds", type=int, help="runs with and without the plugin (5; 2 with --quick)")
+    parser.add_argument("--rounds", type=int, help="runs of each kind (5; 2 with --quick)")
     parser.add_argument("--quick", action="store_true", help="a fifth of the work")
     parser.add_argument("--recorder", action="store_true", help="also time the CPU recorder alone")
     parser.add_argument("--only", nargs="+", choices=plugin_overhead.PARTS, default=plugin_overhead.PARTS)

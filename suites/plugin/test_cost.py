@@ -1,4 +1,4 @@
-"""What a clean test costs on a card, in calls of torch: counted on a model of its allocators."""
+"""What a clean test costs: on a card in calls of torch, counted on a model of its allocators; on the CPU in our own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from cudamem_testing.recorders import outside
 
+#: Frames of functions of the package, generators counted each time they go on.
+CALLS_OF_A_CLEAN_TEST = 140
 ONE_CARD = """
     import gc
     import json
@@ -160,3 +162,50 @@ def test_a_fixture_that_frees_everything_costs_two_reads_an_end(run_inner) -> No
     }
     assert (two, end) == (using, using | {"reads": 8, "resets": 1, "pinned reads": 8})
     assert one["snapshots"] == 1  # what it made is noted once
+
+
+COUNTED = """
+    import sys
+    from pathlib import Path
+
+    import pytest
+
+    import cudamem_testing
+
+    PACKAGE = str(Path(cudamem_testing.__file__).parent)
+    CALLS = []
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol():
+        calls = 0
+
+        def count(frame, event, argument):
+            nonlocal calls
+            calls += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            return (yield)
+        finally:
+            sys.setprofile(before)
+            CALLS.append(calls)
+
+    def pytest_sessionfinish():
+        Path("calls.txt").write_text(" ".join(map(str, CALLS)))
+"""
+ALIKE = """
+    import pytest, torch
+
+    @pytest.mark.parametrize("number", range(6))
+    def test_clean(number):
+        torch.ones(8).add_(1)
+"""
+
+
+def test_a_clean_test_on_the_cpu_takes_few_calls_of_ours(run_inner) -> None:
+    """Each takes about a microsecond, in a cache that the test itself has filled with other things."""
+    inner = run_inner({"conftest.py": COUNTED, "test_it.py": ALIKE}, "--cudamem", "--cudamem-device=cpu")
+    assert inner.last == "6 passed"
+    calls = [int(text) for text in (inner.folder / "calls.txt").read_text().split()]
+    assert 0 < min(calls) <= CALLS_OF_A_CLEAN_TEST

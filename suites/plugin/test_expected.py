@@ -65,3 +65,25 @@ def test_lists(run_inner):
     assert (
         "cudamem: --cudamem-update: new is not known: write baselines, known, expected, or nothing for all" in inner.err
     )
+
+
+LEAVING = {
+    "conftest.py": """
+        def pytest_sessionfinish(session):
+            print("\\nTEXTS", session.config.pluginmanager.hasplugin("cudamem-expected"))
+    """,
+    "test_it.py": "def test_it(): pass",
+}
+
+
+@pytest.mark.parametrize(
+    ("folder", "flags", "needed"),
+    [(None, [], False), ("__cudamem__/test_it", [], True), (None, ["--cudamem-update=expected"], True)],
+    ids=["no texts", "a folder of texts", "accepted"],
+)
+def test_a_run_without_texts_calls_no_hook_for_them(run_inner, pytester, folder, flags, needed):
+    if folder is not None:
+        (pytester.path / folder).mkdir(parents=True)
+    inner = run_inner(LEAVING, "--cudamem", "-s", *flags)
+    assert inner.last == "1 passed"
+    assert f"TEXTS {needed}" in inner.lines

@@ -70,6 +70,25 @@ def test_frees_of_others_do_not_lower_what_was_requested(recorder: CpuRecorder) 
     kept.clear()
 
 
+def test_a_boundary_at_which_nothing_has_changed_is_the_same_object(recorder: CpuRecorder) -> None:
+    recorder.wake(limited=False)
+    recorder.boundary()
+    still = recorder.boundary()
+    assert recorder.boundary() is still
+    kept = torch.empty(1000, dtype=torch.uint8)
+    grown = recorder.boundary()
+    assert (grown.allocated, grown.blocks) == ((still.allocated or 0) + 1000, (still.blocks or 0) + 1)
+    torch.empty(500, dtype=torch.uint8)
+    passing = recorder.boundary()  # its levels are those of before, its peak is not
+    assert (passing.allocated, passing.allocated_peak) == (grown.allocated, (grown.allocated or 0) + 500)
+    settled = recorder.boundary()
+    assert settled.allocated_peak == settled.allocated == grown.allocated
+    assert recorder.boundary() is settled
+    del kept
+    recorder.wake(limited=False)
+    assert recorder.boundary().allocated == still.allocated
+
+
 def test_without_a_record_blocks_are_known_but_not_their_lines(recorder: CpuRecorder) -> None:
     recorder.wake(limited=True)
     kept = take(10)
