@@ -21,6 +21,7 @@ from cudamem_testing.torch_api import capturing
 #: Holders by the address of the block.
 Holders = Mapping[int, HolderResult]
 SEARCH_SECONDS = 5.0
+_FROM_A_ROOT = (Reach.REACHABLE, Reach.HARNESS)
 UNCOLLECTED = "it may be garbage: none is collected while a stream captures a CUDA graph"
 
 
@@ -42,12 +43,17 @@ class BlockHolders:
         return True
 
     def are_found(self, blocks: Mapping[Device, Sequence[Block]]) -> bool:
-        """Whether a root reaches every block: then no garbage is among them."""
-        return all(
-            holder.reach in (Reach.REACHABLE, Reach.HARNESS)
-            for device, some in blocks.items()
-            for holder in self._search(device, some).values()
-        )
+        """Whether a root reaches every block: then no garbage is among them. Those that are known are not searched."""
+        for device, some in blocks.items():
+            if missing := self._unexplained(device, some):
+                self._search(device, missing)
+        return not any(self._unexplained(device, some) for device, some in blocks.items())
+
+    def _unexplained(self, device: Device, blocks: Sequence[Block]) -> list[Block]:
+        found = self._found.get(device, {})
+        return [
+            block for block in blocks if block.address not in found or found[block.address].reach not in _FROM_A_ROOT
+        ]
 
     def of(self, device: Device, blocks: Sequence[Block]) -> Holders:
         """Who holds each block, by its address; garbage has been collected, where that could change the answer."""

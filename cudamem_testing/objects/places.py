@@ -162,10 +162,10 @@ class _Part:
             self._read(obj, beyond, start=given >= 0)
 
     def _read(self, obj: object, beyond: int, *, start: bool) -> None:
+        wanted = self._followed(obj, start=start)  # first: it may make the object's dictionary
         children = static.referents(obj)
         numbers = [*map(id, children)]
         self.inside.update(numbers)
-        wanted = self._followed(obj, start=start)
         times = Counter(numbers) if len({*numbers}) < len(numbers) else None
         own = _own_references()
         for child, number in zip(children, numbers, strict=True):

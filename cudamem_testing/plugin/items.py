@@ -64,6 +64,11 @@ def fixtures_of(item: pytest.Item) -> dict[str, int | None]:
     return {**dict.fromkeys(names), **{name: id(definition) for name, definition in definitions.items()}}
 
 
+def keepers_of(item: pytest.Item) -> list[object]:
+    """What pytest keeps when a test is over, and what may hold memory that the test made: its item and fixtures."""
+    return [item, *getattr(getattr(item, "_request", None), "_fixture_defs", {}).values()]
+
+
 def harness_codes() -> tuple[CodeType, ...]:
     """The code of pytest that calls a test or a fixture: stacks end there."""
     functions = (

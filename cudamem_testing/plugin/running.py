@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
+from cudamem_testing.plugin.items import keepers_of
 from cudamem_testing.plugin.override import NOTHING
 from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Span
@@ -28,8 +30,8 @@ class Subject:
 
     ``release_frames`` lets go of the frames of a test that failed. ``judged`` tells which devices count. ``over`` are
     the wider fixtures that ended during the test and left something. ``exact`` is whether each byte that is left
-    counts, as under a limit. ``keepers`` are objects of pytest's that may keep what the test made: its own item. A
-    wider fixture is a subject of its own, without a span.
+    counts, as under a limit. ``keepers`` tells objects of pytest's that may keep what the test made: its item, and the
+    fixtures that it used. A wider fixture is a subject of its own, without a span.
     """
 
     whole: Span | None
@@ -40,7 +42,7 @@ class Subject:
     over: Sequence[Fixture] = ()
     fixture: Fixture | None = None
     exact: bool = False
-    keepers: Sequence[object] = ()
+    keepers: Callable[[], Iterable[object]] = tuple
 
 
 class Fixture:
@@ -106,7 +108,9 @@ class Running:
         self.comparison = stash[keys.COMPARISON] if keys.COMPARISON in stash else None  # noqa: SIM401 - the same
         self.cycles: str | None = None
         """What a cycle does to the test; ``None`` is the default of each device."""
-        self.subject = Subject(whole, owner, self.foreign, None, self.override.covers, keepers=(item,))
+        self.subject = Subject(
+            whole, owner, self.foreign, None, self.override.covers, keepers=partial(keepers_of, item)
+        )
         self.disown: Callable[[], None] = lambda: None
 
     def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> bool:

@@ -88,7 +88,7 @@ class Settling:
         def look(step: Step) -> None:
             looked[step.name] = {device: self._blocks(device, subject) for device in self._left(subject)}
 
-        holders = BlockHolders(self._places, subject.keepers)
+        holders = BlockHolders(self._places, subject.keepers())
         settlement = settle(self._steps(subject, holders), lambda: self._left(subject), look)
         if settlement.freed and subject.whole is not None:
             self._tracker.peek(subject.whole)  # owners tell what is left without a read
