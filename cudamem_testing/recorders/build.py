@@ -41,6 +41,7 @@ CPU_RECORDER = Library(
     "the CPU recorder",
     (
         "cpu_recorder.cpp",
+        "codes.h",
         "cpu_ledger.h",
         "cpu_mutex.h",
         "cpu_stacks.h",
@@ -54,7 +55,7 @@ CPU_RECORDER = Library(
 CARD_RECORDER = Library(
     "card_recorder",
     "the recorder of cards",
-    ("card_recorder.cpp", "card_stacks.h", "cpu_mutex.h", "cpu_stacks.h", "host_counters.h"),
+    ("card_recorder.cpp", "card_stacks.h", "codes.h", "cpu_mutex.h", "cpu_stacks.h", "host_counters.h"),
     "c++20",
     ("c10", "torch_cpu"),
 )

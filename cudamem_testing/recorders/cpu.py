@@ -135,7 +135,7 @@ class CpuRecorder(WithoutWorkspaces):
             self._frames,
             first=trace.start,
             truncated=trace.start > self._first,
-            missing=None if self._native.has_stacks else "this Python does not let the recorder note stacks",
+            missing=self._native.no_stacks,
         )
 
     def refusal(self) -> Refusal | None:

@@ -55,6 +55,7 @@ from pathlib import Path
 from types import CodeType, TracebackType
 
 from cudamem_testing.recorders.build import CPU_RECORDER, RecorderUnavailable, compiled, compiled_before, load
+from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native_device import NativeDevice
 from cudamem_testing.recorders.native_journal import NativeJournal
 from cudamem_testing.recorders.native_python import this_python
@@ -137,11 +138,11 @@ class Slot:
 class NativeRecorder:
     """Handle to the process's CPU recorder."""
 
-    def __init__(self, library: ctypes.PyDLL, has_stacks: bool) -> None:
+    def __init__(self, library: ctypes.PyDLL, no_stacks: str | None) -> None:
         self._library = library
         self._totals = ctypes.create_string_buffer(_OWNER.size)
-        self.has_stacks = has_stacks
-        """Whether stacks can be noted on this Python (see layout.py)."""
+        self.no_stacks = no_stacks
+        """Why stacks cannot be noted on this Python (see layout.py); `None` where they can."""
         # Without a method around them: every test asks several times.
         self.is_installed: Callable[[], bool] = library.cudamem_is_installed
         """Whether it is in place and counting: false also in a forked child, or under a foreign allocator."""
@@ -244,7 +245,7 @@ class NativeRecorder:
     def set_recording(self, *, stacks: bool, events: bool) -> Recording:
         """Choose what is noted beside the counters; returns the earlier choice. Events need a ring.
 
-        Without `has_stacks`, stacks stay off.
+        Stacks stay off where they cannot be noted.
         """
         earlier = self._library.cudamem_set_recording(stacks, events)
         return Recording(bool(earlier & 1), bool(earlier & 2))
@@ -257,7 +258,7 @@ class NativeRecorder:
         """
         if len(codes) > _STOP_CODES:
             raise ValueError(f"at most {_STOP_CODES} stop codes, not {len(codes)}")
-        if not self.has_stacks:
+        if self.no_stacks is not None:
             return ()
         array = (ctypes.c_uint64 * _STOP_CODES)(*map(id, codes))
         count = ctypes.c_uint32(len(codes))
@@ -338,12 +339,12 @@ class NativeRecorder:
 
 
 @cache
-def _of_this_process() -> tuple[ctypes.PyDLL, bool]:
+def _of_this_process() -> tuple[ctypes.PyDLL, str | None]:
     return _loaded(compiled())
 
 
 @cache
-def _loaded(path: Path) -> tuple[ctypes.PyDLL, bool]:
+def _loaded(path: Path) -> tuple[ctypes.PyDLL, str | None]:
     library = load(path, CPU_RECORDER)
     for name, result in (
         ("is_installed", ctypes.c_bool),
@@ -375,13 +376,15 @@ def _loaded(path: Path) -> tuple[ctypes.PyDLL, bool]:
     return library, _introduce_python(library)
 
 
-def _introduce_python(library: ctypes.PyDLL) -> bool:
-    python = this_python()
-    if python is None:
-        return False
+def _introduce_python(library: ctypes.PyDLL) -> str | None:
+    """Show the library this Python; why that is not possible."""
+    try:
+        python = this_python()
+    except FramesUnreadable as reason:
+        return str(reason)
     library.cudamem_set_python(ctypes.byref(python))
     atexit.register(library.cudamem_set_python, None)
-    return True
+    return None
 
 
 def _take_code(pointer: int) -> CodeType:
