@@ -83,7 +83,7 @@ class CardLibrary:
 
 @cache
 def _of_this_process() -> tuple[ctypes.PyDLL, bool]:
-    library = load(compiled(library=CARD_RECORDER), CARD_RECORDER)
+    library = load(CARD_RECORDER)
     for name in ("add_unwinder", "gather"):
         getattr(library, f"cudamem_{name}").restype = None
     for name in ("kept_stacks", "trim_kept_stacks"):

@@ -51,7 +51,6 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from types import CodeType, TracebackType
 
 from cudamem_testing.recorders.build import CPU_RECORDER, RecorderUnavailable, compiled, compiled_before, load
@@ -340,12 +339,11 @@ class NativeRecorder:
 
 @cache
 def _of_this_process() -> tuple[ctypes.PyDLL, str | None]:
-    return _loaded(compiled())
+    return introduced(load(CPU_RECORDER))
 
 
-@cache
-def _loaded(path: Path) -> tuple[ctypes.PyDLL, str | None]:
-    library = load(path, CPU_RECORDER)
+def introduced(library: ctypes.PyDLL) -> tuple[ctypes.PyDLL, str | None]:
+    """A library that was loaded, once it knows this Python; and why it cannot note stacks."""
     for name, result in (
         ("is_installed", ctypes.c_bool),
         ("set_owner", ctypes.c_int64),

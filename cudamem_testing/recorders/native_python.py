@@ -45,8 +45,8 @@ def this_python() -> NativePython:
 def _slot_that_frees_code() -> int:
     """Address of `tp_dealloc` of the type of code objects.
 
-    It follows the header of the type, which is an object of variable size, its name and two sizes. What is there must be
-    what Python itself says of the slot.
+    It follows the header of the type, which is an object of variable size, its name and two sizes. What is found must
+    be what Python itself says of the slot.
     """
     slot_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_int)(("PyType_GetSlot", ctypes.pythonapi))
     address = id(CodeType) + object.__basicsize__ + 4 * _WORD
