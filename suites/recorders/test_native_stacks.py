@@ -421,7 +421,7 @@ def test_where_stacks_cannot_be_read_everything_else_is_recorded(monkeypatch: py
         blind = NativeRecorder(recorder._library, native._introduce_python(recorder._library))
         assert blind.no_stacks == "not here"
         monkeypatch.setattr(NativeRecorder, "load", lambda say=None: blind)
-        measured = CpuRecorder(record=True)
+        measured = CpuRecorder(record=True).start()
         measured.wake(limited=True)
         kept = block(120)
         capture = measured.capture()
