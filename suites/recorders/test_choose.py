@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -22,6 +20,7 @@ from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.profiler import ProfilerRecorder
 from suites.recorders.allocator import FUNCTIONS, Allocator
 from suites.recorders.in_place import in_place
+from suites.recorders.interrupts import Interrupt, interrupting
 
 VERSION = torch_api.version()
 
@@ -112,29 +111,6 @@ def test_without_a_compiler_the_profiler_stands_in_and_a_note_says_so() -> None:
     recorders.close()
 
 
-class Interrupt(BaseException):
-    """Raised where a test wants it."""
-
-
-def interrupting(place: int) -> Callable[[FrameType, str, Any], Any]:
-    """A trace function that raises before one of the instructions of those who open recorders, counted from 0."""
-    files = {module.__file__ for module in (choose, cpu, native)}
-    left = place
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal left
-        if frame.f_code.co_filename not in files:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            left -= 1
-            if left < 0:
-                raise Interrupt
-        return trace
-
-    return trace
-
-
 def test_an_interrupt_at_any_moment_of_opening_leaves_nothing_in_place() -> None:
     def state(recorder: NativeRecorder) -> tuple[object, ...]:
         return (
@@ -152,7 +128,7 @@ def test_an_interrupt_at_any_moment_of_opening_leaves_nothing_in_place() -> None
         for place in count():
             recorders = Recorders("cpu", record=True, harness=harness)
             try:
-                with traced(interrupting(place)):
+                with traced(interrupting(place, choose, cpu, native)):
                     recorders.open()
             except Interrupt:
                 if recorders.opened:  # at its very end: whoever has it closes it
