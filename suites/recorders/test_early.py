@@ -10,12 +10,12 @@ import pytest
 
 from cudamem_testing import plugin
 from cudamem_testing.guards import AfterImport, traced
-from cudamem_testing.recorders import early, native
+from cudamem_testing.recorders import early
+from cudamem_testing.recorders import native as native_module
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.early import EarlyRecorder
 from cudamem_testing.recorders.native import NativeRecorder
 from suites.plugin.inner import MIB, Inner, run_inner, run_outer
-from suites.recorders.in_place import in_place
 from suites.recorders.interrupts import Interrupt, interrupting
 
 EARLIER = """
@@ -55,11 +55,10 @@ def grown(inner: Inner, test: str) -> tuple[int | None, ...]:
     return window.peak_growth, window.retained, window.allocations
 
 
-def test_a_storage_that_is_older_than_the_tests_is_followed(pytester: pytest.Pytester) -> None:
-    with in_place() as recorder:
-        recorder.uninstall()
-        inner = run_inner(pytester, EARLIER, "--cudamem")
-        assert not recorder.is_installed()
+def test_a_storage_that_is_older_than_the_tests_is_followed(native: NativeRecorder, pytester: pytest.Pytester) -> None:
+    native.uninstall()
+    inner = run_inner(pytester, EARLIER, "--cudamem")
+    assert not native.is_installed()
     assert grown(inner, "test_grows") == grown(inner, "test_writes_into_it") == (4 * MIB, 4 * MIB, 1)
     assert grown(inner, "test_control") == (4 * MIB, 0, 1)
     assert inner.outcomes == {"test_grows": "failed", "test_writes_into_it": "error", "test_control": "passed"}
@@ -68,12 +67,11 @@ def test_a_storage_that_is_older_than_the_tests_is_followed(pytester: pytest.Pyt
 
 
 def test_without_an_early_start_it_would_not_be_seen(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    native: NativeRecorder, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin, "accounts_early", lambda config: False)
-    with in_place() as recorder:
-        recorder.uninstall()
-        inner = run_inner(pytester, EARLIER, "--cudamem")
+    native.uninstall()
+    inner = run_inner(pytester, EARLIER, "--cudamem")
     assert grown(inner, "test_grows") == (0, 0, 0)
     assert grown(inner, "test_control") == (4 * MIB, 0, 1)
 
@@ -127,44 +125,43 @@ def test_the_ini_file_starts_early_too(
     assert seen == [True] * expected
 
 
-def test_what_cannot_be_built_is_left_to_whoever_opens_the_recorders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_built_is_left_to_whoever_opens_the_recorders(
+    native: NativeRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(say: object = None) -> NativeRecorder:
         raise RecorderUnavailable("no C++ compiler found")
 
-    with in_place() as recorder:
-        recorder.uninstall()
-        monkeypatch.setattr(NativeRecorder, "load", refuse)
+    native.uninstall()
+    monkeypatch.setattr(NativeRecorder, "load", refuse)
+    started = EarlyRecorder()
+    started.start()
+    assert not native.is_installed()
+    started.close()
+
+
+def test_a_recorder_that_is_in_place_stays(native: NativeRecorder) -> None:
+    started = EarlyRecorder()
+    started.start()
+    started.close()
+    assert native.is_installed()
+
+
+def test_an_interrupt_at_any_moment_of_starting_leaves_nothing_in_place(native: NativeRecorder) -> None:
+    native.uninstall()
+    for place in count():
         started = EarlyRecorder()
-        started.start()
-        assert not recorder.is_installed()
-        started.close()
-
-
-def test_a_recorder_that_is_in_place_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    with in_place() as recorder:
-        started = EarlyRecorder()
-        started.start()
-        started.close()
-        assert recorder.is_installed()
-
-
-def test_an_interrupt_at_any_moment_of_starting_leaves_nothing_in_place() -> None:
-    with in_place() as recorder:
-        recorder.uninstall()
-        for place in count():
-            started = EarlyRecorder()
-            try:
-                with traced(interrupting(place, early, native)):
-                    started.start()
-            except Interrupt:
-                started.close()
-                assert not recorder.is_installed(), place
-            else:
-                break
-        assert place > 50
-        assert recorder.is_installed()
-        started.close()
-        assert not recorder.is_installed()
+        try:
+            with traced(interrupting(place, early, native_module)):
+                started.start()
+        except Interrupt:
+            started.close()
+            assert not native.is_installed(), place
+        else:
+            break
+    assert place > 50
+    assert native.is_installed()
+    started.close()
+    assert not native.is_installed()
 
 
 # -- waiting for an import --------------------------------------------------------------------------------
