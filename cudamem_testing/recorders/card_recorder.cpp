@@ -26,7 +26,7 @@ EXPORT void cudamem_add_unwinder(const Python* python) {
 // Whether stacks are gathered here from now on, and the code objects before whose frames they end. The GIL is held.
 EXPORT void cudamem_gather(int32_t on, const uint64_t* stops, uint32_t count) {
   for (uint32_t i = 0; i < kStopCodes; ++i) gathering.stops[i].store(i < count ? stops[i] : 0);
-  if (on) gathering.code_watch.start(gathering.python.free_slot, &free_code);
+  if (on) gathering.code_watch.start(gathering.python.free_slot, [](void* code) { free_code(gathering, code); });
   gathering.on.store(on != 0, std::memory_order_release);
 }
 

@@ -53,20 +53,6 @@ inline Kept* held(const Walk<kMost>& stack) {
   return kept;
 }
 
-// Python frees a code object, unless a stack names it. The GIL is held.
-inline void free_code(void* code) {
-  bool taken;
-  {
-    const StacksLock lock(gathering.mutex);
-    taken = gathering.stacks.take(code);
-  }
-  if (taken) {
-    gathering.python.keep(code);
-  } else {
-    gathering.code_watch.pass_on(code);
-  }
-}
-
 class Unwinder final : public Traceback::Python {
  public:
   // One frame that stands for all of a stack.

@@ -55,8 +55,8 @@ class Codes {
   std::unordered_map<uint64_t, Named> named_;
 };
 
-// Stands where Python looks for the function that frees code, and is passed on to from there. It is put there once and
-// stays: others may have been put above it.
+// Puts our function where Python looks for the one that frees code, and passes on to that one. Ours is put there once
+// and stays, since others may have put theirs above it.
 class CodeWatch {
  public:
   // With the GIL.

@@ -64,20 +64,6 @@ uint32_t thread_number() {
 c10::Allocator& inner() { return *shared.inner.load(std::memory_order_acquire); }
 c10::DeleterFnPtr inner_free() { return shared.inner_free.load(std::memory_order_acquire); }
 
-// Python frees a code object, unless a stack names it. The GIL is held.
-void free_code(void* code) {
-  bool taken;
-  {
-    const Lock lock(shared.mutex);
-    taken = shared.stacks.take(code);
-  }
-  if (taken) {
-    shared.python.keep(code);
-  } else {
-    shared.code_watch.pass_on(code);
-  }
-}
-
 // The stack of the calling thread; without frames where none are gathered, or it has none.
 Walk<kDepth> stack_here() {
   Walk<kDepth> stack;
@@ -303,7 +289,9 @@ EXPORT int32_t cudamem_set_recording(int32_t stacks, int32_t events) {
   const Lock lock(shared.mutex);
   const int32_t before = (shared.gather.load() ? 1 : 0) + (shared.ledger.log_events ? 2 : 0);
   shared.ledger.log_events = events != 0;
-  if (stacks != 0 && shared.python_ready) shared.code_watch.start(shared.python.free_slot, &free_code);
+  if (stacks != 0 && shared.python_ready) {
+    shared.code_watch.start(shared.python.free_slot, [](void* code) { free_code(shared, code); });
+  }
   shared.gather.store(stacks != 0 && shared.python_ready, std::memory_order_release);
   return before;
 }

@@ -9,7 +9,7 @@
 // A stack is an array of (code object, position), noted once and found again by these addresses. It outlives the call, so
 // its code objects must too: an address that is used again would show the names of other code. No reference can be counted
 // without the GIL, but none is needed while the frames are there. Later, whoever frees a code object has the GIL, and comes
-// to `Codes` first (the slot of the type that frees is replaced, by watch()): code that a stack names is not freed, and its
+// to `Codes` first (`CodeWatch` replaces the slot of the type that frees one): code that a stack names is not freed, and its
 // last reference, which is about to end, is the table's from then on. PyCode_AddWatcher of Python 3.12 allows the same.
 //
 // Threads without Python frames have no stack: OpenMP workers and other C++ threads, autograd's device threads.
@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <unordered_map>
 #include <utility>
@@ -202,6 +203,21 @@ class StackSet {
   uint64_t size_ = 0;
   Codes codes_;
 };
+
+// Python frees a code object, with the GIL, unless one of the owner's stacks names it.
+template <typename Owner>
+void free_code(Owner& owner, void* code) {
+  bool taken;
+  {
+    const std::lock_guard<decltype(owner.mutex)> lock(owner.mutex);
+    taken = owner.stacks.take(code);
+  }
+  if (taken) {
+    owner.python.keep(code);
+  } else {
+    owner.code_watch.pass_on(code);
+  }
+}
 
 struct Numbered {
   uint32_t id;
