@@ -400,12 +400,12 @@ class AfterImport:
 
     def start(self) -> None:
         """Wait for the import."""
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
         """Wait no longer; also after the import."""
         if self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None) -> Any:
         """As the finders after this one; ``None`` for other modules."""
