@@ -43,7 +43,7 @@ class Recorders:
     def open(self, say: Say = lambda line: None) -> tuple[Recorder, ...]:
         """Open a recorder for each selected device that this machine has; CUDA is not initialised by it.
 
-        ``say`` gets a line when something takes seconds. Where it raises, an interrupt included, nothing is left in place.
+        ``say`` gets a line when something takes seconds. An exception, also an interrupt, leaves nothing in place.
         """
         try:
             self.opened = True

@@ -76,6 +76,20 @@ def test_without_an_early_start_it_would_not_be_seen(
     assert grown(inner, "test_control") == (4 * MIB, 0, 1)
 
 
+@pytest.mark.parametrize(
+    "arguments", ["--cudamem --cudamem-leaks=perhaps", "--cudamem --no-such-option", "--cudamem -x"]
+)
+def test_it_is_taken_out_whatever_becomes_of_the_run(
+    native: NativeRecorder, pytester: pytest.Pytester, arguments: str
+) -> None:
+    native.uninstall()
+    before = [*sys.meta_path]
+    inner = run_inner(pytester, "def test_fails(): raise ValueError", *arguments.split())
+    assert inner.status == (1 if arguments.endswith("-x") else 4)
+    assert not native.is_installed()
+    assert sys.meta_path == before
+
+
 @pytest.mark.subprocess
 def test_a_storage_of_a_conftest_file_that_imports_torch_is_followed(pytester: pytest.Pytester) -> None:
     inner = run_outer(pytester, IN_CONFTEST, "--cudamem")
