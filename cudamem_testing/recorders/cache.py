@@ -21,7 +21,6 @@ from functools import cache
 from pathlib import Path
 
 _NAME = "cudamem_testing"
-_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _TEMPORARY = "/tmp", "/var/tmp"
 
 
@@ -166,7 +165,10 @@ def _home() -> str | None:
 
 
 def _temporary() -> list[Path]:
-    return [*map(Path, dict.fromkeys((tempfile.gettempdir(), *_TEMPORARY)))]
+    chosen: tuple[str, ...] = ()
+    with suppress(OSError):  # there is none
+        chosen = (tempfile.gettempdir(),)
+    return [*map(Path, dict.fromkeys((*chosen, *_TEMPORARY)))]
 
 
 def _others_write(found: os.stat_result) -> bool:

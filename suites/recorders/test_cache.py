@@ -66,6 +66,16 @@ def test_what_cannot_be_made_leaves_it_to_a_folder_among_temporary_files(tmp_pat
     assert cache_folder(environ) == private
 
 
+def test_a_system_without_a_temporary_folder_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", nowhere)
+    first, *rest = cache.places({"CUDAMEM_CACHE": str(tmp_path)})
+    assert first == tmp_path
+    assert rest == [Path(folder) / f"cudamem_testing-{os.getuid()}" for folder in ("/tmp", "/var/tmp")]
+
+
 def refused(folder: Path) -> str:
     with pytest.raises(cache.Refused) as raised:
         cache.checked(folder, make=True)

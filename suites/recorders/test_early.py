@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -88,6 +89,18 @@ def test_it_is_taken_out_whatever_becomes_of_the_run(
     assert inner.status == (1 if arguments.endswith("-x") else 4)
     assert not native.is_installed()
     assert sys.meta_path == before
+
+
+def test_what_takes_seconds_before_the_first_line_is_told_with_it(
+    native: NativeRecorder, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(say: Callable[[str], None] = print) -> NativeRecorder:
+        say("compiling the CPU recorder")
+        return native
+
+    monkeypatch.setattr(NativeRecorder, "load", load)
+    lines = run_inner(pytester, "def test_it(): pass", "--cudamem").lines
+    assert lines[lines.index("cudamem: compiling the CPU recorder") - 1].startswith("cudamem: device auto, torch ")
 
 
 @pytest.mark.subprocess
