@@ -49,13 +49,13 @@ def find_layout() -> FrameLayout:
     """Search for the layout of this interpreter.
 
     Raises:
-        FramesUnreadable: it is not CPython on 64-bit Linux, it is a free-threaded build, or nothing fits.
+        FramesUnreadable: it is not CPython on 64-bit Linux, a build without the lock or for debugging, or nothing fits.
     """
     if sys.implementation.name != "cpython" or struct.calcsize("P") != 8:
         raise FramesUnreadable("stacks are recorded with 64-bit CPython only")
     if "t" in sys.abiflags:
         raise FramesUnreadable("stacks are not recorded with free-threaded Python")
-    if object.__basicsize__ != 2 * struct.calcsize("P"):
+    if hasattr(sys, "getobjects"):  # it keeps a list of all objects, which code that outlives its end would break
         raise FramesUnreadable("stacks are not recorded with a Python that traces references")
     try:
         memory = os.open("/proc/self/mem", os.O_RDONLY)

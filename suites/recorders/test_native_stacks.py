@@ -398,6 +398,9 @@ def test_layout_is_found_or_refused_without_harm(monkeypatch: pytest.MonkeyPatch
         patch.setattr(sys, "abiflags", "t")
         assert why_not() == "stacks are not recorded with free-threaded Python"
     with monkeypatch.context() as patch:
+        patch.setattr(sys, "getobjects", list, raising=False)
+        assert why_not() == "stacks are not recorded with a Python that traces references"
+    with monkeypatch.context() as patch:
         patch.setattr(layout.os, "open", raising(PermissionError(13, "Permission denied")))
         assert why_not() == "stacks are recorded only where /proc/self/mem can be read (Permission denied)"
 
