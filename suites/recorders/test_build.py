@@ -239,15 +239,13 @@ def test_a_library_of_another_user_is_compiled_again(
     assert path.stat().st_uid == 0
 
 
-def test_a_lock_that_cannot_be_opened_is_done_without(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_cannot_be_opened_is_left_out(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_compiler(monkeypatch, fake_compiler(tmp_path, 'echo library > "$out"'))
     (cache / f"{build._name(CPU_RECORDER)}.lock").mkdir(parents=True)
     assert compiled().read_text() == "library\n"
 
 
-def test_a_folder_in_the_place_of_the_library_leaves_it_to_the_next_place(
+def test_a_folder_with_the_librarys_name_uses_the_next_place(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -280,7 +278,7 @@ def test_without_any_folder_it_is_unavailable_with_every_reason(
         build.cache_folder(os.environ)
 
 
-def test_a_compiler_that_is_no_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cxx_that_is_not_a_command_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecorderUnavailable) as raised:
         find_compiler({"CXX": 'g++ "'})
     assert str(raised.value) == '$CXX is not a command (No closing quotation): g++ "'

@@ -48,7 +48,7 @@ def test_follows_the_environment(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in (named, xdg / "cudamem_testing")} == {0o700}
 
 
-def test_without_a_home_in_the_environment_it_is_that_of_the_user(
+def test_without_a_home_variable_it_is_that_of_the_user(
     tmp_path: Path, private: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "_home", lambda: str(tmp_path / "home"))
@@ -57,7 +57,7 @@ def test_without_a_home_in_the_environment_it_is_that_of_the_user(
     assert cache_folder({}) == private
 
 
-def test_what_cannot_be_made_leaves_it_to_a_folder_among_temporary_files(tmp_path: Path, private: Path) -> None:
+def test_a_folder_that_cannot_be_made_uses_a_temporary_one(tmp_path: Path, private: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     environ = {"CUDAMEM_CACHE": str(file / "below")}
@@ -142,7 +142,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     assert refused(folder) == f"{above} belongs to another user"
 
 
-def test_a_link_is_followed_once_and_what_it_leads_to_is_checked(tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_checked(tmp_path: Path) -> None:
     folder, link = tmp_path / "folder", tmp_path / "link"
     folder.mkdir(mode=0o700)
     link.symlink_to(folder)
@@ -181,7 +181,7 @@ FIRST = "import os; from cudamem_testing.recorders.build import cache_folder; pr
 
 @pytest.mark.subprocess
 @pytest.mark.parametrize("owner", ["another user", "this user"])
-def test_no_library_is_taken_from_a_folder_that_anybody_can_prepare(owner: str, tmp_path: Path) -> None:
+def test_a_folder_that_others_prepared_is_not_used(owner: str, tmp_path: Path) -> None:
     """Without a home in the environment, and with all of the folder of temporary files open to others."""
     if owner == "another user" and os.getuid() != 0:
         pytest.skip("only root can give a folder away")
@@ -229,7 +229,7 @@ opened(whole)
 
 
 @pytest.mark.subprocess
-def test_faults_of_the_cache_and_the_compiler_are_notes_and_end_no_run(tmp_path: Path) -> None:
+def test_faults_of_cache_and_compiler_are_notes(tmp_path: Path) -> None:
     library = compiled()
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)

@@ -205,9 +205,7 @@ def test_a_new_stack_does_not_wait_for_the_gil(stacks: CardStacks, gatherer: cty
     assert stacks.trim() == 0
 
 
-def test_cpp_threads_have_an_empty_stack_and_do_not_wait_for_the_gil(
-    stacks: CardStacks, gatherer: ctypes.PyDLL
-) -> None:
+def test_cpp_threads_have_an_empty_stack_without_the_gil(stacks: CardStacks, gatherer: ctypes.PyDLL) -> None:
     assert gatherer.gather_in_a_cpp_thread(5)
     assert stacks.kept() == 0
     gatherer.drop()

@@ -111,7 +111,7 @@ def test_without_a_compiler_the_profiler_stands_in_and_a_note_says_so() -> None:
     recorders.close()
 
 
-def test_an_interrupt_at_any_moment_of_opening_leaves_nothing_in_place() -> None:
+def test_an_interrupted_opening_leaves_nothing_in_place() -> None:
     def state(recorder: NativeRecorder) -> tuple[object, ...]:
         return (
             recorder.is_installed(),
@@ -120,7 +120,7 @@ def test_an_interrupt_at_any_moment_of_opening_leaves_nothing_in_place() -> None
             recorder.swap_stop_codes([]),
         )
 
-    harness = [test_an_interrupt_at_any_moment_of_opening_leaves_nothing_in_place.__code__]
+    harness = [test_an_interrupted_opening_leaves_nothing_in_place.__code__]
     with in_place() as recorder:
         recorder.uninstall()
         before = state(recorder)

@@ -80,7 +80,7 @@ def test_without_an_early_start_it_would_not_be_seen(
 @pytest.mark.parametrize(
     "arguments", ["--cudamem --cudamem-leaks=perhaps", "--cudamem --no-such-option", "--cudamem -x"]
 )
-def test_it_is_taken_out_whatever_becomes_of_the_run(
+def test_it_is_taken_out_after_failures_and_usage_errors(
     native: NativeRecorder, pytester: pytest.Pytester, arguments: str
 ) -> None:
     native.uninstall()
@@ -91,7 +91,7 @@ def test_it_is_taken_out_whatever_becomes_of_the_run(
     assert sys.meta_path == before
 
 
-def test_what_takes_seconds_before_the_first_line_is_told_with_it(
+def test_an_early_compilation_is_shown_in_the_header(
     native: NativeRecorder, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(say: Callable[[str], None] = print) -> NativeRecorder:
@@ -104,7 +104,7 @@ def test_what_takes_seconds_before_the_first_line_is_told_with_it(
 
 
 @pytest.mark.subprocess
-def test_a_storage_of_a_conftest_file_that_imports_torch_is_followed(pytester: pytest.Pytester) -> None:
+def test_a_storage_of_a_conftest_file_is_followed(pytester: pytest.Pytester) -> None:
     inner = run_outer(pytester, IN_CONFTEST, "--cudamem")
     assert grown(inner, "test_grows") == (4 * MIB, 4 * MIB, 1)
     assert inner.last == "1 passed, 1 error"
@@ -152,9 +152,7 @@ def test_the_ini_file_starts_early_too(
     assert seen == [True] * expected
 
 
-def test_what_cannot_be_built_is_left_to_whoever_opens_the_recorders(
-    native: NativeRecorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorder_that_cannot_be_built_is_left_out(native: NativeRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(say: object = None) -> NativeRecorder:
         raise RecorderUnavailable("no C++ compiler found")
 
@@ -173,7 +171,7 @@ def test_a_recorder_that_is_in_place_stays(native: NativeRecorder) -> None:
     assert native.is_installed()
 
 
-def test_an_interrupt_at_any_moment_of_starting_leaves_nothing_in_place(native: NativeRecorder) -> None:
+def test_an_interrupted_start_leaves_nothing_in_place(native: NativeRecorder) -> None:
     native.uninstall()
     for place in count():
         started = EarlyRecorder()
@@ -234,7 +232,7 @@ def test_a_module_that_fails_or_is_missing_calls_nothing(module: Path) -> None:
     assert values == []
 
 
-def test_whoever_waits_no_longer_hears_of_no_import(module: Path) -> None:
+def test_after_stop_an_import_calls_nothing(module: Path) -> None:
     values: list[int] = []
     after = AfterImport("early_example", lambda: values.append(1))
     after.start()

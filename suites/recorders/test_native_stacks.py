@@ -335,9 +335,7 @@ def test_the_address_of_code_that_ended_names_no_other_code(stacks: NativeRecord
     assert len(addresses([])) < 300  # the control: an address is used again where no stack names it
 
 
-def test_code_that_two_recorders_name_stays_until_both_have_forgotten(
-    stacks: NativeRecorder, crowded: NativeRecorder
-) -> None:
+def test_code_that_two_recorders_name_outlives_the_first_trim(stacks: NativeRecorder, crowded: NativeRecorder) -> None:
     function = generated(7)
     code = weakref.ref(function.__code__)
     kept = [function()]
@@ -418,7 +416,7 @@ def raising(error: Exception) -> Callable[..., None]:
     return function
 
 
-def test_where_stacks_cannot_be_read_everything_else_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_readable_frames_all_else_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "this_python", raising(FramesUnreadable("not here")))
     with in_place() as recorder:
         blind = NativeRecorder(recorder._library, native._introduce_python(recorder._library))
