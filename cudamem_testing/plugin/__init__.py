@@ -20,7 +20,7 @@ from cudamem_testing.plugin.fixtures import (
     operator_memory,
     reference_cycles,
 )
-from cudamem_testing.plugin.settings import Settings, add_options
+from cudamem_testing.plugin.settings import Settings, accounts_early, add_options
 from cudamem_testing.plugin.whole import Collected
 
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
@@ -31,6 +31,17 @@ __all__ = ["cuda_memory", "graph_capture", "memory_profile", "memory_snapshot", 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Register the flags and their ini names."""
     add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Have the CPU recorder in place before a conftest file or a test module makes a tensor (recorders/early.py)."""
+    if accounts_early(early_config):
+        from cudamem_testing.recorders.early import EarlyRecorder
+
+        early = early_config.stash[keys.EARLY] = EarlyRecorder()
+        early_config.add_cleanup(early.close)
+        early.start()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,14 +61,16 @@ def pytest_configure(config: pytest.Config) -> None:
         _collect(config, settings)
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    """One line, only when the run is accounted for."""
+def pytest_report_header(config: pytest.Config) -> list[str] | None:
+    """One line, only when the run is accounted for; and what has taken seconds so far."""
     settings = config.stash[keys.SETTINGS]
     if not settings.on:
         return None
     from cudamem_testing.plugin.header import header
 
-    return header(settings)
+    early = config.stash.get(keys.EARLY, None)
+    said = [] if early is None else [f"cudamem: {line}" for line in early.said]
+    return [header(settings), *said]
 
 
 @pytest.hookimpl(trylast=True)

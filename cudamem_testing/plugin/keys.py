@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cudamem_testing.plugin.session import Session
     from cudamem_testing.plugin.settings import Settings
     from cudamem_testing.plugin.whole import Collected
+    from cudamem_testing.recorders.early import EarlyRecorder
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 COLLECTED: pytest.StashKey[Collected] = pytest.StashKey()
@@ -21,6 +22,7 @@ SESSION: pytest.StashKey[Session] = pytest.StashKey()
 UNDELIVERED: pytest.StashKey[dict[str, list[TestRecord]]] = pytest.StashKey()
 """Records that no report has brought yet, by id: a plugin that repeats tests may log no teardown for an early attempt,
 so its record goes with the next one."""
+EARLY: pytest.StashKey[EarlyRecorder] = pytest.StashKey()
 BUDGETS: pytest.StashKey[tuple[Budget, ...]] = pytest.StashKey()  # of an item: ids can change after collection
 COMPARISON: pytest.StashKey[Comparison] = pytest.StashKey()
 OVERRIDE: pytest.StashKey[Override] = pytest.StashKey()

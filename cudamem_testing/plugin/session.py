@@ -124,6 +124,9 @@ class Session:
             from cudamem_testing.plugin.retained import Retained
 
             self.tracker.attach(self.recorders.open(self._say))
+            early = self.config.stash.get(keys.EARLY, None)
+            if early is not None and all(recorder.device.kind != "cpu" for recorder in self.tracker.recorders):
+                early.close()
             self.baselines.identify()
             rules = self.settings.ignore
             self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self.books, self._ignore_below, rules)

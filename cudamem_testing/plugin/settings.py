@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 UNSET = None
 RECORDED = ("baselines", "known", "expected")
 FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
+PLANS = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
 GROUP = "cudamem", "memory of PyTorch tests"
 
 
@@ -139,10 +140,30 @@ class Settings(NamedTuple):
         return settings
 
 
+def accounts_early(config: pytest.Config) -> bool:
+    """Whether this process will account for every test on the CPU, as known before conftest files are read."""
+    given = config.known_args_namespace
+
+    def asked(name: str) -> Any:
+        try:
+            return getattr(given, name, None) or config.getini(name)
+        except (ValueError, TypeError, pytest.UsageError):  # told when all options are read
+            return None
+
+    if getattr(given, "no_cudamem", False) or not (asked("cudamem") or asked("cudamem_audit")):
+        return False
+    if any(getattr(given, name, False) for name in PLANS):
+        return False
+    if "PYTEST_XDIST_WORKER" not in os.environ and (
+        getattr(given, "numprocesses", None) or getattr(given, "dist", "no") != "no"
+    ):
+        return False  # the controller runs no test
+    return str(asked("cudamem_device") or "auto").strip() in ("auto", "cpu", "all")
+
+
 def runs_tests(config: pytest.Config) -> bool:
     """Whether the run was asked for more than its plan or a list."""
-    plans = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
-    return not any(config.getoption(name, False) for name in plans)
+    return not any(config.getoption(name, False) for name in PLANS)
 
 
 def add_options(parser: pytest.Parser) -> None:

@@ -2,8 +2,8 @@
 
 They are C++ against torch's own headers, so they cannot be shipped compiled: torch gives no stable interface for
 allocators. The CPU recorder needs c10 alone and takes two to three seconds to compile, the recorder of cards
-some ten. What is compiled is kept for every later run, named by the version of torch and a hash of all that it
-depends on. It knows nothing of Python's headers, so every Python with the same torch shares it. Processes that start
+some ten. What is compiled is kept (cache.py) for every later run, named by the version of torch and a hash of all that
+it depends on. It knows nothing of Python's headers, so every Python with the same torch shares it. Processes that start
 together (pytest-xdist) compile once: the others wait.
 
 PYTEST_DONT_REWRITE
@@ -12,6 +12,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import os
 import platform
@@ -20,10 +21,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from cudamem_testing.recorders import cache
 
 
 class Library(NamedTuple):
@@ -41,6 +44,7 @@ CPU_RECORDER = Library(
     "the CPU recorder",
     (
         "cpu_recorder.cpp",
+        "codes.h",
         "cpu_ledger.h",
         "cpu_mutex.h",
         "cpu_stacks.h",
@@ -54,7 +58,7 @@ CPU_RECORDER = Library(
 CARD_RECORDER = Library(
     "card_recorder",
     "the recorder of cards",
-    ("card_recorder.cpp", "card_stacks.h", "cpu_mutex.h", "cpu_stacks.h", "host_counters.h"),
+    ("card_recorder.cpp", "card_stacks.h", "codes.h", "cpu_mutex.h", "cpu_stacks.h", "host_counters.h"),
     "c++20",
     ("c10", "torch_cpu"),
 )
@@ -70,29 +74,45 @@ class RecorderUnavailable(RuntimeError):  # noqa: N818 - an outcome to fall back
 
 
 def compiled(progress: Callable[[str], None] | None = None, library: Library = CPU_RECORDER) -> Path:
-    """Path of the compiled library for the torch in use, compiled now if it never was.
+    """Path of the compiled library for the torch in use, compiled now if it never was, or is no longer whole.
 
     Args:
         progress: told one line before a compilation starts, for it takes seconds.
         library: which one.
 
     Raises:
-        RecorderUnavailable: no compiler, no headers, or the compilation failed.
+        RecorderUnavailable: no compiler, no headers, the compilation failed, or there is no folder to keep it in.
     """
-    import torch  # only where it is needed: a run without torch stays without it
-
     if sys.platform not in _PLATFORMS:
         raise RecorderUnavailable(f"{library.title} runs on Linux and macOS, not on {sys.platform}")
     name = _name(library)
-    folder = cache_folder(os.environ)
-    target = folder / name
-    if target.exists():
+    faults: list[str] = []
+    for folder in cache.usable(os.environ, faults):
+        try:
+            return _kept(folder / name, library, progress, faults)
+        except OSError as error:
+            faults.append(f"{folder}: {error.strerror}")
+    raise _homeless(library, faults)
+
+
+def _kept(target: Path, library: Library, progress: Callable[[str], None] | None, faults: Sequence[str]) -> Path:
+    """`target`, which is compiled if need be. `faults` are why it is in no better place.
+
+    Raises:
+        OSError: it cannot be kept there.
+    """
+    import torch  # only where it is needed: a run without torch stays without it
+
+    if cache.is_whole(target):
         return target
-    with _alone(folder / f"{name}.lock"):
-        if not target.exists():  # another process may have been first
+    if target.is_dir():  # which no file replaces
+        raise IsADirectoryError(errno.EISDIR, f"{target.name} is a folder")
+    with cache.alone(target.with_name(f"{target.name}.lock")):
+        if not cache.is_whole(target):  # another process may have been first
             find_compiler(os.environ)  # nothing is announced that cannot begin
             if progress is not None:
-                progress(f"compiling {library.title} for torch {torch.__version__} (once, a few seconds)")
+                where = f", kept in {target.parent}: {faults[0]}" if faults else ""
+                progress(f"compiling {library.title} for torch {torch.__version__} (once, a few seconds{where})")
             compile_library(_FOLDER / library.sources[0], target, library.standard, library.linked)
     return target
 
@@ -102,23 +122,33 @@ def compiled_before(library: Library = CPU_RECORDER) -> Path | None:
     if sys.platform not in _PLATFORMS:
         return None
     name = _name(library)
-    for folder, private in _folders(os.environ):
-        if folder.is_dir() and _is_ours(folder, private):
-            return target if (target := folder / name).exists() else None
+    for folder in cache.places(os.environ):
+        with suppress(cache.Refused):
+            target = cache.checked(folder) / name
+            return target if cache.is_whole(target) else None
     return None
 
 
-def load(path: Path, library: Library) -> ctypes.PyDLL:
-    """A compiled library, in this process; its calls keep the GIL.
+def load(library: Library) -> ctypes.PyDLL:
+    """The compiled library, in this process; its calls keep the GIL.
+
+    One that was compiled before and does not load, as after an update of the system, is compiled again.
 
     Raises:
-        RecorderUnavailable: it does not load.
+        RecorderUnavailable: it cannot be compiled, or does not load.
     """
+    path = compiled(library=library)
+    try:
+        return ctypes.PyDLL(str(path))
+    except OSError:
+        cache.forget(path)
+    path = compiled(library=library)
     try:
         return ctypes.PyDLL(str(path))
     except OSError as error:
-        title = library.title.removeprefix("the ")
-        raise RecorderUnavailable(f"the compiled {title} does not load ({error}); delete {path}") from error
+        source = _FOLDER / library.sources[0]
+        command = shlex.join([*find_compiler(os.environ), *_arguments(source, library.standard, library.linked)])
+        raise RecorderUnavailable(f"{library.title} compiles but does not load: {error}\n  {command}") from error
 
 
 def compile_library(source: Path, target: Path, standard: str = "c++17", linked: Sequence[str] = ("c10",)) -> None:
@@ -126,21 +156,18 @@ def compile_library(source: Path, target: Path, standard: str = "c++17", linked:
 
     Raises:
         RecorderUnavailable: no compiler, no headers, or the compiler failed; with its first lines.
+        OSError: the library cannot be written there.
     """
-    import torch
-
-    root = Path(torch.__file__).parent
-    if not (root / "include" / "c10" / "core" / "CPUAllocator.h").exists():
+    include = _torch() / "include"
+    if not (include / "c10" / "core" / "CPUAllocator.h").exists():
         raise RecorderUnavailable(
-            f"this torch has no C++ headers ({root / 'include' / 'c10'}); install torch from a wheel that has them"
+            f"this torch has no C++ headers ({include / 'c10'}); install torch from a wheel that has them"
         )
-    command = [*find_compiler(os.environ), *_flags(standard), "-isystem", str(root / "include"), str(source)]
-    command += ["-L", str(root / "lib"), *(f"-l{name}" for name in linked)]
     handle, scratch = tempfile.mkstemp(prefix=target.stem, suffix=".tmp", dir=target.parent)
     os.close(handle)
     try:
-        _run_compiler([*command, "-o", scratch])
-        Path(scratch).replace(target)
+        _run_compiler([*find_compiler(os.environ), *_arguments(source, standard, linked), "-o", scratch])
+        cache.keep(Path(scratch), target)
     finally:
         Path(scratch).unlink(missing_ok=True)
 
@@ -149,9 +176,12 @@ def find_compiler(environ: Mapping[str, str]) -> list[str]:
     """The C++ compiler as the start of a command line: `$CXX` (which may have arguments), else the first found.
 
     Raises:
-        RecorderUnavailable: there is none.
+        RecorderUnavailable: there is none, or `$CXX` is no command line.
     """
-    chosen = shlex.split(environ.get("CXX", ""))
+    try:
+        chosen = shlex.split(environ.get("CXX", ""))
+    except ValueError as error:
+        raise RecorderUnavailable(f"$CXX is not a command ({error}): {environ['CXX']}") from error
     for command in [chosen] if chosen else [[name] for name in _COMPILERS]:
         if shutil.which(command[0], path=environ.get("PATH")):
             return command
@@ -163,37 +193,22 @@ def find_compiler(environ: Mapping[str, str]) -> list[str]:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """The folder for compiled libraries, made if need be: `$CUDAMEM_CACHE`, else below `$XDG_CACHE_HOME`, else
-    below `~/.cache`; where that cannot be written, a private folder for temporary files.
+    """The folder for compiled libraries, made if need be.
+
+    Raises:
+        RecorderUnavailable: there is none that only this user can write.
     """
-    for folder, private in _folders(environ):
-        if _is_ours(folder, private):
-            return folder
-    return Path(tempfile.mkdtemp(prefix="cudamem_testing-"))
+    faults: list[str] = []
+    for folder in cache.usable(environ, faults):
+        return folder
+    raise _homeless(CPU_RECORDER, faults)
 
 
-def _folders(environ: Mapping[str, str]) -> Iterator[tuple[Path, bool]]:
-    """Where compiled libraries may be, the first choice first; and whether nobody else may write there."""
-    if environ.get("CUDAMEM_CACHE"):
-        yield Path(environ["CUDAMEM_CACHE"]), False
-    elif environ.get("XDG_CACHE_HOME"):
-        yield Path(environ["XDG_CACHE_HOME"]) / "cudamem_testing", False
-    else:
-        yield Path(environ.get("HOME") or tempfile.gettempdir()) / ".cache" / "cudamem_testing", False
-    # A shared place: what others could have put there must not be loaded as code.
-    yield Path(tempfile.gettempdir()) / f"cudamem_testing-{os.getuid()}", True
-
-
-def _is_ours(folder: Path, private: bool) -> bool:
-    """Whether the folder exists or could be made, and takes new files; `private`: and only from this user."""
-    try:
-        folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError:
-        return False
-    if private and (status.st_uid != os.getuid() or status.st_mode & 0o022 or folder.is_symlink()):
-        return False
-    return os.access(folder, os.W_OK | os.X_OK)
+def _homeless(library: Library, faults: Sequence[str]) -> RecorderUnavailable:
+    return RecorderUnavailable(
+        f"there is no folder to keep {library.title} in ({'; '.join(faults)}); set CUDAMEM_CACHE to a folder that only "
+        "you can write"
+    )
 
 
 def _name(library: Library) -> str:
@@ -209,6 +224,22 @@ def _fingerprint(library: Library, folder: Path) -> str:
         digest.update((folder / name).read_bytes())
     digest.update(repr((_flags(library.standard), library.linked, sys.platform, platform.machine())).encode())
     return digest.hexdigest()[:16]
+
+
+def _torch() -> Path:
+    import torch
+
+    return Path(torch.__file__).parent
+
+
+def _arguments(source: Path, standard: str, linked: Sequence[str]) -> list[str]:
+    """Of the compiler, all but where to write."""
+    root = _torch()
+    return [
+        *_flags(standard),
+        *("-isystem", str(root / "include"), str(source), "-L", str(root / "lib")),
+        *(f"-l{name}" for name in linked),
+    ]
 
 
 def _flags(standard: str) -> list[str]:
@@ -234,14 +265,3 @@ def _run_compiler(command: list[str]) -> None:
             f"the C++ compiler failed (status {done.returncode}); torch's headers need C++17 or C++20, and a recent "
             f"compiler: install one, or set CXX to it\n  {shown}\n{excerpt}"
         )
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Hold a lock between processes. Where the file system has none, compiling twice is harmless."""
-    import fcntl  # not on Windows, where this module is only imported
-
-    with lock.open("w") as handle:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

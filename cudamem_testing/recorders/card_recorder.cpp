@@ -1,11 +1,21 @@
 // What the recorder of cards needs in C++, against more of torch's headers than the CPU recorder: the stacks of CUDA's
 // memory history, and whether pinned memory has changed. Nothing of CUDA is needed to compile it.
+#include <pthread.h>
+
 #include "card_stacks.h"
 #include "host_counters.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 using namespace cudamem;
+
+namespace {
+
+void before_fork() { gathering.mutex.lock(); }
+void after_fork() { gathering.mutex.unlock(); }
+const int at_fork = pthread_atfork(before_fork, after_fork, after_fork);
+
+}  // namespace
 
 // Once, before anything is switched on.
 EXPORT void cudamem_add_unwinder(const Python* python) {
@@ -16,6 +26,7 @@ EXPORT void cudamem_add_unwinder(const Python* python) {
 // Whether stacks are gathered here from now on, and the code objects before whose frames they end. The GIL is held.
 EXPORT void cudamem_gather(int32_t on, const uint64_t* stops, uint32_t count) {
   for (uint32_t i = 0; i < kStopCodes; ++i) gathering.stops[i].store(i < count ? stops[i] : 0);
+  if (on) gathering.code_watch.start(gathering.python.free_slot, [](void* code) { free_code(gathering, code); });
   gathering.on.store(on != 0, std::memory_order_release);
 }
 
@@ -27,14 +38,14 @@ EXPORT uint64_t cudamem_kept_stacks() {
 
 // Forgets the stacks that no record has; returns how many are kept. The GIL is held.
 EXPORT uint64_t cudamem_trim_kept_stacks() {
-  std::vector<Kept*> gone;
+  StackSet<Held, kMost>::Gone gone;
   uint64_t left;
   {
     const StacksLock lock(gathering.mutex);
     gone = gathering.stacks.take_unless([](const Kept& kept) { return kept.holders != 0; });
     left = gathering.stacks.size();
   }
-  drop_stacks(gathering.python, gone);
+  gone.drop(gathering.python);
   return left;
 }
 

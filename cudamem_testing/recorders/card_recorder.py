@@ -15,6 +15,7 @@ from functools import cache, partial
 from types import CodeType
 
 from cudamem_testing.recorders.build import CARD_RECORDER, RecorderUnavailable, compiled, load
+from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native_python import this_python
 
 MANY = 1 << 14
@@ -82,13 +83,15 @@ class CardLibrary:
 
 @cache
 def _of_this_process() -> tuple[ctypes.PyDLL, bool]:
-    library = load(compiled(library=CARD_RECORDER), CARD_RECORDER)
+    library = load(CARD_RECORDER)
     for name in ("add_unwinder", "gather"):
         getattr(library, f"cudamem_{name}").restype = None
     for name in ("kept_stacks", "trim_kept_stacks"):
         getattr(library, f"cudamem_{name}").restype = ctypes.c_uint64
-    python = this_python()
-    if python is not None:
-        library.cudamem_add_unwinder(ctypes.byref(python))
-        atexit.register(library.cudamem_gather, 0, None, 0)
-    return library, python is not None
+    try:
+        python = this_python()
+    except FramesUnreadable:
+        return library, False
+    library.cudamem_add_unwinder(ctypes.byref(python))
+    atexit.register(library.cudamem_gather, 0, None, 0)
+    return library, True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ class Recorders:
         self._history: CudaHistory | None = None
         self._library: CardLibrary | None = None
         self._open: tuple[Recorder, ...] = ()
+        self._leaving = ExitStack()
         self.opened = False
         self.notes: list[str] = []
         self.environment = Environment(torch=torch_api.version())
@@ -42,35 +43,39 @@ class Recorders:
     def open(self, say: Say = lambda line: None) -> tuple[Recorder, ...]:
         """Open a recorder for each selected device that this machine has; CUDA is not initialised by it.
 
-        ``say`` is told when something takes seconds.
+        ``say`` gets a line when something takes seconds. An exception, also an interrupt, leaves nothing in place.
         """
-        self.opened = True
+        try:
+            self.opened = True
+            self._open_selected(say)
+        except BaseException:
+            self.close()
+            self.opened = False
+            raise
+        return self._open
+
+    def close(self) -> None:
+        """Leave the process as it was found; safe to call twice."""
+        self._open = ()
+        self._statistics = self._history = None
+        self._leaving.close()
+
+    def _open_selected(self, say: Say) -> None:
         backend = torch_api.allocator_backend()
         devices = select(self._selection, torch_api.cuda_device_count())
         if not devices:
             self.notes.append(f"{self._selection} is not on this machine: nothing is measured")
+        self._leaving.callback(cards.close)
         opened = [self._cpu(say) if device.kind == "cpu" else self._cuda(device, backend, say) for device in devices]
         if self._statistics is not None:
             from cudamem_testing.recorders import host
 
             if host.measurable():
                 opened.append(host.HostRecorder(None if self._library is None else self._library.host_watch()))
+                self._leaving.callback(opened[-1].close)
         self._open = tuple(opened)
         names = tuple(f"{device} ({name})" if (name := cards.name(device)) else str(device) for device in devices)
         self.environment = Environment(names, torch_api.version(), _allocator(devices, backend))
-        return self._open
-
-    def close(self) -> None:
-        """Leave the process as it was found; safe to call twice."""
-        for recorder in self._open:
-            recorder.close()
-        if self._history is not None:
-            self._history.close()
-        if self._statistics is not None:
-            self._statistics.close()
-        self._open = ()
-        self._statistics = self._history = None
-        cards.close()
 
     def _cuda(self, device: Device, backend: str, say: Say) -> Recorder:
         from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
@@ -78,9 +83,12 @@ class Recorders:
 
         if self._statistics is None:
             self._statistics = CudaStatistics()
+            self._leaving.callback(self._statistics.close)
             self._library = self._native_library(say) if backend == "native" and self._record else None
             stacks = None if self._library is None else self._library.stacks(self._harness)
-            self._history = CudaHistory(self._record, stacks) if backend == "native" else None
+            if backend == "native":
+                self._history = CudaHistory(self._record, stacks)
+                self._leaving.callback(self._history.close)
         return CudaRecorder(device, self._statistics, backend, self._history)
 
     def _native_library(self, say: Say) -> CardLibrary | None:
@@ -98,12 +106,16 @@ class Recorders:
         from cudamem_testing.recorders.cpu import CpuRecorder
 
         try:
-            return CpuRecorder(say, record=self._record, harness=self._harness)
+            recorder = CpuRecorder(say, record=self._record, harness=self._harness)
+            self._leaving.callback(recorder.close)
+            return recorder.start()
         except RecorderUnavailable as error:
             self.notes.append(f"{error}; on cpu only tests with a limit or a window are measured, and in part")
             from cudamem_testing.recorders.profiler import ProfilerRecorder
 
-            return ProfilerRecorder()
+            instead = ProfilerRecorder()
+            self._leaving.callback(instead.close)
+            return instead
 
 
 def _allocator(devices: Sequence[Device], backend: str) -> str | None:

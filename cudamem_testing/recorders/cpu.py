@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,10 @@ class CpuRecorder(WithoutWorkspaces):
     others have allocated, such as garbage of earlier tests, do not lower it. Where another allocator takes its place,
     as a library may register one, windows tell so, and the recorder takes it back for the next test if it can.
 
+    It is put in place by :meth:`start`, and taken out again by :meth:`close`, however far that came.
+
     Raises:
-        RecorderUnavailable: when the recorder cannot be built or put in place here.
+        RecorderUnavailable: when the recorder cannot be built here.
     """
 
     tells_owners = True
@@ -49,28 +52,46 @@ class CpuRecorder(WithoutWorkspaces):
         self.incomplete: str | None = None
         self._process = os.getpid()
         self._native = NativeRecorder.load(say)
-        self._was_installed = self._native.is_installed()
-        self._native.install()
-        self._slot = self._native.slot()
-        self._freed_of_others = _freed_of_others(self._slot.peek())
         self._last: tuple[Reading, int] | None = None  # what was read last, with what others had freed by then
         self._counters = Counters()
         self._limits: list[int] = []
         self._before: int | None = None
         self._bases: dict[int, int] = {}
         self._record = record
-        self._first = self._refusals = self._wakes = 0
-        self._harness: Sequence[CodeType] | None = None
+        self._harness = harness
+        self._first = self._refusals = self._wakes = self._freed_of_others = 0
         self._outer = Recording(stacks=False, events=False)
-        self._owns_events = False
-        if record:
-            self._outer = self._native.set_recording(stacks=False, events=False)
+        self._leaving = ExitStack()
+
+    def start(self) -> CpuRecorder:
+        """Put it in place. What undoes a step is noted before the step: an interrupt may come between any two.
+
+        Raises:
+            RecorderUnavailable: when it cannot be put in place here.
+        """
+        native, leaving = self._native, self._leaving
+        if not native.is_installed():
+            leaving.callback(native.uninstall)
+            try:
+                native.install()
+            except RecorderUnavailable:  # it has changed nothing
+                leaving.pop_all()
+                raise
+        self._slot = native.slot()
+        leaving.callback(self._slot.release)
+        self._freed_of_others = _freed_of_others(self._slot.peek())
+        if self._record:
             # Events that are kept already are those of a session around this one, be it awake or asleep: they stay.
-            self._owns_events = not self._native.events_capacity()
-            if self._owns_events:
-                self._native.restart_events(EVENTS)
-            self._harness = self._native.swap_stop_codes(harness)
+            if not native.events_capacity():
+                leaving.callback(native.trim_stacks)
+                leaving.callback(native.restart_events, 0)
+                native.restart_events(EVENTS)
+            self._outer = native.set_recording(stacks=False, events=False)
+            leaving.callback(self.sleep)
+            leaving.callback(native.swap_stop_codes, native.swap_stop_codes(()))
+            native.swap_stop_codes(self._harness)
             self.sleep()
+        return self
 
     def wake(self, *, limited: bool) -> None:
         """Note stacks and events from here on; the test's are those after this moment."""
@@ -135,7 +156,7 @@ class CpuRecorder(WithoutWorkspaces):
             self._frames,
             first=trace.start,
             truncated=trace.start > self._first,
-            missing=None if self._native.has_stacks else "this Python does not let the recorder note stacks",
+            missing=self._native.no_stacks,
         )
 
     def refusal(self) -> Refusal | None:
@@ -201,17 +222,8 @@ class CpuRecorder(WithoutWorkspaces):
         self._native.set_limit(min(known, default=None))
 
     def close(self) -> None:
-        """Take the recorder out, unless somebody else put it in."""
-        self._slot.release()
-        if self._harness is not None:
-            self.sleep()
-            if self._owns_events:
-                self._native.restart_events(0)
-                self._native.trim_stacks()
-            self._native.swap_stop_codes(self._harness)
-            self._harness = None
-        if not self._was_installed:
-            self._native.uninstall()
+        """Take the recorder out, unless somebody else put it in; closing again does nothing."""
+        self._leaving.close()
 
 
 def _freed_of_others(reading: Reading) -> int:

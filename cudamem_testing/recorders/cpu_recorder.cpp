@@ -6,9 +6,10 @@
 // Rules that keep it safe
 //   - The context of a DataPtr is the data pointer, so the deleter needs nothing but the address (oneDNN relies on
 //     it too). The deleter of every block is ours, also of those handed out while passive: raw_deleter() promises so.
-//   - One mutex guards the ledger and the stacks. Under it we neither call the allocator underneath nor wait for the
-//     GIL nor drop a Python reference. A block leaves the ledger before it is freed and enters after it is allocated,
-//     so no address is ever live twice.
+//   - One mutex guards the ledger and the stacks. Under it we neither call the allocator underneath nor drop a Python
+//     reference. A block leaves the ledger before it is freed and enters after it is allocated, so no address is ever
+//     live twice.
+//   - Nothing here waits for the GIL (see cpu_stacks.h). Calls from Python keep it.
 //   - A forked child starts passive: its allocations and frees go straight through until it installs for itself.
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
@@ -39,10 +40,11 @@ struct Shared {
   std::atomic<bool> limited{false};
   std::atomic<uint64_t> stops[kStopCodes] = {};
   std::atomic<uint32_t> threads{0};
-  c10::Allocator* inner = nullptr;    // bound by the first install, for ever
-  c10::DeleterFnPtr inner_free = nullptr;
-  Python python = {};
+  std::atomic<c10::Allocator*> inner{nullptr};  // bound by the first install, for ever
+  std::atomic<c10::DeleterFnPtr> inner_free{nullptr};
+  Python python = {};                 // written once, before `gather` is first set
   bool python_ready = false;
+  CodeWatch code_watch;
   StackTable stacks;
   Ledger ledger;                      // last: its tail is big and rarely touched
 };
@@ -59,36 +61,18 @@ uint32_t thread_number() {
   return number;
 }
 
-class Gil {
- public:
-  Gil() : state_(shared.python.take_gil()) {}
-  ~Gil() { shared.python.give_gil(state_); }
-  Gil(const Gil&) = delete;
-  Gil& operator=(const Gil&) = delete;
+c10::Allocator& inner() { return *shared.inner.load(std::memory_order_acquire); }
+c10::DeleterFnPtr inner_free() { return shared.inner_free.load(std::memory_order_acquire); }
 
- private:
-  int state_;
-};
-
-// A stack seen for the first time: the one place that takes the GIL (see cpu_stacks.h for why it may).
-uint32_t intern(const Walk<kDepth>& stack) {
-  const Gil gil;
-  for (uint32_t i = 0; i < stack.depth; ++i) shared.python.keep(reinterpret_cast<void*>(stack.frames[i].code));
-  uint32_t id;
-  bool inserted = false;
-  {
-    const Lock lock(shared.mutex);
-    id = shared.stacks.find(stack);
-    if (id == 0) {
-      id = shared.stacks.insert(stack);
-      inserted = id != 0;
-    }
-  }
-  if (!inserted) {
-    for (uint32_t i = 0; i < stack.depth; ++i) shared.python.drop(reinterpret_cast<void*>(stack.frames[i].code));
-  }
-  return id;
+// The stack of the calling thread; without frames where none are gathered, or it has none.
+Walk<kDepth> stack_here() {
+  Walk<kDepth> stack;
+  if (shared.gather.load(std::memory_order_acquire)) walk(shared.python, shared.stops, &stack);
+  return stack;
 }
+
+// Its id, with the mutex held; 0 for one without frames.
+uint32_t id_of(const Walk<kDepth>& stack) { return stack.depth ? shared.stacks.note(stack) : 0; }
 
 void release(void* pointer) {
   if (C10_UNLIKELY(!pointer)) return;
@@ -98,7 +82,7 @@ void release(void* pointer) {
     const Lock lock(shared.mutex);
     shared.ledger.freed(pointer, thread, mode == kRecording);
   }
-  shared.inner_free(pointer);
+  inner_free()(pointer);
 }
 
 // Room below the hard limit, held from the check until the block is in the ledger or has failed. The block enters and
@@ -116,12 +100,10 @@ class Promise {
         return;
       }
     }
-    Walk<kDepth> stack;
-    uint32_t id = 0;
-    if (shared.gather.load(std::memory_order_acquire) && walk(shared.python, shared.stops, &stack)) id = intern(stack);
+    const Walk<kDepth> stack = stack_here();
     {
       const Lock lock(shared.mutex);
-      shared.ledger.refuse(size, id, thread_number());
+      shared.ledger.refuse(size, id_of(stack), thread_number());
       allocated = shared.ledger.refusal.allocated;
       limit = shared.ledger.refusal.limit;
     }
@@ -155,12 +137,12 @@ class Recorder final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size) override {
     const bool recording = shared.mode.load(std::memory_order_relaxed) == kRecording;
-    if (C10_UNLIKELY(!recording)) return adopt(shared.inner->allocate(size));
+    if (C10_UNLIKELY(!recording)) return adopt(inner().allocate(size));
     Promise promise(size);
-    c10::DataPtr data = shared.inner->allocate(size);
+    c10::DataPtr data = inner().allocate(size);
     void* const pointer = data.get();
     // Empty tensors have no block, and a block freed in another way than announced could not be followed.
-    if (C10_UNLIKELY(!pointer || data.get_deleter() != shared.inner_free)) return data;
+    if (C10_UNLIKELY(!pointer || data.get_deleter() != inner_free())) return data;
     record(pointer, size, promise);
     return adopt(std::move(data));
   }
@@ -170,35 +152,20 @@ class Recorder final : public c10::Allocator {
   bool is_simple_data_ptr(const c10::DataPtr& data) const override { return data.get() == data.get_context(); }
 
   void copy_data(void* target, const void* source, std::size_t count) const override {
-    shared.inner->copy_data(target, source, count);
+    inner().copy_data(target, source, count);
   }
 
  private:
   static c10::DataPtr adopt(c10::DataPtr data) {
-    (void)data.compare_exchange_deleter(shared.inner_free, &release);
+    (void)data.compare_exchange_deleter(inner_free(), &release);
     return data;
   }
 
   static void record(void* pointer, size_t size, Promise& promise) {
     const uint32_t thread = thread_number();
-    if (C10_LIKELY(!shared.gather.load(std::memory_order_acquire))) {
-      const Lock lock(shared.mutex);
-      promise.keep(pointer, size, 0, thread);
-      return;
-    }
-    Walk<kDepth> stack;
-    const bool walked = walk(shared.python, shared.stops, &stack);
-    {
-      const Lock lock(shared.mutex);
-      const uint32_t id = walked ? shared.stacks.find(stack) : 0;
-      if (id != 0 || !walked) {
-        promise.keep(pointer, size, id, thread);
-        return;
-      }
-    }
-    const uint32_t id = intern(stack);
+    const Walk<kDepth> stack = stack_here();
     const Lock lock(shared.mutex);
-    promise.keep(pointer, size, id, thread);
+    promise.keep(pointer, size, id_of(stack), thread);
   }
 };
 
@@ -211,6 +178,7 @@ void after_fork_in_child() {
   shared.limited.store(false, std::memory_order_relaxed);
   shared.mutex.unlock();
 }
+const int at_fork = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 
 // Registers without raising the priority that torch keeps beside the allocator (there is no way to read or lower
 // it): the first one that is accepted is the one already in force, so whoever could register before still can.
@@ -231,12 +199,14 @@ enum Installed { kInPlace = 1, kNoRawDeleter = -1, kForeignOnTop = -2, kSecondCo
 EXPORT int32_t cudamem_install() {
   c10::Allocator* const current = c10::GetCPUAllocator();
   if (current != &recorder) {
-    if (shared.inner && current != shared.inner) return kForeignOnTop;  // it may call us: never wrap it
-    if (!current->raw_deleter()) return kNoRawDeleter;
-    if (std::strcmp(typeid(*current).name(), typeid(recorder).name()) == 0) return kSecondCopy;
-    if (!shared.inner) pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-    shared.inner = current;
-    shared.inner_free = current->raw_deleter();
+    c10::Allocator* const bound = shared.inner.load();
+    if (bound && current != bound) return kForeignOnTop;  // it may call us: never wrap it
+    if (!bound) {
+      if (!current->raw_deleter()) return kNoRawDeleter;
+      if (std::strcmp(typeid(*current).name(), typeid(recorder).name()) == 0) return kSecondCopy;
+      shared.inner_free.store(current->raw_deleter());
+      shared.inner.store(current);
+    }
     if (!put_in_place(&recorder)) return kForeignOnTop;
   }
   const Lock lock(shared.mutex);
@@ -247,7 +217,7 @@ EXPORT int32_t cudamem_install() {
 }
 
 EXPORT void cudamem_uninstall() {
-  if (c10::GetCPUAllocator() == &recorder) put_in_place(shared.inner);
+  if (c10::GetCPUAllocator() == &recorder) put_in_place(shared.inner.load());
   if (shared.mode.load() == kRecording) shared.mode.store(kDraining);
 }
 
@@ -308,16 +278,20 @@ EXPORT uint64_t cudamem_scan(int64_t owner, Block* out, uint64_t room) {
 // Tells how to look at Python's frames; null when Python is about to end: no stack is gathered from then on.
 EXPORT void cudamem_set_python(const Python* python) {
   const Lock lock(shared.mutex);
-  if (python) shared.python = *python;
+  if (python && !shared.python.this_thread_state) shared.python = *python;
   shared.python_ready = python != nullptr;
   if (!python) shared.gather.store(false);
 }
 
-// Stacks are gathered only once Python is known. Returns what was on before: 1 for stacks, plus 2 for events.
+// Stacks are gathered only once Python is known. Returns what was on before: 1 for stacks, plus 2 for events. The caller
+// holds the GIL.
 EXPORT int32_t cudamem_set_recording(int32_t stacks, int32_t events) {
   const Lock lock(shared.mutex);
   const int32_t before = (shared.gather.load() ? 1 : 0) + (shared.ledger.log_events ? 2 : 0);
   shared.ledger.log_events = events != 0;
+  if (stacks != 0 && shared.python_ready) {
+    shared.code_watch.start(shared.python.free_slot, [](void* code) { free_code(shared, code); });
+  }
   shared.gather.store(stacks != 0 && shared.python_ready, std::memory_order_release);
   return before;
 }
@@ -356,7 +330,7 @@ EXPORT void cudamem_stack_counts(uint64_t* out) {
 
 // Drops the stacks that no live block, no event in the ring and no last refusal refers to. The caller holds the GIL.
 EXPORT uint64_t cudamem_trim_stacks() {
-  std::vector<StackTable::Stack*> gone;
+  StackTable::Gone gone;
   {
     const Lock lock(shared.mutex);
     const BlockTable& blocks = shared.ledger.blocks;
@@ -368,8 +342,7 @@ EXPORT uint64_t cudamem_trim_stacks() {
     shared.stacks.mark(shared.ledger.refusal.stack);
     gone = shared.stacks.take_unmarked();
   }
-  drop_stacks(shared.python, gone);
-  return gone.size();
+  return gone.drop(shared.python);
 }
 
 EXPORT int64_t cudamem_restart_events(uint64_t capacity) {

@@ -1,18 +1,18 @@
-// Python stacks for the CPU recorder, without Python's headers and, in the steady state, without the GIL.
+// Python stacks of allocations, without Python's headers and without the GIL.
 //
-// Torch operators release the GIL, so the thread that allocates usually does not hold it. Taking it for every block
-// would cost as much as a small operator, hand the GIL to other threads, and could deadlock. It is not needed to
-// look at one's own frames: while a thread is inside a C++ call its interpreter frames are suspended, nobody else
-// changes their code, position or back link, and the frames keep their code objects alive. So the walk reads three
+// Torch operators release the GIL, so the thread that allocates usually does not hold it. It must not wait for it either:
+// the thread may hold a mutex of its own (a cache does), for which the thread that has the GIL is waiting. The GIL is not
+// needed to look at one's own frames: while a thread is inside a C++ call its interpreter frames are suspended, no other
+// thread changes their code, position or back link, and the frames keep their code objects alive. So the walk reads three
 // words per frame at offsets that the Python side found out and verified by looking at known frames (layout.py).
 //
-// A stack is an array of (code object, position), interned to a small id. Interning keeps a reference to each code
-// object, so an address in the table can never be reused by other code and a hit without the GIL is sound. Only a
-// stack that was never seen takes the GIL, once, to make those references, and only on a thread that
-//   - has a Python thread state of its own: OpenMP workers and other C++ threads have none and get stack 0; and
-//   - runs below Python frames: it was called from Python and must take the GIL again to return there, so whoever
-//     waits for it to return cannot be holding the GIL. Autograd's device threads have no frames: stack 0.
-// The recorder's mutex is never held while the GIL is awaited or a reference is dropped.
+// A stack is an array of (code object, position), noted once and found again by these addresses. It outlives the call, so
+// its code objects must too: an address that is used again would show the names of other code. No reference can be counted
+// without the GIL, but none is needed while the frames are there. Later, whoever frees a code object has the GIL, and comes
+// to `Codes` first (`CodeWatch` replaces the slot of the type that frees one): code that a stack names is not freed, and its
+// last reference, which is about to end, is the table's from then on. PyCode_AddWatcher of Python 3.12 allows the same.
+//
+// Threads without Python frames have no stack: OpenMP workers and other C++ threads, autograd's device threads.
 #pragma once
 
 #include <atomic>
@@ -20,18 +20,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-namespace cudamem {
+#include "codes.h"
 
-struct Frame {
-  uint64_t code;
-  int64_t position;
-  bool operator==(const Frame& other) const { return code == other.code && position == other.position; }
-};
+namespace cudamem {
 
 constexpr uint32_t kDepth = 64;
 constexpr uint32_t kStopCodes = 8;
@@ -39,10 +36,9 @@ constexpr uint32_t kStopCodes = 8;
 // Addresses of Python's stable C functions and the offsets of the frame layout; filled by native_python.py.
 struct Python {
   void* (*this_thread_state)();
-  int (*take_gil)();
-  void (*give_gil)(int);
   void (*keep)(void*);
   void (*drop)(void*);
+  FreeCode* free_slot;     // of the type of code objects: the function that frees one
   uint64_t code_type;
   int64_t type_offset;     // offset of the type in any object
   int64_t state_frame;     // offset in the thread state of the current frame, or of the struct that points to it
@@ -102,8 +98,7 @@ bool walk(const Python& python, const std::atomic<uint64_t>* stops, Walk<most>* 
   return depth > 0;
 }
 
-// Distinct stacks, found by their frames; `Tag` is what its user keeps of each. Called with the user's mutex held. Whoever
-// inserts gives it a reference to each code object, and whoever takes stacks out gets them, with the memory.
+// Distinct stacks, found by their frames; `Tag` is what its user keeps of each. Called with the user's mutex held.
 template <typename Tag, uint32_t most>
 class StackSet {
  public:
@@ -126,11 +121,18 @@ class StackSet {
     return s;
   }
 
-  // Null, and nothing taken over, where there is no memory.
+  // Called inside the call that the frames are of. Null where there is no memory.
   Stack* insert(const Walk<most>& walk) {
-    if (size_ >= buckets_.size()) rehash(buckets_.empty() ? 128 : buckets_.size() * 2);
-    void* memory = std::malloc(sizeof(Stack) + (walk.depth - 1) * sizeof(Frame));
-    if (!memory) return nullptr;
+    void* memory = nullptr;
+    try {
+      if (size_ >= buckets_.size()) rehash(buckets_.empty() ? 128 : buckets_.size() * 2);
+      memory = std::malloc(sizeof(Stack) + (walk.depth - 1) * sizeof(Frame));
+      if (!memory) return nullptr;
+      codes_.name(walk.frames, walk.depth);
+    } catch (const std::bad_alloc&) {
+      std::free(memory);
+      return nullptr;
+    }
     Stack* s = new (memory) Stack();
     s->hash = walk.hash;
     s->depth = walk.depth;
@@ -140,10 +142,28 @@ class StackSet {
     return s;
   }
 
-  // Unlinks the stacks that are not to be kept. The caller frees them, and their references, outside the mutex.
+  // Whether a code object that is about to be freed has to stay: the table has its last reference then.
+  bool take(const void* code) { return codes_.take(reinterpret_cast<uint64_t>(code)); }
+
+  // What is left to do outside the mutex, with the GIL, once stacks were taken out.
+  class Gone {
+   public:
+    uint64_t drop(const Python& python) {
+      for (uint64_t code : codes_) python.drop(reinterpret_cast<void*>(code));
+      for (Stack* s : stacks_) std::free(s);
+      return stacks_.size();
+    }
+
+   private:
+    friend class StackSet;
+    std::vector<Stack*> stacks_;
+    std::vector<uint64_t> codes_;  // of which the table had the last reference
+  };
+
+  // Takes out the stacks that are not to be kept.
   template <typename Keep>
-  std::vector<Stack*> take_unless(Keep keep) {
-    std::vector<Stack*> gone;
+  Gone take_unless(Keep keep) {
+    Gone gone;
     for (Stack*& bucket : buckets_) {
       for (Stack** at = &bucket; *at;) {
         Stack* s = *at;
@@ -151,11 +171,12 @@ class StackSet {
           at = &s->next;
         } else {
           *at = s->next;
-          gone.push_back(s);
+          gone.stacks_.push_back(s);
+          codes_.forget(s->frames, s->depth, &gone.codes_);
         }
       }
     }
-    size_ -= gone.size();
+    size_ -= gone.stacks_.size();
     return gone;
   }
 
@@ -180,14 +201,21 @@ class StackSet {
 
   std::vector<Stack*> buckets_;
   uint64_t size_ = 0;
+  Codes codes_;
 };
 
-// With the GIL: the references and the memory of stacks that were taken out.
-template <typename Stack>
-void drop_stacks(const Python& python, const std::vector<Stack*>& gone) {
-  for (Stack* s : gone) {
-    for (uint32_t i = 0; i < s->depth; ++i) python.drop(reinterpret_cast<void*>(s->frames[i].code));
-    std::free(s);
+// Python frees a code object, with the GIL, unless one of the owner's stacks names it.
+template <typename Owner>
+void free_code(Owner& owner, void* code) {
+  bool taken;
+  {
+    const std::lock_guard<decltype(owner.mutex)> lock(owner.mutex);
+    taken = owner.stacks.take(code);
+  }
+  if (taken) {
+    owner.python.keep(code);
+  } else {
+    owner.code_watch.pass_on(code);
   }
 }
 
@@ -199,30 +227,23 @@ struct Numbered {
 // Every distinct stack seen by the CPU recorder. Ids count up and are never given out twice, so an id of a dropped stack
 // reads as unknown and never as another stack.
 class StackTable {
+  using Stacks = StackSet<Numbered, kDepth>;
+
  public:
   static constexpr uint64_t kMaximum = 1 << 18;  // distinct stacks; later ones are unknown, and counted
-  using Stack = StackSet<Numbered, kDepth>::Stack;
+  using Stack = Stacks::Stack;
+  using Gone = Stacks::Gone;
 
   uint64_t size() const { return stacks_.size(); }
   uint64_t overflow = 0;
 
-  uint32_t find(const Walk<kDepth>& walk) const {
+  // The id of a stack, which is noted if it is new. 0 when the table is full, or there is no memory.
+  uint32_t note(const Walk<kDepth>& walk) {
     const Stack* s = stacks_.find(walk);
-    return s ? s->id : 0;
+    return s ? s->id : insert(walk);
   }
 
-  // Takes over one reference to each code object of the walk. Returns 0, and takes nothing, when the table is full.
-  uint32_t insert(const Walk<kDepth>& walk) {
-    if (size() >= kMaximum) {
-      ++overflow;
-      return 0;
-    }
-    Stack* s = stacks_.insert(walk);
-    if (!s) return 0;
-    s->id = next_id_++;
-    by_id_.emplace(s->id, s);
-    return s->id;
-  }
+  bool take(const void* code) { return stacks_.take(code); }
 
   Stack* get(uint32_t id) const {
     const auto found = by_id_.find(id);
@@ -233,8 +254,8 @@ class StackTable {
     if (Stack* s = id ? get(id) : nullptr) s->used = true;
   }
 
-  // Unlinks the stacks that were not marked. The caller drops them outside the mutex.
-  std::vector<Stack*> take_unmarked() {
+  // Takes out the stacks that were not marked.
+  Gone take_unmarked() {
     return stacks_.take_unless([this](Stack& s) {
       if (!s.used) by_id_.erase(s.id);
       return std::exchange(s.used, false);
@@ -242,7 +263,27 @@ class StackTable {
   }
 
  private:
-  StackSet<Numbered, kDepth> stacks_;
+  uint32_t insert(const Walk<kDepth>& walk) {
+    if (size() >= kMaximum) {
+      ++overflow;
+      return 0;
+    }
+    typename std::unordered_map<uint32_t, Stack*>::iterator place;
+    try {
+      place = by_id_.emplace(next_id_, nullptr).first;
+    } catch (const std::bad_alloc&) {
+      return 0;
+    }
+    Stack* s = stacks_.insert(walk);
+    if (!s) {
+      by_id_.erase(place);
+      return 0;
+    }
+    place->second = s;
+    return s->id = next_id_++;
+  }
+
+  Stacks stacks_;
   std::unordered_map<uint32_t, Stack*> by_id_;
   uint32_t next_id_ = 1;
 };

@@ -6,7 +6,7 @@ Where those words are differs between versions of Python, so it is not written d
 itself a few levels deep, which makes the code object and position of each of its frames known, and the search looks
 for offsets that show exactly these values at every level. Memory is read through `/proc/self/mem`, which answers
 with an error, not a crash, for an address that is none. A Python where nothing fits gives no stacks and a reason;
-all counts still work.
+all counts still work. Free-threaded builds give none: there, other threads change what the walk relies on.
 
 CPython 3.11 and later: thread state -> (a struct on the C stack ->) interpreter frame, whose position is a pointer
 into the bytecode. CPython 3.10: thread state -> frame object, whose position is an index of two-byte units.
@@ -30,6 +30,10 @@ _TAGS = ~7
 """Low bits of a reference are Python 3.14's own; objects are aligned to more than that."""
 
 
+class FramesUnreadable(Exception):  # noqa: N818 - an outcome to fall back from, not a programming error
+    """Stacks cannot be read here without the interpreter's lock; the message says why."""
+
+
 class FrameLayout(NamedTuple):
     """Offsets in bytes, named and ordered as in `struct Python` of cpu_stacks.h; -1 where there is no such step."""
 
@@ -41,18 +45,31 @@ class FrameLayout(NamedTuple):
     code_start: int
 
 
-def find_layout() -> FrameLayout | None:
-    """Search for the layout of this interpreter; `None` where it is not CPython on Linux, or nothing fits."""
+def find_layout() -> FrameLayout:
+    """Search for the layout of this interpreter.
+
+    Raises:
+        FramesUnreadable: it is not CPython on 64-bit Linux, a build without the lock or for debugging, or nothing fits.
+    """
     if sys.implementation.name != "cpython" or struct.calcsize("P") != 8:
-        return None
+        raise FramesUnreadable("stacks are recorded with 64-bit CPython only")
+    if "t" in sys.abiflags:
+        raise FramesUnreadable("stacks are not recorded with free-threaded Python")
+    if hasattr(sys, "getobjects"):  # it keeps a list of all objects, which code that outlives its end would break
+        raise FramesUnreadable("stacks are not recorded with a Python that traces references")
     try:
         memory = os.open("/proc/self/mem", os.O_RDONLY)
-    except OSError:
-        return None
+    except OSError as error:
+        raise FramesUnreadable(
+            f"stacks are recorded only where /proc/self/mem can be read ({error.strerror})"
+        ) from error
     try:
-        return _one_level(memory)
+        found = _one_level(memory)
     finally:
         os.close(memory)
+    if found is None:
+        raise FramesUnreadable("stacks are not recorded: the layout of this Python's frames is not known")
+    return found
 
 
 def find_shim(layout: FrameLayout) -> int:

@@ -51,10 +51,10 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from types import CodeType, TracebackType
 
 from cudamem_testing.recorders.build import CPU_RECORDER, RecorderUnavailable, compiled, compiled_before, load
+from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native_device import NativeDevice
 from cudamem_testing.recorders.native_journal import NativeJournal
 from cudamem_testing.recorders.native_python import this_python
@@ -137,11 +137,11 @@ class Slot:
 class NativeRecorder:
     """Handle to the process's CPU recorder."""
 
-    def __init__(self, library: ctypes.PyDLL, has_stacks: bool) -> None:
+    def __init__(self, library: ctypes.PyDLL, no_stacks: str | None) -> None:
         self._library = library
         self._totals = ctypes.create_string_buffer(_OWNER.size)
-        self.has_stacks = has_stacks
-        """Whether stacks can be noted on this Python (see layout.py)."""
+        self.no_stacks = no_stacks
+        """Why stacks cannot be noted on this Python (see layout.py); `None` where they can."""
         # Without a method around them: every test asks several times.
         self.is_installed: Callable[[], bool] = library.cudamem_is_installed
         """Whether it is in place and counting: false also in a forked child, or under a foreign allocator."""
@@ -244,7 +244,7 @@ class NativeRecorder:
     def set_recording(self, *, stacks: bool, events: bool) -> Recording:
         """Choose what is noted beside the counters; returns the earlier choice. Events need a ring.
 
-        Without `has_stacks`, stacks stay off.
+        Stacks stay off where they cannot be noted.
         """
         earlier = self._library.cudamem_set_recording(stacks, events)
         return Recording(bool(earlier & 1), bool(earlier & 2))
@@ -257,7 +257,7 @@ class NativeRecorder:
         """
         if len(codes) > _STOP_CODES:
             raise ValueError(f"at most {_STOP_CODES} stop codes, not {len(codes)}")
-        if not self.has_stacks:
+        if self.no_stacks is not None:
             return ()
         array = (ctypes.c_uint64 * _STOP_CODES)(*map(id, codes))
         count = ctypes.c_uint32(len(codes))
@@ -338,13 +338,12 @@ class NativeRecorder:
 
 
 @cache
-def _of_this_process() -> tuple[ctypes.PyDLL, bool]:
-    return _loaded(compiled())
+def _of_this_process() -> tuple[ctypes.PyDLL, str | None]:
+    return introduced(load(CPU_RECORDER))
 
 
-@cache
-def _loaded(path: Path) -> tuple[ctypes.PyDLL, bool]:
-    library = load(path, CPU_RECORDER)
+def introduced(library: ctypes.PyDLL) -> tuple[ctypes.PyDLL, str | None]:
+    """A library that was loaded, once it knows this Python; and why it cannot note stacks."""
     for name, result in (
         ("is_installed", ctypes.c_bool),
         ("set_owner", ctypes.c_int64),
@@ -375,13 +374,15 @@ def _loaded(path: Path) -> tuple[ctypes.PyDLL, bool]:
     return library, _introduce_python(library)
 
 
-def _introduce_python(library: ctypes.PyDLL) -> bool:
-    python = this_python()
-    if python is None:
-        return False
+def _introduce_python(library: ctypes.PyDLL) -> str | None:
+    """Show the library this Python; why that is not possible."""
+    try:
+        python = this_python()
+    except FramesUnreadable as reason:
+        return str(reason)
     library.cudamem_set_python(ctypes.byref(python))
     atexit.register(library.cudamem_set_python, None)
-    return True
+    return None
 
 
 def _take_code(pointer: int) -> CodeType:

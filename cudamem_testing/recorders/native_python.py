@@ -9,16 +9,19 @@ import ctypes
 from functools import cache
 from types import CodeType
 
-from cudamem_testing.recorders.layout import FrameLayout, find_layout, find_shim
+from cudamem_testing.recorders.layout import FrameLayout, FramesUnreadable, find_layout, find_shim
 
-_FUNCTIONS = ("PyGILState_GetThisThreadState", "PyGILState_Ensure", "PyGILState_Release", "Py_IncRef", "Py_DecRef")
+_FUNCTIONS = ("PyGILState_GetThisThreadState", "Py_IncRef", "Py_DecRef")
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+_DEALLOC = 52
+"""The number of the function that frees an object, in CPython's stable interface (`typeslots.h`)."""
 
 
 class NativePython(ctypes.Structure):
     """`struct Python` of cpu_stacks.h."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("this_thread_state", "take_gil", "give_gil", "keep", "drop")),
+        *((name, ctypes.c_void_p) for name in ("this_thread_state", "keep", "drop", "free_slot")),
         ("code_type", ctypes.c_uint64),
         ("type_offset", ctypes.c_int64),
         *((name, ctypes.c_int64) for name in FrameLayout._fields),
@@ -27,11 +30,26 @@ class NativePython(ctypes.Structure):
 
 
 @cache
-def this_python() -> NativePython | None:
-    """`None` where the layout of frames is not known (see layout.py)."""
-    layout = find_layout()
-    if layout is None:
-        return None
+def this_python() -> NativePython:
+    """What the libraries need to read stacks.
+
+    Raises:
+        FramesUnreadable: they cannot be read here without the interpreter's lock.
+    """
+    layout, slot = find_layout(), _slot_that_frees_code()
     addresses = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _FUNCTIONS]
-    type_offset = object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)  # the type is the last field of any object
-    return NativePython(*addresses, id(CodeType), type_offset, *layout, find_shim(layout))
+    type_offset = object.__basicsize__ - _WORD  # the type is the last field of any object
+    return NativePython(*addresses, slot, id(CodeType), type_offset, *layout, find_shim(layout))
+
+
+def _slot_that_frees_code() -> int:
+    """Address of `tp_dealloc` of the type of code objects.
+
+    It follows the header of the type, which is an object of variable size, its name and two sizes. What is found must
+    be what Python itself says of the slot.
+    """
+    slot_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_int)(("PyType_GetSlot", ctypes.pythonapi))
+    address = id(CodeType) + object.__basicsize__ + 4 * _WORD
+    if ctypes.c_void_p.from_address(address).value != slot_of(CodeType, _DEALLOC):
+        raise FramesUnreadable("stacks are not recorded: the layout of this Python's types is not known")
+    return address

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cudamem_testing.recorders.build import compile_library
-from cudamem_testing.recorders.native import NativeRecorder, _loaded
+from cudamem_testing.recorders.native import NativeRecorder, introduced
 from suites.recorders import device
 from suites.recorders.in_place import in_place
 
@@ -57,4 +57,4 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> NativeRecorder:
     """others.cpp, loaded: a CPU recorder of its own, not in place."""
     target = tmp_path_factory.mktemp("others") / "others.so"
     compile_library(Path(__file__).with_name("others.cpp"), target)
-    return NativeRecorder(*_loaded(target))
+    return NativeRecorder(*introduced(ctypes.PyDLL(str(target))))

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from cudamem_testing.recorders import build
+from cudamem_testing.recorders import cache as caching
 from cudamem_testing.recorders.build import (
     CARD_RECORDER,
     CPU_RECORDER,
     Library,
     RecorderUnavailable,
-    cache_folder,
     compiled,
     compiled_before,
     find_compiler,
@@ -64,7 +64,7 @@ def test_is_named_by_torch_and_says_once_that_it_compiles(
     (command,) = (tmp_path / "log").read_text().splitlines()
     assert command.startswith("-fast -O2 -std=c++17 ")
     assert f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}" in command
-    assert sorted(file.suffix for file in cache.iterdir()) == [".lock", ".so"]
+    assert sorted(file.suffix for file in cache.iterdir()) == [".lock", ".sha256", ".so"]
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=[library.name for library in LIBRARIES])
@@ -179,19 +179,6 @@ def test_compiler_is_the_chosen_one_or_the_first_there_is(tmp_path: Path) -> Non
     assert find_compiler({"PATH": path, "CXX": "clang++ -v"}) == ["clang++", "-v"]
 
 
-def test_cache_folder_follows_the_environment(tmp_path: Path) -> None:
-    named, xdg, home = tmp_path / "named", tmp_path / "xdg", tmp_path / "home"
-    everything = {"CUDAMEM_CACHE": str(named), "XDG_CACHE_HOME": str(xdg), "HOME": str(home)}
-    assert cache_folder(everything) == named
-    everything["CUDAMEM_CACHE"] = ""  # no folder, as for the other two
-    assert cache_folder(everything) == xdg / "cudamem_testing"
-    del everything["CUDAMEM_CACHE"]
-    assert cache_folder(everything) == xdg / "cudamem_testing"
-    del everything["XDG_CACHE_HOME"]
-    assert cache_folder(everything) == home / ".cache" / "cudamem_testing"
-    assert all(folder.is_dir() for folder in (named, xdg / "cudamem_testing"))
-
-
 def test_what_was_compiled_before_is_found_and_nothing_is_made(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,36 +201,100 @@ def test_what_was_compiled_before_is_found_and_nothing_is_made(
     assert compiled_before() is None
 
 
-def test_without_a_writable_cache_a_private_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    file = tmp_path / "file"
-    file.write_text("")
-    environ = {"CUDAMEM_CACHE": str(file / "below")}
-    private = tmp_path / f"cudamem_testing-{os.getuid()}"
-    assert cache_folder(environ) == private
-    assert stat.S_IMODE(private.stat().st_mode) == 0o700
-    assert cache_folder(environ) == private
+DAMAGE = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:3]),
+    "another library": lambda path: path.write_text("another"),
+    "empty": lambda path: path.write_text(""),
+    "a link to another": lambda path: (path.rename(path.with_name("other")), path.symlink_to("other")),
+    "writable for others": lambda path: path.chmod(0o722),
+    "without its checksum": lambda path: path.with_name(f"{path.name}.sha256").unlink(),
+    "with a checksum that is no text": lambda path: path.with_name(f"{path.name}.sha256").write_bytes(b"\xff"),
+}
 
 
-@pytest.mark.parametrize("trap", ["writable for others", "a link"])
-def test_a_temporary_folder_that_others_could_fill_is_not_used(
-    trap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_library_that_is_not_whole_is_compiled_again(
+    damage: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(monkeypatch, fake_compiler(tmp_path, f'echo run >> {tmp_path}/log; echo library > "$out"'))
+    path = compiled()
+    DAMAGE[damage](path)
+    assert compiled_before() is None
+    assert compiled() == path
+    assert (path.read_text(), stat.S_IMODE(path.lstat().st_mode)) == ("library\n", 0o700)
+    assert compiled() == compiled_before() == path
+    assert (tmp_path / "log").read_text() == "run\n" * 2
+
+
+def test_a_library_of_another_user_is_compiled_again(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(monkeypatch, fake_compiler(tmp_path, f'echo run >> {tmp_path}/log; echo library > "$out"'))
+    path = compiled()
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(path, 65534, -1)
+    assert compiled_before() is None
+    assert compiled() == path
+    assert path.stat().st_uid == 0
+
+
+def test_a_lock_that_cannot_be_opened_is_left_out(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_compiler(monkeypatch, fake_compiler(tmp_path, 'echo library > "$out"'))
+    (cache / f"{build._name(CPU_RECORDER)}.lock").mkdir(parents=True)
+    assert compiled().read_text() == "library\n"
+
+
+def test_a_folder_with_the_librarys_name_uses_the_next_place(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    use_compiler(monkeypatch, fake_compiler(tmp_path, 'echo library > "$out"'))
+    name = build._name(CPU_RECORDER)
+    (cache / name).mkdir(parents=True)
+    said: list[str] = []
     private = tmp_path / f"cudamem_testing-{os.getuid()}"
-    if trap == "a link":
-        elsewhere = tmp_path / "elsewhere"
-        elsewhere.mkdir(mode=0o700)
-        private.symlink_to(elsewhere)
-    else:
-        private.mkdir()
-        private.chmod(0o777)
+    assert compiled(said.append) == private / name
+    why = f"kept in {private}: {cache}: {name} is a folder"
+    assert said == [f"compiling the CPU recorder for torch {torch.__version__} (once, a few seconds, {why})"]
+
+
+def test_without_any_folder_it_is_unavailable_with_every_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    chosen = cache_folder({"CUDAMEM_CACHE": str(file / "below")})
-    assert chosen != private
-    assert chosen.parent == tmp_path
-    assert stat.S_IMODE(chosen.stat().st_mode) == 0o700
+    monkeypatch.setenv("CUDAMEM_CACHE", str(file / "below"))
+    monkeypatch.setattr(caching, "_temporary", lambda: [file])
+    monkeypatch.setattr(caching, "_new", lambda process: None)
+    with pytest.raises(RecorderUnavailable) as raised:
+        compiled()
+    private = file / f"cudamem_testing-{os.getuid()}"
+    why = f"{file / 'below'}: Not a directory; {private}: Not a directory"
+    assert str(raised.value) == (
+        f"there is no folder to keep the CPU recorder in ({why}); set CUDAMEM_CACHE to a folder that only you can write"
+    )
+    with pytest.raises(RecorderUnavailable, match="there is no folder to keep the CPU recorder in"):
+        build.cache_folder(os.environ)
+
+
+def test_cxx_that_is_not_a_command_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecorderUnavailable) as raised:
+        find_compiler({"CXX": 'g++ "'})
+    assert str(raised.value) == '$CXX is not a command (No closing quotation): g++ "'
+
+
+def test_a_library_that_does_not_load_is_compiled_once_more(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = fake_compiler(tmp_path, f'echo run >> {tmp_path}/log; echo library > "$out"')
+    use_compiler(monkeypatch, script)
+    with pytest.raises(RecorderUnavailable) as raised:
+        build.load(CPU_RECORDER)
+    lines = str(raised.value).splitlines()
+    assert lines[0].startswith(f"the CPU recorder compiles but does not load: {compiled()}: ")
+    assert lines[1].startswith(f"  '{script}' -fast -O2 ")
+    assert (tmp_path / "log").read_text() == "run\n" * 2
 
 
 def test_other_systems_and_torch_without_headers_are_told(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+import ctypes
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,8 +18,10 @@ from hypothesis import strategies as st
 
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.recorders import card_recorder
+from cudamem_testing.recorders.build import compile_library
 from cudamem_testing.recorders.card_recorder import CardLibrary, CardStacks
 from cudamem_testing.recorders.host import HostRecorder
+from cudamem_testing.recorders.layout import FramesUnreadable
 
 gather = partial(torch._C._profiler.gather_traceback, python=True, script=False, cpp=False)
 symbolize = torch._C._profiler.symbolize_tracebacks
@@ -156,19 +161,54 @@ def test_stacks_end_before_the_harness(library: CardLibrary) -> None:
     assert rest[0]["name"] == "test_stacks_end_before_the_harness"
 
 
-def test_where_the_harness_itself_allocates_torch_is_asked(library: CardLibrary) -> None:
-    stacks = library.stacks([test_where_the_harness_itself_allocates_torch_is_asked.__code__])
+def test_the_harness_itself_has_an_empty_stack(library: CardLibrary) -> None:
+    stacks = library.stacks([test_the_harness_itself_has_an_empty_stack.__code__])
     assert stacks is not None
     stacks.start()
-    record = gather()
+    first, record, second = directly(gather), gather(), directly(gather)
+    kept = stacks.trim()  # those that records have
     stacks.stop()
-    assert symbolize([record])[0][0]["name"] == "test_where_the_harness_itself_allocates_torch_is_asked"
+    assert [[frame["name"] for frame in frames] for frames in symbolize([first, record, second])] == [
+        ["directly"],
+        [],
+        ["directly"],
+    ]
+    assert kept == 1  # both are the same up to the harness
 
 
-def test_of_a_stack_too_deep_torch_is_asked(stacks: CardStacks) -> None:
+def test_a_deep_stack_has_its_innermost_frames(stacks: CardStacks) -> None:
     torchs, ours = below(300, partial(both, stacks))
+    assert stacks.kept() == 1
+    assert len(torchs) > 300
+    assert [(f["filename"], f["name"]) for f in ours] == [(f["filename"], f["name"]) for f in torchs[:256]]
+
+
+@pytest.fixture(scope="module")
+def gatherer(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
+    """gatherer.cpp, loaded; its calls keep the GIL."""
+    target = tmp_path_factory.mktemp("gatherer") / "gatherer.so"
+    compile_library(Path(__file__).with_name("gatherer.cpp"), target, linked=("c10", "torch_cpu"))
+    return ctypes.PyDLL(str(target))
+
+
+def test_a_new_stack_does_not_wait_for_the_gil(stacks: CardStacks, gatherer: ctypes.PyDLL) -> None:
+    # The main thread keeps the GIL until the other one has its record.
+    without_gil = ctypes.CDLL(gatherer._name)
+    for kept in (1, 1):  # a stack that was never seen, and one that is known
+        thread = Thread(target=without_gil.gather_when_held)
+        thread.start()
+        in_time = gatherer.hold(5)
+        thread.join()
+        assert in_time
+        assert stacks.kept() == kept
+    gatherer.drop()
+    assert stacks.trim() == 0
+
+
+def test_cpp_threads_have_an_empty_stack_without_the_gil(stacks: CardStacks, gatherer: ctypes.PyDLL) -> None:
+    assert gatherer.gather_in_a_cpp_thread(5)
     assert stacks.kept() == 0
-    assert len(ours) == len(torchs) > 300
+    gatherer.drop()
 
 
 def test_many_records_of_one_stack_are_one_and_go_with_the_last(stacks: CardStacks) -> None:
@@ -202,18 +242,16 @@ def test_beside_records_of_torchs_own(stacks: CardStacks) -> None:
 def test_code_lives_as_long_as_a_record_of_it(stacks: CardStacks) -> None:
     space: dict[str, Any] = {"gather": gather}
     exec(compile("def gone():\n    return gather()", "<gone>", "exec"), space)
-    code = space["gone"].__code__
-    before = sys.getrefcount(code)
+    code = weakref.ref(space["gone"].__code__)
     record = space["gone"]()
-    assert sys.getrefcount(code) == before + 1
-    del space["gone"]
+    space.clear()
     (frames,) = symbolize([record])
     assert (frames[0]["filename"], frames[0]["line"], frames[0]["name"]) == ("<gone>", 2, "gone")
     assert stacks.trim() == 1
-    assert sys.getrefcount(code) == before  # the function is gone, the stack has it
+    assert code() is not None  # the function is gone, the stack has it
     del record
     assert stacks.trim() == 0
-    assert sys.getrefcount(code) == before - 1
+    assert code() is None
 
 
 def test_threads_count_each_of_their_records(stacks: CardStacks) -> None:
@@ -257,7 +295,10 @@ def test_a_record_is_no_garbage_to_collect(stacks: CardStacks) -> None:
 
 
 def test_without_the_layout_of_frames_there_are_no_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(card_recorder, "this_python", lambda: None)
+    def refuse() -> None:
+        raise FramesUnreadable("not here")
+
+    monkeypatch.setattr(card_recorder, "this_python", refuse)
     library, has_stacks = card_recorder._of_this_process.__wrapped__()
     assert CardLibrary(library, has_stacks).stacks() is None
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
 from cudamem_testing import torch_api
+from cudamem_testing.guards import traced
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import Environment
-from cudamem_testing.recorders import cards, cpu
+from cudamem_testing.recorders import cards, choose, cpu, native
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.recorders.cpu import CpuRecorder
 from cudamem_testing.recorders.cuda import CudaRecorder
+from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.profiler import ProfilerRecorder
 from suites.recorders.allocator import FUNCTIONS, Allocator
+from suites.recorders.in_place import in_place
+from suites.recorders.interrupts import Interrupt, interrupting
 
 VERSION = torch_api.version()
 
@@ -104,3 +109,49 @@ def test_without_a_compiler_the_profiler_stands_in_and_a_note_says_so() -> None:
         "no C++ compiler found; on cpu only tests with a limit or a window are measured, and in part"
     ]
     recorders.close()
+
+
+def test_an_interrupted_opening_leaves_nothing_in_place() -> None:
+    def state(recorder: NativeRecorder) -> tuple[object, ...]:
+        return (
+            recorder.is_installed(),
+            recorder.set_recording(stacks=False, events=False),
+            recorder.events_capacity(),
+            recorder.swap_stop_codes([]),
+        )
+
+    harness = [test_an_interrupted_opening_leaves_nothing_in_place.__code__]
+    with in_place() as recorder:
+        recorder.uninstall()
+        before = state(recorder)
+        assert before[0] is False
+        for place in count():
+            recorders = Recorders("cpu", record=True, harness=harness)
+            try:
+                with traced(interrupting(place, choose, cpu, native)):
+                    recorders.open()
+            except Interrupt:
+                if recorders.opened:  # at its very end: whoever has it closes it
+                    recorders.close()
+                assert state(recorder) == before, place
+            else:
+                break
+        assert place > 300
+        assert recorder.is_installed()  # the control: undisturbed, it is in place
+        recorders.close()
+        assert state(recorder) == before
+
+
+@pytest.mark.parametrize("step", ["slot", "restart_events", "swap_stop_codes", "set_recording"])
+def test_a_step_of_opening_that_fails_leaves_nothing_in_place(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **named: object) -> None:
+        raise MemoryError(step)
+
+    with in_place() as recorder:
+        recorder.uninstall()
+        with monkeypatch.context() as patch:
+            patch.setattr(NativeRecorder, step, fail)
+            with pytest.raises(MemoryError, match=step):
+                Recorders("cpu", record=True).open()
+        assert not recorder.is_installed()
+        assert recorder.events_capacity() == 0

@@ -27,7 +27,7 @@ WORKERS = 3
 @pytest.fixture
 def recorder() -> Iterator[CpuRecorder]:
     with in_place():
-        recorder = CpuRecorder()
+        recorder = CpuRecorder().start()
         yield recorder
         recorder.close()
 
@@ -103,11 +103,11 @@ def test_without_a_record_blocks_are_known_but_not_their_lines(recorder: CpuReco
 @pytest.mark.parametrize("awake", [False, True])
 def test_a_recorder_within_another_leaves_it_its_events(recorder: CpuRecorder, *, awake: bool) -> None:
     native = NativeRecorder.load()
-    outer = CpuRecorder(record=True)
+    outer = CpuRecorder(record=True).start()
     capacity = native.events_capacity()
     if awake:
         outer.wake(limited=True)
-    inner = CpuRecorder(record=True)
+    inner = CpuRecorder(record=True).start()
     inner.wake(limited=True)
     kept = [take(20)]
     assert sizes(inner) == [20]
@@ -148,13 +148,13 @@ def test_a_run_within_a_test_that_is_not_measured_leaves_the_others_their_events
 
 
 def test_leaving_puts_torchs_allocator_back() -> None:
-    first, second = CpuRecorder(), CpuRecorder()
+    first, second = CpuRecorder().start(), CpuRecorder().start()
     second.close()
     first.boundary()
     kept = take(10)
     assert first.boundary().allocated_peak is not None
     first.close()
-    again = CpuRecorder()
+    again = CpuRecorder().start()
     assert again.boundary().allocations is not None
     again.close()
     del kept
@@ -237,7 +237,7 @@ STEP = st.one_of(
 @given(st.lists(STEP, min_size=15, max_size=40))
 def test_windows_agree_with_a_ledger_whichever_thread_allocates(program: list[tuple[str, int, int]]) -> None:
     pools = [ThreadPoolExecutor(1) for _ in range(WORKERS)]
-    recorder = CpuRecorder()
+    recorder = CpuRecorder().start()
     tracker = Tracker([recorder])
     ledger = Ledger()
     kept: list[torch.Tensor] = []
@@ -288,7 +288,7 @@ def body(sizes: list[int]) -> tuple[list[torch.Tensor], int]:
 
 @given(st.lists(st.lists(st.integers(1, 50_000), max_size=60), min_size=WORKERS, max_size=WORKERS))
 def test_windows_lose_nothing_when_threads_run_freely(programs: list[list[int]]) -> None:
-    recorder = CpuRecorder()
+    recorder = CpuRecorder().start()
     tracker = Tracker([recorder])
     gc.collect(0)
     gc.disable()
@@ -318,7 +318,7 @@ def test_the_users_own_profiler_sees_the_same_with_the_recorder(recorder: CpuRec
     recorder.close()
     step()
     before = profiled()
-    around = CpuRecorder(record=True)
+    around = CpuRecorder(record=True).start()
     around.wake(limited=True)
     tracker = Tracker([around])
     span = tracker.open("span")

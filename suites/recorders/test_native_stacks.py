@@ -11,15 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import Thread
 from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
 import torch
 
-from cudamem_testing.recorders import layout
+from cudamem_testing.recorders import layout, native
+from cudamem_testing.recorders.cpu import CpuRecorder
+from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native import DEPTH, NativeRecorder
 from cudamem_testing.recorders.native_records import FrameRecord, StackCounts, position_of
+from suites.recorders.in_place import in_place
 
 HERE = Path(__file__)
 LINES = HERE.read_text().splitlines()
@@ -28,7 +32,7 @@ LINES = HERE.read_text().splitlines()
 @pytest.fixture
 def stacks(native: NativeRecorder) -> NativeRecorder:
     """The recorder with stacks on."""
-    assert native.has_stacks
+    assert native.no_stacks is None
     native.set_recording(stacks=True, events=False)
     return native
 
@@ -161,6 +165,30 @@ def test_python_threads_have_their_own_stack_and_number(stacks: NativeRecorder) 
     assert frames[-1].qualname == ("Thread._bootstrap" if sys.version_info >= (3, 11) else "_bootstrap")
 
 
+def test_a_new_stack_does_not_wait_for_the_gil(stacks: NativeRecorder, helper: ctypes.PyDLL) -> None:
+    # The main thread keeps the GIL until the other has allocated, and freed.
+    without_gil = ctypes.CDLL(helper._name)
+    owner = stacks.new_owner()
+    stacks.set_owner(owner)
+
+    def allocate() -> None:
+        without_gil.helper_allocate_when_held(61)
+
+    for _ in range(2):  # a stack that was never seen, and one that is known
+        thread = Thread(target=allocate)
+        thread.start()
+        in_time = helper.helper_hold(5)
+        thread.join()
+        assert in_time
+    first, second = stacks.scan(owner)
+    assert first.size == second.size == 61
+    assert first.stack == second.stack
+    assert in_this_file(stacks.frames(first.stack)) == [
+        ("allocate", pointed("without_gil.helper_allocate_when_held(61)", "without_gil.helper_allocate_when_held(61)"))
+    ]
+    helper.helper_drop()
+
+
 def test_cpp_threads_are_unknown_and_never_wait_for_the_gil(stacks: NativeRecorder, helper: ctypes.PyDLL) -> None:
     # The call keeps the GIL until the C++ thread has ended: one that asked for it would never end.
     owner = stacks.new_owner()
@@ -224,11 +252,11 @@ def test_without_stacks_blocks_are_unknown(native: NativeRecorder) -> None:
     assert stack_of(native, kept) == ()
 
 
-def generated(number: int) -> Callable[[], torch.Tensor]:
+def generated(number: int, name: str = "made") -> Callable[[], torch.Tensor]:
     """A function of its own code object."""
     space: dict[str, Any] = {"torch": torch}
-    exec(f"def made():\n    return torch.empty({number + 1}, dtype=torch.uint8)", space)
-    made = space["made"]
+    exec(f"def {name}():\n    return torch.empty({number + 1}, dtype=torch.uint8)", space)
+    made = space[name]
     assert isinstance(made, FunctionType)
     return made
 
@@ -270,6 +298,63 @@ def test_trimming_drops_what_nothing_names_and_lets_code_go(stacks: NativeRecord
     assert [code() is None for code in codes] == [True] * 3
 
 
+def test_a_stack_takes_no_reference_until_the_code_would_end(stacks: NativeRecorder) -> None:
+    function = generated(1)
+    counts = [sys.getrefcount(function.__code__)]
+    kept = function()
+    counts.append(sys.getrefcount(function.__code__))
+    assert counts[0] == counts[1]
+    code = weakref.ref(function.__code__)
+    unseen = weakref.ref((lambda: None).__code__.replace(co_name="unseen"))  # no stack names it
+    assert unseen() is None
+    del function
+    gc.collect()
+    found = code()
+    assert found is not None
+    assert sys.getrefcount(found) == 3  # that of the stacks, ours, and the argument
+    del found, kept
+    stacks.trim_stacks()
+    assert code() is None
+
+
+def test_the_address_of_code_that_ended_names_no_other_code(stacks: NativeRecorder) -> None:
+    def addresses(kept: list[torch.Tensor]) -> set[int]:
+        found = set()
+        for number in range(300):
+            function = generated(number, f"made_{number}")
+            kept.append(function())
+            found.add(id(function.__code__))
+            del function
+        return found
+
+    kept: list[torch.Tensor] = []
+    assert len(addresses(kept)) == 300
+    names = {block.pointer: stacks.frames(block.stack)[0].qualname for block in stacks.scan() if block.stack}
+    assert [names[tensor.data_ptr()] for tensor in kept] == [f"made_{number}" for number in range(300)]
+    stacks.set_recording(stacks=False, events=False)
+    assert len(addresses([])) < 300  # the control: an address is used again where no stack names it
+
+
+def test_code_that_two_recorders_name_outlives_the_first_trim(stacks: NativeRecorder, crowded: NativeRecorder) -> None:
+    function = generated(7)
+    code = weakref.ref(function.__code__)
+    kept = [function()]
+    stacks.uninstall()
+    crowded.install()
+    crowded.set_recording(stacks=True, events=False)
+    kept.append(function())
+    crowded.set_recording(stacks=False, events=False)
+    crowded.uninstall()
+    stacks.install()
+    del function
+    kept.clear()
+    gc.collect()
+    assert stacks.trim_stacks() >= 1
+    assert code() is not None
+    assert crowded.trim_stacks() >= 1
+    assert code() is None
+
+
 def test_new_stacks_on_many_threads_while_others_run_python_and_trim(stacks: NativeRecorder) -> None:
     stacks.restart_events(256)
     stacks.set_recording(stacks=True, events=True)
@@ -300,11 +385,47 @@ def test_position_of_knows_lines_without_columns() -> None:
 
 def test_layout_is_found_or_refused_without_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     found = layout.find_layout()
-    assert found is not None
     assert (found.code_start == -1) == (sys.version_info < (3, 11))
     with monkeypatch.context() as patch:
         patch.setattr(layout, "_callers", lambda frame: [(1, 1), (2, 2), (3, 3)])
-        assert layout.find_layout() is None
+        assert why_not() == "stacks are not recorded: the layout of this Python's frames is not known"
     with monkeypatch.context() as patch:
         patch.setattr(sys.implementation, "name", "pypy")
-        assert layout.find_layout() is None
+        assert why_not() == "stacks are recorded with 64-bit CPython only"
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "abiflags", "t")
+        assert why_not() == "stacks are not recorded with free-threaded Python"
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "getobjects", list, raising=False)
+        assert why_not() == "stacks are not recorded with a Python that traces references"
+    with monkeypatch.context() as patch:
+        patch.setattr(layout.os, "open", raising(PermissionError(13, "Permission denied")))
+        assert why_not() == "stacks are recorded only where /proc/self/mem can be read (Permission denied)"
+
+
+def why_not() -> str:
+    with pytest.raises(FramesUnreadable) as raised:
+        layout.find_layout()
+    return str(raised.value)
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def function(*arguments: object) -> None:
+        raise error
+
+    return function
+
+
+def test_without_readable_frames_all_else_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "this_python", raising(FramesUnreadable("not here")))
+    with in_place() as recorder:
+        blind = NativeRecorder(recorder._library, native._introduce_python(recorder._library))
+        assert blind.no_stacks == "not here"
+        monkeypatch.setattr(NativeRecorder, "load", lambda say=None: blind)
+        measured = CpuRecorder(record=True).start()
+        measured.wake(limited=True)
+        kept = block(120)
+        capture = measured.capture()
+        measured.close()
+        assert capture.missing == "not here"
+        assert kept.data_ptr() in [found[0] for found in capture.blocks]

@@ -1,0 +1,190 @@
+"""Where compiled libraries are kept, and whether one that is found may be loaded.
+
+A library is code: whoever can write its file, or the folder, or one above it, can have it run by whoever loads it. So a
+folder is used only where that is this user, or root, alone. A file is loaded only if it is this user's and what the
+compiler wrote: its checksum is kept beside it, for a truncated library ends the process with a signal.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+_NAME = "cudamem_testing"
+_TEMPORARY = "/tmp", "/var/tmp"
+
+
+class Refused(Exception):  # noqa: N818 - an outcome to fall back from, not a programming error
+    """A folder cannot be used; the message says which and why."""
+
+
+def places(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Folders for compiled libraries, the first choice first; :func:`checked` says which can be used.
+
+    `$CUDAMEM_CACHE`, else below `$XDG_CACHE_HOME`, else below `~/.cache`; then one of this user among the temporary
+    files, which outlives the process.
+    """
+    if environ.get("CUDAMEM_CACHE"):
+        yield Path(environ["CUDAMEM_CACHE"])
+    elif environ.get("XDG_CACHE_HOME"):
+        yield Path(environ["XDG_CACHE_HOME"]) / _NAME
+    elif home := environ.get("HOME") or _home():
+        yield Path(home) / ".cache" / _NAME
+    for parent in _temporary():
+        yield parent / f"{_NAME}-{os.getuid()}"
+
+
+def usable(environ: Mapping[str, str], faults: list[str]) -> Iterator[Path]:
+    """Folders to keep libraries in, made if need be; why others cannot be used is added to `faults`.
+
+    The last one is new, and removed when the process ends.
+    """
+    for folder in places(environ):
+        try:
+            yield checked(folder, make=True)
+        except Refused as fault:
+            faults.append(str(fault))
+    new = _new(os.getpid())
+    if new is not None:
+        yield new
+
+
+def checked(folder: Path, *, make: bool = False) -> Path:
+    """The folder without links, if libraries may be kept in it and loaded from it.
+
+    It must belong to this user, and no other user may write to it or to a folder above it: whoever can move a folder
+    can put another one in its place. With `make` it is made where it is missing.
+
+    Raises:
+        Refused: it may not be used.
+    """
+    try:
+        if make:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.parent in _temporary() and folder.is_symlink():
+            raise Refused(f"{folder} is a link")
+        real = folder.resolve(strict=True)
+        trusted = os.getuid(), 0, Path("/").stat().st_uid  # in a container root may have another number
+        for place in (real, *real.parents):
+            found = place.stat()
+            if found.st_uid not in trusted or (place == real and found.st_uid != os.getuid()):
+                raise Refused(f"{place} belongs to another user")
+            if _others_write(found) and (place == real or not found.st_mode & stat.S_ISVTX):
+                raise Refused(f"other users can write to {place}")
+    except OSError as error:
+        raise Refused(f"{folder}: {error.strerror}") from error
+    if not os.access(real, os.W_OK | os.X_OK):
+        raise Refused(f"{folder} cannot be written")
+    return real
+
+
+@cache
+def _new(process: int) -> Path | None:
+    for parent in _temporary():
+        with suppress(OSError, Refused):
+            folder = Path(tempfile.mkdtemp(prefix=f"{_NAME}-", dir=parent))
+            atexit.register(_remove, folder, process)
+            return checked(folder)
+    return None
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked child leaves it to its parent
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_whole(library: Path) -> bool:
+    """Whether a library is a file of this user that others cannot write, with the checksum that was kept of it."""
+    try:
+        found = library.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or _others_write(found):
+            return False
+        return _beside(library).read_text() == _checksum(library)
+    except (OSError, ValueError):
+        return False
+
+
+def keep(scratch: Path, library: Path) -> None:
+    """Put a library that was just compiled into its place, whole or not at all, and keep its checksum."""
+    scratch.chmod(0o700)
+    checksum, beside = _checksum(scratch), _beside(library)
+    beside.unlink(missing_ok=True)  # no reader takes the new library for the old one's
+    scratch.replace(library)
+    handle, path = tempfile.mkstemp(prefix=beside.name, suffix=".tmp", dir=beside.parent)
+    with os.fdopen(handle, "w") as file:
+        file.write(checksum)
+    Path(path).replace(beside)
+
+
+def forget(library: Path) -> None:
+    """Have a library compiled again by whoever needs it next."""
+    _beside(library).unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Hold a lock between processes. Where there can be none, compiling twice is harmless."""
+    import fcntl  # not on Windows, where this module is only imported
+
+    try:
+        handle = lock.open("w")
+    except OSError:
+        yield
+        return
+    with handle:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _beside(library: Path) -> Path:
+    return library.with_name(f"{library.name}.sha256")
+
+
+def _checksum(library: Path) -> str:
+    return hashlib.sha256(library.read_bytes()).hexdigest()
+
+
+def _home() -> str | None:
+    import pwd  # not on Windows
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return None
+
+
+def _temporary() -> list[Path]:
+    chosen: tuple[str, ...] = ()
+    with suppress(OSError):  # there is none
+        chosen = (tempfile.gettempdir(),)
+    return [*map(Path, dict.fromkeys((*chosen, *_TEMPORARY)))]
+
+
+def _others_write(found: os.stat_result) -> bool:
+    """Whether anybody but the owner may write. The group of a user alone, which many systems give each user, may."""
+    if found.st_mode & stat.S_IWOTH:
+        return True
+    return bool(found.st_mode & stat.S_IWGRP) and not _is_private(found.st_gid)
+
+
+@cache
+def _is_private(group: int) -> bool:
+    import grp
+    import pwd
+
+    try:
+        user, named = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return group == user.pw_gid and named.gr_name == user.pw_name and set(named.gr_mem) <= {user.pw_name}

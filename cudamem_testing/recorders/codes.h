@@ -1,0 +1,74 @@
+// Code objects that stacks name, kept alive without counting references (see cpu_stacks.h for why that is enough).
+#pragma once
+
+#include <cstdint>
+#include <new>
+#include <unordered_map>
+#include <vector>
+
+namespace cudamem {
+
+struct Frame {
+  uint64_t code;
+  int64_t position;
+};
+
+using FreeCode = void (*)(void*);
+
+// How many stacks name each code object. Called with the mutex of the stacks held.
+class Codes {
+  struct Named {
+    uint64_t stacks = 0;
+    bool ours = false;  // the last reference is ours: all others have ended
+  };
+
+ public:
+  // Throws std::bad_alloc, and then none is named.
+  void name(const Frame* frames, uint32_t depth) {
+    uint32_t there = 0;
+    try {
+      for (; there < depth; ++there) ++named_[frames[there].code].stacks;
+    } catch (const std::bad_alloc&) {
+      forget(frames, there, nullptr);
+      throw;
+    }
+  }
+
+  // One stack less names them. Those that no other names and that are ours are added to `ours`, to be dropped.
+  void forget(const Frame* frames, uint32_t depth, std::vector<uint64_t>* ours) {
+    for (uint32_t i = 0; i < depth; ++i) {
+      const auto found = named_.find(frames[i].code);
+      if (--found->second.stacks != 0) continue;
+      if (found->second.ours) ours->push_back(found->first);
+      named_.erase(found);
+    }
+  }
+
+  // Whether a code object is named whose last reference is about to end. Then that one is ours.
+  bool take(uint64_t code) {
+    const auto found = named_.find(code);
+    if (found == named_.end()) return false;
+    return found->second.ours = true;
+  }
+
+ private:
+  std::unordered_map<uint64_t, Named> named_;
+};
+
+// Puts our function where Python looks for the one that frees code, and passes on to that one. Ours is put there once
+// and stays, since others may have put theirs above it.
+class CodeWatch {
+ public:
+  // With the GIL.
+  void start(FreeCode* slot, FreeCode ours) {
+    if (next_) return;
+    next_ = *slot;
+    *slot = ours;
+  }
+  void pass_on(void* code) const { next_(code); }
+
+ private:
+  FreeCode next_ = nullptr;
+};
+
+}  // namespace cudamem
