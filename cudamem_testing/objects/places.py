@@ -45,6 +45,8 @@ MOST_OBJECTS = 10_000
 _MOST_KNOWN = 100_000
 #: References that are walked back from what holds a known place beside the chain that was found.
 _EXPLORED = 4
+#: Objects on the ways to what was found that are worth following the next time; those of a whole model are not.
+_FEW = 16
 _BUDGET_OBJECTS = 500_000
 #: Objects that are no roots whatever they hold, so that they are not asked.
 _PLAIN = frozenset(
@@ -71,22 +73,23 @@ class KnownPlaces:
         ``beside`` are roots that are looked at as well, such as the test that is over.
         """
         wanted = tuple(dict.fromkeys(addresses))
-        starts = [*filter(None, (root() for root in self._roots.values())), *beside]
+        beside = [*beside]
+        starts = [*beside, *filter(None, (root() for root in self._roots.values()))]
         if not starts or not wanted or not tensors.counts_uses():
             return None
         ignore = Ignore(ignore.ids | {id(addresses)}, ignore.packages)
-        found = self._find(wanted, starts, ignore)
+        found = self._find(wanted, starts, len(beside), ignore)
         if found is None and self._looked_at:
             self._looked_at.clear()  # what was passed over may have been filled since, or its id is another's now
-            found = self._find(wanted, starts, ignore)
+            found = self._find(wanted, starts, len(beside), ignore)
         return found
 
     def _find(
-        self, wanted: tuple[int, ...], starts: Sequence[object], ignore: Ignore
+        self, wanted: tuple[int, ...], starts: Sequence[object], beside: int, ignore: Ignore
     ) -> dict[int, HolderResult] | None:
         roots = Roots(ignore)
         part = _Part(roots, self._known, self._names, self._looked_at)
-        part.look(starts)
+        part.look(starts, beside)
         with Search(wanted, None, _BUDGET_OBJECTS, ignore, (part.objects, roots)) as search:
             targets = search.carriers.targets(wanted)
             if not all(targets.values()):
@@ -95,6 +98,9 @@ class KnownPlaces:
             if not (all(one.reach in _EXPLAINED for one in found.values()) and part.is_whole(search, targets)):
                 return None
             self._remember_roots(search, targets)
+            own = {id(obj) for objects in targets.values() for obj in objects}
+            if len(ancestors := search.graph.ancestors(own) - own) <= _FEW:
+                self._known |= ancestors  # they may hold the next ones too
         self._looked_at |= part.outside.keys() - self._known
         return found
 
@@ -147,22 +153,21 @@ class _Part:
         self.inside: Counter[int] = Counter()
         self._roots, self._known, self._names, self._looked_at = roots, known, names, looked_at
         self._waiting: deque[tuple[object, int]] = deque()
+        self._whole: set[int] = set()
 
-    def look(self, starts: Iterable[object]) -> None:
-        """Read what hangs on roots, breadth first."""
+    def look(self, starts: Sequence[object], beside: int) -> None:
+        """Read what hangs on roots, breadth first: all of it on the first ``beside`` of them."""
+        self._whole = {*map(id, starts[:beside])}
         for start in starts:
             if id(start) not in self.outside:
                 self.outside[id(start)] = 0
                 self.objects.append(start)
                 self._waiting.append((start, 0))
-        given = len(self.objects)
         while self._waiting and len(self.objects) < MOST_OBJECTS:
-            obj, beyond = self._waiting.popleft()
-            given -= 1
-            self._read(obj, beyond, start=given >= 0)
+            self._read(*self._waiting.popleft())
 
-    def _read(self, obj: object, beyond: int, *, start: bool) -> None:
-        wanted = self._followed(obj, start=start)  # first: it may make the object's dictionary
+    def _read(self, obj: object, beyond: int) -> None:
+        wanted = self._followed(obj)  # first: it may make the object's dictionary
         children = static.referents(obj)
         numbers = [*map(id, children)]
         self.inside.update(numbers)
@@ -180,18 +185,14 @@ class _Part:
             if farther <= DEPTH:
                 self._waiting.append((child, farther))
 
-    def _followed(self, obj: object, *, start: bool) -> set[int] | None:
+    def _followed(self, obj: object) -> set[int] | None:
         """The ids of what is followed from an object: all from most, from roots only what was followed before."""
-        if not self._is_root(obj) or (start and id(obj) not in self._known and self._is_harness(obj)):
+        if id(obj) in self._whole or not self._is_root(obj):
             return None
         return self._known.union(map(id, self._named(obj)))
 
     def _is_root(self, obj: object) -> bool:
         return self._roots.is_module(obj) or (id(type(obj)) not in _PLAIN and self._roots.anchor(obj) is not None)
-
-    def _is_harness(self, obj: object) -> bool:
-        root = self._roots.anchor(obj)
-        return root is not None and root.ignored
 
     def _named(self, obj: object) -> list[object]:
         names = self._names.get(id(obj), ())
