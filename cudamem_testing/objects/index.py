@@ -34,7 +34,10 @@ _PATIENCE = 10
 class Referrers(Protocol):
     """Answers who refers to what."""
 
-    complete: bool
+    @property
+    def complete(self) -> bool:
+        """Whether every object was looked at."""
+        ...
 
     def referrers(self, wanted: Mapping[int, object]) -> Iterator[tuple[object, int]]:
         """All pairs (holder, id of what it holds) for the given objects by id, in the heap's order."""
