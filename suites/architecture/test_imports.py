@@ -55,7 +55,7 @@ NEEDED = {
         *("retained", "running", "sent", "session", "settings", "totals", "warmup", "whole", "wider"),
     },
     "recorders": {
-        *("base", "build", "captures", "cards", "choose", "cpu", "identity", "layout"),
+        *("base", "build", "cache", "captures", "cards", "choose", "cpu", "early", "identity", "layout"),
         *("native", "native_device", "native_journal", "native_python", "native_records", "peaks"),
     },
     "report": {"terminal"},
