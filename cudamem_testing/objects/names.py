@@ -21,7 +21,7 @@ from typing import Any, cast
 import torch
 
 from cudamem_testing import static
-from cudamem_testing.show.tables import one_line
+from cudamem_testing.show.printable import one_line
 from cudamem_testing.torch_api import nodes, tensors
 
 #: Longest name, in characters.

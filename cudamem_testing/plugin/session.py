@@ -36,6 +36,7 @@ from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.plugin.warmup import WarmUps
 from cudamem_testing.plugin.wider import WiderFixtures
 from cudamem_testing.recorders.choose import Recorders
+from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.windows.judge import Judge, ignored_below
 from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Tracker
@@ -137,7 +138,7 @@ class Session:
     def _say(self, line: str) -> None:
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
         if reporter is not None and self.running is None:
-            reporter.write_line(f"cudamem: {line}")
+            reporter.write_line(f"cudamem: {one_line(line)}")
 
     def _limits(self, marked: tuple[Budget, ...]) -> tuple[Budget, ...]:
         if not self.settings.enforce:
@@ -323,7 +324,7 @@ class Session:
             return
         item.stash[DUMPED] = attempt
         said = self.evidence.dump(folder, item.nodeid)
-        report.sections.append(("cudamem snapshot", "\n".join(said)))
+        report.sections.append(("cudamem snapshot", printable("\n".join(said))))
         if self.running is not None:
             self.running.notes += said
         elif RECORD in item.stash:

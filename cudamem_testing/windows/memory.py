@@ -25,7 +25,7 @@ from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.choose import Recorders
-from cudamem_testing.show.tables import one_line
+from cudamem_testing.show.printable import one_line
 from cudamem_testing.windows.grow import Explain, measure_growth
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.tracker import Span, Tracker
