@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 import sys
 import types
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any, cast
 
 from cudamem_testing import static
 from cudamem_testing.cycles.words import Hop
+from cudamem_testing.model.source import source_line, source_lines
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import Kind
 from cudamem_testing.show.tables import begin
@@ -102,7 +102,7 @@ class Sources:
         return self._locator.frame((_file_of(definition), 0, "")).origin == "project"
 
     def _line(self, file: str, number: int) -> str | None:
-        text = linecache.getline(file, number).strip()
+        text = source_line(file, number)
         if not text:
             return None
         return f"{self._locator.frame((file, number, '')).file}:{number}: {begin(text, _LONGEST_LINE)}"
@@ -110,7 +110,7 @@ class Sources:
     def _tree(self, file: str) -> ast.Module | None:
         if file not in self._trees:
             try:
-                self._trees[file] = ast.parse("".join(linecache.getlines(file)))
+                self._trees[file] = ast.parse("".join(source_lines(file)))
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 self._trees[file] = None
         return self._trees[file]

@@ -5,7 +5,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import linecache
 import re
 import traceback
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from cudamem_testing.graphs.reasons import Clues, reason, refused, rule_of
 from cudamem_testing.graphs.report import LintReport, Place
 from cudamem_testing.graphs.rules import Meaning, Rule
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.source import raw_line
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.show.tables import begin
 from cudamem_testing.snapshots.fragmentation import PoolUse
@@ -167,5 +167,5 @@ def _written(error: BaseException, at: int) -> str:
     start, end = getattr(summary, "colno", None), getattr(summary, "end_colno", None)
     if start is None or end is None or summary.lineno is None or summary.lineno != getattr(summary, "end_lineno", None):
         return ""
-    text = linecache.getline(summary.filename, summary.lineno).encode()[start:end].decode(errors="replace")
+    text = raw_line(summary.filename, summary.lineno).encode()[start:end].decode(errors="replace")
     return begin(text, LONGEST_CALL) if text.endswith(")") and not text.startswith(("raise ", "assert ")) else ""

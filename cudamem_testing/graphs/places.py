@@ -5,12 +5,12 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import linecache
 import traceback
 import types
 from collections.abc import Iterable, Iterator, Mapping
 
 from cudamem_testing.graphs.report import Place
+from cudamem_testing.model.source import source_line
 from cudamem_testing.model.stacks import Locator, RawFrame, Stack
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.show.tables import begin
@@ -79,7 +79,7 @@ class Places:
 
     def _text(self, raw: RawFrame, module: str) -> Place:
         frame = self._locator.frame(raw)
-        source = " ".join(linecache.getline(raw[0], raw[1]).split())
+        source = " ".join(source_line(raw[0], raw[1]).split())
         shown = begin(source, LONGEST_SOURCE)
         return Place(str(frame), f"{frame.file} in {frame.function}", shown, module)
 
