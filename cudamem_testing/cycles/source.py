@@ -10,7 +10,7 @@ import functools
 import sys
 import types
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from cudamem_testing import static
 from cudamem_testing.cycles.words import Hop
@@ -56,7 +56,7 @@ class Sources:
         named = (Kind.ATTRIBUTE, Kind.SUBMODULE)
         attributes = [step for step in reversed(steps) if step.reference.kind in named]
         for step in attributes:
-            cls: type = step.holder if static.is_a(step.holder, type) else type(step.holder)  # type: ignore[assignment]
+            cls: type = step.holder if static.is_a(step.holder, type) else type(step.holder)
             cls = _written(cls)
             if static.is_heap_type(cls) and self.is_project(cls):
                 name = static.class_qualname(cls).rpartition(".")[2]
@@ -146,7 +146,7 @@ def _definitions(obj: Any) -> Iterator[types.CodeType | type]:
 def _written(cls: type) -> type:
     """The class that somebody wrote: for the context of a custom autograd function, that function."""
     found: Any = static.class_dict(cls).get("_forward_cls")
-    return cls if found is None or not static.is_a(found, type) else cast("type", found)
+    return cls if found is None or not static.is_a(found, type) else found
 
 
 def _codes(obj: Any) -> Iterator[types.CodeType]:

@@ -14,6 +14,7 @@ from cudamem_testing.model.source import source_line
 from cudamem_testing.model.stacks import Locator, RawFrame, Stack
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.show.tables import begin
+from cudamem_testing.static import is_a, type_name
 
 #: Characters of a line of source that are shown.
 LONGEST_SOURCE = 100
@@ -95,9 +96,9 @@ def module_names(roots: Iterable[tuple[str, object]]) -> dict[int, str]:
 
     names: dict[int, str] = {}
     for name, root in roots:
-        if isinstance(root, torch.nn.Module):
+        if is_a(root, torch.nn.Module):
             for path, module in root.named_modules():
-                names.setdefault(id(module), ".".join(filter(None, (name, path))) or type(root).__name__)
+                names.setdefault(id(module), ".".join(filter(None, (name, path))) or type_name(root))
     return names
 
 

@@ -81,7 +81,7 @@ class Carriers:
             self._carry(obj)
             return
         elif static.is_a(obj, torch.jit.ScriptModule):
-            found = script_edges((static.instance_dict(obj) or {}).get("_c"))
+            found = script_edges(static.get(static.instance_dict(obj), "_c"))
         else:
             self.node_count += 1
             cls = type(obj)

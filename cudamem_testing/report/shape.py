@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from cudamem_testing.model.changes import TRACKED
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Kind, Severity, Standing, Verdict
+from cudamem_testing.static import type_name
 
 Shape = Callable[[object, str], None]
 _NAMES: dict[type, str] = {
@@ -30,7 +31,7 @@ def of(*types: type) -> Shape:
 
     def check(value: object, place: str) -> None:
         if type(value) not in types:
-            raise ValueError(f"{place} is {_NAMES.get(type(value), type(value).__name__)}, not {wanted}")
+            raise ValueError(f"{place} is {_NAMES.get(type(value), type_name(value))}, not {wanted}")
 
     return check
 

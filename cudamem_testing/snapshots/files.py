@@ -104,7 +104,7 @@ def _bytes(file: Path, largest: int) -> bytes:
         raise SnapshotError(f"the compressed file is cut off or damaged: {error}") from error
 
 
-def _at_most(largest: int, stream: IO[bytes], more: str) -> bytes:
+def _at_most(largest: int, stream: IO[bytes] | gzip.GzipFile, more: str) -> bytes:
     """The rest of a stream; ``more`` says what is wrong where that is more than ``largest`` bytes.
 
     Read in pieces: a buffered stream that is asked for 4 GiB takes them before it has read a byte.

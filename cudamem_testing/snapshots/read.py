@@ -35,6 +35,7 @@ from cudamem_testing.snapshots.record import (
     SnapshotError,
     Stacks,
 )
+from cudamem_testing.static import type_name
 
 ACTIONS = {kind.name.lower(): int(kind) for kind in Kind if kind is not Kind.OTHER}
 _LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
@@ -148,7 +149,7 @@ def _top(snapshot: object) -> Mapping[str, Any]:
     if isinstance(snapshot, list):
         snapshot = {"segments": snapshot}
     if not isinstance(snapshot, Mapping):
-        raise SnapshotError(f"no snapshot: a {type(snapshot).__name__}, not the dict of torch.cuda.memory._snapshot()")
+        raise SnapshotError(f"no snapshot: a {type_name(snapshot)}, not the dict of torch.cuda.memory._snapshot()")
     if not isinstance(snapshot.get("segments"), list):
         keys = ", ".join(key[:40] for key in list(snapshot)[:8] if isinstance(key, str)) or "none"
         raise SnapshotError(f"no snapshot: no list of 'segments' among its keys ({keys})")

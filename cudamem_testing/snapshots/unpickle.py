@@ -22,6 +22,7 @@ from typing import Any, Final
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.snapshots.record import SnapshotError
+from cudamem_testing.static import type_name
 
 _SCALARS: Final = (str, int, float, bytes, type(None))
 _INTEGER = struct.Struct("<i").unpack_from
@@ -213,7 +214,7 @@ def _check_keys(keys: list[Any]) -> None:
 def _check_flat(value: object) -> None:
     """Tuples hold scalars: nothing nested can be a key, so no hash can take for ever or go too deep."""
     if not isinstance(value, _SCALARS):
-        raise SnapshotError(f"the pickle nests a {type(value).__name__} in a tuple: refused")
+        raise SnapshotError(f"the pickle nests a {type_name(value)} in a tuple: refused")
 
 
 def _tuple_of(machine: _Machine, items: list[Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch.utils import _pytree
 
+from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.dispatch import DispatchMode
 from cudamem_testing.torch_api.tensors import field, quiet, storage
 
@@ -54,7 +55,7 @@ def _addresses(values: Iterable[object]) -> tuple[TensorAddress, ...]:
     found = []
     with quiet():
         for leaf in _pytree.tree_leaves([*values]):
-            place = storage(leaf) if isinstance(leaf, torch.Tensor) else None
+            place = storage(leaf) if is_a(leaf, torch.Tensor) else None
             if place is not None and place[2]:
                 found.append((int(field(leaf, "_cdata")), place[1]))
     return tuple(found)

@@ -143,7 +143,7 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
     """
     try:
         if static.is_a(obj, TensorBase):
-            untyped: Any = TensorBase.untyped_storage(obj)  # type: ignore[arg-type]
+            untyped: Any = TensorBase.untyped_storage(obj)
         elif static.is_a(obj, torch.UntypedStorage):
             untyped = obj
         else:
