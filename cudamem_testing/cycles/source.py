@@ -22,6 +22,7 @@ from cudamem_testing.show.tables import begin
 #: The class of pytest that keeps a traceback, and with it the frame in whose local variable it stands.
 _HARNESS = ("_pytest.", "pluggy.", "unittest.")
 _LONGEST_LINE = 80
+_parse = ast.parse  # a test may replace it
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
 _CODE_FIELDS = {
@@ -110,7 +111,7 @@ class Sources:
     def _tree(self, file: str) -> ast.Module | None:
         if file not in self._trees:
             try:
-                self._trees[file] = ast.parse("".join(source_lines(file)))
+                self._trees[file] = _parse("".join(source_lines(file)))
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 self._trees[file] = None
         return self._trees[file]

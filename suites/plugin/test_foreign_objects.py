@@ -90,3 +90,51 @@ def test_errors_that_answer_for_themselves_are_those_of_the_test(run_inner: Run)
     ]
     verdicts = {one.verdict.value for test in result.run.tests for one in test.findings}
     assert verdicts <= {"traceback"}
+
+
+MOCKED = """
+    import ast, builtins, gc, io, linecache, os, sys, time, tokenize
+    from unittest import mock
+
+    import pytest, torch
+
+    KEEP = []
+    TARGETS = [
+        (gc, "collect"), (gc, "get_stats"), (time, "monotonic"), (time, "time_ns"),
+        (time, "sleep"), (sys, "getrefcount"), (linecache, "getline"), (linecache, "getlines"), (tokenize, "open"),
+        (ast, "parse"), (builtins, "open"), (io, "open"),
+    ]
+
+    class Node:
+        def __init__(self):
+            self.me = self
+            self.weight = torch.ones(2**16)
+
+    @pytest.fixture(scope="module", autouse=MOCKS)
+    def mocks():
+        patches = [mock.patch.object(*target) for target in TARGETS]
+        mocks = [patch.start() for patch in patches]
+        yield
+        for patch in patches:
+            patch.stop()
+        assert [(target[1], one.call_args_list[:2]) for target, one in zip(TARGETS, mocks) if one.called] == []
+
+    def test_leak():
+        KEEP.append(torch.ones(2**16))
+
+    def test_cycle():
+        Node()
+
+    @pytest.mark.memory_budget(peak="1KiB")
+    def test_budget():
+        torch.ones(2**16)
+"""
+
+
+@pytest.mark.parametrize("mocks", [True, False])
+def test_mocks_of_a_module_change_no_finding(run_inner: Run, mocks: bool) -> None:
+    result = run_inner(MOCKED.replace("MOCKS", str(mocks)), "--cudamem", "--cudamem-cycles=fail")
+    assert result.last == "1 failed, 2 passed, 2 errors"
+    assert "                        | torch.ones(2**16)" in result.lines
+    assert "   closed by  test_it.py:15: self.me = self" in result.lines
+    assert "      held by    module test_it > KEEP (list)[0]" in result.lines
