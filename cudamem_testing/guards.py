@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from cudamem_testing.originals import Original
-from cudamem_testing.static import is_a
 from cudamem_testing.torch_api import capturing
 from cudamem_testing.unfinalized import Unfinalized
 
@@ -163,7 +162,7 @@ def take_last_failure() -> BaseException | None:
     error: object = state.get("last_value")
     for name in LAST_FAILURE:
         state.pop(name, None)
-    return error if is_a(error, BaseException) else None
+    return error if isinstance(error, BaseException) else None
 
 
 _OLDEST = 2  # the generation whose collection looks at all objects
