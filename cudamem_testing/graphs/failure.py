@@ -18,6 +18,7 @@ from cudamem_testing.graphs.rules import Meaning, Rule
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.source import raw_line
 from cudamem_testing.objects.frames import frame_locals
+from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import begin
 from cudamem_testing.snapshots.fragmentation import PoolUse
 from cudamem_testing.static import error_text, is_one_of, type_name
@@ -124,7 +125,7 @@ def first_look(cause: BaseException, places: Places, call: CodeType, code: CodeT
     called = any(frame.f_code is call for frame in frames)
     place = places.of_traceback(cause.__traceback__) if called or code is None else places.of_code(code)
     clues = _call(cause, frames, places) if called else Clues()
-    return FirstLook(said, shown[:LONGEST_ERROR], place, clues, is_one_of(cause, *_MISTAKES))
+    return FirstLook(said, one_line(shown[:LONGEST_ERROR]), place, clues, is_one_of(cause, *_MISTAKES))
 
 
 def _call(error: BaseException, frames: Sequence[FrameType], places: Places) -> Clues:

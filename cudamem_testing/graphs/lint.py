@@ -31,8 +31,9 @@ from cudamem_testing.graphs.stores import line_that_changes, line_that_uses
 from cudamem_testing.graphs.watch import Watch
 from cudamem_testing.guards import replaced
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.objects import name_of, type_word
-from cudamem_testing.static import is_a
+from cudamem_testing.objects import type_word
+from cudamem_testing.show.printable import one_line
+from cudamem_testing.static import error_text, is_a
 from cudamem_testing.torch_api.foreach import grouped_on
 from cudamem_testing.torch_api.modes import watched
 from cudamem_testing.torch_api.trees import leaves
@@ -100,7 +101,7 @@ def _run(function: Callable[..., object], args: Sequence[object], kwargs: Mappin
     except Exception as error:
         traceback = error.__traceback__
         inner = None if traceback is None else traceback.tb_next  # without this function's own frame
-        text = f"{name_of(error).rpartition('.')[2]}: {' '.join(str(error).split())[:200]}"
+        text = one_line(" ".join(error_text(error).split())[:200])
         watch.report(Rule.RAISED, text, watch.places.of_traceback(inner))
 
 
