@@ -14,7 +14,7 @@ import ctypes
 import gc
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard, TypeVar, cast
 
 T = TypeVar("T")
@@ -208,8 +208,19 @@ def get(namespace: Mapping[Any, Any] | None, name: str) -> Any:
     """
     if namespace is None:
         return None
-    pairs = tuple(namespace.items()) if type(namespace) is types.MappingProxyType else items(namespace)
-    return next((value for key, value in pairs if type(key) is str and key == name), None)
+    if type(namespace) is types.MappingProxyType:
+        return _first(namespace.items(), name)
+    try:
+        return _first(dict.items(namespace), name)  # type: ignore[arg-type]
+    except RuntimeError:  # another thread inserts: then in a copy
+        return _first(items(namespace), name)
+
+
+def _first(pairs: Iterable[tuple[Any, Any]], name: str) -> Any:
+    for key, value in pairs:
+        if type(key) is str and key == name:
+            return value
+    return None
 
 
 def contents(container: object) -> list[Any]:

@@ -146,7 +146,7 @@ class Session:
     def _say(self, line: str) -> None:
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
         if reporter is not None and self.running is None:
-            reporter.write_line(f"cudamem: {one_line(line)}")
+            reporter.write_line(one_line(f"cudamem: {line}"))
 
     def _limits(self, marked: tuple[Budget, ...]) -> tuple[Budget, ...]:
         if not self.settings.enforce:
