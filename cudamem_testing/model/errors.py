@@ -53,7 +53,7 @@ def first_cause(error: BaseException, outer: BaseException | None = None) -> Bas
 
 
 def traceback_of(error: BaseException) -> TracebackType | None:
-    """The traceback of an error, whatever its class says."""
+    """The traceback of an error; its class is not asked."""
     found: TracebackType | None = _traceback.__get__(error)
     return found
 

@@ -44,7 +44,7 @@ def elide(text: str, width: int) -> str:
 
 
 def say(words: object, stream: TextIO | None = None) -> None:
-    """Print the text of ``words`` to ``stream`` (default: standard output), whatever its encoding can write."""
+    """Print the text of ``words`` to ``stream`` (default: standard output), in any encoding."""
     stream = stream or sys.stdout
     text = printable(str(words))
     try:

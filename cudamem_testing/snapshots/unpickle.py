@@ -8,7 +8,7 @@ call or build an object. Every step consumes input, and memory stays proportiona
 
 What one byte of a hostile pickle could cost is bounded as well: values are counted against the bytes that they were
 made of (a real snapshot takes a fifth of what is allowed), and what hashes or compares slowly is no key: a long tuple,
-a huge number, and in a dict of many keys whatever can be chosen so that all hashes are equal (integers from 2**61 - 1
+a huge number, and in a dict of many keys all that can be chosen so that all hashes are equal (integers from 2**61 - 1
 on, tuples; S. Crosby and D. Wallach, "Denial of service via algorithmic complexity attacks", 2003). PYTEST_DONT_REWRITE
 """
 

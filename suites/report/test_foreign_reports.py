@@ -1,4 +1,4 @@
-"""Reports of others: whatever their ids, notes and findings hold, no command hands it to the terminal as it is."""
+"""Reports of others: control characters in their ids, notes and findings reach no terminal."""
 
 from __future__ import annotations
 
