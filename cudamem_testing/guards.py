@@ -149,7 +149,7 @@ def _somebody_froze() -> bool:
     would freeze the whole process. But who freezes, freezes all that is tracked, and one object has been there from
     the start and is not immortal: the module ``builtins``. The collector lists what is not frozen.
     """
-    return Original.get_freeze_count() > 0 and all(found is not builtins for found in Original.get_objects())
+    return gc.get_freeze_count() > 0 and all(found is not builtins for found in gc.get_objects())
 
 
 #: Where a failure is left for debuggers.

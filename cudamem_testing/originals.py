@@ -16,8 +16,6 @@ class Original:
     """The functions, by the names that Python gives them."""
 
     collect = staticmethod(gc.collect)
-    get_freeze_count = staticmethod(gc.get_freeze_count)
-    get_objects = staticmethod(gc.get_objects)
     get_stats = staticmethod(gc.get_stats)
     getrefcount = staticmethod(sys.getrefcount)
     monotonic = staticmethod(time.monotonic)

@@ -229,7 +229,7 @@ def _namespace(obj: object) -> Iterable[tuple[object, object]]:
     """Names and values of a module's namespace or of a class; nothing for other objects."""
     if type(obj) is dict:
         return static.items(obj)
-    return tuple(static.class_dict(obj).items()) if static.is_a(obj, type) else ()  # type: ignore[arg-type]
+    return tuple(static.class_dict(obj).items()) if static.is_a(obj, type) else ()
 
 
 @cache
