@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from suites.architecture.test_layout import MODULES, TREES, dotted, name
+from suites.architecture.test_layout import MODULES, dotted, name, tree, trees
 
+__all__ = ["trees"]  # a fixture
 #: The one module, which reads C fields.
 SAFE = "static.py"
 #: Built-in functions that call code of the class of what they are given, or of its metaclass.
@@ -43,7 +44,7 @@ def functions_called(module: ast.Module) -> Iterator[str]:
 
 
 def broken(rule: object) -> dict[str, list[str]]:
-    found = {name(path): [*rule(TREES[path])] for path in MODULES if name(path) != SAFE}  # type: ignore[operator]
+    found = {name(path): [*rule(tree(path))] for path in MODULES if name(path) != SAFE}  # type: ignore[operator]
     return {place: faults for place, faults in found.items() if faults}
 
 
@@ -56,13 +57,13 @@ def test_what_is_a_tensor_or_a_module_is_not_asked_of_the_object() -> None:
 
 
 def test_whoever_walks_through_objects_asks_none_of_them() -> None:
-    walkers = {name(path): TREES[path] for path in MODULES if name(path).startswith(WALKERS)}
-    asked = {(place, function) for place, tree in walkers.items() for function in functions_called(tree)}
+    walkers = {name(path): tree(path) for path in MODULES if name(path).startswith(WALKERS)}
+    asked = {(place, function) for place, found in walkers.items() for function in functions_called(found)}
     assert {one for one in asked if one[1] in ASKING} <= {*OWN}
 
 
 def test_the_rules_find_what_they_are_for() -> None:
-    tree = ast.parse("type(obj).__name__; isinstance(x, (str, torch.Tensor)); isinstance(x, str); type(x) is str")
-    assert [*classes_asked(tree)] == ["1: type(...).__name__"]
-    assert [*kinds_asked(tree)] == ["1: isinstance(x, (str, torch.Tensor))"]
-    assert sorted(functions_called(tree)) == ["isinstance", "isinstance", "type", "type"]
+    parsed = ast.parse("type(obj).__name__; isinstance(x, (str, torch.Tensor)); isinstance(x, str); type(x) is str")
+    assert [*classes_asked(parsed)] == ["1: type(...).__name__"]
+    assert [*kinds_asked(parsed)] == ["1: isinstance(x, (str, torch.Tensor))"]
+    assert sorted(functions_called(parsed)) == ["isinstance", "isinstance", "type", "type"]
