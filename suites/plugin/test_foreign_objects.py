@@ -9,7 +9,6 @@ import pytest
 from suites.plugin.inner import Inner
 
 Run = Callable[..., Inner]
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 METACLASS = """
     import sys, torch

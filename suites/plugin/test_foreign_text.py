@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from cudamem_testing.show.printable import LONGEST_LINE
 from suites.plugin.inner import Inner
 
 Run = Callable[..., Inner]
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 NAMES = """
     import pytest, torch
