@@ -16,6 +16,7 @@ class Original:
     """The functions, by the names that Python gives them."""
 
     collect = staticmethod(gc.collect)
+    get_objects = staticmethod(gc.get_objects)
     get_stats = staticmethod(gc.get_stats)
     getrefcount = staticmethod(sys.getrefcount)
     monotonic = staticmethod(time.monotonic)

@@ -18,7 +18,7 @@ from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.originals import Original
 
 REPLACED = [
-    *((gc, name) for name in ("collect", "get_stats")),
+    *((gc, name) for name in ("collect", "get_objects", "get_stats")),
     *((time, name) for name in ("monotonic", "sleep", "thread_time", "time_ns")),
     (sys, "getrefcount"),
 ]
