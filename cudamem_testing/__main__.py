@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cudamem_testing.show.printable import say
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
@@ -28,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = given.run(given)
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", sys.stderr)
         return 2
     return status
 
@@ -100,14 +102,14 @@ def _path(text: str) -> Path:
 def _doctor(given: argparse.Namespace) -> int:
     from cudamem_testing.report.doctor import examine
 
-    print("\n".join(examine().lines(header=False)))
+    say("\n".join(examine().lines(header=False)))
     return 0
 
 
 def _explain(given: argparse.Namespace) -> int:
     from cudamem_testing.report.explain import explained, page
 
-    print(explained(given.verdict, page()))
+    say(explained(given.verdict, page()))
     return 0
 
 
@@ -119,7 +121,7 @@ def _compare(given: argparse.Namespace) -> int:
     before, after = read_json(given.before), read_json(given.after)
     conditions = parse_conditions(given.fail_on)
     compared = compare_runs(before, after, conditions or {"requested": None}, across=given.across_env)
-    print(compared.markdown(given.top) if given.markdown else compared.text(given.top, _width()))
+    say(compared.markdown(given.top) if given.markdown else compared.text(given.top, _width()))
     return 1 if compared.broken or (conditions and compared.absent) else 0
 
 
@@ -138,15 +140,15 @@ def _accept(given: argparse.Namespace) -> int:
         path = given.known_file or given.root / PLACE
         accepted = accept_known(path, name_of(path, given.root), given.root, causes(run))
         refused = bool(accepted.refused)
-        print(accepted)
+        say(accepted)
     if given.baselines or every:
         updated = accept(given.root, run.tests)
         refused |= bool(updated.refused)
-        print(updated)
+        say(updated)
     if given.expected or every:
         written = accept_texts(given.root, run.checked)
         refused |= bool(written.refused)
-        print(written)
+        say(written)
     return 1 if refused else 0
 
 
@@ -156,7 +158,7 @@ def _report(given: argparse.Namespace) -> int:
     from cudamem_testing.report.terminal import summary_lines
 
     run = read_json(given.report)
-    print(markdown(run) if given.markdown else "\n".join(summary_lines(run, top=given.top, width=_width())))
+    say(markdown(run) if given.markdown else "\n".join(summary_lines(run, top=given.top, width=_width())))
     return 0
 
 
@@ -178,7 +180,7 @@ def _merge(given: argparse.Namespace) -> int:
     elif gone:
         merged = merged.noting(unseen_lines(gone, "--prune"))
     write_json(merged, given.output)
-    print("\n".join(summary_lines(merged, top=given.top, width=_width())))
+    say("\n".join(summary_lines(merged, top=given.top, width=_width())))
     return 1 if fails(merged) else 0
 
 
@@ -191,9 +193,9 @@ def _snapshot(given: argparse.Namespace) -> int:
     device = None if given.device is None else Device.parse(given.device)
     recording = read_file(given.snapshot, device)
     if given.later is None:
-        print(look(recording, _width()))
+        say(look(recording, _width()))
     else:
-        print(compare(recording, read_file(given.later, device)))
+        say(compare(recording, read_file(given.later, device)))
     return 0
 
 

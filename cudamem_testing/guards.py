@@ -8,7 +8,6 @@ import gc
 import os
 import re
 import sys
-import time
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any, Literal
 
+from cudamem_testing.originals import Original
 from cudamem_testing.torch_api import capturing
 from cudamem_testing.unfinalized import Unfinalized
 
@@ -108,18 +108,18 @@ def collect_young_garbage() -> bool:
 
 
 def _collected_in_time(generation: int = 2) -> bool:
-    end = time.monotonic() + MOST_WAITED
+    end = Original.monotonic() + MOST_WAITED
     with thawed():
-        while not (collected := _collected(generation)) and time.monotonic() < end:
-            time.sleep(0.001)
+        while not (collected := _collected(generation)) and Original.monotonic() < end:
+            Original.sleep(0.001)
     return collected
 
 
 def _collected(generation: int) -> bool:
     """Whether a collection ran: none does while another thread collects, or inside a collection."""
-    before = gc.get_stats()[generation]["collections"]
-    gc.collect(generation)
-    return bool(gc.get_stats()[generation]["collections"] > before)
+    before = Original.get_stats()[generation]["collections"]
+    Original.collect(generation)
+    return bool(Original.get_stats()[generation]["collections"] > before)
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Reading objects without running their code.
 
 Every look at a user's object goes through these functions. ``obj.x``, ``isinstance(obj, cls)``, ``len(obj)``,
-``repr(obj)`` and ``obj == other`` may all run code of the object's class or of its metaclass: a property, a lazy
-module that imports half a library, a proxy that wakes a remote process. The descriptors of the built-in types below
-read the same C fields and ask nobody.
+``repr(obj)``, ``obj == other``, ``type(obj).__name__`` and a look-up in a dictionary of the object may all run code of
+the object's class, of its metaclass or of a key: a property, a lazy module that imports half a library, a proxy that
+wakes a remote process. The descriptors of the built-in types below read the same C fields and run none of it.
 
 PYTEST_DONT_REWRITE
 """
@@ -14,9 +14,10 @@ import ctypes
 import gc
 import sys
 import types
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeGuard, TypeVar, cast
 
+T = TypeVar("T")
 _MRO = type.__dict__["__mro__"]
 _CLASS_DICT = type.__dict__["__dict__"]
 _NAME = type.__dict__["__name__"]
@@ -25,6 +26,8 @@ _FLAGS = type.__dict__["__flags__"]
 _Module = types.ModuleType
 _MODULE_DICT: Any = cast("Any", _Module).__dict__["__dict__"]
 _HEAP_TYPE = 1 << 9
+_WITH_PARTS = (int, float, complex, str, bytes)
+_PLAIN: tuple[Any, ...] = (*_WITH_PARTS, bool, type(None))
 _GENERIC_DICT_TYPE = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
 _generic_dict = _GENERIC_DICT_TYPE(("PyObject_GenericGetDict", ctypes.pythonapi))
 # Modules whose heap types are written in C: their members are fields, though they have no ``__slots__``.
@@ -37,13 +40,43 @@ def mro(cls: type) -> tuple[type, ...]:
     return (cls,) if found is None else found
 
 
-def is_a(obj: object, cls: type) -> bool:
-    """Whether the true class of ``obj`` derives from ``cls``; ``__class__`` and ``__instancecheck__`` are not asked."""
+def is_a(obj: object, cls: type[T]) -> TypeGuard[T]:
+    """Whether the true class of ``obj`` derives from ``cls``; ``__class__`` and ``__instancecheck__`` are not asked.
+
+    A class that is only registered with an abstract one does not derive from it.
+    """
     return derives(type(obj), cls)
+
+
+def is_plain(value: object) -> bool:
+    """Whether a value is a number, a text, bytes or ``None`` of Python's own classes, which compare as they do."""
+    cls = type(value)
+    return any(cls is plain for plain in _PLAIN)
+
+
+def is_value(value: object) -> bool:
+    """Whether a value is such a one or of a subclass, such as a member of ``IntEnum``."""
+    return is_one_of(value, *_PLAIN)
+
+
+def plain_value(value: object) -> object:
+    """The number, text or bytes that an object of a subclass of theirs is; anything else as it is."""
+    if is_plain(value):
+        return value
+    base: Any = next((base for base in _WITH_PARTS if is_a(value, base)), None)
+    return value if base is None else base(*base.__getnewargs__(value))
+
+
+def is_one_of(obj: object, *classes: type[T]) -> TypeGuard[T]:
+    """Whether the true class of ``obj`` derives from one of some classes."""
+    cls = type(obj)
+    return any(derives(cls, base) for base in classes)
 
 
 def derives(cls: type, base: type) -> bool:
     """Whether a class is ``base`` or derives from it; one that the collector has cleared derives from nothing."""
+    if cls is base:
+        return True
     try:
         return type.__subclasscheck__(base, cls)
     except TypeError:
@@ -51,19 +84,38 @@ def derives(cls: type, base: type) -> bool:
 
 
 def class_dict(cls: type) -> types.MappingProxyType[str, Any]:
-    """The namespace of a class, read-only."""
+    """The namespace of a class, read-only. A look-up in it asks keys that Python asks at each use of the class."""
     found: types.MappingProxyType[str, Any] = _CLASS_DICT.__get__(cls)
     return found
 
 
 def class_name(cls: type) -> str:
     """``__name__`` of a class."""
-    return str(_NAME.__get__(cls))
+    return plain_text(_NAME.__get__(cls))
 
 
 def class_qualname(cls: type) -> str:
     """``__qualname__`` of a class."""
-    return str(_QUALNAME.__get__(cls))
+    return plain_text(_QUALNAME.__get__(cls))
+
+
+def type_name(obj: object) -> str:
+    """``__name__`` of the true class of an object."""
+    return class_name(type(obj))
+
+
+def plain_text(text: object) -> str:
+    """The characters of a text, also of a subclass of ``str``; ``"?"`` where it is no text."""
+    return text if type(text) is str else str.__str__(text) if is_a(text, str) else "?"
+
+
+def error_text(error: BaseException) -> str:
+    """``KeyError: 'x'``: the class and the words of an exception; the class alone where its own code gives no words."""
+    try:
+        words = plain_text(str(error))
+    except Exception:
+        words = ""
+    return f"{type_name(error)}: {words}" if words else type_name(error)
 
 
 def class_module(cls: type) -> str:
@@ -109,7 +161,7 @@ def module_dict(module: object) -> dict[str, Any] | None:
 
 def module_name(module: object) -> str:
     """``__name__`` of a module as its namespace holds it."""
-    found = (module_dict(module) or {}).get("__name__")
+    found = get(module_dict(module), "__name__")
     return found if type(found) is str else "?"
 
 
@@ -149,9 +201,44 @@ def _shows_freed(module: object) -> bool:
     return module_name(module) == "_asyncio"
 
 
+def get(namespace: Mapping[Any, Any] | None, name: str) -> Any:
+    """What stands under a name in the namespace of an instance, a module or a class; ``None`` where nothing does.
+
+    Only plain strings are compared: a look-up would ask a key with the hash of ``name`` whether it equals it.
+    """
+    if namespace is None:
+        return None
+    if type(namespace) is types.MappingProxyType:
+        return _first(namespace.items(), name)
+    try:
+        return _first(dict.items(namespace), name)  # type: ignore[arg-type]
+    except RuntimeError:  # another thread inserts: then in a copy
+        return _first(items(namespace), name)
+
+
+def _first(pairs: Iterable[tuple[Any, Any]], name: str) -> Any:
+    for key, value in pairs:
+        if type(key) is str and key == name:
+            return value
+    return None
+
+
+def contents(container: object) -> list[Any]:
+    """The elements of a list or a tuple, the values of a dict, also of subclasses; nothing of any other object."""
+    if is_a(container, dict):
+        return [value for _, value in items(container)]
+    base: Any = list if is_a(container, list) else tuple if is_a(container, tuple) else None
+    return [] if base is None else [*base.__iter__(container)]
+
+
 def items(mapping: object) -> tuple[tuple[Any, Any], ...]:
     """Items of any dict, also of a subclass that overrides ``items``; safe while another thread inserts."""
     return tuple(dict.items(mapping))  # type: ignore[arg-type]
+
+
+def find_in_class(cls: type, name: str) -> Any:
+    """What a class or the first of its bases that has it keeps under a name; ``None`` where none does."""
+    return next((class_dict(base)[name] for base in mro(cls) if name in class_dict(base)), None)
 
 
 def find_static(module: str, qualname: str) -> object:
@@ -161,10 +248,10 @@ def find_static(module: str, qualname: str) -> object:
         if holder is None:
             return None
         if is_a(holder, type):
-            namespace: Any = class_dict(holder)  # type: ignore[arg-type]
+            namespace: Any = class_dict(holder)
         elif is_a(holder, types.ModuleType):
-            namespace = module_dict(holder) or {}
+            namespace = module_dict(holder)
         else:
             return None
-        holder = namespace.get(part)
+        holder = get(namespace, part)
     return holder

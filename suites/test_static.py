@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _asyncio
 import ast
+import enum
 import gc
 import subprocess
 import sys
@@ -63,3 +64,117 @@ def test_nobody_else_asks_the_collector_what_an_object_refers_to() -> None:
         if isinstance(node, ast.Attribute) and node.attr == "get_referents"
     }
     assert asking == {"static.py"}
+
+
+class Key:
+    """Has the hash of a name and says that it equals everything."""
+
+    asked = 0
+
+    def __init__(self, name: str) -> None:
+        self._hash = hash(name)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        Key.asked += 1
+        return True
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    __format__ = __repr__ = __str__  # type: ignore[assignment]
+
+
+class Table(dict):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        raise RuntimeError
+
+    __iter__ = items = get = __getitem__ = __contains__ = __bool__ = __len__  # type: ignore[assignment]
+
+
+def test_names_are_compared_with_plain_strings_only() -> None:
+    namespace = {"other": 0}
+    dict.__setitem__(namespace, Key("name"), 1)  # type: ignore[call-overload]
+    Key.asked = 0
+    assert static.get(namespace, "name") is None  # type: ignore[arg-type]
+    assert static.get(namespace, "other") == 0  # type: ignore[arg-type]
+    assert Key.asked == 0
+    assert namespace.get("name") == 1  # what a look-up does
+    assert static.get(None, "name") is None
+    assert static.get(Table(name=3), "name") == 3
+    assert static.get(static.class_dict(Key), "asked") == 1
+
+
+def test_texts_of_subclasses() -> None:
+    assert static.plain_text(Text("name")) == "name"
+    assert type(static.plain_text(Text("name"))) is str
+    assert static.plain_text(3) == "?"
+    cls = type(Text("Named"), (), {})
+    cls.__name__ = Text("Other")
+    assert (static.class_name(cls), static.type_name(cls())) == ("Other", "Other")
+
+
+class Count(enum.IntEnum):
+    ONE = 1
+
+
+class Real(float):
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    __hash__ = float.__hash__
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [(Count.ONE, 1), (Real(2.5), 2.5), (Text("a"), "a"), (True, True), (None, None), (b"x", b"x"), (1 + 2j, 1 + 2j)],
+)
+def test_values(value: object, plain: object) -> None:
+    assert static.is_value(value)
+    found = static.plain_value(value)
+    assert (found, type(found)) == (plain, type(plain))
+    assert static.is_plain(value) is (type(value) is type(plain))
+
+
+def test_what_is_no_value() -> None:
+    value = [1]
+    assert not static.is_value(value)
+    assert static.plain_value(value) is value
+
+
+class WordlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(KeyError("x"), "KeyError: 'x'"), (ValueError(), "ValueError"), (WordlessError("a"), "WordlessError")],
+)
+def test_the_text_of_an_error(error: Exception, text: str) -> None:
+    assert static.error_text(error) == text
+
+
+def test_contents_of_containers() -> None:
+    assert static.contents(Table(a=1, b=2)) == [1, 2]
+    assert static.contents((1, 2)) == static.contents([1, 2]) == [1, 2]
+    assert static.contents("ab") == static.contents(3) == static.contents({1}) == []
+
+
+def test_true_classes() -> None:
+    class Liar:
+        @property
+        def __class__(self) -> type:  # type: ignore[override]
+            raise RuntimeError
+
+    assert not static.is_a(Liar(), int)
+    assert static.is_one_of(Count.ONE, str, int)
+    assert not static.is_one_of(Liar(), str, int)
+    assert static.find_in_class(Count, "bit_length") is int.bit_length
+    assert static.find_in_class(Count, "nothing") is None

@@ -14,6 +14,7 @@ from cudamem_testing.baselines.known import Evidence, Lines, Update, file_of, pa
 from cudamem_testing.model.causes import Cause
 from cudamem_testing.show.files import change_file, why_not
 from cudamem_testing.show.places import KNOWN
+from cudamem_testing.show.printable import one_line
 
 #: Where it lies below rootdir when nothing else is said.
 PLACE = Path(KNOWN)
@@ -69,4 +70,4 @@ def accept(path: Path, name: str, root: Path, causes: Iterable[Cause]) -> Accept
     here = [cause for cause, files in found if not files or None in map(reasons.get, files)]
     elsewhere = {file for cause, files in found if cause not in here for file in files}
     said = change_known(path, name, lambda lines: recorded(lines, here, Evidence()))
-    return Accepted(said, tuple(f"not recorded for {file}: {reasons[file]}" for file in sorted(elsewhere)))
+    return Accepted(said, tuple(one_line(f"not recorded for {file}: {reasons[file]}") for file in sorted(elsewhere)))

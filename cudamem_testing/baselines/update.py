@@ -12,6 +12,7 @@ from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
 from cudamem_testing.show.files import shown, why_not
 from cudamem_testing.show.places import baseline_file
+from cudamem_testing.show.printable import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def accept(root: Path, tests: Iterable[TestRecord]) -> Updated:
                 reasons[file] = why_not(root, file)
             if reasons[file] is None:
                 here.append(test)
-    refused = tuple(f"not written for {file}: {reason}" for file, reason in sorted(reasons.items()) if reason)
+    refused = tuple(one_line(f"not written for {file}: {reason}") for file, reason in sorted(reasons.items()) if reason)
     return update(root, here) + Updated(refused=refused)
 
 

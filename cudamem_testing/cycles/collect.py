@@ -16,6 +16,7 @@ from cudamem_testing.cycles.results import Cycle, merged
 from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.guards import collect_garbage
 from cudamem_testing.show.expected import assert_text
+from cudamem_testing.static import error_text
 
 _log = logging.getLogger("cudamem_testing")
 
@@ -123,7 +124,7 @@ def find_cycles(kind: type | None = None) -> tuple[Cycle, ...]:
 
 def _raise(failures: Sequence[Exception]) -> None:
     for error in failures:
-        message = f"garbage with tensors in it was not explained: {type(error).__name__}: {error}"
+        message = f"garbage with tensors in it was not explained: {error_text(error)}"
         raise RuntimeError(message) from error
 
 

@@ -109,7 +109,7 @@ class Cycle:
                 names += [tensor.name] if tensor.name else []
         if len(places) == 1:
             return list(places)
-        return [f"{place} ({', '.join(names)})" if names else place for place, names in places.items()]
+        return [f"{place} ({', '.join(dict.fromkeys(names))})" if names else place for place, names in places.items()]
 
     def dot(self) -> str:
         """The objects of the cycle and what leads to its tensors, for Graphviz."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 import sys
 import types
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from cudamem_testing import static
 from cudamem_testing.cycles.words import Hop
+from cudamem_testing.model.source import source_line, source_lines
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import Kind
 from cudamem_testing.show.tables import begin
@@ -22,6 +22,7 @@ from cudamem_testing.show.tables import begin
 #: The class of pytest that keeps a traceback, and with it the frame in whose local variable it stands.
 _HARNESS = ("_pytest.", "pluggy.", "unittest.")
 _LONGEST_LINE = 80
+_parse = ast.parse  # a test may replace it
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
 _CODE_FIELDS = {
@@ -56,7 +57,7 @@ class Sources:
         named = (Kind.ATTRIBUTE, Kind.SUBMODULE)
         attributes = [step for step in reversed(steps) if step.reference.kind in named]
         for step in attributes:
-            cls: type = step.holder if static.is_a(step.holder, type) else type(step.holder)  # type: ignore[assignment]
+            cls: type = step.holder if static.is_a(step.holder, type) else type(step.holder)
             cls = _written(cls)
             if static.is_heap_type(cls) and self.is_project(cls):
                 name = static.class_qualname(cls).rpartition(".")[2]
@@ -102,7 +103,7 @@ class Sources:
         return self._locator.frame((_file_of(definition), 0, "")).origin == "project"
 
     def _line(self, file: str, number: int) -> str | None:
-        text = linecache.getline(file, number).strip()
+        text = source_line(file, number)
         if not text:
             return None
         return f"{self._locator.frame((file, number, '')).file}:{number}: {begin(text, _LONGEST_LINE)}"
@@ -110,7 +111,7 @@ class Sources:
     def _tree(self, file: str) -> ast.Module | None:
         if file not in self._trees:
             try:
-                self._trees[file] = ast.parse("".join(linecache.getlines(file)))
+                self._trees[file] = _parse("".join(source_lines(file)))
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 self._trees[file] = None
         return self._trees[file]
@@ -146,7 +147,7 @@ def _definitions(obj: Any) -> Iterator[types.CodeType | type]:
 def _written(cls: type) -> type:
     """The class that somebody wrote: for the context of a custom autograd function, that function."""
     found: Any = static.class_dict(cls).get("_forward_cls")
-    return cls if found is None or not static.is_a(found, type) else cast("type", found)
+    return cls if found is None or not static.is_a(found, type) else found
 
 
 def _codes(obj: Any) -> Iterator[types.CodeType]:

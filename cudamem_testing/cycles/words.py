@@ -12,7 +12,7 @@ import re
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from cudamem_testing import static
 from cudamem_testing.objects import Kind, Reference, is_tensor, key_text, name_of, type_word
@@ -70,7 +70,7 @@ def hops(chain: Sequence[object]) -> list[Hop]:
 
 
 def _is_own_mro(holder: object, referent: object) -> bool:
-    return static.is_a(holder, type) and static.mro(cast("type", holder)) is referent
+    return static.is_a(holder, type) and static.mro(holder) is referent
 
 
 def pieces(steps: Sequence[Hop]) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ def _text(step: Hop) -> str:
         return text.partition(" ")[0].lstrip(".")
     if step.reference.kind is Kind.ATTRIBUTE and text[:1] == "." and not static.is_a(step.holder, type):
         name = text[1:]
-        if name in (static.instance_dict(step.holder) or {}):
+        if static.get(static.instance_dict(step.holder), name) is not None:
             return f".__dict__[{key_text(name)}]"
     return text or "(internal)"
 

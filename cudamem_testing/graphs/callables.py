@@ -25,6 +25,7 @@ from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import name_of
 from cudamem_testing.snapshots.record import Pool
+from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.modes import tensors
 from cudamem_testing.torch_api.trees import flatten, leaves, mapped
 
@@ -151,7 +152,7 @@ class GraphedCallables:
         generator = torch.Generator().manual_seed(1000 * step + part)
 
         def like(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            if not is_a(leaf, torch.Tensor) or not leaf.is_floating_point():
                 return leaf
             new = torch.randn(leaf.shape, generator=generator, dtype=torch.float32).to(leaf.device, leaf.dtype)
             return new.requires_grad_() if leaf.requires_grad else new
@@ -207,7 +208,7 @@ def graphed(
         )
         if any(one.blocks for one in found):
             raise ObstacleError(found)
-        twins = tuple(copy.deepcopy(one) if isinstance(one, torch.nn.Module) else one for one in several)
+        twins = tuple(copy.deepcopy(one) if is_a(one, torch.nn.Module) else one for one in several)
         handle = backend.new_pool() if pool is None else pool
         collect_garbage()
         known = {use.pool for use in pools_of(backend.recording()).private}
@@ -286,7 +287,7 @@ def _reserved(backend: Backend, pool: Pool) -> int:
 
 
 def _parameters(side: Sequence[Callable[..., Any]]) -> list[tuple[str, torch.nn.Parameter]]:
-    modules = [(at, one) for at, one in enumerate(side) if isinstance(one, torch.nn.Module)]
+    modules = [(at, one) for at, one in enumerate(side) if is_a(one, torch.nn.Module)]
     prefix = len(side) > 1
     return [
         (f"callables[{at}].{name}" if prefix else name, parameter)
@@ -316,8 +317,8 @@ def _pass(side: Sequence[Callable[..., Any]], given: Sequence[Sequence[Any]]) ->
 
 
 def _leaf(leaf: Any) -> Any:
-    return fresh_copy(leaf) if isinstance(leaf, torch.Tensor) else leaf
+    return fresh_copy(leaf) if is_a(leaf, torch.Tensor) else leaf
 
 
 def _wants(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
+    return is_a(leaf, torch.Tensor) and leaf.requires_grad

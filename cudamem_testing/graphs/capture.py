@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -36,6 +36,7 @@ from cudamem_testing.model.errors import first_cause, let_go
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import type_word
 from cudamem_testing.snapshots.fragmentation import PoolUse
+from cudamem_testing.static import find_in_class, type_name
 from cudamem_testing.torch_api.graphs import expired
 from cudamem_testing.torch_api.modes import current_node, noted, tensors
 from cudamem_testing.torch_api.trees import flatten
@@ -244,9 +245,9 @@ def _warm_up_failed(plan: Plan, error: Exception, places: Places, outer: BaseExc
 def _strangers(outputs: Any) -> Iterator[str]:
     """Outputs that torch takes for one value, though tensors may be inside."""
     for name, leaf in flatten(outputs)[0]:
-        if is_dataclass(leaf):
+        if find_in_class(type(leaf), "__dataclass_fields__") is not None:
             yield (
-                f"output{name} is a {type(leaf).__name__}, which torch takes for one value: its tensors are neither "
+                f"output{name} is a {type_name(leaf)}, which torch takes for one value: its tensors are neither "
                 "copied nor compared; return tensors, or register the class with torch.utils._pytree"
             )
 

@@ -25,6 +25,7 @@ from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import name_of, type_word
 from cudamem_testing.show.expected import assert_text
 from cudamem_testing.snapshots.record import Pool
+from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.trees import flatten, mapped
 
 RESET = "this graph was reset: capture the function again"
@@ -76,7 +77,7 @@ class Captured:
             InputError: when the inputs do not fit those of the capture.
         """
         self._run(args, kwargs)
-        return mapped(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, self.outputs)
+        return mapped(lambda leaf: leaf.clone() if is_a(leaf, torch.Tensor) else leaf, self.outputs)
 
     __call__ = replay
 
@@ -88,7 +89,7 @@ class Captured:
 
         def view(leaf: Any) -> Any:
             name = next(names)
-            if not isinstance(leaf, torch.Tensor):
+            if not is_a(leaf, torch.Tensor):
                 return leaf
             shown = leaf.detach()
             self._handed.append((self._replays, f"output{name}", weakref.ref(shown), leaf.detach().clone()))
@@ -285,7 +286,7 @@ class Captured:
 
     def output_tensors(self) -> list[tuple[str, torch.Tensor]]:
         """The static outputs that are tensors, by name."""
-        return [(f"output{name}", leaf) for name, leaf in flatten(self.outputs)[0] if isinstance(leaf, torch.Tensor)]
+        return [(f"output{name}", leaf) for name, leaf in flatten(self.outputs)[0] if is_a(leaf, torch.Tensor)]
 
     def _run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self._alive()

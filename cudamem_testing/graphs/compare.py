@@ -26,6 +26,7 @@ from cudamem_testing.graphs.operators import POISON
 from cudamem_testing.graphs.pools import pool_at
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.model.sizes import count
+from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.graphs import storage_bytes
 from cudamem_testing.torch_api.trees import flatten
 
@@ -211,7 +212,7 @@ def _stale(actual: Any, expected: Any) -> bool:
 
 
 def _tensor(leaf: object) -> bool:
-    return isinstance(leaf, torch.Tensor)
+    return is_a(leaf, torch.Tensor)
 
 
 def _bytes(reference: StorageWeakRef) -> torch.Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-_SHOWN = (int, float, str, bool, type(None))
+from cudamem_testing.static import is_a, is_plain, type_name
 
 
 def differs(actual: Any, expected: Any, rtol: float | None = None, atol: float | None = None) -> str:
@@ -14,7 +14,7 @@ def differs(actual: Any, expected: Any, rtol: float | None = None, atol: float |
 
     Not-a-number equals itself. A tolerance that is not given beside one that is counts as 0.
     """
-    if not isinstance(actual, torch.Tensor) or not isinstance(expected, torch.Tensor):
+    if not is_a(actual, torch.Tensor) or not is_a(expected, torch.Tensor):
         if equal(actual, expected):
             return ""
         wanted = _word(expected)
@@ -33,7 +33,7 @@ def equal(actual: object, expected: object) -> bool:
     """Whether two leaves are the same or compare as equal, or both are not a number; tensors are never compared."""
     if actual is expected:
         return True
-    if isinstance(actual, torch.Tensor) or isinstance(expected, torch.Tensor):
+    if is_a(actual, torch.Tensor) or is_a(expected, torch.Tensor):
         return False
     try:
         return bool(actual == expected) or bool(actual != actual and expected != expected)  # not a number
@@ -43,14 +43,14 @@ def equal(actual: object, expected: object) -> bool:
 
 def copied(leaf: Any) -> Any:
     """A tensor's values in memory of their own; any other leaf as it is."""
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+    return leaf.detach().clone() if is_a(leaf, torch.Tensor) else leaf
 
 
 def _another(value: object) -> str:
-    return f"another {type(value).__name__}"
+    return f"another {type_name(value)}"
 
 
 def _word(value: object) -> str:
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         return f"a tensor {[*value.shape]}"
-    return repr(value)[:60] if isinstance(value, _SHOWN) else f"a {type(value).__name__}"
+    return repr(value)[:60] if is_plain(value) else f"a {type_name(value)}"

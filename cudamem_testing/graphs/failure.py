@@ -5,7 +5,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import linecache
 import re
 import traceback
 from collections.abc import Sequence
@@ -17,9 +16,12 @@ from cudamem_testing.graphs.reasons import Clues, reason, refused, rule_of
 from cudamem_testing.graphs.report import LintReport, Place
 from cudamem_testing.graphs.rules import Meaning, Rule
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.source import raw_line
 from cudamem_testing.objects.frames import frame_locals
+from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import begin
 from cudamem_testing.snapshots.fragmentation import PoolUse
+from cudamem_testing.static import error_text, is_one_of, type_name
 
 #: Modules of torch whose functions of these names wait for the device, and what begins a capture.
 _WAITING, _WAITS = ("torch.cuda", "torch.accelerator"), ("synchronize", "query", "elapsed_time")
@@ -113,7 +115,7 @@ class FirstLook:
 
 def first_look(cause: BaseException, places: Places, call: CodeType, code: CodeType | None = None) -> FirstLook:
     """Say where a capture failed and what was said there: in the ``call``, or at the function's own ``code``."""
-    said = f"{type(cause).__name__}: {cause}"
+    said = f"{error_text(cause)}"
     lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
     shown = lines[0]
     if _WRAPPED in said:
@@ -123,7 +125,7 @@ def first_look(cause: BaseException, places: Places, call: CodeType, code: CodeT
     called = any(frame.f_code is call for frame in frames)
     place = places.of_traceback(cause.__traceback__) if called or code is None else places.of_code(code)
     clues = _call(cause, frames, places) if called else Clues()
-    return FirstLook(said, shown[:LONGEST_ERROR], place, clues, isinstance(cause, _MISTAKES))
+    return FirstLook(said, one_line(shown[:LONGEST_ERROR]), place, clues, is_one_of(cause, *_MISTAKES))
 
 
 def _call(error: BaseException, frames: Sequence[FrameType], places: Places) -> Clues:
@@ -156,7 +158,7 @@ def _name(frame: FrameType) -> str:
     """``torch.cuda.Event.synchronize()``."""
     function = getattr(frame.f_code, "co_qualname", "")
     if not function:  # 3.10
-        classes = [type(value).__name__ for name, value in frame_locals(frame) if name == "self"]
+        classes = [type_name(value) for name, value in frame_locals(frame) if name == "self"]
         function = ".".join((*classes, frame.f_code.co_name))
     return f"{_module(frame)}.{function}()".replace("torch.cuda.streams.", "torch.cuda.")
 
@@ -167,5 +169,5 @@ def _written(error: BaseException, at: int) -> str:
     start, end = getattr(summary, "colno", None), getattr(summary, "end_colno", None)
     if start is None or end is None or summary.lineno is None or summary.lineno != getattr(summary, "end_lineno", None):
         return ""
-    text = linecache.getline(summary.filename, summary.lineno).encode()[start:end].decode(errors="replace")
+    text = raw_line(summary.filename, summary.lineno).encode()[start:end].decode(errors="replace")
     return begin(text, LONGEST_CALL) if text.endswith(")") and not text.startswith(("raise ", "assert ")) else ""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from cudamem_testing.graphs.differs import equal
+from cudamem_testing.static import is_a, is_plain, type_name
 from cudamem_testing.torch_api.trees import flatten, unflatten
 
 #: Differences that one message names.
@@ -29,7 +30,7 @@ class StaticInputs:
         copies: dict[int, torch.Tensor] = {}
         self.leaves: list[tuple[str, Any]] = []
         for path, leaf in leaves:
-            if isinstance(leaf, torch.Tensor) and str(leaf.device) == device:
+            if is_a(leaf, torch.Tensor) and str(leaf.device) == device:
                 leaf = copies.setdefault(id(leaf), fresh_copy(leaf))
             self.leaves.append((_named(path), leaf))
         self._copied = {id(copy) for copy in copies.values()}
@@ -87,7 +88,7 @@ class StaticInputs:
         return given
 
     def _mismatch(self, name: str, static: object, new: object) -> str | None:
-        if not isinstance(static, torch.Tensor) or not isinstance(new, torch.Tensor):
+        if not is_a(static, torch.Tensor) or not is_a(new, torch.Tensor):
             if type(static) is type(new) and equal(static, new):
                 return None
             return f"   {name}: {_shown(new)}, captured with {_shown(static)}, which every replay uses"
@@ -122,6 +123,6 @@ def _named(path: str) -> str:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, (int, float, str, bool, type(None))):
+    if is_plain(value):
         return repr(value)[:60]
-    return f"another {type(value).__name__}" if not isinstance(value, torch.Tensor) else "a tensor"
+    return f"another {type_name(value)}" if not is_a(value, torch.Tensor) else "a tensor"

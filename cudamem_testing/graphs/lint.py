@@ -31,7 +31,9 @@ from cudamem_testing.graphs.stores import line_that_changes, line_that_uses
 from cudamem_testing.graphs.watch import Watch
 from cudamem_testing.guards import replaced
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.objects import name_of, type_word
+from cudamem_testing.objects import type_word
+from cudamem_testing.show.printable import one_line
+from cudamem_testing.static import error_text, is_a
 from cudamem_testing.torch_api.foreach import grouped_on
 from cudamem_testing.torch_api.modes import watched
 from cudamem_testing.torch_api.trees import leaves
@@ -64,7 +66,7 @@ def lint(
     kwargs = kwargs or {}
     places = Places(Locator(os.getcwd() if root is None else root), {})
     roots, codes = roots_of(function, args, kwargs, places.is_project)
-    own = (function, getattr(function, "__self__", None))
+    own = (function, function.__self__ if type(function) is types.MethodType else None)
     places.names = module_names(("" if any(value is one for one in own) else name, value) for name, value in roots)
     before, drawn = Picture(roots), random_state()
     sides = Sides(real=before.on_card, devices=before.devices)
@@ -89,7 +91,7 @@ def _generators(args: Sequence[object], kwargs: Mapping[str, object]) -> list[to
         given = leaves((tuple(args), {**kwargs}))
     except RecursionError:  # a container that holds itself, which no capture accepts either
         given = [*args, *kwargs.values()]
-    return [leaf for leaf in given if isinstance(leaf, torch.Generator)]
+    return [leaf for leaf in given if is_a(leaf, torch.Generator)]
 
 
 def _run(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], watch: Watch) -> None:
@@ -99,7 +101,7 @@ def _run(function: Callable[..., object], args: Sequence[object], kwargs: Mappin
     except Exception as error:
         traceback = error.__traceback__
         inner = None if traceback is None else traceback.tb_next  # without this function's own frame
-        text = f"{name_of(error).rpartition('.')[2]}: {' '.join(str(error).split())[:200]}"
+        text = one_line(" ".join(error_text(error).split())[:200])
         watch.report(Rule.RAISED, text, watch.places.of_traceback(inner))
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from cudamem_testing.objects import type_word
+from cudamem_testing.objects import key_text, type_word
+from cudamem_testing.static import is_a, is_plain, type_name
 from cudamem_testing.torch_api.graphs import graphs_without_gradients
 from cudamem_testing.torch_api.modes import tensors
 from cudamem_testing.torch_api.trees import flatten, leaves
@@ -71,7 +72,7 @@ def obstacles(
         name = name_of_callable(function, at, len(callables))
         kwargs = sample_kwargs[at] if at < len(sample_kwargs) else {}
         own = [*_of_arguments(name, args, kwargs)]
-        if isinstance(function, torch.nn.Module):
+        if is_a(function, torch.nn.Module):
             own += [*_of_hooks(name, function), *_of_buffers(name, function)]
         if not any(one.blocks for one in own):
             own += _of_gradients(name, function, args, allow_unused_input)
@@ -88,7 +89,7 @@ def _of_arguments(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     if kwargs:
         yield Obstacle(name, f"keyword arguments are not passed on: {', '.join(kwargs)}; make them positional")
     for path, leaf in flatten(tuple(args))[0]:
-        if not isinstance(leaf, torch.Tensor):
+        if not is_a(leaf, torch.Tensor):
             yield Obstacle(name, f"argument {path} is {_word(leaf)}, and only tensors can be arguments: bind it before")
 
 
@@ -113,7 +114,7 @@ def _of_gradients(
     name: str, function: Callable[..., Any], args: Sequence[Any], allow_unused_input: bool
 ) -> Iterator[Obstacle]:
     surface = [(f"argument {path}", leaf) for path, leaf in flatten(tuple(args))[0]]
-    if isinstance(function, torch.nn.Module):
+    if is_a(function, torch.nn.Module):
         surface += [(f"parameter {path}", parameter) for path, parameter in function.named_parameters()]
     wanting = [(path, tensor) for path, tensor in surface if tensor.requires_grad]
     # Times 1: backward begins in a thread of its own there, where cuBLAS as the first call warns of a missing context.
@@ -135,4 +136,4 @@ def _of_gradients(
 
 
 def _word(value: object) -> str:
-    return repr(value)[:40] if isinstance(value, (int, float, str, bool, type(None))) else f"a {type(value).__name__}"
+    return key_text(value) if is_plain(value) else f"a {type_name(value)}"

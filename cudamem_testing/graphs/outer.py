@@ -24,12 +24,32 @@ from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.model.sizes import count
 from cudamem_testing.objects import key_text, name_of
-from cudamem_testing.static import class_dict, instance_dict, is_heap_type, mro, slots
+from cudamem_testing.objects.torch_references import of_module
+from cudamem_testing.static import (
+    class_dict,
+    class_name,
+    find_in_class,
+    get,
+    instance_dict,
+    is_a,
+    is_heap_type,
+    is_one_of,
+    is_value,
+    items,
+    mro,
+    plain_text,
+    plain_value,
+    slots,
+    type_name,
+)
+from cudamem_testing.torch_api.tensors import scripted
 
 #: Objects that are looked at, and items of one container.
 MOST_OBJECTS, MOST_ITEMS = 50_000, 2_000
-_VALUES = (int, float, complex, bool, str, bytes, type(None))
-_ITEMS = (list, tuple, collections.deque)
+_ITEMS = (list, tuple, collections.deque, dict, set)
+_SEQUENCES: tuple[Any, ...] = (list, tuple, collections.deque)
+_PARTIAL = ("func", "args", "keywords")
+_WITH_FUNCTION = (types.MethodType, classmethod, staticmethod)
 #: Parts of torch's own that a module keeps beside its tensors.
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 #: What is not looked into. A logger notes which levels are on.
@@ -70,7 +90,7 @@ class Picture:
             path, value = pending.pop()
             self._held.append(value)
             self._note(path, value)
-            if id(value) in seen or isinstance(value, (*_VALUES, torch.Tensor)):
+            if id(value) in seen or is_value(value) or is_a(value, torch.Tensor):
                 continue
             if len(seen) >= MOST_OBJECTS:
                 self.complete = False
@@ -78,8 +98,8 @@ class Picture:
             seen.add(id(value))
             pending += [((*path, step), part) for step, part in _parts(value)][::-1]
 
-    def _note(self, path: Path, value: object) -> None:
-        if isinstance(value, torch.Tensor):
+    def _note(self, path: Path, value: Any) -> None:
+        if is_a(value, torch.Tensor):
             reference = storage_reference(value)
             if reference is not None:
                 self.storages.add(reference)
@@ -89,17 +109,17 @@ class Picture:
             if gradient is not None:
                 self._note((*path, ".grad"), gradient)
             self.entries[path] = ("tensor", reference, name_of(value).partition(" on ")[0])
-        elif isinstance(value, _VALUES):
-            self.entries[path] = ("value", value, key_text(value))
-        elif isinstance(value, random.Random):
-            self.entries[path] = ("generator", value.getstate(), "")
-        elif isinstance(value, _numpy_generator()):
+        elif is_value(value):
+            self.entries[path] = ("value", plain_value(value), key_text(value))
+        elif is_a(value, random.Random):
+            self.entries[path] = ("generator", random.Random.getstate(value), "")
+        elif type(value) is _numpy_generator():
             self.entries[path] = ("generator", repr(value.bit_generator.state), "")
-        elif isinstance(value, (*_ITEMS, dict, set)):
-            self.entries[path] = ("items", (type(value), len(value)), count(len(value), "item"))
+        elif (size := _size(value)) is not None:
+            self.entries[path] = ("items", (id(type(value)), class_name(type(value)), size), count(size, "item"))
         else:
             self.entries[path] = ("object", id(value), name_of(value))
-            if isinstance(value, torch.device):
+            if type(value) is torch.device:
                 self.devices.add(id(value))
 
     def reference(self, path: Path) -> StorageWeakRef:
@@ -144,25 +164,26 @@ def roots_of(
     bound: list[object] = []
     callee: object = function
     while True:
-        if isinstance(callee, functools.partial):
-            bound = [*callee.args, *bound]
-            roots += [(f"{name}=", value) for name, value in callee.keywords.items()]
-            callee = callee.func
-        elif isinstance(callee, types.MethodType):
+        if is_a(callee, functools.partial):
+            inner, given, keywords = (functools.partial.__dict__[name].__get__(callee) for name in _PARTIAL)
+            bound = [*given, *bound]
+            roots += [(f"{plain_text(name)}=", value) for name, value in items(keywords)]
+            callee = inner
+        elif type(callee) is types.MethodType:
             bound = [callee.__self__, *bound]
             callee = callee.__func__
-        elif isinstance(callee, torch.nn.Module):
-            own = (instance_dict(callee) or {}).get("forward")
+        elif is_a(callee, torch.nn.Module):
+            own = get(instance_dict(callee), "forward")
             roots += [] if own is None else [("self", callee)]
             bound = bound if own is not None else [callee, *bound]
-            callee = _method(type(callee), "forward") if own is None else own
-        elif isinstance(getattr(type(callee), "__call__", None), types.FunctionType):  # noqa: B004
-            bound, callee = [callee, *bound], type(callee).__call__
+            callee = find_in_class(type(callee), "forward") if own is None else own
+        elif type(method := find_in_class(type(callee), "__call__")) is types.FunctionType:
+            bound, callee = [callee, *bound], method
         else:
             break
     names: tuple[str, ...] = ()
     pending: list[types.FunctionType] = []
-    if isinstance(callee, types.FunctionType):
+    if type(callee) is types.FunctionType:
         names = callee.__code__.co_varnames[: callee.__code__.co_argcount]
         pending = [callee]
     given = [*bound, *args]
@@ -174,44 +195,53 @@ def roots_of(
         if id(value) not in looked:
             looked.add(id(value))
             for one in _behaviour(value):
-                inner = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
-                if isinstance(inner, types.FunctionType) and is_project(inner.__code__):
-                    roots += [(type(one.__self__).__name__, one.__self__)] if isinstance(one, types.MethodType) else []
+                inner = _behind(one)
+                if type(inner) is types.FunctionType and is_project(inner.__code__):
+                    roots += [(type_name(one.__self__), one.__self__)] if type(one) is types.MethodType else []
                     roots += _reached([inner], codes, is_project)
                     roots += _fields(type(value)) if one is inner else []
     return roots, [*codes]
 
 
-def _method(cls: type, name: str) -> object:
-    return next((class_dict(base)[name] for base in mro(cls) if name in class_dict(base)), None)
+def _behind(one: Any) -> object:
+    """The function of a property, a method, a class method or a static method; anything else as it is."""
+    if type(one) is property:
+        return one.fget
+    return one.__func__ if type(one) in _WITH_FUNCTION else one
 
 
 def _fields(cls: type) -> list[tuple[str, object]]:
     """Plain values that a class keeps for all its objects."""
-    found = [(f"{cls.__name__}.{name}", value) for name, value in class_dict(cls).items() if not name.startswith("__")]
-    return [(name, value) for name, value in found if isinstance(value, (*_VALUES, *_ITEMS, dict, set))]
+    found = [(f"{class_name(cls)}.{name}", value) for name, value in _own(cls) if not name.startswith("__")]
+    return [(name, value) for name, value in found if is_value(value) or is_one_of(value, *_ITEMS)]
+
+
+def _own(cls: type) -> list[tuple[str, Any]]:
+    """What a class itself keeps, by name."""
+    return [(name, value) for name, value in tuple(class_dict(cls).items()) if type(name) is str]
 
 
 def _behaviour(value: object) -> list[object]:
     """Functions that belong to an object: its methods, and for a module the methods and hooks of all its parts."""
-    if isinstance(value, (*_VALUES, torch.Tensor, *_ITEMS, dict, set, type)):
+    if is_value(value) or is_one_of(value, torch.Tensor, *_ITEMS, type):
         return []
-    parts = [*value.modules()] if isinstance(value, torch.nn.Module) else [value]
+    parts = [*value.modules()] if is_a(value, torch.nn.Module) else [value]
     found: list[object] = []
     for part in parts:
-        fields = instance_dict(part) or {}
-        if isinstance(part, torch.nn.Module):
-            found += [hook for table in _HOOKS for hook in (fields.get(table) or {}).values()]
-            found += [fields["forward"]] if "forward" in fields else []
-    for cls in {type(part): None for part in parts}:
+        fields = instance_dict(part)
+        if is_a(part, torch.nn.Module):
+            found += [hook for table in _HOOKS for _, hook in _items(get(fields, table))]
+            own = get(fields, "forward")
+            found += [] if own is None else [own]
+    for cls in {id(type(part)): type(part) for part in parts}.values():
         for base in mro(cls) if is_heap_type(cls) else ():
-            found += [one for name, one in class_dict(base).items() if name not in _MAKERS]
+            found += [one for name, one in _own(base) if name not in _MAKERS]
     return found
 
 
 def _numpy_generator() -> Any:
-    """NumPy's class, nothing while it is not loaded."""
-    return getattr(sys.modules.get("numpy.random"), "Generator", ())
+    """NumPy's class, ``None`` while it is not loaded."""
+    return get(instance_dict(sys.modules.get("numpy.random")), "Generator")
 
 
 def random_state() -> tuple[object, object]:
@@ -236,12 +266,12 @@ def _reached(
         while nested:
             code = nested.pop()
             codes[code] = None
-            nested += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+            nested += [part for part in code.co_consts if type(part) is types.CodeType]
             for name in code.co_names:
-                value = one.__globals__.get(name)
-                if isinstance(value, types.FunctionType):
+                value = dict.get(one.__globals__, name)
+                if type(value) is types.FunctionType:
                     pending += [value] if is_project(value.__code__) else []
-                elif value is not None and not isinstance(value, (types.ModuleType, type)) and name not in told:
+                elif value is not None and not is_one_of(value, types.ModuleType, type) and name not in told:
                     told.add(name)
                     yield name, value
         for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
@@ -249,30 +279,46 @@ def _reached(
                 value = cell.cell_contents
             except ValueError:  # not assigned yet
                 continue
-            if isinstance(value, types.FunctionType) and is_project(value.__code__):
+            if type(value) is types.FunctionType and is_project(value.__code__):
                 pending.append(value)
             else:
                 yield name, value
         for number, value in enumerate(one.__defaults__ or ()):
-            if not isinstance(value, _VALUES):
+            if not is_value(value):
                 yield one.__code__.co_varnames[one.__code__.co_argcount - len(one.__defaults__ or ()) + number], value
 
 
 def _parts(value: object) -> list[tuple[str, object]]:
-    if isinstance(value, dict):
-        return [(f"[{key_text(key)}]", part) for key, part in [*value.items()][:MOST_ITEMS]]
-    if isinstance(value, _ITEMS):
-        return [(f"[{at}]", part) for at, part in enumerate([*value][:MOST_ITEMS])]
-    if isinstance(value, _OPAQUE):
+    if is_a(value, dict):
+        return [(f"[{key_text(key)}]", part) for key, part in items(value)[:MOST_ITEMS]]
+    for base in _SEQUENCES:
+        if is_a(value, base):
+            return [(f"[{at}]", part) for at, part in enumerate([*base.__iter__(value)][:MOST_ITEMS])]
+    if is_one_of(value, *_OPAQUE, set):
         return []
-    fields = instance_dict(value) or {}
-    if isinstance(value, torch.nn.Module):
-        own = [(f".{name}", part) for table in _MODULE_TABLES for name, part in (fields.get(table) or {}).items()]
-        return own + [(f".{name}", part) for name, part in fields.items() if not name.startswith("_")]
-    if isinstance(value, torch.optim.Optimizer):
-        return [(".state", list(value.state.values())), (".param_groups", value.param_groups)]
+    fields = [(name, part) for name, part in items(instance_dict(value) or {}) if type(name) is str]
+    named = dict(fields)
+    if is_a(value, torch.nn.Module):
+        tables = [_items(named.get(table)) for table in _MODULE_TABLES]
+        own = [(f".{plain_text(name)}", part) for table in tables for name, part in table]
+        own += [(of_module(*names), part) for names, part in scripted(named.get("_c"))]
+        return own + [(f".{name}", part) for name, part in fields if not name.startswith("_")]
+    if is_a(value, torch.optim.Optimizer):
+        states = [state for _, state in _items(named.get("state"))]
+        return [(".state", states), (".param_groups", named.get("param_groups"))]
     members = slots(value) if is_heap_type(type(value)) else ()
-    return [(f".{name}", part) for name, part in (*fields.items(), *members)]
+    return [(f".{name}", part) for name, part in (*fields, *members)]
+
+
+def _items(table: object) -> tuple[tuple[Any, Any], ...]:
+    """Items of a dict; nothing of what is in its place in a module of TorchScript."""
+    return items(table) if is_a(table, dict) else ()
+
+
+def _size(value: object) -> int | None:
+    """The number of items of a container; ``None`` for anything else."""
+    base: Any = next((base for base in _ITEMS if is_a(value, base)), None)
+    return None if base is None else int(base.__len__(value))
 
 
 def _same(before: tuple[str, Any, str] | None, after: tuple[str, Any, str] | None) -> bool:
@@ -294,8 +340,8 @@ def _change(path: Path, before: tuple[str, Any, str] | None, after: tuple[str, A
     if after is None:
         return Change(Rule.SIDE_EFFECT, path, f"{name} is gone")
     if before[0] == after[0] == "items":
-        (kind, size), (other, _) = before[1], after[1]
-        if kind is not other:
-            return Change(Rule.SIDE_EFFECT, path, f"{name} was a {kind.__name__}, and is a {other.__name__} now")
+        (kind, was, size), (other, now, _) = before[1], after[1]
+        if kind != other:
+            return Change(Rule.SIDE_EFFECT, path, f"{name} was a {was}, and is a {now} now")
         return Change(Rule.SIDE_EFFECT, path, f"{name} went from {size} to {after[2]}")
     return Change(Rule.SIDE_EFFECT, path, f"{name} went from {before[2]} to {after[2]}")

@@ -5,15 +5,16 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import linecache
 import traceback
 import types
 from collections.abc import Iterable, Iterator, Mapping
 
 from cudamem_testing.graphs.report import Place
+from cudamem_testing.model.source import source_line
 from cudamem_testing.model.stacks import Locator, RawFrame, Stack
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.show.tables import begin
+from cudamem_testing.static import is_a, type_name
 
 #: Characters of a line of source that are shown.
 LONGEST_SOURCE = 100
@@ -79,7 +80,7 @@ class Places:
 
     def _text(self, raw: RawFrame, module: str) -> Place:
         frame = self._locator.frame(raw)
-        source = " ".join(linecache.getline(raw[0], raw[1]).split())
+        source = " ".join(source_line(raw[0], raw[1]).split())
         shown = begin(source, LONGEST_SOURCE)
         return Place(str(frame), f"{frame.file} in {frame.function}", shown, module)
 
@@ -95,9 +96,9 @@ def module_names(roots: Iterable[tuple[str, object]]) -> dict[int, str]:
 
     names: dict[int, str] = {}
     for name, root in roots:
-        if isinstance(root, torch.nn.Module):
+        if is_a(root, torch.nn.Module):
             for path, module in root.named_modules():
-                names.setdefault(id(module), ".".join(filter(None, (name, path))) or type(root).__name__)
+                names.setdefault(id(module), ".".join(filter(None, (name, path))) or type_name(root))
     return names
 
 

@@ -13,6 +13,7 @@ import torch
 from cudamem_testing.graphs.backend import Backend, Graph
 from cudamem_testing.graphs.inputs import StaticInputs
 from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.static import is_a
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Plan:
         ``around`` is entered once the stream records, and left before it ends to.
         """
         for _, leaf in self.inputs.leaves:
-            if isinstance(leaf, torch.Generator):
+            if is_a(leaf, torch.Generator):
                 self.backend.register(graph, leaf)
         with (
             CollectorPaused(),

@@ -17,6 +17,8 @@ from enum import Enum
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from cudamem_testing.static import is_a, plain_text
+
 STAND_IN = torch.device("cpu", 0)
 HOST = torch.device("cpu")
 
@@ -75,9 +77,9 @@ class Sides:
 
     def wanted(self, device: object) -> Side | None:
         """The side that code asks for with ``device=``; ``None`` when it says nothing about one."""
-        if isinstance(device, int) and not isinstance(device, bool):
+        if type(device) is int:
             return Side.DEVICE
-        kind = str(device) if isinstance(device, (str, torch.device)) else ""
+        kind = plain_text(device) if is_a(device, str) else str(device) if type(device) is torch.device else ""
         if kind.startswith("cuda") or kind == str(STAND_IN) or id(device) in self._devices:
             return Side.DEVICE
         return Side.HOST if kind == "cpu" else None

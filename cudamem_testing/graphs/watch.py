@@ -20,6 +20,8 @@ from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.report import LintFinding, Place
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import HOST, STAND_IN, Side, Sides
+from cudamem_testing.objects.arrays import is_array
+from cudamem_testing.static import contents, is_a, is_one_of
 from cudamem_testing.torch_api.modes import current_node, tensors
 from cudamem_testing.torch_api.trees import leaves
 
@@ -111,7 +113,7 @@ class Watch:
     def _of_values(self, name: str, args: Sequence[Any]) -> bool:
         """Whether a function makes a tensor of a list with tensors of the device, each of which it reads."""
         data = args[1:2] if name == _NEW_TENSOR else args[:1] if name in FROM_DATA else ()
-        return any(isinstance(one, (list, tuple)) and any(map(self._sides.on_device, tensors(one))) for one in data)
+        return any(is_one_of(one, list, tuple) and any(map(self._sides.on_device, tensors([one]))) for one in data)
 
     def _from_data(self, name: str, args: Sequence[Any], result: Any) -> bool:
         """Whether a function copies data of the host, however little."""
@@ -200,7 +202,7 @@ class Watch:
         return True
 
     def _wish(self, value: object) -> Side | None:
-        return self._sides.of(value) or Side.DEVICE if isinstance(value, torch.Tensor) else self._sides.wanted(value)
+        return self._sides.of(value) or Side.DEVICE if is_a(value, torch.Tensor) else self._sides.wanted(value)
 
     def _pinned(self, name: str, args: Sequence[Any]) -> Any:
         side = self._sides.of(args[0])
@@ -282,21 +284,21 @@ class Watch:
 
 def _of_host(index: object) -> bool:
     """Whether an index has integers in a list or an array. torch moves them to a card where no mode can see it."""
-    for part in index if isinstance(index, tuple) else (index,):
-        if isinstance(part, (list, range)):
-            inner = next(iter(leaves([*part])), None)
-            if isinstance(inner, int) and not isinstance(inner, bool):
-                return True
-        if getattr(getattr(part, "dtype", None), "kind", "") in ("i", "u") and part.ndim:
+    part: Any
+    for part in contents(index) if is_a(index, tuple) else (index,):
+        numbers = contents(part) if is_a(part, list) else [*part] if type(part) is range else []
+        if type(next(iter(leaves(numbers)), None)) is int:
+            return True
+        if is_array(part) and part.dtype.kind in ("i", "u") and part.ndim:
             return True
     return False
 
 
 def _non_blocking(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    place = 2 if name.endswith("cuda") or not isinstance(args[1] if len(args) > 1 else None, torch.dtype) else 3
+    place = 2 if name.endswith("cuda") or type(args[1] if len(args) > 1 else None) is not torch.dtype else 3
     return kwargs.get("non_blocking") is True or (len(args) > place and args[place] is True)
 
 
 def _number_of_classes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     given = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
-    return given if isinstance(given, int) else -1
+    return given if is_a(given, int) else -1

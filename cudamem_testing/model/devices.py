@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import NamedTuple
+
+from cudamem_testing.static import type_name
 
 _DEVICE = re.compile(r"(cuda|cpu|host)(?::(\d{1,4}))?", re.ASCII)
 
@@ -36,7 +39,7 @@ class Device(NamedTuple):
         text = value if isinstance(value, str) else _torch_device_text(value)
         match = _DEVICE.fullmatch(text)
         if match is None:
-            shown = repr(value) if isinstance(value, (str, int)) or text else f"of type {type(value).__name__}"
+            shown = repr(value) if isinstance(value, (str, int)) or text else f"of type {type_name(value)}"
             raise ValueError(f"device {shown} is not known: write cpu, cuda, cuda:N or host")
         kind, index = match.groups()
         if kind != "cuda" or index is None:
@@ -61,10 +64,9 @@ class Device(NamedTuple):
 
 
 def _torch_device_text(value: object) -> str:
-    """``cuda:1`` of a ``torch.device``, known by its two attributes so that torch need not be imported."""
-    if type(value).__module__ == "torch" and type(value).__name__ == "device":
-        return str(value)
-    return ""
+    """``cuda:1`` of a ``torch.device``; torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    return str(value) if torch is not None and type(value) is torch.device else ""
 
 
 def parse_selection(value: str) -> str | Device:

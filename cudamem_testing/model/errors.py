@@ -5,13 +5,21 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Iterator
-from typing import Any
+from types import TracebackType
+from typing import Any, cast
+
+from cudamem_testing.static import is_a, is_one_of
+
+# A class of an exception may have attributes of these names itself.
+_cause, _context, _traceback = (
+    cast("Any", BaseException.__dict__[name]) for name in ("__cause__", "__context__", "__traceback__")
+)
 
 
 def _groups() -> Any:
-    """The class of groups, for ``isinstance``: Python's own from 3.11 on, before that of the package that stands in."""
+    """The class of groups: Python's own from 3.11 on, before that of a package; ``None`` without it."""
     where = builtins if sys.version_info >= (3, 11) else sys.modules.get("exceptiongroup")
-    return getattr(where, "BaseExceptionGroup", ())
+    return getattr(where, "BaseExceptionGroup", None)
 
 
 def together(error: BaseException) -> Iterator[BaseException]:
@@ -24,8 +32,8 @@ def together(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(one))
         yield one
-        parts = one.exceptions if isinstance(one, groups) else ()
-        todo += [other for other in (one.__cause__, one.__context__, *parts) if other is not None]
+        parts = groups.exceptions.__get__(one) if groups is not None and is_a(one, groups) else ()
+        todo += [other for other in (_cause.__get__(one), _context.__get__(one), *parts) if other is not None]
 
 
 def first_cause(error: BaseException, outer: BaseException | None = None) -> BaseException:
@@ -36,11 +44,18 @@ def first_cause(error: BaseException, outer: BaseException | None = None) -> Bas
     seen: set[int] = set()
     while id(error) not in seen:
         seen.add(id(error))
-        earlier = error.__cause__ or error.__context__
-        if earlier is None or earlier is outer or isinstance(earlier, (KeyboardInterrupt, SystemExit)):
+        cause = _cause.__get__(error)
+        earlier = _context.__get__(error) if cause is None else cause
+        if earlier is None or earlier is outer or is_one_of(earlier, KeyboardInterrupt, SystemExit):
             break
         error = earlier
     return error
+
+
+def traceback_of(error: BaseException) -> TracebackType | None:
+    """The traceback of an error; its class is not asked."""
+    found: TracebackType | None = _traceback.__get__(error)
+    return found
 
 
 def let_go(error: BaseException, outer: BaseException | None = None) -> None:
@@ -51,4 +66,4 @@ def let_go(error: BaseException, outer: BaseException | None = None) -> None:
     others = [] if outer is None else [*together(outer)]
     for one in together(error):
         if not any(one is other for other in others):
-            one.__traceback__ = None
+            _traceback.__set__(one, None)

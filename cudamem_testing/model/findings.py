@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.show.printable import one_line, short_lines
 
 
 class Kind(str, Enum):
@@ -84,6 +85,9 @@ class Finding:
     a number of bytes. ``allocated`` is the line that allocated, ``holder`` the chain of references that holds,
     ``cause`` what findings are grouped by. ``message`` is its first line for people, ``details`` the lines below.
     ``standing`` is ``None`` where nothing is known of its cause.
+
+    Its lines are safe to show whoever wrote what they quote (names of code, lines of source, another report), and none
+    of its text is longer than ``LONGEST_LINE``. ``cause`` is kept as it is, for it is a key.
     """
 
     kind: Kind
@@ -97,6 +101,12 @@ class Finding:
     cause: str | None = None
     details: tuple[str, ...] = ()
     standing: Standing | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", short_lines(self.message))
+        object.__setattr__(self, "details", tuple(map(short_lines, self.details)))
+        object.__setattr__(self, "allocated", self.allocated and one_line(self.allocated))
+        object.__setattr__(self, "holder", self.holder and one_line(self.holder))
 
     def __str__(self) -> str:
         return "\n".join((self.message, *self.details))

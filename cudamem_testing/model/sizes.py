@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from cudamem_testing.static import type_name
+
 UNITS = {
     "B": 1,
     "KB": 10**3,
@@ -38,7 +40,7 @@ def parse_size(value: object) -> int:
         return int(value)
     if not isinstance(value, str):
         shown = f"size {value!r}" if isinstance(value, _SHOWN) else "size"
-        raise ValueError(f"{shown} is a {type(value).__name__}: {_HINT}")
+        raise ValueError(f"{shown} is a {type_name(value)}: {_HINT}")
     match = _SIZE.fullmatch(value)
     if match is None:
         raise ValueError(f"size {value!r} is not understood: {_HINT}")

@@ -7,7 +7,6 @@ root; it turns raw ``(file, line, function)`` triples into a :class:`Stack` whos
 
 from __future__ import annotations
 
-import linecache
 import os
 import re
 import sys
@@ -15,6 +14,9 @@ import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
+
+from cudamem_testing.model.source import source_line
+from cudamem_testing.show.printable import one_line
 
 Origin = Literal["project", "library", "generated"]
 RawFrame = tuple[str, int, str]
@@ -30,7 +32,10 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call: a path relative to the project or to its library, a line (0 where unknown), a qualified name."""
+    """One call: a path relative to the project or to its library, a line (0 where unknown), a qualified name.
+
+    Those that a :class:`Locator` makes are safe to show: control characters in names are spelled out.
+    """
 
     file: str
     line: int
@@ -134,8 +139,9 @@ class Locator:
             file, line, function = raw
             known = self._files.get(file)
             if known is None:
-                known = self._files[file] = self._locate(file)
-            found = self._frames[raw] = Frame(known[0], line, _readable(function), known[1])
+                short, origin = self._locate(file)
+                known = self._files[file] = one_line(short), origin
+            found = self._frames[raw] = Frame(known[0], line, one_line(_readable(function)), known[1])
         return found
 
     def stack(self, raw: Iterable[RawFrame]) -> Stack:
@@ -156,10 +162,10 @@ class Locator:
         return Stack((*frames, inner) if inner is not None else tuple(frames))
 
     def source(self, frame: Frame) -> str:
-        """The text of a line of the project, without its indentation; empty where there is no such file."""
+        """The text of a line of the project, as :func:`source_line`; empty where there is no such file."""
         if frame.origin != "project":
             return ""
-        return linecache.getline(os.path.join(self.root, frame.file), frame.line).strip()
+        return source_line(os.path.join(self.root, frame.file), frame.line)
 
     def _locate(self, file: str) -> tuple[str, Origin]:
         if file.startswith("<") or not file:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def array_class() -> type | None:
     """``numpy.ndarray`` where numpy was imported."""
-    found = (static.instance_dict(sys.modules.get("numpy")) or {}).get("ndarray")
+    found = static.get(static.instance_dict(sys.modules.get("numpy")), "ndarray")
     return found if type(found) is type else None
 
 

@@ -10,7 +10,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Collection, Iterable
 
 import torch
@@ -18,6 +17,7 @@ import torch
 from cudamem_testing import static
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.objects.torch_references import node_edges, script_edges, tensor_edges
+from cudamem_testing.originals import Original
 from cudamem_testing.torch_api import nodes, tensors
 
 #: Objects from which on it is quicker to list all classes of the process than to look at those of the objects.
@@ -70,7 +70,7 @@ class Carriers:
             self._waiting.append(obj)
             if fresh:
                 self.fresh.add(id(obj))
-                self.references[id(obj)] = sys.getrefcount(obj)
+                self.references[id(obj)] = Original.getrefcount(obj)
 
     def _visit(self, obj: object) -> None:
         if static.is_a(obj, tensors.TensorBase):
@@ -81,7 +81,7 @@ class Carriers:
             self._carry(obj)
             return
         elif static.is_a(obj, torch.jit.ScriptModule):
-            found = script_edges((static.instance_dict(obj) or {}).get("_c"))
+            found = script_edges(static.get(static.instance_dict(obj), "_c"))
         else:
             self.node_count += 1
             cls = type(obj)

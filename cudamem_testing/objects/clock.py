@@ -5,7 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import time
+from cudamem_testing.originals import Original
 
 
 class Clock:
@@ -15,8 +15,8 @@ class Clock:
     """
 
     def __init__(self, seconds: float | None) -> None:
-        self._end = None if seconds is None else time.thread_time() + seconds
+        self._end = None if seconds is None else Original.thread_time() + seconds
 
     def expired(self) -> bool:
         """Whether the time is over."""
-        return self._end is not None and time.thread_time() >= self._end
+        return self._end is not None and Original.thread_time() >= self._end

@@ -13,6 +13,8 @@ import inspect
 import sys
 import types
 
+from cudamem_testing.originals import Original
+
 _LOCALS_ARE_COPIED = sys.version_info < (3, 13)
 # The local variable below, the argument of getrefcount, and the frame's own reference.
 _REFERENCES_WHEN_UNSHARED = 3
@@ -31,6 +33,6 @@ def frame_locals(frame: types.FrameType) -> list[tuple[str, object]]:
         return list(namespace.items())
     snapshot = frame.f_locals
     found = list(snapshot.items())
-    if _LOCALS_ARE_COPIED and sys.getrefcount(snapshot) <= _REFERENCES_WHEN_UNSHARED:
+    if _LOCALS_ARE_COPIED and Original.getrefcount(snapshot) <= _REFERENCES_WHEN_UNSHARED:
         snapshot.clear()
     return found

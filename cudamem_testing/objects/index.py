@@ -22,6 +22,7 @@ from typing import Protocol
 
 from cudamem_testing import static
 from cudamem_testing.objects.clock import Clock
+from cudamem_testing.originals import Original
 
 GROUP = 128
 #: Objects asked about at once, and questions in all, for which scans are quicker than building an index.
@@ -63,8 +64,8 @@ class Heap:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._young = {*map(id, gc.get_objects(generation=0))}
-        self._objects = gc.get_objects()
+        self._young = {*map(id, Original.get_objects(generation=0))}
+        self._objects = Original.get_objects()
         self._clock = clock
         self._collections = _collections()
         self._scans = _SCANS if _tells_young_objects() else 0
@@ -100,7 +101,7 @@ class Heap:
 
     def _indexed(self) -> ReferrerIndex:
         if self._index is None:
-            made = {id(obj): obj for obj in gc.get_objects(generation=0) if _may_be_attributes(obj)}
+            made = {id(obj): obj for obj in Original.get_objects(generation=0) if _may_be_attributes(obj)}
             for number in self._young.intersection(made):
                 del made[number]
             self._index = ReferrerIndex(self._objects, self._clock, made)
@@ -114,7 +115,7 @@ class Heap:
                 yield from _pairs(holder, wanted.keys())
 
     def _made_since(self) -> set[int]:
-        return {number for number in map(id, gc.get_objects(generation=0)) if number not in self._young}
+        return {number for number in map(id, Original.get_objects(generation=0)) if number not in self._young}
 
     def _is_new_dictionary(self, holder: object, made: Collection[int]) -> bool:
         """Whether it holds the attributes of an object of the heap, which got its dictionary only since.
@@ -232,10 +233,10 @@ def _groups(objects: list[object]) -> Iterator[list[object]]:
 
 def _collections() -> int:
     """How many collections there were in this process: each one may move objects to an older generation."""
-    return sum(generation["collections"] for generation in gc.get_stats())
+    return sum(generation["collections"] for generation in Original.get_stats())
 
 
 def _tells_young_objects() -> bool:
     """Whether an object that was made just now is in the youngest generation (not where there are no generations)."""
     made: list[object] = [[]]
-    return any(found is made for found in gc.get_objects(generation=0))
+    return any(found is made for found in Original.get_objects(generation=0))

@@ -21,7 +21,7 @@ from typing import Any, cast
 import torch
 
 from cudamem_testing import static
-from cudamem_testing.show.tables import one_line
+from cudamem_testing.show.printable import one_line
 from cudamem_testing.torch_api import nodes, tensors
 
 #: Longest name, in characters.
@@ -64,9 +64,9 @@ def type_word(obj: object) -> str:
     if running is not None:
         return clean(running(obj))
     if static.is_a(obj, type):
-        return clean(f"class {static.class_name(cast('type', obj))}")
+        return clean(f"class {static.class_name(obj)}")
     if cls is types.FunctionType:
-        return clean(f"function {cast('types.FunctionType', obj).__name__}")
+        return clean(f"function {static.plain_text(cast('types.FunctionType', obj).__name__)}")
     if cls is types.MethodType:
         return clean(_method(obj))
     if cls is types.BuiltinFunctionType:
@@ -94,10 +94,10 @@ def key_text(key: object) -> str:
             f"({', '.join(parts)}{', ...' if tuple.__len__(cast('tuple[Any, ...]', key)) > 4 else ''})", _LONGEST_KEY
         )
     if static.is_a(key, str):
-        return clean(str.__repr__(cast("str", key)), _LONGEST_KEY)
+        return clean(str.__repr__(key), _LONGEST_KEY)
     if static.is_a(key, type):
-        return clean(static.class_name(cast("type", key)), _LONGEST_KEY)
-    member = (static.instance_dict(key) or {}).get("_name_")
+        return clean(static.class_name(key), _LONGEST_KEY)
+    member = static.get(static.instance_dict(key), "_name_")
     if type(member) is str and "_member_map_" in static.class_dict(cls):
         return clean(f"{static.class_name(cls)}.{member}", _LONGEST_KEY)
     if any(cls is kind for kind in (torch.dtype, torch.device, torch.layout)):  # written by torch's own C++
@@ -133,14 +133,13 @@ def _int_text(number: int) -> str:
 
 def lru_name(wrapper: object) -> str:
     """Qualified name of the function that an ``lru_cache`` wraps."""
-    namespace = static.instance_dict(wrapper) or {}
-    found = namespace.get("__qualname__")
+    found = static.get(static.instance_dict(wrapper), "__qualname__")
     return found if type(found) is str else "?"
 
 
 def code_place(code: types.CodeType, line: int | None = None) -> str:
     """``file.py:12`` of a code object; the file without its folders."""
-    return f"{PurePath(code.co_filename).name}:{code.co_firstlineno if line is None else line}"
+    return f"{PurePath(static.plain_text(code.co_filename)).name}:{code.co_firstlineno if line is None else line}"
 
 
 def _sized(word: str, size: int) -> str:
@@ -155,12 +154,13 @@ def _container(base: Any) -> Callable[[Any], str]:
 
 
 def _function(obj: Any) -> str:
-    return f"function {obj.__name__} ({code_place(obj.__code__)})"
+    return f"function {static.plain_text(obj.__name__)} ({code_place(obj.__code__)})"
 
 
 def _method(obj: Any) -> str:
     function = obj.__func__
-    name = function.__name__ if type(function) is types.FunctionType else static.class_name(type(function))
+    is_plain = type(function) is types.FunctionType
+    name = static.plain_text(function.__name__) if is_plain else static.type_name(function)
     return f"method {static.class_name(type(obj.__self__))}.{name}"
 
 
@@ -194,7 +194,7 @@ def _weakref(obj: Any) -> str:
 
 
 def _thread(obj: Any) -> str:
-    name = (static.instance_dict(obj) or {}).get("_name")
+    name = static.get(static.instance_dict(obj), "_name")
     return f"thread {name!r}" if type(name) is str else "thread"
 
 

@@ -16,7 +16,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import gc
-import sys
 import types
 import weakref
 from collections import Counter, deque
@@ -36,6 +35,7 @@ from cudamem_testing.objects.search import (
     Search,
     find_holders,
 )
+from cudamem_testing.originals import Original
 from cudamem_testing.torch_api import nodes, tensors
 
 #: References from a known object to the farthest one that is looked at.
@@ -179,7 +179,7 @@ class _Part:
                 continue
             if not known and (number in self._looked_at or not gc.is_tracked(child)):
                 continue
-            self.outside[number] = sys.getrefcount(child) - own - (0 if times is None else times[number] - 1)
+            self.outside[number] = Original.getrefcount(child) - own - (0 if times is None else times[number] - 1)
             self.objects.append(child)
             farther = 0 if known else beyond + 1
             if farther <= DEPTH:
@@ -229,7 +229,7 @@ def _namespace(obj: object) -> Iterable[tuple[object, object]]:
     """Names and values of a module's namespace or of a class; nothing for other objects."""
     if type(obj) is dict:
         return static.items(obj)
-    return tuple(static.class_dict(obj).items()) if static.is_a(obj, type) else ()  # type: ignore[arg-type]
+    return tuple(static.class_dict(obj).items()) if static.is_a(obj, type) else ()
 
 
 @cache
@@ -237,16 +237,16 @@ def _own_references() -> int:
     """References that ``_Part._read`` itself has to an object when it counts them."""
     children = [[]]  # type: ignore[var-annotated]
     numbers = [*map(id, children)]
-    return next(sys.getrefcount(child) for child, _ in zip(children, numbers, strict=True))
+    return next(Original.getrefcount(child) for child, _ in zip(children, numbers, strict=True))
 
 
 @cache
 def _shared_references() -> int:
     """References that C++ has to the Python object of a tensor that it uses as well."""
     tensor = torch.empty(1)
-    alone = sys.getrefcount(tensor)
+    alone = Original.getrefcount(tensor)
     view = tensor[:0]
-    return sys.getrefcount(tensor) - alone if view is not None else 0
+    return Original.getrefcount(tensor) - alone if view is not None else 0
 
 
 @cache

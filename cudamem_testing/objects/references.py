@@ -103,9 +103,9 @@ def _attributes(obj: object, handled: type | None) -> Iterator[Edge]:
 
 def _module_tables(namespace: dict[str, Any]) -> Iterator[Edge]:
     """Parameters, buffers and submodules as ``model.layer`` or ``model[0]``, not as items of hidden tables."""
-    yield from script_edges(namespace.get("_c"))
+    yield from script_edges(static.get(namespace, "_c"))
     for table_name in _MODULE_TABLES:
-        table = namespace.get(table_name)
+        table = static.get(namespace, table_name)
         if not static.is_a(table, dict):
             continue
         for name, value in static.items(table):
@@ -244,7 +244,7 @@ def _lru_cache(obj: Any) -> Iterator[Edge]:
     namespace = static.instance_dict(obj)
     tables = [held_one for held_one in held if type(held_one) is dict and held_one is not namespace]
     keys = {id(key): key for table in tables for key in dict.keys(table)}
-    wrapped = (namespace or {}).get("__wrapped__")
+    wrapped = static.get(namespace, "__wrapped__")
     inner = {id(value) for value in tables} | {id(namespace), id(wrapped)}
     for referent in held:
         if id(referent) in keys:
@@ -304,14 +304,14 @@ def _exception(obj: Any) -> Iterator[Edge]:
 
 def _thread(obj: Any) -> Iterator[Edge]:
     """What a thread will call, in the words of its constructor."""
-    namespace = static.instance_dict(obj) or {}
-    for word, value in (("target", namespace.get("_target")), ("args", namespace.get("_args"))):
+    namespace = static.instance_dict(obj)
+    for word, value in (("target", static.get(namespace, "_target")), ("args", static.get(namespace, "_args"))):
         if word == "target" and value is not None:
             yield Kind.ATTRIBUTE, ".target", value
         elif type(value) is tuple:
             for position, argument in enumerate(value):
                 yield Kind.ATTRIBUTE, f".args[{position}]", argument
-    keywords = namespace.get("_kwargs")
+    keywords = static.get(namespace, "_kwargs")
     for name, value in static.items(keywords) if static.is_a(keywords, dict) else ():
         yield Kind.ATTRIBUTE, f".kwargs[{key_text(name)}]", value
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def result_classes() -> frozenset[type]:
     """The classes of ``torch.return_types``."""
     namespace = static.instance_dict(torch.return_types) or {}
-    return frozenset(cls for cls in namespace.values() if isinstance(cls, type) and issubclass(cls, tuple))
+    return frozenset(cls for cls in namespace.values() if static.is_a(cls, type) and static.derives(cls, tuple))
 
 
 def edges(referrers: Referrers, values: Iterable[object]) -> Iterator[tuple[object, object]]:

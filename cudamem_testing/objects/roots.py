@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, cast
+from typing import Any
 
 from cudamem_testing import static
 from cudamem_testing.model import stacks
@@ -144,25 +144,25 @@ class Roots:
 
     def _judge(self, obj: object) -> Root | None:
         if static.is_a(obj, type):
-            cls = cast("type", obj)
+            cls = obj
             module, qualname = static.class_module(cls), static.class_qualname(cls)
             if static.find_static(module, qualname) is cls:
                 return self._root(RootKind.CLASS, f"class {module}.{qualname}", obj, module)
         elif type(obj) is _LRU_WRAPPER:
-            owner: Any = (static.instance_dict(obj) or {}).get("__module__")
+            owner = static.get(static.instance_dict(obj), "__module__")
             if type(owner) is str and static.find_static(owner, lru_name(obj)) is obj:
                 return self._root(RootKind.LRU_CACHE, f"lru_cache of {owner}.{lru_name(obj)}", obj, owner)
         elif (running := self._running_kind(obj)) is not None:
             word = type_word(obj)
             return self._root(running, f"event loop {word}" if running is RootKind.EVENT_LOOP else word, obj, "")
-        elif type(obj).__name__ not in _USERS and self._ignore.package(module := static.class_module(type(obj))):
+        elif static.type_name(obj) not in _USERS and self._ignore.package(module := static.class_module(type(obj))):
             return self._root(RootKind.HARNESS, _harness_word(obj), obj, module)
         return None
 
     def _running_kind(self, obj: object) -> RootKind | None:
         """What keeps itself alive by running: an executor that was not shut down, a loop that was not closed."""
         for base, ended, kind in self._running:
-            if static.derives(type(obj), base) and (static.instance_dict(obj) or {}).get(ended) is False:
+            if static.derives(type(obj), base) and static.get(static.instance_dict(obj), ended) is False:
                 return kind
         return None
 
@@ -180,13 +180,13 @@ class Roots:
                 found.setdefault(id(namespace), pair)
 
     def _module(self, key: object, module: object) -> Root:
-        own_name = (static.instance_dict(module) or {}).get("__name__")
+        own_name = static.get(static.instance_dict(module), "__name__")
         name = own_name if type(own_name) is str and own_name in sys.modules else key
         return self._root(RootKind.MODULE, f"module {name}", module, name if type(name) is str else "")
 
     def _add_frames(self) -> None:
         own = threading.get_ident()
-        threads: Any = getattr(threading, "_active", {})
+        threads: Any = _namespace("threading").get("_active", {})
         for ident, top in sys._current_frames().items():
             where = "" if ident == own else f"{_thread_text(threads.get(ident))} > "
             frame: types.FrameType | None = top
@@ -197,7 +197,7 @@ class Roots:
             del top  # one of them is this very frame, which would hold itself
 
     def _add_frame(self, frame: types.FrameType, where: str) -> None:
-        code, module = frame.f_code, frame.f_globals.get("__name__")
+        code, module = frame.f_code, static.get(frame.f_globals, "__name__")
         if type(module) is str and module.startswith(_OWN_PACKAGE):
             return  # the search's own frames hold these roots: keeping their locals would close a cycle
         text = f"{where}frame {code.co_name} ({code_place(code, frame.f_lineno)})"
@@ -223,7 +223,7 @@ class Roots:
 def _harness_word(obj: object) -> str:
     """The class of an object of the harness; a fixture has its name."""
     word = type_word(obj)
-    name = (static.instance_dict(obj) or {}).get("argname") if word == "FixtureDef" else None
+    name = static.get(static.instance_dict(obj), "argname") if word == "FixtureDef" else None
     return f"fixture {name!r}" if type(name) is str else word
 
 
@@ -237,12 +237,12 @@ def _rank(kind: RootKind, module: str) -> int:
 def _is_library(module: str) -> bool:
     if module == "__main__":
         return False
-    file = (static.instance_dict(sys.modules.get(module)) or {}).get("__file__")
+    file = static.get(static.instance_dict(sys.modules.get(module)), "__file__")
     return type(file) is not str or stacks.is_library(file)
 
 
 def _thread_text(thread: object) -> str:
-    name = (static.instance_dict(thread) or {}).get("_name")
+    name = static.get(static.instance_dict(thread), "_name")
     return f"thread {name!r}" if type(name) is str else "thread"
 
 
@@ -262,7 +262,7 @@ def _loggers() -> Iterator[tuple[RootKind, str, object]]:
         return
     yield RootKind.LOGGER, "logger root", namespace.get("root")
     manager = static.class_dict(namespace["Logger"]).get("manager")
-    for name, logger in static.items((static.instance_dict(manager) or {}).get("loggerDict", {})):
+    for name, logger in static.items(static.get(static.instance_dict(manager), "loggerDict") or {}):
         if type(name) is str:
             yield RootKind.LOGGER, f"logger {name}", logger
 
@@ -278,7 +278,7 @@ def _signal_handlers() -> Iterator[tuple[RootKind, str, object]]:
     for number in signal.valid_signals():
         handler = getsignal(number)  # the public one would hash the handler
         if handler is not None and type(handler) is not int:
-            name = number.name if isinstance(number, signal.Signals) else str(int(number))
+            name = number.name if type(number) is signal.Signals else str(int(number))
             yield RootKind.SIGNAL, f"handler of {name}", handler
 
 

@@ -77,7 +77,7 @@ def _inner(tensor: object, hollow: bool) -> list[object]:
     with tensors.quiet():
         inner = [part for _, part in tensors.parts(tensor)]
     if hollow and not inner:
-        inner = [value for value in (static.instance_dict(tensor) or {}).values() if is_tensor(value)]
+        inner = [value for _, value in static.items(static.instance_dict(tensor) or {}) if is_tensor(value)]
     return inner
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from cudamem_testing.operators.rows import OUTSIDE_MODEL, Phase
+from cudamem_testing.static import find_in_class, is_a, is_one_of, type_name
 from cudamem_testing.torch_api.running import UNNUMBERED, node_number, running
 
 Place = tuple[Phase, str | None]
@@ -113,7 +114,7 @@ class Places:
         for module in reversed(chain):
             known = self._names.get(id(module))
             if known is None and path is None:
-                self._adopt(module, type(module).__name__ + OUTSIDE_MODEL)
+                self._adopt(module, type_name(module) + OUTSIDE_MODEL)
                 known = self._names[id(module)]
             if isinstance(known, tuple):
                 path = next((name for name in known if path is not None and _is_below(name, path)), known[0])
@@ -186,12 +187,11 @@ def _unseen(model: torch.nn.Module) -> Iterator[str]:
     scripted = torch.jit.ScriptModule
     own, parts = [], []
     for name, module in model.named_modules():
-        if type(module).__call__ is not torch.nn.Module.__call__ and not isinstance(
-            module, scripted | torch.fx.GraphModule
-        ):
-            own.append(name or type(module).__name__)
-        if isinstance(module, scripted) and any(True for _ in module.children()):
-            parts.append(name or type(module).__name__)
+        replaced = find_in_class(type(module), "__call__") is not torch.nn.Module.__call__
+        if replaced and not is_one_of(module, scripted, torch.fx.GraphModule):
+            own.append(name or type_name(module))
+        if is_a(module, scripted) and any(True for _ in module.children()):
+            parts.append(name or type_name(module))
     if own:
         yield f"calls that a class replaced are not seen; their operators count for the module around: {', '.join(own)}"
     if parts:

@@ -33,6 +33,7 @@ from cudamem_testing.operators.storages import StorageJournal
 from cudamem_testing.operators.table import OperatorTable
 from cudamem_testing.recorders.journal import Journal, open_journal
 from cudamem_testing.recorders.native_journal import Note
+from cudamem_testing.static import is_a, type_name
 from cudamem_testing.torch_api import cuda_initialized
 from cudamem_testing.torch_api.dispatch import operator_name
 from cudamem_testing.torch_api.running import fake_mode_is_on, is_fake, node_function
@@ -66,8 +67,8 @@ class OperatorMemory(Reports):
         device: object = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        if not isinstance(model, torch.nn.Module | None):
-            raise TypeError(f"the model is a {type(model).__name__}, no torch.nn.Module")
+        if model is not None and not is_a(model, torch.nn.Module):
+            raise TypeError(f"the model is a {type_name(model)}, no torch.nn.Module")
         self._model = model
         self._devices = _devices(model, device)
         self._say = say

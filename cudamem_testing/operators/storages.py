@@ -18,6 +18,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.journal import UNKNOWN
 from cudamem_testing.recorders.native_journal import Note
 from cudamem_testing.snapshots.rounding import SMALLEST
+from cudamem_testing.static import contents, is_a
 from cudamem_testing.torch_api import tensors
 from cudamem_testing.torch_api.running import is_fake
 
@@ -96,16 +97,14 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
     waiting = [value]
     while waiting:
         one = waiting.pop()
-        if isinstance(one, torch.Tensor):
+        if is_a(one, torch.Tensor):
             parts = [] if is_fake(one) else _parts(one)
             if parts:
                 waiting += parts
             else:
                 yield one
-        elif isinstance(one, dict):
-            waiting += one.values()
-        elif isinstance(one, list | tuple):
-            waiting += one
+        else:
+            waiting += contents(one)
 
 
 def _parts(tensor: torch.Tensor) -> list[object]:

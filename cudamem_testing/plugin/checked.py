@@ -16,6 +16,7 @@ from cudamem_testing.report.schema import checked_to_json
 from cudamem_testing.show.expected.checked import Checked
 from cudamem_testing.show.expected.errors import TextMismatchError
 from cudamem_testing.show.expected.session import Session
+from cudamem_testing.static import is_a
 
 
 class CheckedText:
@@ -45,5 +46,5 @@ class CheckedText:
 
 def _failed(error: BaseException) -> Generator[Checked, None, None]:
     for one in together(error):
-        if isinstance(one, TextMismatchError) and one.checked is not None:
+        if is_a(one, TextMismatchError) and one.checked is not None:
             yield one.checked

@@ -25,6 +25,7 @@ from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.plugin.totals import Totals, totals
 from cudamem_testing.plugin.whole import is_whole, whole_paths
 from cudamem_testing.show.places import FOLDER
+from cudamem_testing.show.printable import printable
 
 if TYPE_CHECKING:
     from cudamem_testing.show.expected.checked import Checked
@@ -144,13 +145,13 @@ class Collector:
             terminalreporter.write_sep("=", "cudamem summary")
             width = min(terminalreporter._tw.fullwidth, 120)
             for line in summary_lines(run, top=top, width=width, grouped=not self._settings.audit):
-                terminalreporter.write_line(line)
+                terminalreporter.write_line(printable(line))
         if self._settings.audit:
             from cudamem_testing.plugin import known
             from cudamem_testing.report.causes import audit_lines
 
             for line in audit_lines(run, known.recording_command(self._config.invocation_params.args)):
-                terminalreporter.write_line(line)
+                terminalreporter.write_line(printable(line))
 
     def run(self) -> RunRecord:
         """Everything so far."""

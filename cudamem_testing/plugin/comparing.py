@@ -18,6 +18,7 @@ from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.changes import COUNTS, TRACKED, Change, Comparison, Spread
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.plugin.evidence import WIDTH, first_moment, moment_of
+from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.baselines.grown import Grown
@@ -180,7 +181,7 @@ class Comparing:
         try:
             return self._examine(window, measured, window.closed if now is None else now)
         except Exception as error:  # it must not hide the verdict
-            return measured.but(top=()), f"no evidence: {type(error).__name__}: {error}"
+            return measured.but(top=()), f"no evidence: {error_text(error)}"
 
     def _kept(self, window: Window) -> Look | str:
         """What the test allocated and is still live."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles.collect import ReferenceCycles
@@ -106,7 +107,7 @@ class CycleCheck:
         self._spent += time.thread_time() - self._asked
 
     def _note(self, error: Exception) -> None:
-        self._problems.append(f"{type(error).__name__}: {error}")
+        self._problems.append(f"{error_text(error)}")
 
     def _question(self) -> Question | None:
         if self._spent > MOST_SECONDS:

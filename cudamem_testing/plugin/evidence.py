@@ -15,6 +15,7 @@ from cudamem_testing.leaks.ledger import Ledger
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.recorders import cards
 from cudamem_testing.recorders.base import Recorder, untold
+from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
@@ -151,7 +152,7 @@ class Evidence:
                     export.write(path, self.recording(capture))
                     said.append(str(path))
             except Exception as error:
-                said.append(f"{path} was not written: {type(error).__name__}: {error}")
+                said.append(f"{path} was not written: {error_text(error)}")
         return said or ["no snapshot: blocks cannot be told apart here"]
 
 
@@ -233,4 +234,4 @@ def lines(*texts: str) -> tuple[str, ...]:
 
 
 def _failed(error: Exception) -> str:
-    return f"no evidence: {type(error).__name__}: {error}"
+    return f"no evidence: {error_text(error)}"

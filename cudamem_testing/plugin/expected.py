@@ -14,6 +14,7 @@ import pytest
 
 from cudamem_testing.plugin.items import id_without_group
 from cudamem_testing.show.places import side_folder
+from cudamem_testing.show.printable import printable
 
 if TYPE_CHECKING:
     from cudamem_testing.show.expected.session import Session
@@ -71,7 +72,7 @@ class ExpectedText:
         if not self._accept:
             return
         written = self.session.write()
-        self._said = str(written).splitlines()
+        self._said = str(written).split("\n")
         if written.refused:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
@@ -80,7 +81,7 @@ class ExpectedText:
         if self._said:
             terminalreporter.write_sep("=", "expected text")
             for line in self._said:
-                terminalreporter.write_line(line)
+                terminalreporter.write_line(printable(line))
 
     def _is_needed(self, item: pytest.Item) -> bool:
         if self._accept or self._keep:

@@ -11,7 +11,7 @@ import inspect
 from types import FrameType
 
 from cudamem_testing.guards import take_last_failure
-from cudamem_testing.model.errors import together
+from cudamem_testing.model.errors import together, traceback_of
 
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -23,7 +23,7 @@ def let_go(error: BaseException) -> None:
     itself in a local variable.
     """
     for one in together(error):
-        traceback = one.__traceback__
+        traceback = traceback_of(one)
         if traceback is not None:
             _clear_callers(traceback.tb_frame)
             traceback = traceback.tb_next

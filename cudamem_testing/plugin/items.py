@@ -13,9 +13,15 @@ import _pytest.python
 import _pytest.unittest
 import pytest
 
+from cudamem_testing import static
+from cudamem_testing.static import is_a
+
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.windows import Window
+
+OWN = "cudamem"
+"""The attribute that tells our own failures from others."""
 
 
 def add_properties(item: pytest.Item, calls: Sequence[Window]) -> None:
@@ -82,4 +88,10 @@ def harness_codes() -> tuple[CodeType, ...]:
 
 def is_foreign(excinfo: pytest.ExceptionInfo[BaseException] | None) -> bool:
     """Whether an error only passes through: then the tracebacks that pytest prints leave our frames out."""
-    return excinfo is not None and not hasattr(excinfo.value, "cudamem")
+    return excinfo is not None and own_status(excinfo.value) is None
+
+
+def own_status(error: BaseException) -> str | None:
+    """The word for a failure that we raised, which may be empty; ``None`` for one that somebody else raised."""
+    status: str | None = static.get(static.instance_dict(error), OWN) if is_a(error, pytest.fail.Exception) else None
+    return status

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cudamem_testing.plugin import keys
+from cudamem_testing.static import type_name
 
 if TYPE_CHECKING:
     from cudamem_testing.model.changes import Comparison
@@ -124,7 +125,7 @@ def _misspelt(mark: pytest.Mark, known: AbstractSet[str], example: str) -> str |
 def warmup_refusal(item: pytest.Item) -> str | None:
     """Why the body of a test cannot be run more than once; ``None`` when it can."""
     if not isinstance(item, pytest.Function):
-        return f"a {type(item).__name__} has no body to repeat"
+        return f"a {type_name(item)} has no body to repeat"
     unittest = sys.modules.get("unittest")
     if unittest is not None and item.cls is not None and issubclass(item.cls, unittest.TestCase):
         return "a unittest.TestCase cannot run its method twice"

@@ -18,6 +18,7 @@ from cudamem_testing.plugin.items import fixtures_of
 from cudamem_testing.plugin.leaks import LeakCheck
 from cudamem_testing.plugin.override import NOTHING, cycles_of
 from cudamem_testing.plugin.running import Fixture, Running, Subject
+from cudamem_testing.static import is_a
 from cudamem_testing.windows.judge import cycles_fail
 from cudamem_testing.windows.tracker import Tracker
 
@@ -60,7 +61,7 @@ class Retained:
             if self._settings.on and not subject.exact:
                 self._leaks.exclude_workspaces(subject)
         else:
-            failed = error is not None and not isinstance(error, pytest.skip.Exception)
+            failed = error is not None and not is_a(error, pytest.skip.Exception)
             severity = Severity.WARN if leaks == "warn" or failed else Severity.FAIL
             subject.release_frames, subject.over = release, over
             found = self._found(subject, severity, leaks, cycles, failed=error is not None)

@@ -26,7 +26,14 @@ from cudamem_testing.plugin.baselines import Baselines
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import forget_last, let_go
-from cudamem_testing.plugin.items import add_properties, harness_codes, id_without_group, is_foreign, place_at_test
+from cudamem_testing.plugin.items import (
+    add_properties,
+    harness_codes,
+    id_without_group,
+    is_foreign,
+    own_status,
+    place_at_test,
+)
 from cudamem_testing.plugin.outside import OutsideCheck
 from cudamem_testing.plugin.override import cycles_of
 from cudamem_testing.plugin.ratchet import Ratchet
@@ -36,6 +43,8 @@ from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.plugin.warmup import WarmUps
 from cudamem_testing.plugin.wider import WiderFixtures
 from cudamem_testing.recorders.choose import Recorders
+from cudamem_testing.show.printable import one_line, printable
+from cudamem_testing.static import error_text, is_a
 from cudamem_testing.windows.judge import Judge, ignored_below
 from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Tracker
@@ -137,7 +146,7 @@ class Session:
     def _say(self, line: str) -> None:
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
         if reporter is not None and self.running is None:
-            reporter.write_line(f"cudamem: {line}")
+            reporter.write_line(one_line(f"cudamem: {line}"))
 
     def _limits(self, marked: tuple[Budget, ...]) -> tuple[Budget, ...]:
         if not self.settings.enforce:
@@ -286,13 +295,15 @@ class Session:
             self._unsaid = [*self._unsaid, *found]
         if report.failed and self.settings.dump is not None:
             self._dump(item, report, self.settings.dump)
-        if call.excinfo is not None and hasattr(call.excinfo.value, "cudamem"):
-            report.cudamem_status = call.excinfo.value.cudamem  # type: ignore[attr-defined]
+        status = None if call.excinfo is None else own_status(call.excinfo.value)
+        if status is not None:
+            report.cudamem_status = status or None  # type: ignore[attr-defined]
             place_at_test(report, item)
         elif report.failed and self._unsaid:
             from cudamem_testing.windows.memory import OverBudget
 
-            told = call.excinfo.value.findings if call.excinfo and isinstance(call.excinfo.value, OverBudget) else ()
+            raised = None if call.excinfo is None else call.excinfo.value
+            told = raised.findings if is_a(raised, OverBudget) else ()
             rest = [str(finding) for finding in self._unsaid if finding not in told]
             if rest:
                 report.sections.append(("cudamem", "\n".join(rest)))
@@ -300,7 +311,7 @@ class Session:
         if self._below:  # pytest shows it with the failure of the call, which was reported before
             report.sections.append(("cudamem teardown", "\n".join(map(str, self._below))))
         self._unsaid, self._below = [], []
-        if call.excinfo is not None and self.running is not None and not hasattr(call.excinfo.value, "cudamem"):
+        if call.excinfo is not None and self.running is not None and status is None:
             self.running.failed(call.excinfo.value, report)
         if call.when == "teardown" and call.excinfo is not None and not self.config.getoption("usepdb", False):
             let_go(call.excinfo.value)  # a failure of teardown itself: it could not be let go before its report
@@ -323,7 +334,7 @@ class Session:
             return
         item.stash[DUMPED] = attempt
         said = self.evidence.dump(folder, item.nodeid)
-        report.sections.append(("cudamem snapshot", "\n".join(said)))
+        report.sections.append(("cudamem snapshot", printable("\n".join(said))))
         if self.running is not None:
             self.running.notes += said
         elif RECORD in item.stash:
@@ -377,7 +388,7 @@ def _is_last_of_module(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
 
 
 def _unjudged(error: Exception, severity: Severity) -> Finding:
-    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    said = error_text(error).partition("\n")[0]
     message = f"cudamem: what the test retains could not be judged: {said}"
     return Finding(Kind.OTHER, Verdict.UNATTRIBUTED, severity, message)
 
@@ -386,5 +397,5 @@ def _fail(findings: Sequence[Finding]) -> None:
     failing = [finding for finding in findings if finding.severity is Severity.FAIL]
     if failing:
         failure = pytest.fail.Exception("\n".join(map(str, failing)), pytrace=False)
-        failure.cudamem = STATUS.get(failing[0].kind)  # type: ignore[attr-defined]
+        failure.cudamem = STATUS.get(failing[0].kind, "")  # type: ignore[attr-defined]
         raise failure

@@ -15,6 +15,7 @@ import pytest
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.plugin.items import is_foreign
 from cudamem_testing.plugin.running import Running
+from cudamem_testing.static import is_one_of
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.session import Session, Wrapper
@@ -58,7 +59,7 @@ class WarmUps:
             self._session.enter(running, "call")
             return (yield)
         except BaseException as error:
-            if not isinstance(error, NO_FAILURES):
+            if not is_one_of(error, *NO_FAILURES):
                 running.findings.append(_not_repeatable(what))
             raise
         finally:

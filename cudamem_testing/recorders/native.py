@@ -71,6 +71,7 @@ from cudamem_testing.recorders.native_records import (
     Trace,
     position_of,
 )
+from cudamem_testing.static import type_name
 
 DEPTH = 64
 """The innermost frames of a stack that are kept."""
@@ -390,5 +391,5 @@ def _take_code(pointer: int) -> CodeType:
     code = ctypes.cast(pointer, ctypes.py_object).value
     ctypes.pythonapi.Py_DecRef(ctypes.py_object(code))
     if not isinstance(code, CodeType):
-        raise TypeError(f"the CPU recorder noted a {type(code).__name__} as code")
+        raise TypeError(f"the CPU recorder noted a {type_name(code)} as code")
     return code

@@ -11,6 +11,7 @@ from cudamem_testing.model.causes import Cause, causes
 from cudamem_testing.model.findings import Severity, Standing
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count, format_size
+from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import Column, Table
 
 MOST = 3
@@ -40,9 +41,9 @@ def audit_lines(run: RunRecord, command: str, most: int = MOST) -> list[str]:
         return ["audit: nothing was found that is not known"]
     lines = [f"audit: {_total(found)}; no test fails for that"]
     for number, cause in enumerate(found[:most], 1):
-        where = f" first in {cause.tests[0]}" if cause.tests else ""
+        where = f" first in {one_line(cause.tests[0])}" if cause.tests else ""
         lines.append(f"{number}. {_tests(cause)}, {format_size(cause.bytes)},{where}")
-        lines += str(cause.example).splitlines()
+        lines += str(cause.example).split("\n")
     return [*lines, *_rest(found, most), "to record them as known:", f"  {command}"]
 
 
@@ -52,7 +53,7 @@ def markdown(run: RunRecord) -> str:
     open_, known = _open(found), _known(found)
     parts = [f"### Memory: {_total(open_) if open_ else 'nothing new'}"]
     if open_:
-        parts.append(_table(open_[:MOST_ROWS], quoted=True).markdown())
+        parts.append(_table(open_[:MOST_ROWS]).markdown())
         parts += [line.strip() for line in _rest(open_, MOST_ROWS)]
     if known:
         parts.append(f"Known: {_counts(known)}.")
@@ -85,20 +86,15 @@ def _rest(found: Sequence[Cause], most: int) -> list[str]:
     return [f"  ... {count(len(found) - most, 'more cause')}"] if len(found) > most else []
 
 
-def _table(some: Sequence[Cause], *, quoted: bool = False) -> Table:
-    names = ("tests", "bytes", "fault", "allocated in, held by")
-    columns = tuple(
-        Column(name, "right" if name in ("tests", "bytes") else "left", elastic=name == names[-1]) for name in names
+def _table(some: Sequence[Cause]) -> Table:
+    columns = (
+        Column("tests", "right"),
+        Column("bytes", "right"),
+        Column("fault"),
+        Column("allocated in, held by", elastic=True, code=True),
     )
-    rows = (
-        (_tests(one), format_size(one.bytes), _fault(one), _code(one.place) if quoted else one.place) for one in some
-    )
+    rows = ((_tests(one), format_size(one.bytes), _fault(one), one.place) for one in some)
     return Table(columns, tuple(rows))
-
-
-def _code(text: str) -> str:
-    """As code in Markdown: places are full of stars and brackets."""
-    return "`" + text.replace("`", "'") + "`"
 
 
 def _fault(cause: Cause) -> str:

@@ -16,7 +16,8 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders.identity import difference
-from cudamem_testing.show.tables import Column, Table
+from cudamem_testing.show.printable import one_line
+from cudamem_testing.show.tables import Column, Table, in_markdown
 
 _COLUMNS = (
     Column("metric"),
@@ -26,7 +27,7 @@ _COLUMNS = (
     Column("share", "right"),
     Column("device"),
     Column("", "left"),
-    Column("test", elastic=True, paths=True),
+    Column("test", elastic=True, paths=True, code=True),
 )
 
 
@@ -86,7 +87,7 @@ class Compared:
         said += [f"in no test of both reports: {', '.join(self.absent)}"] if self.absent else []
         if self.broken:
             said.append(f"{count(len(self.broken), 'change')} beyond what is allowed")
-        return said
+        return [*map(one_line, said)]
 
     def table(self, most: int | None = None) -> Table:
         """The table of the first rows; those that fail are among them."""
@@ -105,7 +106,8 @@ class Compared:
     def markdown(self, most: int | None = None) -> str:
         """For a pull request."""
         table = self.table(most)
-        return "\n".join((*((table.markdown(), "") if table.rows else ()), *(f"- {one}" for one in self.lines)))
+        items = (f"- {in_markdown(line)}" for line in self.lines)
+        return "\n".join((*((table.markdown(), "") if table.rows else ()), *items))
 
     def __str__(self) -> str:
         return self.text()

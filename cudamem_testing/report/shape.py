@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping
 from cudamem_testing.model.changes import TRACKED
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Kind, Severity, Standing, Verdict
+from cudamem_testing.static import type_name
 
 Shape = Callable[[object, str], None]
+_MOST = 2**63
 _NAMES: dict[type, str] = {
     dict: "an object",
     list: "a list",
@@ -30,7 +32,9 @@ def of(*types: type) -> Shape:
 
     def check(value: object, place: str) -> None:
         if type(value) not in types:
-            raise ValueError(f"{place} is {_NAMES.get(type(value), type(value).__name__)}, not {wanted}")
+            raise ValueError(f"{place} is {_NAMES.get(type(value), type_name(value))}, not {wanted}")
+        if type(value) is int and not -_MOST <= value < _MOST:
+            raise ValueError(f"{place} is a number of more than 64 bits")
 
     return check
 

@@ -10,6 +10,7 @@ from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.windows import Window
+from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.show.tables import Column, Table
 
 UNKNOWN = "?"
@@ -139,7 +140,7 @@ def _table(rows: Sequence[tuple[TestRecord, Window]]) -> Table:
 
 def _wrapped(line: str, width: int) -> list[str]:
     """The line in pieces that fit, indented from the second on; one that has several lines keeps them."""
-    first, *more = line.splitlines()
+    first, *more = printable(line).split("\n")
     indented = [f"  {piece}" for piece in more]
     return (
         textwrap.wrap(first, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + indented
@@ -154,7 +155,7 @@ def _offers(measured: Sequence[TestRecord], offers: int) -> list[str]:
             peaks.setdefault(test.nodeid.partition("[")[0], window.peak_growth)
     lines = ["to hold a test to what it takes now, with a tenth to spare:"] if peaks and offers else []
     for name, peak in [*peaks.items()][:offers]:
-        lines += [f"  {name}", f'    @pytest.mark.memory_budget(peak="{offered(peak)}")']
+        lines += [f"  {one_line(name)}", f'    @pytest.mark.memory_budget(peak="{offered(peak)}")']
     return lines
 
 

@@ -5,10 +5,10 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from cudamem_testing.show.pages import page
+from cudamem_testing.show.printable import one_line, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Diagram:
 
     ``notes`` say what the diagram leaves out, ``legend`` what the kinds of its boxes mean. ``layers`` are the rows of
     the page that the boxes stand in, from the top; without them the browser finds some. Labels may be anything: both
-    renderings escape them.
+    renderings escape them and spell control characters out.
     """
 
     boxes: tuple[Box, ...] = ()
@@ -49,7 +49,7 @@ class Diagram:
     def dot(self) -> str:
         """The diagram in the language of Graphviz."""
         lines = ["digraph {", "  rankdir=LR;", "  node [shape=box];"]
-        lines += [f"  // {_one_line(note)}" for note in self.notes]
+        lines += [f"  // {one_line(note)}" for note in self.notes]
         for place, box in enumerate(self.boxes):
             colour = ", color=red" if box.kind == "tensor" else ", style=bold" if box.kind == "cycle" else ""
             tooltip = f", tooltip={_quoted(box.detail)}" if box.detail else ""
@@ -61,12 +61,12 @@ class Diagram:
 
     def html(self) -> str:
         """One file with everything in it: zoom with the wheel, move by dragging, click a box to see more."""
-        boxes = [[box.label, box.kind, box.detail] for box in self.boxes]
-        arrows = [[arrow.source, arrow.target, arrow.label, arrow.marked] for arrow in self.arrows]
+        boxes = [[printable(box.label), box.kind, printable(box.detail)] for box in self.boxes]
+        arrows = [[arrow.source, arrow.target, printable(arrow.label), arrow.marked] for arrow in self.arrows]
         data = {
             "boxes": boxes,
             "arrows": arrows,
-            "notes": self.notes,
+            "notes": [*map(printable, self.notes)],
             "legend": self.legend,
             "layers": self.layers,
         }
@@ -77,9 +77,6 @@ class Diagram:
 
 
 def _quoted(text: str) -> str:
-    """A string of DOT: only the quote and the backslash are special; a line break is written as one escape."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\r", "").replace("\n", "\\n") + '"'
-
-
-def _one_line(text: str) -> str:
-    return json.dumps(text)[1:-1]
+    """A string of DOT: the quote, the backslash and, as in HTML, ``&`` are special; a line break is one escape."""
+    text = printable(text).replace("&", "&amp;")
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -5,24 +5,36 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
+from cudamem_testing.show.printable import elide, one_line
+
 Align = Literal["left", "right"]
+#: What Markdown (as GitHub reads it) takes for emphasis, code, HTML, an entity, a formula, or the target of a link.
+_MARKUP = re.compile(r"[`*<&$]|(?<=\])\(|\\(?=[!-/:-@\[-`{-~])")
 
 
 class Column(NamedTuple):
     """A column; an ``elastic`` one gives way when the table is too wide.
 
-    Its cells lose their middle or, when they are ``paths`` (or ids of tests), what stands before the last names.
+    Its cells lose their middle or, when they are ``paths`` (or ids of tests), what stands before the last names. In
+    Markdown the cells of a ``code`` column are written as code: names and ids are full of stars, brackets and dollars.
     """
 
     title: str
     align: Align = "left"
     elastic: bool = False
     paths: bool = False
+    code: bool = False
 
     def cell(self, text: str, width: int) -> str:
         """The text in exactly ``width`` characters."""
         short = elide_path(text, width) if self.paths else elide(text, width)
         return short.rjust(width) if self.align == "right" else short.ljust(width)
+
+    def markdown(self, text: str) -> str:
+        """The text as a cell of Markdown, in which nothing is markup."""
+        text = one_line(text)
+        shown = f"`{text.replace('`', chr(39))}`" if self.code and text else in_markdown(text)
+        return shown.replace("|", r"\|")
 
 
 class Table(NamedTuple):
@@ -58,28 +70,18 @@ class Table(NamedTuple):
             "| " + " | ".join(column.title for column in self.columns) + " |",
             "| " + " | ".join("---:" if column.align == "right" else "---" for column in self.columns) + " |",
         ]
-        lines += ["| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in row) + " |" for row in self.rows]
+        for row in self.rows:
+            cells = (column.markdown(text) for column, text in zip(self.columns, row, strict=True))
+            lines.append("| " + " | ".join(cells) + " |")
         return "\n".join(lines)
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
 
-def one_line(text: str) -> str:
-    """``text`` on one line: control and unprintable characters are spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
-
-
-def elide(text: str, width: int) -> str:
-    """``text`` in at most ``width`` characters: the middle gives way, the end keeps most of the room."""
-    if len(text) <= width:
-        return text
-    if width <= 3:
-        return text[:width]
-    tail = (width - 3) * 2 // 3
-    return f"{text[: width - 3 - tail]}...{text[len(text) - tail :]}"
+def in_markdown(text: str) -> str:
+    """``text`` on one line of Markdown, in which nothing is markup."""
+    return _MARKUP.sub(r"\\\g<0>", one_line(text))
 
 
 def begin(text: str, width: int) -> str:

@@ -18,6 +18,7 @@ from itertools import chain, pairwise
 from typing import Any, TypeGuard
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots.frames import FrameTable
 from cudamem_testing.snapshots.record import (
@@ -34,6 +35,7 @@ from cudamem_testing.snapshots.record import (
     SnapshotError,
     Stacks,
 )
+from cudamem_testing.static import type_name
 
 ACTIONS = {kind.name.lower(): int(kind) for kind in Kind if kind is not Kind.OTHER}
 _LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
@@ -48,6 +50,9 @@ _EVENT = frozenset({"action", "addr", "device_free", "size", "stream", "time_us"
 _EMPTY_VALUES = ("", "N/A", None)
 _OTHER = int(Kind.OTHER)
 _MOST = 2**63
+#: What all sizes together may come to, in bytes: below this no sum that is made of them, rounded up, leaves 64 bits.
+_MOST_TOGETHER = 2**60
+_MOST_POOLS = 2**32
 _HOST = -1  # the index of pinned host memory, as torch writes it
 _MOST_DEVICES = 1024
 _MOST_NOTES = 20
@@ -106,6 +111,7 @@ def read(
     index, raw, trace = _parts(top, device)
     segments, blocks = _segments(raw, index, frames, pools, notes)
     events = _events(trace, frames, pools, notes)
+    _check_sizes(events, segments, blocks)
     if not len(events):
         notes.add("no events: the history was off, so only what is live now is known")
     return Recording(
@@ -124,6 +130,12 @@ def read(
     )
 
 
+def _check_sizes(events: Events, segments: list[Segment], blocks: list[LiveBlock]) -> None:
+    together = sum(events.sizes) + sum(segment.size for segment in segments) + sum(block.size for block in blocks)
+    if together >= _MOST_TOGETHER:
+        raise SnapshotError(f"its sizes add up to {format_size(together)}: no device has moved so much")
+
+
 def _why_stackless(stacks: int, blocks: list[LiveBlock]) -> str:
     if stacks:
         return "no Python stack: allocated by a thread of torch's own, as in backward"
@@ -137,7 +149,7 @@ def _top(snapshot: object) -> Mapping[str, Any]:
     if isinstance(snapshot, list):
         snapshot = {"segments": snapshot}
     if not isinstance(snapshot, Mapping):
-        raise SnapshotError(f"no snapshot: a {type(snapshot).__name__}, not the dict of torch.cuda.memory._snapshot()")
+        raise SnapshotError(f"no snapshot: a {type_name(snapshot)}, not the dict of torch.cuda.memory._snapshot()")
     if not isinstance(snapshot.get("segments"), list):
         keys = ", ".join(key[:40] for key in list(snapshot)[:8] if isinstance(key, str)) or "none"
         raise SnapshotError(f"no snapshot: no list of 'segments' among its keys ({keys})")
@@ -174,8 +186,16 @@ def _is_size(value: object) -> TypeGuard[int]:
 
 
 def _pool(value: object, pools: dict[Pool, int]) -> Pool:
-    """The pool's id, numbered when first met; lists are what JSON makes of pairs."""
-    if isinstance(value, (tuple, list)) and len(value) == 2 and all(map(_is_size, value)):
+    """The pool's id, numbered when first met; lists are what JSON makes of pairs.
+
+    torch counts pools from 1 on. Larger numbers are none of its own, and pairs of them could be chosen so that all
+    hashes are equal.
+    """
+    if (
+        isinstance(value, (tuple, list))
+        and len(value) == 2
+        and all(_is_size(one) and one < _MOST_POOLS for one in value)
+    ):
         pool = (int(value[0]), int(value[1]))
         pools.setdefault(pool, len(pools))
         return pool

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Frame, Stack
-from cudamem_testing.show.tables import Column, Table, begin, elide, elide_path
+from cudamem_testing.show.printable import elide, one_line
+from cudamem_testing.show.tables import Column, Table, begin, elide_path
 
 ROWS = 10
 _OWNERS = 3
@@ -178,7 +179,7 @@ def _aligned(rows: list[Row], width: int | None) -> list[str]:
     room = _UNBOUNDED if width is None else max(_NARROWEST, width - before - 2)
     lines = []
     for prefix, row in zip(prefixes, rows, strict=True):
-        place, spare = elide(row.line, room), room - longest - 5
+        place, spare = elide(one_line(row.line), room), room - longest - 5
         if row.detail and spare >= _NARROWEST:
             place = f"{place.ljust(longest)}     {elide_path(row.detail, spare)}"
         lines.append(f"{prefix.ljust(before)}  {place}")

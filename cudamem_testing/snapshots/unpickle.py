@@ -4,21 +4,39 @@ Snapshots are exchanged as pickles, and a pickle is a program: it may import and
 ``pickle.Unpickler`` stops that but leaves other traps open (a memo index of four billion that allocates 64 GiB, nested
 tuples as a key whose hash takes for ever). So this is a machine of its own, for the opcodes of protocols 2 to 5 that
 make ``None``, booleans, numbers, text, bytes, lists, dicts and flat tuples. There is nothing in it that could import,
-call or build an object. Every step consumes input, and memory stays proportional to the file. PYTEST_DONT_REWRITE
+call or build an object. Every step consumes input, and memory stays proportional to the file.
+
+What one byte of a hostile pickle could cost is bounded as well: values are counted against the bytes that they were
+made of (a real snapshot takes a fifth of what is allowed), and what hashes or compares slowly is no key: a long tuple,
+a huge number, and in a dict of many keys all that can be chosen so that all hashes are equal (integers from 2**61 - 1
+on, tuples; S. Crosby and D. Wallach, "Denial of service via algorithmic complexity attacks", 2003). PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.show.printable import one_line
 from cudamem_testing.snapshots.record import SnapshotError
+from cudamem_testing.static import type_name
 
 _SCALARS: Final = (str, int, float, bytes, type(None))
 _INTEGER = struct.Struct("<i").unpack_from
 _FLOAT = struct.Struct(">d").unpack_from
 _MARK = object()
+#: Bytes of input between two counts of what was made; the cost of a value and of a place in the memo, in bytes, and
+#: what they may come to: so much for any file, and so much for each of its bytes.
+_STEP: Final = 2**18
+_VALUE, _PLACE = 64, 100
+_ALLOWED, _ALLOWED_PER_BYTE = 2**24, 40
+#: Longest text and number in bytes, longest tuple. Where a dict has more keys than ``_FEW_KEYS``, they are looked at.
+_LONGEST_TEXT, _LONGEST_NUMBER, _LONGEST_TUPLE, _FEW_KEYS = 2**20, 2**10, 64, 64
+#: Python's hash of an integer is the integer itself below this prime, and its remainder above.
+_MODULUS: Final = sys.hash_info.modulus
 _BUILDERS = {
     0x52: "REDUCE",
     0x62: "BUILD",
@@ -41,7 +59,8 @@ def unpickle(data: bytes) -> Any:
             it asks for is named.
     """
     try:
-        return _Machine(data).run()
+        with CollectorPaused():  # it would look through millions of small objects again and again
+            return _Machine(data).run()
     except SnapshotError:
         raise
     except (IndexError, KeyError, struct.error):
@@ -60,13 +79,15 @@ class _Machine:
         self.at = 0
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        self.kept = 0
+        """Values that were put into containers."""
 
     def run(self) -> Any:
         data, stack, memo = self.data, self.stack, self.memo
-        push, end, at = stack.append, len(data), 0
+        push, end, at, stop = stack.append, len(data), 0, 0
         while True:
-            if at >= end:
-                raise SnapshotError(f"the pickle ends after {end} bytes without its end mark: it is cut off or empty")
+            if at >= stop:
+                stop = self.next_count(at)
             code = data[at]
             at += 1
             # The nine instructions that nearly all of a snapshot consists of come first.
@@ -90,7 +111,7 @@ class _Machine:
             elif code == 0x28:  # MARK
                 push(_MARK)
             elif code == 0x75:  # SETITEMS
-                _set_items(stack, self.pop_to_mark())
+                self.set_items(self.pop_to_mark())
             elif code == 0x7D:  # EMPTY_DICT
                 push({})
             elif code == 0x71:  # BINPUT
@@ -107,6 +128,33 @@ class _Machine:
                     raise self.refuse(code, at - 1)
                 step(self)
                 at = self.at
+
+    def next_count(self, at: int) -> int:
+        """Where to count again. Refuses the file at its end, and where it has made more than its bytes may."""
+        end = len(self.data)
+        if at >= end:
+            raise SnapshotError(f"the pickle ends after {end} bytes without its end mark: it is cut off or empty")
+        made = _VALUE * (self.kept + len(self.stack)) + _PLACE * len(self.memo)
+        if made > _ALLOWED + _ALLOWED_PER_BYTE * at:
+            count = self.kept + len(self.stack) + len(self.memo)
+            raise SnapshotError(f"the pickle makes {count} values of {at} bytes: refused, no snapshot does that")
+        return min(end, at + _STEP)
+
+    def set_items(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) is not dict or len(items) % 2:
+            raise SnapshotError("the pickle is damaged: items for something that is no dict")
+        if len(target) + len(items) // 2 > _FEW_KEYS:
+            _check_keys(items[::2])
+        self.kept += len(items)
+        target.update(zip(items[::2], items[1::2], strict=True))
+
+    def extend(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) is not list:
+            raise SnapshotError("the pickle is damaged: items for something that is no list")
+        self.kept += len(items)
+        target.extend(items)
 
     def pop_to_mark(self) -> list[Any]:
         stack = self.stack
@@ -151,24 +199,28 @@ class _Machine:
 
 
 def _refused_class(module: object, name: object) -> SnapshotError:
-    text = f"{module}.{name}"[:200]
+    text = ".".join(one_line(part[:100]) if isinstance(part, str) else "?" for part in (module, name))
     return SnapshotError(f"the pickle asks for {text}: refused, a snapshot holds plain containers only")
 
 
-def _set_items(stack: list[Any], items: list[Any]) -> None:
-    target = stack[-1]
-    if type(target) is not dict or len(items) % 2:
-        raise SnapshotError("the pickle is damaged: items for something that is no dict")
-    target.update(zip(items[::2], items[1::2], strict=True))
+def _check_keys(keys: list[Any]) -> None:
+    """Many keys must be of kinds whose hashes cannot be chosen to be equal."""
+    for key in keys:
+        if type(key) is tuple or (type(key) is int and abs(key) >= _MODULUS):
+            kind = "tuples" if type(key) is tuple else "numbers of 2**61 or more"
+            raise SnapshotError(f"the pickle has a dict of many keys with {kind} among them: refused")
 
 
 def _check_flat(value: object) -> None:
     """Tuples hold scalars: nothing nested can be a key, so no hash can take for ever or go too deep."""
     if not isinstance(value, _SCALARS):
-        raise SnapshotError(f"the pickle nests a {type(value).__name__} in a tuple: refused")
+        raise SnapshotError(f"the pickle nests a {type_name(value)} in a tuple: refused")
 
 
 def _tuple_of(machine: _Machine, items: list[Any]) -> None:
+    if len(items) > _LONGEST_TUPLE:
+        raise SnapshotError(f"the pickle has a tuple of {len(items)} values: refused")
+    machine.kept += len(items)
     for item in items:
         _check_flat(item)
     machine.stack.append(tuple(items))
@@ -184,7 +236,10 @@ def _last(size: int) -> Callable[[_Machine], None]:
 
 def _text(size: int) -> Callable[[_Machine], None]:
     def step(machine: _Machine) -> None:
-        machine.stack.append(machine.take(machine.number(size)).decode("utf-8", "surrogatepass"))
+        text = machine.take(machine.number(size))
+        if len(text) > _LONGEST_TEXT:
+            raise SnapshotError(f"the pickle has a text of {len(text)} bytes: refused")
+        machine.stack.append(text.decode("utf-8", "surrogatepass"))
 
     return step
 
@@ -202,25 +257,18 @@ def _constant(value: object) -> Callable[[_Machine], None]:
 
 def _append(machine: _Machine) -> None:
     item = machine.stack.pop()
-    _extend(machine, [item])
-
-
-def _extend(machine: _Machine, items: list[Any]) -> None:
-    target = machine.stack[-1]
-    if type(target) is not list:
-        raise SnapshotError("the pickle is damaged: items for something that is no list")
-    target.extend(items)
+    machine.extend([item])
 
 
 def _set_item(machine: _Machine) -> None:
     value, key = machine.stack.pop(), machine.stack.pop()
-    _set_items(machine.stack, [key, value])
+    machine.set_items([key, value])
 
 
 def _dict_from_mark(machine: _Machine) -> None:
     items = machine.pop_to_mark()
     machine.stack.append({})
-    _set_items(machine.stack, items)
+    machine.set_items(items)
 
 
 def _skip(size: int) -> Callable[[_Machine], None]:
@@ -243,7 +291,10 @@ def _double(machine: _Machine) -> None:
 
 
 def _long(machine: _Machine) -> None:
-    machine.stack.append(int.from_bytes(machine.take(machine.number(4)), "little", signed=True))
+    number = machine.take(machine.number(4))
+    if len(number) > _LONGEST_NUMBER:
+        raise SnapshotError(f"the pickle has a number of {len(number)} bytes: refused")
+    machine.stack.append(int.from_bytes(number, "little", signed=True))
 
 
 _STEPS: Final[dict[int, Callable[[_Machine], None]]] = {
@@ -265,7 +316,7 @@ _STEPS: Final[dict[int, Callable[[_Machine], None]]] = {
     0x5D: lambda machine: machine.stack.append([]),
     0x29: _constant(()),
     0x61: _append,
-    0x65: lambda machine: _extend(machine, machine.pop_to_mark()),  # APPENDS
+    0x65: lambda machine: machine.extend(machine.pop_to_mark()),  # APPENDS
     0x6C: lambda machine: machine.stack.append(machine.pop_to_mark()),  # LIST
     0x73: _set_item,
     0x64: _dict_from_mark,

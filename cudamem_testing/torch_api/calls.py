@@ -5,13 +5,14 @@ Importing this module imports torch. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch.utils import _pytree
 
+from cudamem_testing.originals import Original
+from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.dispatch import DispatchMode
 from cudamem_testing.torch_api.tensors import field, quiet, storage
 
@@ -41,9 +42,9 @@ class DispatchedCalls(DispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         inputs = _addresses((*args, *(kwargs or {}).values()))
-        called = time.time_ns()
+        called = Original.time_ns()
         result = func(*args, **(kwargs or {}))
-        returned = time.time_ns()
+        returned = Original.time_ns()
         outputs = _addresses((result,))
         if (inputs or outputs) and "_record_function_enter" not in str(func.name()):
             self.calls.append(Call(str(func.name()), called, returned, inputs, outputs))
@@ -54,7 +55,7 @@ def _addresses(values: Iterable[object]) -> tuple[TensorAddress, ...]:
     found = []
     with quiet():
         for leaf in _pytree.tree_leaves([*values]):
-            place = storage(leaf) if isinstance(leaf, torch.Tensor) else None
+            place = storage(leaf) if is_a(leaf, torch.Tensor) else None
             if place is not None and place[2]:
                 found.append((int(field(leaf, "_cdata")), place[1]))
     return tuple(found)

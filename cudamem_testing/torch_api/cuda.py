@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.process import bindings, imported
 
 #: Where whoever replaces ``CUDAGraph.capture_begin`` keeps the streams that capture, at the function.
@@ -191,4 +192,4 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception is torch's out-of-memory error."""
     import torch
 
-    return isinstance(error, torch.OutOfMemoryError)
+    return is_a(error, torch.OutOfMemoryError)

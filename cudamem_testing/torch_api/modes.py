@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from cudamem_testing.static import contents, is_a
 from cudamem_testing.torch_api.dispatch import DispatchMode, operator_name
 from cudamem_testing.torch_api.running import node_function
 
@@ -103,12 +104,10 @@ def tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
     pending = [*values][::-1]
     while pending:
         value = pending.pop()
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             yield value
-        elif isinstance(value, (list, tuple)):
-            pending += value[::-1]
-        elif isinstance(value, dict):
-            pending += [*value.values()][::-1]
+        else:
+            pending += contents(value)[::-1]
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

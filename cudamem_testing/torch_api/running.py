@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cudamem_testing.static import is_a
+
 if TYPE_CHECKING:
     from types import CodeType
 
@@ -63,7 +65,7 @@ def is_fake(tensor: object) -> bool:
     """Whether a tensor is a fake one, without memory."""
     from torch._subclasses.fake_tensor import FakeTensor
 
-    return isinstance(tensor, FakeTensor)
+    return is_a(tensor, FakeTensor)
 
 
 def fake_mode_is_on() -> bool:

@@ -11,7 +11,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 from torch._C import TensorBase
 
 from cudamem_testing import static
+from cudamem_testing.originals import Original
 
 __all__ = ["TensorBase"]
 
@@ -143,7 +143,7 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
     """
     try:
         if static.is_a(obj, TensorBase):
-            untyped: Any = TensorBase.untyped_storage(obj)  # type: ignore[arg-type]
+            untyped: Any = TensorBase.untyped_storage(obj)
         elif static.is_a(obj, torch.UntypedStorage):
             untyped = obj
         else:
@@ -179,7 +179,7 @@ def storage_use_count(tensor: object) -> tuple[int, int]:
     """
     untyped: Any = TensorBase.untyped_storage(tensor)  # type: ignore[arg-type]
     number = torch._C.StorageBase.__dict__["_cdata"].__get__(untyped)
-    return int(torch._C._storage_Use_Count(number)), sys.getrefcount(untyped)
+    return int(torch._C._storage_Use_Count(number)), Original.getrefcount(untyped)
 
 
 class StoredMemory:

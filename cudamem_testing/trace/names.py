@@ -122,8 +122,7 @@ def _wrapped(tensor: object) -> list[tuple[str, object]]:
     """The tensors in the attributes of one that has no memory of its own."""
     if storage_of(tensor) is not None:
         return []
-    attributes = static.instance_dict(tensor) or {}
-    return [(name, value) for name, value in attributes.items() if is_tensor(value)]
+    return [(name, value) for name, value in static.items(static.instance_dict(tensor) or {}) if is_tensor(value)]
 
 
 def _place(tensor: object) -> tuple[str, int] | None:

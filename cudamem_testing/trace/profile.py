@@ -28,6 +28,7 @@ from typing import Any
 
 from cudamem_testing.guards import collect_garbage, restore_python_profiler
 from cudamem_testing.model.windows import Window
+from cudamem_testing.static import is_a
 from cudamem_testing.torch_api import (
     disable_profiler,
     event_tree,
@@ -189,7 +190,7 @@ class MemoryProfile(Expectations):
         if calls is not None:
             trace = replace(trace, dispatched=tuple(dispatched(trace, calls, sightings(roots))))
         self._trace = trace
-        if isinstance(error, OverBudget):
+        if is_a(error, OverBudget):
             self._add_purposes(error)
 
     def name(self, **tensors: object) -> None:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from cudamem_testing.show.tables import one_line
+from cudamem_testing.show.printable import one_line
 from cudamem_testing.trace.aliases import fold_device_families
 from cudamem_testing.trace.flow import MEMORY, Node, Use
 from cudamem_testing.trace.graph import DataFlow, Ids, Name, check_ids, number_storages, short_name

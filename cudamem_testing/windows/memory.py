@@ -25,7 +25,8 @@ from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.choose import Recorders
-from cudamem_testing.show.tables import one_line
+from cudamem_testing.show.printable import one_line
+from cudamem_testing.static import type_name
 from cudamem_testing.windows.grow import Explain, measure_growth
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.tracker import Span, Tracker
@@ -51,7 +52,7 @@ class OpenWindow:
 
     def __init__(self, memory: Memory, name: str, budgets: Sequence[Budget] = ()) -> None:
         if not isinstance(name, str):  # it is written into reports
-            raise TypeError(f"the name of a window is text, not {type(name).__name__}")
+            raise TypeError(f"the name of a window is text, not {type_name(name)}")
         if name in PHASES or not name.strip():
             raise ValueError(f"a window cannot be called {name!r}: reports call a test's own {', '.join(PHASES)}")
         self._memory = memory

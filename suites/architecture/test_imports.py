@@ -59,7 +59,7 @@ NEEDED = {
         *("native", "native_device", "native_journal", "native_python", "native_records", "peaks"),
     },
     "report": {"terminal"},
-    "show": {"places", "tables"},
+    "show": {"places", "printable", "tables"},
     "torch_api": {"cuda", "history", "operators", "process", "profiler", "tensors"},
     "windows": {"judge", "owners", "tracker"},
 }

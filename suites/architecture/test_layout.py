@@ -142,3 +142,21 @@ def test_process_wide_state_is_changed_by_the_guards_alone() -> None:
 def test_a_module_can_be_read_in_one_sitting() -> None:
     lengths = {name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert {place: length for place, length in lengths.items() if length > 420} == {}
+
+
+def test_what_is_printed_is_made_safe_in_one_place() -> None:
+    """A terminal is written to by ``say``, or by pytest's writer with a text that is printable."""
+
+    def unsafe(path: Path, module: ast.Module) -> list[str]:
+        found = []
+        for node in ast.walk(module):
+            function = dotted(node.func) if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and function.endswith("write_line"):
+                made = dotted(node.args[0].func) if isinstance(node.args[0], ast.Call) else ""
+                found += [] if made in ("printable", "one_line") else [f"{node.lineno}: write_line"]
+            elif function == "print" and name(path) != "show/printable.py":
+                found.append(f"{node.lineno}: print")
+        return found
+
+    found = broken(unsafe)
+    assert [place for place in found if place != "plugin/__init__.py"] == []  # which writes a number of its own

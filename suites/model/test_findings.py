@@ -31,3 +31,31 @@ def test_as_text() -> None:
     finding = Finding(Kind.BUDGET, Verdict.OVER, Severity.FAIL, "first", details=("second", "third"))
     assert str(finding) == "first\nsecond\nthird"
     assert str(Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, "alone")) == "alone"
+
+
+def test_lines_are_safe_to_show_and_short() -> None:
+    finding = Finding(
+        Kind.LEAK,
+        Verdict.REACHABLE,
+        Severity.FAIL,
+        "leaked \x1b[2J",
+        allocated="a.py:1 in f\rFAKE",
+        holder="module m > \u202egpj",
+        cause="leak | \x1b",
+        details=("   " + "(me, other)" * 1_000, "two\nlines\r", "cut \ud800"),
+    )
+    assert (finding.message, finding.allocated, finding.holder) == (
+        r"leaked \x1b[2J",
+        r"a.py:1 in f\rFAKE",
+        r"module m > \u202egpj",
+    )
+    long, *rest = str(finding).split("\n")[1:]
+    assert (len(long), long[:8], long[-8:]) == (300, "   (me, ", ", other)")
+    assert rest == ["two", r"lines\r", r"cut \ud800"]
+    assert finding.cause == "leak | \x1b"  # a key, compared with others
+
+
+def test_short_and_plain_lines_stay_as_they_are() -> None:
+    given = ("   1.0 KiB  größe.py:1 in f\t# 東京", "x" * 300)
+    finding = Finding(Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, "leaked", holder="y" * 999, details=given)
+    assert (finding.details, finding.holder) == (given, "y" * 999)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import gc
+import concurrent.futures
+import enum
+import threading
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -202,18 +204,195 @@ def test_labels_of_hostile_holders() -> None:
     del key
 
 
-def test_a_search_through_hostile_objects_runs_nothing() -> None:
-    held = [1]
-    _kept.append(HostileList([_hostile(HostileDict(a=HostileTuple([Proxy(held)])))]))
+class Payload:
+    """What is searched for."""
+
+
+class HostileKey:
+    """Has the hash of a name that a look-up would ask for; ``armed`` once it has been put into its dictionary."""
+
+    armed = False
+
+    def __init__(self, name: str) -> None:
+        self._hash = str.__hash__(name)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if HostileKey.armed:
+            calls.append("key __eq__")
+        return False
+
+
+class HostileThread(threading.Thread):
+    __getattribute__ = _trap("thread attribute")
+
+
+class HostileError(Exception):
+    __str__ = __repr__ = _trap("error text")  # type: ignore[assignment]
+    args = property(_trap("args"))  # type: ignore[assignment]
+
+
+class HostileExecutor(concurrent.futures.ThreadPoolExecutor):
+    __getattr__ = __len__ = __bool__ = _trap("executor")
+
+
+class HostileEnum(enum.Enum):
+    ONE = 1
+    __hash__ = __eq__ = __repr__ = __str__ = __format__ = _trap("enum")  # type: ignore[assignment]
+
+
+class HostileModel(torch.nn.Module):
+    def __init__(self, part: torch.nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    __getattr__ = __len__ = __iter__ = __bool__ = __repr__ = _trap("model")  # type: ignore[assignment]
+
+
+def _local_class() -> Any:
+    """A class that its qualified name does not lead to, with a hostile metaclass."""
+
+    class Inner(metaclass=HostileMeta):
+        pass
+
+    return Inner
+
+
+def _with_attribute(obj: Any, payload: object) -> Any:
+    object.__setattr__(obj, "payload", payload)
+    return obj
+
+
+def _with_hostile_keys(payload: object) -> Any:
+    obj = Payload()
+    obj.__dict__[HostileKey("payload")] = 1  # type: ignore[index]
+    obj.__dict__["payload"] = payload
+    return obj
+
+
+def _function(payload: object) -> Any:
+    def function() -> object:
+        return payload
+
+    function.__name__ = HostileStr("function")
+    return function
+
+
+def _thread(payload: object) -> Any:
+    thread = threading.Thread(target=print, args=(payload,))
+    thread.__class__ = HostileThread
+    object.__getattribute__(thread, "__dict__")[HostileKey("_name")] = 1
+    return thread
+
+
+def _error(payload: object) -> Any:
+    return _with_attribute(HostileError(), payload)
+
+
+def _executor(payload: object) -> Any:
+    return _with_attribute(HostileExecutor(1), payload)
+
+
+def _traceback(payload: object) -> Any:
+    try:
+        raise HostileError
+    except HostileError as error:
+        return error.__traceback__
+
+
+def _lazy_module(payload: object) -> Any:
+    module = LazyModule("lazy")
+    namespace = types.ModuleType.__dict__["__dict__"].__get__(module)
+    namespace.update({HostileKey("__name__"): 1, "payload": payload})
+    return module
+
+
+def _enum_key(payload: object) -> Any:
+    return _pair(HostileEnum.ONE, payload)
+
+
+def _pair(key: object, payload: object) -> list[tuple[object, object]]:
+    return [(key, payload)]
+
+
+def _tensor(payload: object) -> Any:
+    tensor = torch.ones(3).as_subclass(HostileTensor)
+    tensor.payload = payload  # type: ignore[attr-defined]
+    return tensor
+
+
+def _model(payload: object) -> Any:
+    inner = torch.nn.Linear(1, 1)
+    model = HostileModel(inner)
+    object.__setattr__(inner, "payload", payload)
+    object.__getattribute__(model, "__dict__")[HostileKey("_parameters")] = 1
+    return model
+
+
+HOLDERS: dict[str, tuple[Callable[[object], Any], str]] = {
+    "plain": (lambda payload: _with_attribute(Payload(), payload), "Payload.payload"),
+    "metaclass": (_hostile, "Hostile.payload"),
+    "class of a hostile metaclass": (lambda payload: _with_attribute(_local_class()(), payload), "Inner.payload"),
+    "hostile class": (lambda payload: _set_on_class(_local_class(), payload), "class Inner.payload"),
+    "key of a namespace": (_with_hostile_keys, "Payload.payload"),
+    "dict": (lambda payload: HostileDict(a=payload), "HostileDict['a']"),
+    "key of a dict": (lambda payload: {HostileKey("a"): payload}, "dict[<HostileKey>]"),
+    "list": (lambda payload: HostileList([payload]), "HostileList[0]"),
+    "tuple": (lambda payload: HostileTuple([payload]), "HostileTuple[0]"),
+    "enum": (_enum_key, "list[0] > tuple[1]"),
+    "proxy": (Proxy, "Proxy._wrapped"),
+    "function": (_function, "function function.__closure__[0] 'payload'"),
+    "bound method": (
+        lambda payload: types.MethodType(print, _hostile(payload)),
+        "method Hostile.builtin_function_or_method.__self__ (Hostile).payload",
+    ),
+    "lazy module": (_lazy_module, "module lazy > payload"),
+    "thread": (_thread, "HostileThread.args[0]"),
+    "error": (_error, "HostileError.payload"),
+    "traceback": (_traceback, "traceback.tb_frame > frame _traceback local 'payload'"),
+    "executor": (_executor, "HostileExecutor.payload"),
+    "tensor": (_tensor, "HostileTensor.payload"),
+    "model": (_model, "].part > Linear.payload"),
+}
+
+
+def _set_on_class(cls: Any, payload: object) -> Any:
+    type.__setattr__(cls, "payload", payload)
+    return cls
+
+
+def _put(name: str) -> weakref.ref[Payload]:
+    payload = Payload()
+    _kept.append(HOLDERS[name][0](payload))
+    return weakref.ref(payload)
+
+
+@pytest.fixture(scope="module")
+def searched(armed: None) -> dict[str, Any]:
+    """What one search for what all of them hold found, and the code that ran meanwhile."""
+    _kept.clear()
+    payloads = [_put(name) for name in HOLDERS]
     calls.clear()
-    (result,) = find_object_holders([held])
-    assert calls == []
-    assert str(result.path) == (
-        f"module {__name__} > _kept (list)[{len(_kept) - 1}] > HostileList[0] > Hostile.payload (HostileDict)['a']"
-        " > HostileTuple[0] > Proxy._wrapped"
-    ) or str(result.path).startswith("frame test_a_search")
-    _kept.pop()
-    gc.collect()
+    HostileKey.armed = True
+    found = find_object_holders([payload() for payload in payloads])
+    HostileKey.armed = False
+    ran = [*calls]
+    _kept.clear()
+    return {**dict(zip(HOLDERS, found, strict=True)), "ran": ran}
+
+
+def test_a_search_through_hostile_objects_runs_nothing(searched: dict[str, Any]) -> None:
+    assert searched["ran"] == []
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_the_path_through_a_hostile_object(searched: dict[str, Any], name: str) -> None:
+    result = searched[name]
+    assert result.complete
+    assert result.path is not None
+    assert HOLDERS[name][1] in result.path.text
 
 
 def test_a_lying_class_is_no_tensor() -> None:

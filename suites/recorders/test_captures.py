@@ -177,7 +177,7 @@ def test_nothing_is_touched_meanwhile(driver: Driver, monkeypatch: pytest.Monkey
         monkeypatch.setattr(torch.cuda, name, lambda *_, name=name: done.append(name))
     bindings = {"_cuda_clearCublasWorkspaces": lambda: done.append("workspaces")}
     monkeypatch.setattr(torch_api.cuda, "cuda_function", bindings.get)
-    monkeypatch.setattr(guards.gc, "collect", lambda generation: done.append("garbage"))
+    monkeypatch.setattr(guards.Original, "collect", lambda generation: done.append("garbage"))
     monkeypatch.setattr(guards, "MOST_WAITED", 0.0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (1, 4))
 

@@ -97,7 +97,7 @@ def test_what_changed() -> None:
     assert compared.markdown(1).splitlines() == [
         "| metric | before | after | change | share | device |  | test |",
         "| --- | ---: | ---: | ---: | ---: | --- | --- | --- |",
-        "| requested | 100.0 MiB | 112.0 MiB | +12.0 MiB | +12.0% | cpu | FAIL | tests/test_x.py::test_more |",
+        "| requested | 100.0 MiB | 112.0 MiB | +12.0 MiB | +12.0% | cpu | FAIL | `tests/test_x.py::test_more` |",
         "",
         "- 3 tests changed of 4 compared",
         "- 1 test passed only in the first report",

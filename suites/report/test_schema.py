@@ -508,6 +508,8 @@ def broken(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
         ),
         (("tests", 0, "findings", 0, "kind"), "lek", "tests[0].findings[0].kind: 'lek' is not a valid Kind"),
         (("tests", 0, "findings", 0, "severity"), [], "tests[0].findings[0].severity is a list, not text"),
+        (("tests", 0, "findings", 0, "bytes"), 2**63, "tests[0].findings[0].bytes is a number of more than 64 bits"),
+        (("tests", 0, "windows", 0, "peak"), -(10**400), "tests[0].windows[0].peak is a number of more than 64 bits"),
         (("tests", 0, "findings", 0, "bytes"), "4", "tests[0].findings[0].bytes is text, not a whole number or null"),
     ],
 )

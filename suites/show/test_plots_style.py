@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import warnings
+import xml.etree.ElementTree
 
 import pytest
 
 from cudamem_testing.show.plots import style
+from cudamem_testing.show.printable import printable
 
 # Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009):
 # what a person without one kind of cones sees, as a matrix on linear RGB.
@@ -150,3 +153,22 @@ def test_a_broken_installation_is_not_hidden(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ModuleNotFoundError, match="numpy"):
         style.new_figure()
+
+
+@pytest.mark.parametrize(
+    "title", [r"cost in $ of \frac{ in $", "plain", "größe 東京", "\x1b[31m\0 \ud800 \u202e", "$x$ _a_"]
+)
+def test_titles_are_shown_as_they_are(tmp_path, title):
+    figure = style.new_figure(6, 4)
+    axes = style.new_axes(figure, title)
+    axes.set_xlabel(title)
+    axes.annotate(title, (0, 0))
+    axes.plot([0, 1], [0, 1], label=f"l{title}")
+    axes.legend()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph ")  # a font without Chinese
+        content = style.save(figure, tmp_path / "a.svg").read_bytes()
+    shown = printable(title)
+    assert [text.get_text() for text in axes.texts] == [shown]
+    xml.etree.ElementTree.fromstring(content)
+    assert content.count(f"<!-- {shown} -->".encode()) == 3

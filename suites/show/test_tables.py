@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.show.tables import Column, Table, begin, elide, elide_path
+from cudamem_testing.show.tables import Column, Table, begin, elide, elide_path, in_markdown
 
 TABLE = Table(
     (Column("bytes", "right"), Column("where", elastic=True), Column("note")),
@@ -127,3 +127,17 @@ def test_every_cell_stands_under_its_title(rows: list[tuple[str, str, str]], wid
     first = indent + max([3, *(len(row[0]) for row in rows)])
     for line, row in zip(lines, (("one",), *rows), strict=True):
         assert line.ljust(first)[:first] == " " * indent + row[0].rjust(first - indent)
+
+
+def test_markdown_holds_no_markup_of_others() -> None:
+    table = Table(
+        (Column("id", code=True), Column("note")), (("test[$x$|`*a*`\x1b]", "<img> *b* $\\frac{$ &lt; [a](b)"),)
+    )
+    assert table.markdown().splitlines()[2] == (
+        "| `test[$x$\\|'*a*'\\x1b]` | \\<img> \\*b\\* \\$\\frac{\\$ \\&lt; [a]\\(b) |"
+    )
+
+
+def test_plain_words_stay_as_they_are_in_markdown() -> None:
+    words = "leak, reachable (47 tests): aten::mm, self_attn.weight [0] +12.0% é"
+    assert in_markdown(words) == words

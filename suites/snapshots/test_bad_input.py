@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import sys
 import time
 from pathlib import Path
 
@@ -144,3 +145,60 @@ def test_cycles_inside_a_snapshot():
     recording = read(loads(pickle.dumps(snapshot, 4)))
     assert len(recording.events) == 1
     everything(snapshot)
+
+
+def trace(*sizes, **settings):
+    events = [{"action": "alloc", "addr": at, "size": size} for at, size in enumerate(sizes, 1)]
+    return {"segments": [], "device_traces": [events], "allocator_settings": settings}
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        trace(2**62, 2**62),
+        trace(2**63 - 1, roundup_power2_divisions={"1": 2}),
+        trace(2**59, 2**59),
+        {"segments": [{"device": 0, "address": 0, "total_size": 2**60, "blocks": []}]},
+    ],
+)
+def test_sizes_that_no_device_has_are_one_clear_error(snapshot):
+    with pytest.raises(SnapshotError, match=r"^its sizes add up to \d+\.0 TiB: no device has moved so much$"):
+        read(snapshot)
+
+
+def test_the_largest_sizes_that_are_read():
+    everything(trace(2**59, 2**59 - 1, roundup_power2_divisions={"1": 2}))
+
+
+def test_pools_whose_hashes_were_chosen_are_none():
+    pools = colliding_pairs(3_000)
+    assert len({*map(hash, pools)}) == 1  # a dict of them takes the square of the time
+    segments = [
+        {"device": 0, "address": at * 10, "total_size": 10, "segment_pool_id": pool, "blocks": []}
+        for at, pool in enumerate(pools)
+    ]
+    begin = time.process_time()
+    assert read({"segments": segments}).pools == ()
+    assert time.process_time() - begin < 2.0
+    segments[0]["segment_pool_id"] = (0, 7)
+    assert read({"segments": segments[:2]}).pools == ((0, 7),)
+
+
+def colliding_pairs(number):
+    """Pairs of integers with one hash: CPython's hash of a tuple (xxHash, by Y. Collet), solved for the second."""
+    most, word = sys.hash_info.modulus, 2**64
+    first, second, start = 11400714785074694791, 14029467366897019727, 2870177450012600261
+
+    def rotated(value, by):
+        return (value << by | value >> (64 - by)) % word
+
+    found = []
+    one = 2**33
+    while len(found) < number:
+        one += 1
+        state = rotated((start + one * second) % word, 31) * first % word
+        before_last = rotated(12345 * pow(first, -1, word) % word, 33)
+        other = (before_last - state) * pow(second, -1, word) % word
+        if other < most:
+            found.append((one, other))
+    return found

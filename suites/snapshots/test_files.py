@@ -1,11 +1,17 @@
 """Snapshots in files."""
 
+import gc
 import gzip
 import json
+import os
 import pickle
+import subprocess
+import sys
+import time
 
 import pytest
 
+from cudamem_testing.snapshots import files
 from cudamem_testing.snapshots.files import load, loads, read_file
 from cudamem_testing.snapshots.record import SnapshotError
 from suites.snapshots.allocator import MIB, Allocator
@@ -68,3 +74,66 @@ def test_a_small_file_that_grows_without_end_is_stopped(tmp_path):
 
 def test_bytes_alone_are_enough(snapshot):
     assert loads(pickle.dumps(snapshot, 4)) == snapshot
+
+
+@pytest.mark.parametrize("content", [b"\x80\x04" + b"]" * 15_000_000 + b".", b"[" + b"[]," * 5_000_000 + b"[]]"])
+def test_a_file_that_expands_too_far_is_refused(tmp_path, content):
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(content, 9))
+    begin = time.process_time()
+    with pytest.raises(
+        SnapshotError, match=r"^bomb.gz: its 1\d\.\d KiB expand to more than 4\.0 MiB: refused, no snapshot"
+    ):
+        load(tmp_path / "bomb.gz")
+    assert time.process_time() - begin < 1.0
+
+
+def test_a_file_may_expand_as_far_as_snapshots_do(tmp_path):
+    content = json.dumps({"segments": [], "note": os.urandom(2**13).hex() * 300}).encode()
+    packed = gzip.compress(content)
+    (tmp_path / "a.gz").write_bytes(packed)
+    assert len(content) > 2**22
+    assert 60 < len(content) / len(packed) < 200
+    assert load(tmp_path / "a.gz") == json.loads(content)
+
+
+def test_no_garbage_is_collected_while_a_file_is_read(tmp_path, snapshot):
+    (tmp_path / "a.pickle").write_bytes(pickle.dumps(snapshot))
+
+    before = gc.get_stats()
+    read_file(tmp_path / "a.pickle")
+    assert gc.get_stats() == before
+    assert gc.isenabled()
+    with pytest.raises(SnapshotError):
+        load(tmp_path / "nowhere")
+    assert gc.isenabled()
+
+
+SMALL_SPACE = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
+from cudamem_testing.__main__ import main
+sys.exit(main(["snapshot", sys.argv[1]]))
+"""
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_small_file_needs_little_address_space(tmp_path, packed):
+    content = pickle.dumps({"segments": [], "device_traces": []}, 4)
+    (tmp_path / "ok").write_bytes(gzip.compress(content) if packed else content)
+    done = subprocess.run([sys.executable, "-c", SMALL_SPACE, str(tmp_path / "ok")], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("0 B in 0 blocks on cuda:0, 0 events")
+
+
+def test_too_little_memory_is_one_clear_error(tmp_path, monkeypatch):
+    (tmp_path / "a.pickle").write_bytes(b"\x80\x04N.")
+
+    def read_nothing(data):
+        raise MemoryError
+
+    monkeypatch.setattr(files, "loads", read_nothing)
+    with pytest.raises(
+        SnapshotError, match=r"^a.pickle cannot be read: it needs more memory than this process may use$"
+    ):
+        load(tmp_path / "a.pickle")

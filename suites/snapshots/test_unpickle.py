@@ -4,7 +4,9 @@ import collections
 import contextlib
 import os
 import pickle
+import re
 import struct
+import time
 import tracemalloc
 from datetime import date
 
@@ -157,3 +159,84 @@ def test_deep_nesting_needs_no_recursion():
 def test_any_bytes_give_a_value_or_the_error(data):
     with contextlib.suppress(SnapshotError):
         unpickle(b"\x80\x04" + data)
+
+
+COLLIDING = 2**61 - 1
+MANY = 800_000
+BOMBS = {
+    "lists": b"]" * MANY,
+    "lists in batches": b"](" + (b"]" * 999 + b"e(") * (MANY // 1000) + b"e",
+    "places in the memo": b"N" + b"\x94" * MANY,
+    "lists with places in the memo": b"]\x94" * (MANY // 2),
+    "marks": b"(" * MANY,
+    "copies": b"N" + b"2" * MANY,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_values_are_counted_against_the_bytes_they_were_made_of(name):
+    begin = time.process_time()
+    with pytest.raises(
+        SnapshotError, match=r"^the pickle makes \d+ values of \d+ bytes: refused, no snapshot does that$"
+    ):
+        unpickle(b"\x80\x04" + BOMBS[name] + b".")
+    assert time.process_time() - begin < 2.0
+
+
+def test_many_values_of_many_bytes_are_read():
+    events = [{"action": "alloc", "addr": number, "size": 512, "frames": []} for number in range(40_000)]
+    assert unpickle(pickle.dumps(events, 4)) == events
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [
+        ([number * COLLIDING for number in range(20_000)], "numbers of 2**61 or more"),
+        ([-number * COLLIDING for number in range(20_000)], "numbers of 2**61 or more"),
+        ([(number, 0) for number in range(100)], "tuples"),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_keys_whose_hashes_were_chosen_are_refused(keys, kind, at_once):
+    data = _of_keys(keys, at_once=at_once)  # a dict of them would take its time here, too
+    begin = time.process_time()
+    with pytest.raises(SnapshotError, match=re.escape(f"the pickle has a dict of many keys with {kind} among them")):
+        unpickle(data)
+    assert time.process_time() - begin < 1.0
+
+
+def _of_keys(keys, *, at_once):
+    parts = [pickle.dumps(key, 2)[2:-1] + (b"N" if at_once else b"Ns") for key in keys]
+    return b"\x80\x02}" + (b"(" if at_once else b"") + b"".join(parts) + (b"u." if at_once else b".")
+
+
+@pytest.mark.parametrize("keys", [range(1000), [str(number) for number in range(1000)], [COLLIDING * 2, (0, 1), 1.5]])
+def test_other_keys_are_read(keys):
+    assert unpickle(pickle.dumps(dict.fromkeys(keys), 4)) == dict.fromkeys(keys)
+    for at_once in (True, False):
+        assert unpickle(_of_keys(keys, at_once=at_once)) == dict.fromkeys(keys)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (tuple(range(65)), "the pickle has a tuple of 65 values: refused"),
+        (2 ** (8 * 1024), "the pickle has a number of 1025 bytes: refused"),
+        ("x" * (2**20 + 1), "the pickle has a text of 1048577 bytes: refused"),
+    ],
+)
+def test_what_hashes_slowly_is_refused(value, text):
+    with pytest.raises(SnapshotError, match=text):
+        unpickle(pickle.dumps(value, 4))
+
+
+@pytest.mark.parametrize("value", [tuple(range(64)), 2**8000, "x" * 2**20])
+def test_what_is_just_short_enough_is_read(value):
+    assert unpickle(pickle.dumps(value, 4)) == value
+
+
+def test_the_name_of_a_refused_class_is_safe_to_show():
+    with pytest.raises(SnapshotError, match=re.escape(r"asks for \x1b[2J\n.y\r: refused")):
+        unpickle(b"\x80\x04\x8c\x05\x1b[2J\n\x8c\x02y\r\x93.")
+    with pytest.raises(SnapshotError, match=re.escape("asks for ?.?: refused")):
+        unpickle(b"\x80\x04](]\x93.")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cudamem_testing.show.files import shown
+from cudamem_testing.static import type_name
 
 from .callsite import CallSite
 from .difference import difference, visible
@@ -156,5 +157,5 @@ def _given(expected: str | Mapping[str, str] | None, key: str | None) -> str | N
 
 def _text(what: str, value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"the {what} must be a str, got {type(value).__name__}")
+        raise TypeError(f"the {what} must be a str, got {type_name(value)}")
     return value

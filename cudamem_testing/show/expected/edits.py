@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cudamem_testing.show.files import replace_file, shown
+from cudamem_testing.show.printable import one_line
 
 from .errors import NotLocatedError, NotWrittenError
 from .rewrite import rewrite
@@ -48,9 +49,9 @@ class Refused:
     texts: tuple[tuple[int, str, str], ...]
 
     def __str__(self) -> str:
-        lines = [f"{shown(self.file)} was not written: {self.reason}"]
+        lines = [one_line(f"{shown(self.file)} was not written: {self.reason}")]
         for line, test, text in self.texts:
-            lines.append(f"    line {line}, {test}:")
+            lines.append(f"    line {line}, {one_line(test)}:")
             lines += [f"        | {one}".rstrip() for one in text.split("\n")]
         return "\n".join(lines)
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
+from cudamem_testing.show.printable import one_line
+
 LIBRARY = "cytoscape.min.js"
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
@@ -26,14 +28,15 @@ def page(title: str, data: Mapping[str, object], view: str) -> str:
         data: anything that JSON can say.
         view: which script shows it.
     """
+    title = html.escape(one_line(title))
     return "\n".join(
         (
             "<!DOCTYPE html>",
             '<html lang="en"><head><meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            f"<title>{html.escape(title)}</title>",
+            f"<title>{title}</title>",
             f"<style>{_asset('page.css')}</style></head><body>",
-            f"<header><h1>{html.escape(title)}</h1></header>",
+            f"<header><h1>{title}</h1></header>",
             '<main id="view"></main><aside id="detail"></aside>',
             f'<script type="application/json" id="data">{in_script(data)}</script>',
             f"<script>{_asset(LIBRARY)}</script>",

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from cudamem_testing.show.files import replace_file
+from cudamem_testing.show.printable import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,6 +126,21 @@ def save(figure: Figure, path: str | Path) -> Path:
     if kind not in FORMATS:
         raise ValueError(f"a picture is written as {' or '.join(FORMATS)}, not as {path.name!r}")
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind[1:], metadata={"Date": None} if kind == ".svg" else None)
+    _literal(figure).savefig(buffer, format=kind[1:], metadata={"Date": None} if kind == ".svg" else None)
     replace_file(path, buffer.getvalue())
     return path
+
+
+def _literal(figure: Figure) -> Figure:
+    """The picture with every text shown as it is: a ``$`` begins no formula, control characters are spelled out.
+
+    Titles and names of modules and regions are foreign: a formula that is none would raise when the picture is drawn,
+    a control character or a lone surrogate would make the SVG unreadable.
+    """
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        text.set_usetex(False)
+        text.set_text(printable(text.get_text()))
+    return figure

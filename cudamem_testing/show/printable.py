@@ -1,0 +1,58 @@
+r"""Text that others wrote, made safe to show: names of files, functions and tests, source lines, notes, file contents.
+
+A terminal obeys control characters (ECMA-48, "Control functions for coded character sets"), a carriage return
+overwrites a line, a line break forges the next one, bidirectional overrides reorder what is read (Unicode Technical
+Report 36), and a lone surrogate cannot be encoded: ``print`` raises. All of them are spelled out here as Python writes
+them: ``\x1b``, ``\r``, ``\u202e``, ``\ud800``. So are other characters without a shape of their own, such as
+no-break spaces. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+#: Longest line of a finding, in characters.
+LONGEST_LINE = 300
+
+
+def one_line(text: str) -> str:
+    """``text`` on one line: control and unprintable characters are spelled out."""
+    return text if text.isprintable() else "".join(map(_spelled_out, text))
+
+
+def printable(text: str) -> str:
+    """``text`` of several lines: as :func:`one_line`, but tabs and line feeds stay."""
+    if text.isprintable():
+        return text
+    return "".join(char if char in "\n\t" else _spelled_out(char) for char in text)
+
+
+def short_lines(text: str, longest: int = LONGEST_LINE) -> str:
+    """``text`` of several lines, printable, each line at most ``longest`` characters: its middle gives way."""
+    return "\n".join(elide(line, longest) for line in printable(text).split("\n"))
+
+
+def elide(text: str, width: int) -> str:
+    """``text`` in at most ``width`` characters: the middle gives way, the end keeps most of the room."""
+    if len(text) <= width:
+        return text
+    if width <= 3:
+        return text[:width]
+    tail = (width - 3) * 2 // 3
+    return f"{text[: width - 3 - tail]}...{text[len(text) - tail :]}"
+
+
+def say(words: object, stream: TextIO | None = None) -> None:
+    """Print the text of ``words`` to ``stream`` (default: standard output), in any encoding."""
+    stream = stream or sys.stdout
+    text = printable(str(words))
+    try:
+        print(text, file=stream)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+
+
+def _spelled_out(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
