@@ -269,7 +269,8 @@ class Settling:
         if replayed is None:
             return Grown()
         now = self._tracker.read(recorder)
-        fresh = replayed.live_at(since=moment_of(replayed.recording, start, now)).fresh().blocks
+        since = moment_of(replayed.recording, start, now)
+        fresh = replayed.live_at(since=since, allocations=start.allocations).fresh().blocks
         holders = BlockHolders(self._places).of(recorder.device, fresh)
         findings = leak_findings(fresh, holders, Severity.NOTE)
         lines = [line for finding in findings[:GROWN_SHOWN] for line in str(finding).splitlines()]
