@@ -6,7 +6,8 @@ context variables. ``atexit`` keeps its callbacks in C where neither Python nor 
 ``atexit`` holds has no root.
 
 Roots of the harness itself (packages in ``Ignore.packages``) are known as such: a chain that starts there is told
-apart and never reported as the user's.
+apart and never reported as the user's. So are the frames between pytest's loop over the tests and the function of a
+test or a fixture: hooks around the test, whoever wrote them, which end with it.
 
 PYTEST_DONT_REWRITE
 """
@@ -21,7 +22,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
@@ -36,6 +37,11 @@ from cudamem_testing.objects.reference import Kind, Reference
 HARNESS_PACKAGES = ("cudamem_testing", "_pytest", "pytest", "pluggy", "xdist", "execnet", "pytest_rerunfailures")
 #: Types of the harness whose instances belong to the test that made them.
 _USERS = frozenset({"ExceptionInfo", "RaisesExc", "MonkeyPatch", "WarningsRecorder"})
+#: The loop over the tests (of pytest, or of a worker of pytest-xdist), and what calls the function of a test or a
+#: fixture, as a hook of any plugin or inside pytest.
+_TEST_LOOP = "pytest_runtestloop"
+_CALLERS = frozenset({"pytest_pyfunc_call", "call_fixture_func"})
+_CALLING_MODULES = frozenset({("_pytest.unittest", "runtest"), ("_pytest.doctest", "runtest")})
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
 _OWN_PACKAGE = __name__.rpartition(".")[0] + "."
 
@@ -189,19 +195,20 @@ class Roots:
         threads: Any = getattr(threading, "_active", {})
         for ident, top in sys._current_frames().items():
             where = "" if ident == own else f"{_thread_text(threads.get(ident))} > "
-            frame: types.FrameType | None = top
-            while frame is not None:
+            stack = [*_callers(top)]
+            around = {id(frame) for frame in _around_test(stack)}
+            for frame in stack:
                 self.running_frames.add(id(frame))
-                self._add_frame(frame, where)
-                frame = frame.f_back
-            del top  # one of them is this very frame, which would hold itself
+                self._add_frame(frame, where, around_test=id(frame) in around)
+            del top, frame  # one of them is this very frame, which would hold itself
+            stack.clear()
 
-    def _add_frame(self, frame: types.FrameType, where: str) -> None:
+    def _add_frame(self, frame: types.FrameType, where: str, *, around_test: bool) -> None:
         code, module = frame.f_code, frame.f_globals.get("__name__")
         if type(module) is str and module.startswith(_OWN_PACKAGE):
             return  # the search's own frames hold these roots: keeping their locals would close a cycle
         text = f"{where}frame {code.co_name} ({code_place(code, frame.f_lineno)})"
-        ignored = self._ignore.package(module) or id(frame) in self._ignore.ids
+        ignored = around_test or self._ignore.package(module) or id(frame) in self._ignore.ids
         root = Root(RootKind.FRAME, clean(text), _rank(RootKind.FRAME, ""), ignored, None)
         for name, value in frame_locals(frame):
             self._add_value(root, Reference(Kind.LOCAL, clean(f"local '{name}'")), value)
@@ -218,6 +225,24 @@ class Roots:
         for variable, value in context.items():
             root = self._root(RootKind.CONTEXT, f"context variable '{variable.name}'", context, "")
             self._add_value(root, Reference(Kind.ROOT, "value"), value)
+
+
+def _callers(frame: types.FrameType | None) -> Iterator[types.FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _around_test(stack: Sequence[types.FrameType]) -> Sequence[types.FrameType]:
+    """The frames of a thread (innermost first) from its loop over the tests to where a test or a fixture is called."""
+    called = 0
+    for place, frame in enumerate(stack):
+        name = frame.f_code.co_name
+        if name == _TEST_LOOP:
+            return stack[called : place + 1]
+        if name in _CALLERS or (frame.f_globals.get("__name__"), name) in _CALLING_MODULES:
+            called = place
+    return ()
 
 
 def _harness_word(obj: object) -> str:
