@@ -182,6 +182,7 @@ TEST = fields(
         "budget_used": of(int, float, type(None)),
         "notes": TEXTS,
         "measured": every(MEASURED),
+        "unjudged": TEXTS,
     },
 )
 FIXTURE = fields({"name": TEXT, "scope": TEXT, "first_used_by": TEXT, "windows": every(WINDOW)})
@@ -209,7 +210,7 @@ REPORT = fields(
         "tests": every(TEST),
         "run": fields(
             {"fixtures": every(FIXTURE), "findings": every(FINDING), "ledger": every(LEDGER), "notes": TEXTS},
-            {"unenforced": _counts, "expected": every(CHECKED), "extent": EXTENT},
+            {"unenforced": _counts, "expected": every(CHECKED), "extent": EXTENT, "failures": TEXTS},
         ),
     }
 )

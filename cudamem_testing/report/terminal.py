@@ -10,6 +10,7 @@ from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.windows import Window
+from cudamem_testing.report.failures import failure_lines
 from cudamem_testing.show.tables import Column, Table
 
 UNKNOWN = "?"
@@ -27,12 +28,14 @@ COLUMNS = (
 
 
 def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3, grouped: bool = True) -> list[str]:
-    """The lines of the summary: findings, the table of the ``top`` tests, totals, and budgets to paste.
+    """The lines of the summary: failures of the run, findings, the table of the ``top`` tests, totals, and budgets
+    to paste.
 
     ``grouped`` is false where the causes of the findings are told elsewhere.
     """
     measured = [test for test in run.tests if test.windows]
-    lines = _findings(run, width, grouped) if run.all_findings else []
+    lines = [piece for line in failure_lines(run.failures) for piece in _wrapped(line, width)]
+    lines += _findings(run, width, grouped) if run.all_findings else []
     rows = ranked(measured)
     if top and rows:
         lines += _table(rows[:top]).lines(width)
