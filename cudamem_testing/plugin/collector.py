@@ -97,12 +97,14 @@ class Collector:
             node.workerinput[WORKER_INPUT] = measuring.ratchet.content
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """A worker of pytest-xdist has ended; a crashed one left nothing.
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """A worker of pytest-xdist has ended; a crashed one left nothing, an interrupted one is reported twice.
 
         Raises:
             pytest.UsageError: when markers were wrong.
         """
+        if error:
+            return
         output = getattr(node, "workeroutput", {})
         if keys.USAGE_OUTPUT in output:
             raise pytest.UsageError(output[keys.USAGE_OUTPUT])

@@ -125,9 +125,12 @@ def test_a_worker_that_crashed(run_outer, capsys, monkeypatch):
     ids=["in collection", "interrupted"],
 )
 def test_a_worker_that_ended_early(run_outer, body, status, failure):
-    inner = run_outer(GOOD + body, "--cudamem", "-n1", "--max-worker-restart=0", plugins=["xdist.plugin"])
+    wide = "import pytest\n@pytest.fixture(scope='session', autouse=True)\ndef wide(): return torch.ones(9)\n"
+    inner = run_outer(GOOD + wide + body, "--cudamem", "-n1", "--max-worker-restart=0", plugins=["xdist.plugin"])
     assert inner.status == status or (status is None and inner.status)
     assert any(failure in one for one in inner.run.failures), inner.run.failures
+    setups = [one for one in inner.fixture("wide") if "setup" in one.windows[0].name]
+    assert len(setups) == (0 if status is None else 1)  # what a worker has sent counts once
 
 
 @pytest.mark.slow
