@@ -105,7 +105,7 @@ class Retained:
         found = self._leaks.judge(subject, severity)
         collected = self._cycles.judge(cycles, failed=failed)
         rest = [*self._cycles.completed(found, collected, cycles)]
-        if any(one.cause is None for one in collected) or any(one.kind is Kind.CYCLE for one in rest):
+        if any(one.bytes is None for one in collected) or any(one.kind is Kind.CYCLE for one in rest):
             subject.unjudged.add(Kind.CYCLE)  # garbage that was not explained, or a cycle of which nothing was read
         return [*collected, *(one for one in rest if leaks != "off" or one.kind is Kind.CYCLE)]
 

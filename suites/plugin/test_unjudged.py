@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from cudamem_testing.cycles import explain
+from cudamem_testing.cycles import explain, watch
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.plugin import cycles as cycle_check
 
@@ -84,7 +84,8 @@ def test_collections_that_are_not_looked_at(run_inner, pytester, monkeypatch, be
 def test_an_explanation_that_raises(run_inner, pytester, monkeypatch, before):
     lines = before(CYCLES)
     with monkeypatch.context() as patch:
-        patch.setattr(explain, "explain", lambda *given: 1 / 0)
+        for module in (explain, watch):
+            patch.setattr(module, "explain", lambda *given, **named: 1 / 0, raising=False)
         inner = run_inner({}, *ON, "--cudamem-prune")
     assert inner.test("test_cycles").unjudged == ("cycle",)
     assert recorded(pytester) == lines
