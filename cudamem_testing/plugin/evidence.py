@@ -123,6 +123,7 @@ class Evidence:
             base=refusal.base,
             free=refusal.free,
             others=others,
+            running=self.running,
         )
         first, *details = told.text(width=WIDTH, source=self.locator.source).splitlines()
         yield Finding(
