@@ -41,7 +41,8 @@ _USERS = frozenset({"ExceptionInfo", "RaisesExc", "MonkeyPatch", "WarningsRecord
 #: fixture, as a hook of any plugin or inside pytest.
 _TEST_LOOP = "pytest_runtestloop"
 _CALLERS = frozenset({"pytest_pyfunc_call", "call_fixture_func"})
-_CALLING_MODULES = frozenset({("_pytest.unittest", "runtest"), ("_pytest.doctest", "runtest")})
+_RUN_TEST = "runtest"
+_CALLING_MODULES = frozenset({("_pytest.unittest", _RUN_TEST), ("_pytest.doctest", _RUN_TEST)})
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
 _OWN_PACKAGE = __name__.rpartition(".")[0] + "."
 
@@ -234,14 +235,20 @@ def _callers(frame: types.FrameType | None) -> Iterator[types.FrameType]:
 
 
 def _around_test(stack: Sequence[types.FrameType]) -> Sequence[types.FrameType]:
-    """The frames of a thread (innermost first) from its loop over the tests to where a test or a fixture is called."""
-    called = 0
+    """The frames of a thread (innermost first) from its loop over the tests to where a test or a fixture is called.
+
+    An item of a class of its own is its own function: its ``runtest``.
+    """
+    called: int | None = None
+    item = 0
     for place, frame in enumerate(stack):
         name = frame.f_code.co_name
         if name == _TEST_LOOP:
-            return stack[called : place + 1]
+            return stack[item if called is None else called : place + 1]
         if name in _CALLERS or (frame.f_globals.get("__name__"), name) in _CALLING_MODULES:
             called = place
+        elif name == _RUN_TEST:
+            item = place + 1
     return ()
 
 

@@ -42,6 +42,10 @@ def call_fixture_func(names: Sequence[str], address: int) -> Answer:
     return ask(names, address)
 
 
+def runtest(names: Sequence[str], address: int) -> Answer:
+    return ask(names, address)
+
+
 def in_a_thread(names: Sequence[str], address: int) -> Answer:
     """The next frame is one of another thread, which waits while this one asks."""
     ready, done = threading.Event(), threading.Event()
@@ -64,7 +68,8 @@ def in_a_thread(names: Sequence[str], address: int) -> Answer:
 
 
 FRAMES: dict[str, Callable[[Sequence[str], int], Answer]] = {
-    one.__name__: one for one in (holder, pytest_runtestloop, pytest_pyfunc_call, call_fixture_func, in_a_thread)
+    one.__name__: one
+    for one in (holder, pytest_runtestloop, pytest_pyfunc_call, call_fixture_func, runtest, in_a_thread)
 }
 LOOP, CALL, FIXTURE = "pytest_runtestloop", "pytest_pyfunc_call", "call_fixture_func"
 HARNESS, USER = (Reach.HARNESS, "frame holder"), (Reach.REACHABLE, "frame holder")
@@ -79,6 +84,9 @@ HARNESS, USER = (Reach.HARNESS, "frame holder"), (Reach.REACHABLE, "frame holder
         ((LOOP, CALL, "holder"), USER),
         ((LOOP, FIXTURE, "holder"), USER),
         ((LOOP, CALL, "holder", FIXTURE), USER),  # a test that asks for a fixture
+        ((LOOP, "runtest", "holder"), USER),  # an item that is no function
+        ((LOOP, "holder", "runtest"), HARNESS),
+        ((LOOP, "runtest", "holder", CALL), HARNESS),
         (("holder",), USER),
         (("holder", LOOP, CALL), USER),  # a test that runs pytest
         ((LOOP, "in_a_thread"), (Reach.REACHABLE, "thread 'helper' > frame worker")),
