@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
+from types import FrameType
 
 import pytest
 
@@ -129,3 +131,44 @@ def test_a_cycle_of_which_nothing_was_read(run_inner, monkeypatch):
         gc.enable()
     assert [finding.verdict.value for finding in inner.test("test_cycles").findings] == ["cycle"]
     assert inner.test("test_cycles").unjudged == ("cycle",)
+
+
+class InjectedError(Exception):
+    """Raised where nobody expects it."""
+
+
+class Injection:
+    """Raises in one of the calls of functions that look for leaks and cycles; the first has number 1."""
+
+    def __init__(self, number: int, modules: tuple[str, ...]) -> None:
+        self._number = number
+        self._modules = tuple(f"cudamem_testing.{name}" for name in modules)
+        self.calls = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and str(frame.f_globals.get("__name__")).startswith(self._modules):
+            self.calls += 1
+            if self.calls == self._number:
+                raise InjectedError  # which also ends the profile
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("modules", [("cycles", "plugin.cycle", "plugin.retained"), ("leaks", "objects", "plugin.s")])
+def test_an_exception_anywhere(run_inner, pytester, before, modules):
+    """Whatever fails while a test is judged: no line is dropped, though nothing says where it failed."""
+    lines = before(LEAK + CYCLES)
+
+    def run(number):
+        injection = Injection(number, modules)
+        sys.setprofile(injection)
+        try:
+            run_inner({}, *ON, "--cudamem-prune")
+        finally:
+            sys.setprofile(None)
+        return injection.calls
+
+    calls = run(0)
+    assert calls > 100
+    for number in range(1, calls, calls // 12):
+        run(number)
+        assert recorded(pytester) == lines, number
