@@ -113,6 +113,8 @@ class Roots:
         self._registered: dict[int, tuple[RootKind, str, object]] = {}
         self._running = _running_classes()
         self.values: dict[int, list[RootValue]] = {}
+        #: What frames of hooks around the test hold, of packages that are not known as the harness.
+        self.around_test: list[object] = []
         self.running_frames: set[int] = set()
         self._add_modules()
         self._add_frames()
@@ -144,6 +146,7 @@ class Roots:
         """Let all objects go."""
         for table in (self._anchors, self._modules, self._registered, self.values):
             table.clear()
+        self.around_test.clear()
 
     def local_values(self) -> list[object]:
         """Everything that roots hold directly."""
@@ -209,10 +212,13 @@ class Roots:
         if type(module) is str and module.startswith(_OWN_PACKAGE):
             return  # the search's own frames hold these roots: keeping their locals would close a cycle
         text = f"{where}frame {code.co_name} ({code_place(code, frame.f_lineno)})"
-        ignored = around_test or self._ignore.package(module) or id(frame) in self._ignore.ids
+        known = self._ignore.package(module) or id(frame) in self._ignore.ids
+        ignored = around_test or known
         root = Root(RootKind.FRAME, clean(text), _rank(RootKind.FRAME, ""), ignored, None)
         for name, value in frame_locals(frame):
             self._add_value(root, Reference(Kind.LOCAL, clean(f"local '{name}'")), value)
+            if around_test and not known:
+                self.around_test.append(value)
 
     def _add_value(self, root: Root, reference: Reference, value: object) -> None:
         self.values.setdefault(id(value), []).append(RootValue(root, reference, value))

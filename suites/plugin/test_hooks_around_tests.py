@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.objects import KnownPlaces
 
 #: As pytest-flaky does: a hook that runs the protocol itself, with the instance of the test in a local variable.
 HOOK = """
@@ -35,12 +37,40 @@ CASES = """
 """
 
 
-def test_a_hook_with_the_instance_of_the_test(run_inner):
+def test_a_hook_with_the_instance_of_the_test(run_inner, monkeypatch):
+    """It is found at once: the frames of such hooks are known places, so that the heap is not searched each time."""
+    searches = []
+    search = KnownPlaces.search
+    monkeypatch.setattr(KnownPlaces, "search", lambda *given, **named: searches.append(1) or search(*given, **named))
     inner = run_inner({"conftest.py": HOOK, "test_it.py": CASES}, "--cudamem", "-q")
     assert (inner.status, inner.last) == (0, "3 passed")
     found = [finding for test in inner.run.tests for finding in test.findings]
     assert [(one.severity, one.verdict) for one in found] == [(Severity.NOTE, Verdict.UNATTRIBUTED)] * 2
     assert [test.unjudged for test in inner.run.tests] == [()] * 3
+    assert searches == []
+
+
+def test_what_a_module_holds_as_well_is_a_leak(run_inner):
+    """The instance, the tensor or its storage: whoever else holds one of them is found."""
+    kept = CASES.replace("[None, None]", "[None, None, None]").replace(
+        "def test_b(self): pass",
+        """def test_b(self): KEPT.append(self)
+        def test_c(self): KEPT.append(self.x)
+        def test_d(self): KEPT.append(self.x[:1])""",
+    )
+    inner = run_inner({"conftest.py": HOOK, "test_it.py": "KEPT = []\n" + textwrap.dedent(kept)}, "--cudamem", "-q")
+    assert {name: outcome for name, outcome in inner.outcomes.items() if outcome != "failed"} == {
+        "test_a": "passed",
+        "test_b": "error",
+        "test_c": "error",
+        "test_d": "error",
+    }
+    found = [finding for test in inner.run.tests for finding in test.failing]
+    assert [finding.holder for finding in found] == [
+        "module test_it > KEPT (list)[0] > T.x",
+        "module test_it > KEPT (list)[1]",
+        "module test_it > KEPT (list)[2]",
+    ]
 
 
 KEPT = """

@@ -42,7 +42,6 @@ def events(monkeypatch):
     return lambda number: monkeypatch.setattr("cudamem_testing.recorders.cpu.EVENTS", number)
 
 
-@pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize("kept", [2**12, 400, 310])
 def test_on_the_cpu_blocks_are_numbered(run_inner, events, kept):
     events(kept)
@@ -63,7 +62,6 @@ def test_on_the_cpu_blocks_are_numbered(run_inner, events, kept):
     assert [(place.name, place.bytes) for place in measured.top or ()] == [("test_it.py::test_compared", 300 * 2**10)]
 
 
-@pytest.mark.usefixtures("leaves_nothing")
 def test_a_peak_that_was_dropped_is_not_made_up(run_inner, events):
     events(50)
     inner = run_inner(LIMITED, "--cudamem", "--cudamem-leaks=off", "-q", "-k", "freed")
