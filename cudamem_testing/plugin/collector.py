@@ -20,7 +20,7 @@ from cudamem_testing.model.records import Environment, Extent, FixtureRecord, Le
 from cudamem_testing.model.sizes import count
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.brief import Brief
-from cudamem_testing.plugin.failures import RunFailures
+from cudamem_testing.plugin.failures import PHASES, RunFailures
 from cudamem_testing.plugin.ratchet import WORKER_INPUT
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.plugin.totals import Totals, totals
@@ -66,6 +66,8 @@ class Collector:
         """Follow the outcome through the phases; the record comes with teardown."""
         nodeid, when = report.nodeid, report.when
         outcome = self._outcomes[nodeid] = _outcome(report, self._outcomes.get(nodeid))
+        if report.failed and when not in PHASES:
+            self._failed.crashed(report)
         if when == "setup":  # of the attempts of a test the last one counts
             self._checked.pop(nodeid, None)
         checks = getattr(report, "cudamem_expected", None)

@@ -23,12 +23,11 @@ class RunFailures:
         self._lines: dict[str, None] = {}
         self._down: dict[str, str] = {}
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def crashed(self, report: pytest.TestReport) -> None:
         """A process ended while it ran a test: pytest-xdist and pytest-forked report that outside of the phases."""
-        if report.failed and report.when not in PHASES:
-            self._down.pop(_worker(getattr(report, "node", None)), None)
-            text = _reason(str(report.longrepr))
-            self._add(text if report.nodeid in text else f"{report.nodeid}: {text}")
+        self._down.pop(_worker(getattr(report, "node", None)), None)
+        text = _reason(str(report.longrepr))
+        self._add(text if report.nodeid in text else f"{report.nodeid}: {text}")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file or a class could not be collected."""

@@ -10,7 +10,6 @@ from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.windows import Window
-from cudamem_testing.report.failures import failure_lines
 from cudamem_testing.show.tables import Column, Table
 
 UNKNOWN = "?"
@@ -34,7 +33,7 @@ def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3, grou
     ``grouped`` is false where the causes of the findings are told elsewhere.
     """
     measured = [test for test in run.tests if test.windows]
-    lines = [piece for line in failure_lines(run.failures) for piece in _wrapped(line, width)]
+    lines = _failures(run, width) if run.failures else []
     lines += _findings(run, width, grouped) if run.all_findings else []
     rows = ranked(measured)
     if top and rows:
@@ -49,6 +48,12 @@ def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3, grou
     if top:
         lines += _offers(measured, offers)
     return lines
+
+
+def _failures(run: RunRecord, width: int) -> list[str]:
+    from cudamem_testing.report.failures import failure_lines
+
+    return [piece for line in failure_lines(run.failures) for piece in _wrapped(line, width)]
 
 
 def _findings(run: RunRecord, width: int, grouped: bool) -> list[str]:
