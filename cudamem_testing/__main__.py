@@ -7,6 +7,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -53,8 +54,8 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
 
 def _add_accept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("report", type=_path, metavar="REPORT.json")
-    parser.add_argument("--baselines", action="store_true", help="baselines (default: all that the report has)")
-    parser.add_argument("--known", action="store_true", help="known findings")
+    parser.add_argument("--baselines", action="store_true", help="baselines (default: these and expected texts)")
+    parser.add_argument("--known", action="store_true", help="known findings: recorded only where asked for")
     parser.add_argument("--expected", action="store_true", help="expected texts, in the test files")
     _add_known(parser)
     parser.set_defaults(run=_accept)
@@ -118,7 +119,7 @@ def _compare(given: argparse.Namespace) -> int:
     from cudamem_testing.report.compare import compare_runs
     from cudamem_testing.report.files import read_json
 
-    before, after = read_json(given.before), read_json(given.after)
+    before, after = (read_json(path).named(path) for path in (given.before, given.after))
     conditions = parse_conditions(given.fail_on)
     compared = compare_runs(before, after, conditions or {"requested": None}, across=given.across_env)
     say(compared.markdown(given.top) if given.markdown else compared.text(given.top, _width()))
@@ -138,9 +139,10 @@ def _accept(given: argparse.Namespace) -> int:
     refused = False
     if given.known or every:  # first, for a file that cannot be read ends the command
         path = given.known_file or given.root / PLACE
-        accepted = accept_known(path, name_of(path, given.root), given.root, causes(run))
+        accepted = accept_known(path, name_of(path, given.root), given.root, causes(run), record=given.known)
         refused = bool(accepted.refused)
-        say(accepted)
+        if given.known or accepted.sizes:
+            say(accepted)
     if given.baselines or every:
         updated = accept(given.root, run.tests)
         refused |= bool(updated.refused)
@@ -166,22 +168,22 @@ def _merge(given: argparse.Namespace) -> int:
     from cudamem_testing.baselines.known import parse, unseen_lines, without
     from cudamem_testing.baselines.known_file import PLACE, change_known, name_of
     from cudamem_testing.report.files import read_json, write_json
-    from cudamem_testing.report.merge import fails, judge, merge_runs, unseen_by_all
+    from cudamem_testing.report.merge import judge, merge_runs, unseen_by_all
     from cudamem_testing.report.terminal import summary_lines
 
-    runs = [read_json(path) for path in given.reports]
+    runs = [read_json(path).named(path) for path in given.reports]
     path = given.known_file or given.root / PLACE
     name = name_of(path, given.root)
     lines = parse(name, path.read_bytes() if given.known_file or path.exists() else b"")
     merged = judge(merge_runs(runs), lines, name)
-    gone = unseen_by_all(runs, lines, lambda file: (given.root / file).exists())
+    gone = unseen_by_all(runs, lines, lambda file: os.path.exists(given.root / file))
     if gone and given.prune:
-        merged = merged.noting(change_known(path, name, lambda now: without(now, gone)))
+        merged = merged.noting(str(change_known(path, name, lambda now: without(now, gone))))
     elif gone:
-        merged = merged.noting(unseen_lines(gone, "--prune"))
+        merged = merged.noting(unseen_lines(gone, "merge --prune"))
     write_json(merged, given.output)
     say("\n".join(summary_lines(merged, top=given.top, width=_width())))
-    return 1 if fails(merged) else 0
+    return 1 if merged.failed else 0
 
 
 def _snapshot(given: argparse.Namespace) -> int:

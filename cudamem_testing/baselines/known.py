@@ -9,7 +9,7 @@ larger by more than the tolerance fails as a new one does. Pure: text in, text o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cudamem_testing.baselines.lines import CONFLICT, check_keys, json_of, text_of
@@ -24,6 +24,7 @@ TOLERANCE = Tolerance.parse("1%|64KiB")
 MOST_TESTS = 50
 #: Causes that were not seen, of which one line names so many.
 SHOWN = 3
+_UNSEEN = " not seen ("
 _KEYS = ("cause", "device", "bytes", "tests", "reason")
 
 Key = tuple[str, str]
@@ -125,29 +126,40 @@ class Evidence:
 
     ``tests`` tells of each test by id whether it ran to an end at which its findings are complete; ``whole`` of a file
     whether all of its tests were asked for; ``exists`` whether there is such a file; ``looked`` of a line whether its
-    kind of finding was looked for, on its kind of device.
+    kind of finding was looked for, on its kind of device; ``unjudged`` of some tests the kinds of findings of which
+    they may have had more.
     """
 
     tests: Mapping[str, bool] = field(default_factory=dict)
     whole: Callable[[str], bool] = lambda file: False
     exists: Callable[[str], bool] = lambda file: True
     looked: Callable[[KnownFinding], bool] = lambda line: True
+    unjudged: Mapping[str, Collection[str]] = field(default_factory=dict)
 
-    def told(self) -> Callable[[str], bool]:
-        """Tells of a place (a test function or a file) whether a cause that did not appear is not there any more.
+    def told(self) -> Callable[[str, str], bool]:
+        """Tells of a place (a test function or a file) and a kind whether what did not appear is not there any more.
 
         That is so when one of its tests ran; and when it is gone, with others of its file still there or the file gone.
+        It is not so when one of these tests may have had more findings of the kind than it shows.
         """
         ran: dict[str, bool] = {}
         for nodeid, complete in self.tests.items():
             for place in (function_of(nodeid), file_of(nodeid)):
                 ran[place] = ran.get(place, False) or complete
+        open_ = {
+            (place, kind)
+            for nodeid, kinds in self.unjudged.items()
+            for kind in kinds
+            for place in (function_of(nodeid), file_of(nodeid))
+        }
 
-        def is_told(place: str) -> bool:
+        def is_told(place: str, kind: str) -> bool:
             file = file_of(place)
             if not self.whole(file):
                 return False
-            return ran[place] if place in ran else file in ran or not self.exists(file)
+            if place in ran:
+                return ran[place] and (place, kind) not in open_
+            return (file in ran and (file, kind) not in open_) or not self.exists(file)
 
         return is_told
 
@@ -155,23 +167,42 @@ class Evidence:
 def evidence_of(run: RunRecord, exists: Callable[[str], bool]) -> Evidence:
     """What a run says about causes that it did not meet; ``exists`` tells whether there is a file of rootdir."""
     ran: dict[str, bool] = {}
+    unjudged: dict[str, set[str]] = {}
     devices: set[str] = set()
     for test in run.tests:
         ran[test.nodeid] = ran.get(test.nodeid, False) or _is_complete(test)
+        if test.unjudged and test.outcome != "rerun":
+            unjudged.setdefault(test.nodeid, set()).update(test.unjudged)
         devices |= {window.device.kind for window in test.windows if window.complete}
     kinds = {*run.extent.kinds}
-    return Evidence(ran, run.extent.covers(), exists, lambda line: line.device in devices and line.kind in kinds)
+
+    def looked(line: KnownFinding) -> bool:
+        return line.device in devices and line.kind in kinds
+
+    return Evidence(ran, run.extent.covers(), exists, looked, unjudged)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Lines after an update, and how many causes are new, or have other bytes or tests."""
+    """Lines after an update and before it, and how many causes are new, or have other bytes or tests."""
 
     lines: Lines
     new: int = 0
     changed: int = 0
     same: int = 0
     dropped: int = 0
+    before: Lines = field(default_factory=dict, compare=False)
+
+    @property
+    def sizes(self) -> list[str]:
+        """A line for each cause that is new or has another size: ``256.0 KiB  leak | ... (cpu)``."""
+        found = []
+        for key, line in sorted(self.lines.items()):
+            old = self.before.get(key)
+            if old is None or old.bytes != line.bytes:
+                was = "" if old is None else f"{format_size(old.bytes)} to "
+                found.append(f"{was}{format_size(line.bytes)}  {line.cause} ({line.device})")
+        return found
 
     def __str__(self) -> str:
         words = (("new", self.new), ("changed", self.changed), ("the same", self.same), ("dropped", self.dropped))
@@ -193,13 +224,13 @@ def recorded(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> Updat
             kept[cause.key] = KnownFinding(*cause.key, cause.largest, places(cause.tests))
             new += 1
             continue
-        rest = [place for place in old.tests if not told(place)]
+        rest = [place for place in old.tests if not told(place, old.kind)]
         size = max(old.bytes, cause.largest) if rest else cause.largest
         slack = TOLERANCE.slack("retained", old.bytes)
         one = replace(old, bytes=old.bytes if abs(size - old.bytes) <= slack else size, tests=places(cause.tests, rest))
         kept[cause.key] = one
         changed += one != old
-    return Update(kept, new, changed, len(found) - new - changed)
+    return Update(kept, new, changed, len(found) - new - changed, before=lines)
 
 
 def unseen(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> list[KnownFinding]:
@@ -209,7 +240,8 @@ def unseen(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> list[Kn
     return [
         line
         for line in lines.values()
-        if line.key not in met and line.tests and evidence.looked(line) and all(map(told, line.tests))
+        if line.key not in met and line.tests and evidence.looked(line)
+        if all(told(place, line.kind) for place in line.tests)
     ]
 
 
@@ -218,13 +250,18 @@ def unseen_lines(gone: Sequence[KnownFinding], flag: str) -> str:
     was = "known cause was" if len(gone) == 1 else "known causes were"
     rest = [f"... and {len(gone) - SHOWN} more"] if len(gone) > SHOWN else []
     names = [f"{line.cause} ({line.device})" for line in gone[:SHOWN]]
-    return "\n".join((f"{len(gone)} {was} not seen ({flag} drops what is gone):", *names, *rest))
+    return "\n".join((f"{len(gone)} {was}{_UNSEEN}{flag} drops what is gone):", *names, *rest))
+
+
+def is_unseen_note(note: str) -> bool:
+    """Whether a run's note is what :func:`unseen_lines` says: it holds for that run alone."""
+    return _UNSEEN in note.partition("\n")[0]
 
 
 def without(lines: Lines, gone: Iterable[KnownFinding]) -> Update:
     """The lines without some, where they still say what they said."""
     left = {key: line for key, line in lines.items() if line not in {*gone}}
-    return Update(left, dropped=len(lines) - len(left))
+    return Update(left, dropped=len(lines) - len(left), before=lines)
 
 
 def places(nodeids: Iterable[str], others: Iterable[str] = ()) -> tuple[str, ...]:

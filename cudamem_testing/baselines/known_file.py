@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cudamem_testing.baselines.known import Evidence, Lines, Update, file_of, parse, recorded, render
 from cudamem_testing.model.causes import Cause
+from cudamem_testing.model.sizes import count
 from cudamem_testing.show.files import change_file, why_not
 from cudamem_testing.show.places import KNOWN
 from cudamem_testing.show.printable import one_line
@@ -28,16 +29,29 @@ def name_of(path: Path, root: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What was recorded of a report, and for each test file that is not there why nothing was."""
+    """What was recorded of a report with the causes that it changed, and why nothing was for test files not there."""
 
     said: str
+    sizes: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join((self.said, *self.refused))
+        return "\n".join((self.said, *(f"    {line}" for line in self.sizes), *self.refused))
 
 
-def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> str:
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What an update made of the file of a name, and whether that was written."""
+
+    update: Update
+    name: str
+    written: bool
+
+    def __str__(self) -> str:
+        return f"known findings: {self.update} ({self.name} {'was written' if self.written else 'is as it was'})"
+
+
+def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> Changed:
     """Change the file as it is now; what came of it. Processes that do so wait for each other.
 
     Raises:
@@ -53,11 +67,11 @@ def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> st
 
     is_needed = path.exists() or bool(change({}).lines)  # else no folder is made
     written = is_needed and change_file(path, changed)
-    return f"known findings: {update} ({name} {'was written' if written else 'is as it was'})"
+    return Changed(update, name, written)
 
 
-def accept(path: Path, name: str, root: Path, causes: Iterable[Cause]) -> Accepted:
-    """Record the causes of a report that are of tests below ``root``, or of no test.
+def accept(path: Path, name: str, root: Path, causes: Iterable[Cause], *, record: bool = True) -> Accepted:
+    """Record the causes of a report that are of tests below ``root``, or of no test; or say what would be recorded.
 
     Nothing is dropped or lowered: a report does not say what it did not look for.
 
@@ -69,5 +83,11 @@ def accept(path: Path, name: str, root: Path, causes: Iterable[Cause]) -> Accept
     reasons = {file: why_not(root, file) for _, files in found for file in files}
     here = [cause for cause, files in found if not files or None in map(reasons.get, files)]
     elsewhere = {file for cause, files in found if cause not in here for file in files}
-    said = change_known(path, name, lambda lines: recorded(lines, here, Evidence()))
-    return Accepted(said, tuple(one_line(f"not recorded for {file}: {reasons[file]}") for file in sorted(elsewhere)))
+    if not record:
+        update = recorded(parse(name, path.read_bytes() if path.exists() else b""), here, Evidence())
+        sizes = tuple(update.sizes)
+        them = "it" if len(sizes) == 1 else "them"
+        return Accepted(f"known findings: {count(len(sizes), 'cause')} not recorded (--known records {them}):", sizes)
+    changed = change_known(path, name, lambda lines: recorded(lines, here, Evidence()))
+    refused = tuple(one_line(f"not recorded for {file}: {reasons[file]}") for file in sorted(elsewhere))
+    return Accepted(str(changed), tuple(changed.update.sizes), refused)

@@ -29,7 +29,8 @@ class TestRecord(NamedTuple):
     ``windows`` holds setup, call, teardown and the regions on every measured device, in the order in which they ended;
     ``whole`` one window per device from the start of setup to the end of teardown. ``budget_used`` is the largest
     share of an upper limit that the test took (1.0 is all of it), ``None`` without one. ``measured`` is what a baseline
-    is compared with, for each device; empty where the test itself did not pass.
+    is compared with, for each device; empty where the test itself did not pass. ``unjudged`` are the kinds of findings
+    of which the test may have had more than it shows: a search was given up, or there was none.
     """
 
     nodeid: str
@@ -41,6 +42,7 @@ class TestRecord(NamedTuple):
     budget_used: float | None = None
     notes: tuple[str, ...] = ()
     measured: tuple[Measured, ...] = ()
+    unjudged: tuple[str, ...] = ()
 
     def window(self, name: str = "call", device: str | None = None) -> Window:
         """The window of that name; the first device's unless one is named.
@@ -110,7 +112,11 @@ class Extent(NamedTuple):
 
 
 class RunRecord(NamedTuple):
-    """Everything that a run measured; ``checked`` are its checks of expected texts, where a report is written."""
+    """Everything that a run measured; ``checked`` are its checks of expected texts, where a report is written.
+
+    ``failures`` say why the run failed beside its measured tests, one line each: a worker that crashed, an interrupt,
+    an internal error, a file that could not be collected, a test that failed and was not measured.
+    """
 
     environment: Environment = Environment()
     tests: tuple[TestRecord, ...] = ()
@@ -121,6 +127,7 @@ class RunRecord(NamedTuple):
     ledger: tuple[LedgerEntry, ...] = ()
     checked: tuple[Checked, ...] = ()
     extent: Extent = Extent()
+    failures: tuple[str, ...] = ()
 
     @property
     def all_findings(self) -> list[tuple[str, Finding]]:
@@ -128,9 +135,24 @@ class RunRecord(NamedTuple):
         found = [(test.nodeid, finding) for test in self.tests for finding in test.findings]
         return found + [("", finding) for finding in self.findings]
 
+    @property
+    def has_failing_tests(self) -> bool:
+        """Whether a test failed, or a finding of the run's own does."""
+        failed = any(test.outcome in ("failed", "error") for test in self.tests)
+        return failed or any(finding.severity is Severity.FAIL for finding in self.findings)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run failed, by its tests and findings or for another reason."""
+        return self.has_failing_tests or bool(self.failures)
+
     def noting(self, note: str) -> RunRecord:
         """A copy with one more note."""
         return self._replace(notes=(*self.notes, note))
+
+    def named(self, name: object) -> RunRecord:
+        """A copy as one of several reports: each failure says which one it is from."""
+        return self._replace(failures=tuple(f"{name}: {one}" for one in self.failures))
 
     def test(self, name: str) -> TestRecord:
         """The last record of the test whose id ends with ``name``.

@@ -52,6 +52,8 @@ _BUDGET_OBJECTS = 500_000
 _PLAIN = frozenset(
     map(id, (dict, list, tuple, set, frozenset, types.CellType, types.MethodType, torch.Tensor, torch.nn.Parameter))
 )
+#: References that a local variable means: its own, and that of the root that was made of it.
+_OF_A_LOCAL = 2
 _EXPLAINED = (Reach.REACHABLE, Reach.HARNESS)
 
 
@@ -88,8 +90,9 @@ class KnownPlaces:
         self, wanted: tuple[int, ...], starts: Sequence[object], beside: int, ignore: Ignore
     ) -> dict[int, HolderResult] | None:
         roots = Roots(ignore)
+        ignore = Ignore(ignore.ids | {id(roots.around_test)}, ignore.packages)
         part = _Part(roots, self._known, self._names, self._looked_at)
-        part.look(starts, beside)
+        part.look([roots.around_test, *starts], beside + 1)
         with Search(wanted, None, _BUDGET_OBJECTS, ignore, (part.objects, roots)) as search:
             targets = search.carriers.targets(wanted)
             if not all(targets.values()):
@@ -152,6 +155,7 @@ class _Part:
         self.outside: dict[int, int] = {}
         self.inside: Counter[int] = Counter()
         self._roots, self._known, self._names, self._looked_at = roots, known, names, looked_at
+        self._around_test = {*map(id, roots.around_test)}
         self._waiting: deque[tuple[object, int]] = deque()
         self._whole: set[int] = set()
 
@@ -212,6 +216,8 @@ class _Part:
         if one in carriers.fresh:
             return uses == 1 and (carriers.references[one], tensors.use_count(obj)) == _held_by_another()
         references = self.outside.get(one, -1) - self.inside[one]
+        if one in self._around_test:
+            references -= _OF_A_LOCAL * len(self._roots.values[one])
         if not static.is_a(obj, tensors.TensorBase):
             return uses == 0 and references == 0
         return tensors.use_count(obj) == 1 + uses and references == (_shared_references() if uses else 0)

@@ -6,7 +6,8 @@ context variables. ``atexit`` keeps its callbacks in C where neither Python nor 
 ``atexit`` holds has no root.
 
 Roots of the harness itself (packages in ``Ignore.packages``) are known as such: a chain that starts there is told
-apart and never reported as the user's.
+apart and never reported as the user's. So are the frames between pytest's loop over the tests and the function of a
+test or a fixture: hooks around the test, whoever wrote them, which end with it.
 
 PYTEST_DONT_REWRITE
 """
@@ -21,7 +22,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -36,6 +37,12 @@ from cudamem_testing.objects.reference import Kind, Reference
 HARNESS_PACKAGES = ("cudamem_testing", "_pytest", "pytest", "pluggy", "xdist", "execnet", "pytest_rerunfailures")
 #: Types of the harness whose instances belong to the test that made them.
 _USERS = frozenset({"ExceptionInfo", "RaisesExc", "MonkeyPatch", "WarningsRecorder"})
+#: The loop over the tests (of pytest, or of a worker of pytest-xdist), and what calls the function of a test or a
+#: fixture, as a hook of any plugin or inside pytest.
+_TEST_LOOP = "pytest_runtestloop"
+_CALLERS = frozenset({"pytest_pyfunc_call", "call_fixture_func"})
+_RUN_TEST = "runtest"
+_CALLING_MODULES = frozenset({("_pytest.unittest", _RUN_TEST), ("_pytest.doctest", _RUN_TEST)})
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
 _OWN_PACKAGE = __name__.rpartition(".")[0] + "."
 
@@ -106,6 +113,8 @@ class Roots:
         self._registered: dict[int, tuple[RootKind, str, object]] = {}
         self._running = _running_classes()
         self.values: dict[int, list[RootValue]] = {}
+        #: What frames of hooks around the test hold, of packages that are not known as the harness.
+        self.around_test: list[object] = []
         self.running_frames: set[int] = set()
         self._add_modules()
         self._add_frames()
@@ -137,6 +146,7 @@ class Roots:
         """Let all objects go."""
         for table in (self._anchors, self._modules, self._registered, self.values):
             table.clear()
+        self.around_test.clear()
 
     def local_values(self) -> list[object]:
         """Everything that roots hold directly."""
@@ -189,22 +199,26 @@ class Roots:
         threads: Any = _namespace("threading").get("_active", {})
         for ident, top in sys._current_frames().items():
             where = "" if ident == own else f"{_thread_text(threads.get(ident))} > "
-            frame: types.FrameType | None = top
-            while frame is not None:
+            stack = [*_callers(top)]
+            around = {id(frame) for frame in _around_test(stack)}
+            for frame in stack:
                 self.running_frames.add(id(frame))
-                self._add_frame(frame, where)
-                frame = frame.f_back
-            del top  # one of them is this very frame, which would hold itself
+                self._add_frame(frame, where, around_test=id(frame) in around)
+            del top, frame  # one of them is this very frame, which would hold itself
+            stack.clear()
 
-    def _add_frame(self, frame: types.FrameType, where: str) -> None:
+    def _add_frame(self, frame: types.FrameType, where: str, *, around_test: bool) -> None:
         code, module = frame.f_code, static.get(frame.f_globals, "__name__")
         if type(module) is str and module.startswith(_OWN_PACKAGE):
             return  # the search's own frames hold these roots: keeping their locals would close a cycle
         text = f"{where}frame {code.co_name} ({code_place(code, frame.f_lineno)})"
-        ignored = self._ignore.package(module) or id(frame) in self._ignore.ids
+        known = self._ignore.package(module) or id(frame) in self._ignore.ids
+        ignored = around_test or known
         root = Root(RootKind.FRAME, clean(text), _rank(RootKind.FRAME, ""), ignored, None)
         for name, value in frame_locals(frame):
             self._add_value(root, Reference(Kind.LOCAL, clean(f"local '{name}'")), value)
+            if around_test and not known:
+                self.around_test.append(value)
 
     def _add_value(self, root: Root, reference: Reference, value: object) -> None:
         self.values.setdefault(id(value), []).append(RootValue(root, reference, value))
@@ -218,6 +232,30 @@ class Roots:
         for variable, value in context.items():
             root = self._root(RootKind.CONTEXT, f"context variable '{variable.name}'", context, "")
             self._add_value(root, Reference(Kind.ROOT, "value"), value)
+
+
+def _callers(frame: types.FrameType | None) -> Iterator[types.FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _around_test(stack: Sequence[types.FrameType]) -> Sequence[types.FrameType]:
+    """The frames of a thread (innermost first) from its loop over the tests to where a test or a fixture is called.
+
+    An item of a class of its own is its own function: its ``runtest``.
+    """
+    called: int | None = None
+    item = 0
+    for place, frame in enumerate(stack):
+        name = frame.f_code.co_name
+        if name == _TEST_LOOP:
+            return stack[item if called is None else called : place + 1]
+        if name in _CALLERS or (frame.f_globals.get("__name__"), name) in _CALLING_MODULES:
+            called = place
+        elif name == _RUN_TEST:
+            item = place + 1
+    return ()
 
 
 def _harness_word(obj: object) -> str:

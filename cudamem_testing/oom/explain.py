@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cudamem_testing.model.blocks import LiveSet
+from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
@@ -35,7 +35,8 @@ class OutOfMemory:
     ``allowed`` is the limit in force. ``base`` is what was taken when ``cuda_memory.limit`` set it, and did not count
     towards it; ``None`` for other limits. ``free`` is what the driver had, ``others`` what other processes hold on
     the device; each is ``None`` where it is not known (``notes`` say why). ``left`` maps earlier owners to what they
-    left; ``before`` is what was live before the test and has no known owner. ``pools`` tells how segments are used,
+    left; ``before`` is what was live before the test and has no known owner, or, where events of the test were
+    ``dropped``, may have been allocated in these. ``pools`` tells how segments are used,
     ``None`` where the device has none (the CPU).
     """
 
@@ -49,6 +50,7 @@ class OutOfMemory:
     others: int | None = None
     left: tuple[tuple[str, int], ...] = ()
     before: int = 0
+    dropped: bool = False
     pools: Fragmentation | None = None
     notes: tuple[str, ...] = ()
 
@@ -164,7 +166,8 @@ class OutOfMemory:
         if rest:
             rows.append((f"left by {len(self.left) - _OWNERS} others", format_size(rest), ""))
         if self.before:
-            rows.append(("live before the test", format_size(self.before), ""))
+            detail = "or allocated by it: its first events were dropped" if self.dropped else ""
+            rows.append(("live before the test", format_size(self.before), detail))
         return rows
 
 
@@ -177,13 +180,15 @@ def explain(
     free: int | None = None,
     others: int | None = None,
     owners: Mapping[int, str] | None = None,
+    running: str | None = None,
     since: int = 0,
     why_unknown: str = "what other processes hold is not known: pip install nvidia-ml-py",
 ) -> OutOfMemory:
     """Explain the last allocation that failed in a recording.
 
     ``requested`` and ``free`` default to what the recorded failure says. ``owners`` maps addresses of blocks from
-    before the moment ``since`` to the tests that allocated them.
+    before the moment ``since`` to the tests that allocated them; what the test ``running`` owns is its own, also where
+    the events of its allocation were dropped.
 
     Raises:
         ValueError: when neither the recording nor the caller says what was requested.
@@ -197,7 +202,7 @@ def explain(
     cuda = recording.device.kind == "cuda"
     if free is None and failed >= 0 and cuda:
         free = events.addresses[failed]
-    live = _owned(_live(replayed, failed, since), owners or {})
+    live = _owned(_live(replayed, failed, since), owners or {}, running)
     left: dict[str, int] = {}
     for block in live.blocks:
         if block.preexisting and block.owner is not None:
@@ -213,6 +218,7 @@ def explain(
         others=others,
         left=tuple(sorted(left.items(), key=lambda one: -one[1])),
         before=sum(block.size for block in live.blocks if block.preexisting and block.owner is None),
+        dropped=not since and bool(recording.truncated),
         pools=fragmentation(recording) if cuda else None,
         notes=(why_unknown,) if cuda and others is None else (),
     )
@@ -226,13 +232,15 @@ def _live(replayed: Replay, failed: int, since: int) -> LiveSet:
     return replayed.live_at(failed if failed >= 0 else None, since=since)
 
 
-def _owned(live: LiveSet, owners: Mapping[int, str]) -> LiveSet:
-    if not owners:
-        return live
-    blocks = (
-        replace(block, owner=owners[block.address])
-        if block.preexisting and block.address is not None and block.address in owners
-        else block
-        for block in live.blocks
-    )
-    return replace(live, blocks=tuple(blocks))
+def _owned(live: LiveSet, owners: Mapping[int, str], running: str | None) -> LiveSet:
+    """The same blocks with their owners; those of the running test are not from before it."""
+
+    def told(block: Block) -> Block:
+        if not block.preexisting:
+            return block
+        if block.owner is not None and block.owner == running:
+            return replace(block, preexisting=False)
+        known = None if block.address is None else owners.get(block.address)
+        return block if known is None else replace(block, owner=known)
+
+    return replace(live, blocks=tuple(map(told, live.blocks)))

@@ -20,6 +20,7 @@ from cudamem_testing.model.records import Environment, Extent, FixtureRecord, Le
 from cudamem_testing.model.sizes import count
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.brief import Brief
+from cudamem_testing.plugin.failures import PHASES, RunFailures
 from cudamem_testing.plugin.ratchet import WORKER_INPUT
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.plugin.totals import Totals, totals
@@ -56,6 +57,9 @@ class Collector:
         self._collected = config.stash[keys.COLLECTED]
         self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
         self._extent = Extent()
+        self._failed = RunFailures()
+        self._failures: tuple[str, ...] = ()
+        config.pluginmanager.register(self._failed, "cudamem-failures")
         self._brief = Brief() if config.get_verbosity() < 2 else None
 
     @pytest.hookimpl(tryfirst=True)  # before anybody prints
@@ -63,6 +67,8 @@ class Collector:
         """Follow the outcome through the phases; the record comes with teardown."""
         nodeid, when = report.nodeid, report.when
         outcome = self._outcomes[nodeid] = _outcome(report, self._outcomes.get(nodeid))
+        if report.failed and when not in PHASES:
+            self._failed.crashed(report)
         if when == "setup":  # of the attempts of a test the last one counts
             self._checked.pop(nodeid, None)
         checks = getattr(report, "cudamem_expected", None)
@@ -76,6 +82,7 @@ class Collector:
             del self._outcomes[nodeid]
             records = [*map(_as_record, getattr(report, "cudamem", ()))]
             if not records:
+                self._failed.unmeasured(nodeid, outcome)
                 return
             if report.failed and self._brief is not None:
                 self._brief.shorten(report, records[-1].failing)
@@ -93,12 +100,14 @@ class Collector:
             node.workerinput[WORKER_INPUT] = measuring.ratchet.content
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """A worker of pytest-xdist has ended; a crashed one left nothing.
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """A worker of pytest-xdist has ended; a crashed one left nothing, an interrupted one is reported twice.
 
         Raises:
             pytest.UsageError: when markers were wrong.
         """
+        if error:
+            return
         output = getattr(node, "workeroutput", {})
         if keys.USAGE_OUTPUT in output:
             raise pytest.UsageError(output[keys.USAGE_OUTPUT])
@@ -120,6 +129,7 @@ class Collector:
         self._seen |= self._collected.files
         self._about_rules = self._rules(session)
         self._record(session)
+        self._failures = self._failed.lines(self.run(), session.exitstatus)
         run = self._config.stash[RUN] = self.run()
         if self._settings.json is not None and runs_tests(self._config):
             from cudamem_testing.report.files import write_json
@@ -142,6 +152,7 @@ class Collector:
         if not self._quiet or self._notes or any(test.findings for test in run.tests):
             from cudamem_testing.report.terminal import summary_lines
 
+            run = run._replace(failures=())  # pytest has shown them
             terminalreporter.write_sep("=", "cudamem summary")
             width = min(terminalreporter._tw.fullwidth, 120)
             for line in summary_lines(run, top=top, width=width, grouped=not self._settings.audit):
@@ -168,6 +179,7 @@ class Collector:
             tuple(self._ledger),
             tuple(one for checks in self._checked.values() for one in checks),
             self._extent,
+            self._failures,
         )
 
     def _record(self, session: pytest.Session) -> None:

@@ -17,7 +17,7 @@ from cudamem_testing.model.baselines import Entry, Measured
 from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.changes import COUNTS, TRACKED, Change, Comparison, Spread
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.plugin.evidence import WIDTH, first_moment, moment_of
+from cudamem_testing.plugin.evidence import WIDTH, allocations_before, first_moment, moment_of
 from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
@@ -189,7 +189,8 @@ class Comparing:
         if replayed is None or not len(replayed.recording.events):
             return self._evidence.unknown(window.device, "still live")
         start = first_moment(replayed.recording, window)
-        return Look(replayed, start, replayed.live_at(since=start).fresh())
+        live = replayed.live_at(since=start, allocations=allocations_before(window))
+        return Look(replayed, start, live.fresh())
 
     def _examine(self, window: Window, measured: Measured, now: Counters | None) -> tuple[Measured, Look | str]:
         from cudamem_testing.baselines.grown import frees_of_others, peak_without, top_of, without
@@ -210,7 +211,7 @@ class Comparing:
         number = None if dropped else self._numbers.get(window.device)
         frees = {} if number is None else frees_of_others(replayed, start, end, number)
         peak, moment = peak_without(replayed, start, end, places, frees)
-        live = replayed.live_at(moment, since=start)
+        live = replayed.live_at(moment, since=start, allocations=allocations_before(window))
         values = dict(measured.values)
         if places:
             values["requested"] = Spread.of(peak)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 UNKNOWN = "not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
 UNRECORDED = "cudamem: out of memory; what was live is not known, nothing was recorded (--cudamem-stacks=off)"
 BEFORE = "this test, before the window"
+DROPPED = "this test, or live before it: its first events were dropped"
 WIDTH = 100
 
 
@@ -123,6 +124,7 @@ class Evidence:
             base=refusal.base,
             free=refusal.free,
             others=others,
+            running=self.running,
         )
         first, *details = told.text(width=WIDTH, source=self.locator.source).splitlines()
         yield Finding(
@@ -183,7 +185,7 @@ class Explainer:
         start = first_moment(replayed.recording, window)
         source = self._evidence.locator.source
         if metric == "retained":
-            return lines(new_since(replayed, start, source))
+            return lines(new_since(replayed, window, start, source))
         live = [at_peak(replayed, window, start, self._evidence.running, source)]
         if metric == "reserved":
             from cudamem_testing.snapshots.fragmentation import fragmentation
@@ -204,27 +206,39 @@ def moment_of(recording: Recording, then: Counters | None, now: Counters | None)
     return moment_between(recording, then, now) or 0
 
 
+def allocations_before(window: Window) -> int | None:
+    """How many allocations there were when the window began; ``None`` where that is not known."""
+    return None if window.opened is None else window.opened.allocations
+
+
 def at_peak(replayed: Replay, window: Window, start: int, running: str | None, source: Source) -> str:
     """What was live at the window's peak."""
     from cudamem_testing.snapshots.text import live_section
 
     moved = window.opened is None or window.opened.allocated != window.start  # by a fixture: levels are not comparable
-    peak = replayed.peak(start, measured=None if moved else window.peak)
-    live = replace(peak.live, blocks=tuple(_told_apart(block, running) for block in peak.live))
+    measured = None if moved else window.peak
+    peak = replayed.peak(start, measured=measured, allocations=allocations_before(window))
+    dropped = not start and bool(replayed.recording.truncated)
+    live = replace(peak.live, blocks=tuple(_told_apart(block, running, dropped) for block in peak.live))
     notes = [f"note: {note}" for note in live.notes]
     return "\n".join((live_section(live, start=window.start, width=WIDTH, source=source), *notes))
 
 
-def _told_apart(block: Block, running: str | None) -> Block:
-    """What the test itself allocated before the window is not left by anybody."""
+def _told_apart(block: Block, running: str | None, dropped: bool) -> Block:
+    """What the test itself allocated before the window is not left by anybody.
+
+    Where events were ``dropped`` since the window began, a block without a number may be the test's as well.
+    """
+    if block.preexisting and block.owner is None and block.order is None and dropped:
+        return replace(block, owner=DROPPED)
     return replace(block, owner=BEFORE) if block.preexisting and block.owner == running is not None else block
 
 
-def new_since(replayed: Replay, start: int, source: Source) -> str:
+def new_since(replayed: Replay, window: Window, start: int, source: Source) -> str:
     """What was allocated in the window and is still live."""
     from cudamem_testing.snapshots.text import live_section
 
-    live = replayed.live_at(since=start)
+    live = replayed.live_at(since=start, allocations=allocations_before(window))
     return live_section(live.fresh(), title="still live", width=WIDTH, source=source)
 
 

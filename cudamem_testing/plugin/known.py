@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,14 +25,14 @@ def finish(settings: Settings, ratchet: Ratchet, run: RunRecord, root: Path) -> 
     ``ratchet`` has the lines that the run judged with.
     """
     name, lines = ratchet.name, ratchet.lines
-    found, evidence = causes(run), evidence_of(run, lambda file: (root / file).exists())
+    found, evidence = causes(run), evidence_of(run, lambda file: os.path.exists(root / file))
     gone = unseen(lines, found, evidence)
     said: list[str] = []
     try:
         if "known" in settings.update:
-            said.append(change_known(ratchet.file, name, lambda now: recorded(now, found, evidence)))
+            said.append(str(change_known(ratchet.file, name, lambda now: recorded(now, found, evidence))))
         if settings.prune and gone:
-            said.append(change_known(ratchet.file, name, lambda now: without(now, gone)))
+            said.append(str(change_known(ratchet.file, name, lambda now: without(now, gone))))
         elif gone:
             said.append(unseen_lines(gone, "--cudamem-prune"))
     except (KnownError, OSError) as error:

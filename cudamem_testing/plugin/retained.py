@@ -51,6 +51,8 @@ class Retained:
         found: list[Finding] = []
         error, subject = running.failure, running.subject
         subject.exact = running.asks_what_is_left and (error is None or (running.failed_call and release is not None))
+        if self._settings.on:
+            subject.unjudged |= self._unasked(running, leaks, cycles)
         if not self._settings.on or leaks == cycles == "off":
             self._cycles.drop()
             if subject.exact:
@@ -70,6 +72,7 @@ class Retained:
                 found = self._grown.judged(found, fixtures_of(running.item), gained, severity)
         for place, fixture in enumerate(over, 1):
             found += self._left_by(fixture, over[place:], release)
+            subject.unjudged |= fixture.subject.unjudged
         return found
 
     def ended(self, definition: pytest.FixtureDef[Any]) -> None:
@@ -89,6 +92,8 @@ class Retained:
         finally:
             fixture.subject.release_frames = None  # it refers to the error
             self._tracker.close(span)
+        if any(finding.kind is Kind.CYCLE for finding in fixture.freed):
+            fixture.subject.unjudged.add(Kind.CYCLE)
         found += [_freed(finding, cycles) for finding in fixture.freed if _is_asked(finding, leaks, cycles)]
         label = fixture.owner.label
         return [replace(one, message=one.message.replace("cudamem: ", f"cudamem: {label}: ", 1)) for one in found]
@@ -100,10 +105,15 @@ class Retained:
             self._cycles.begun(subject)
         found = self._leaks.judge(subject, severity)
         collected = self._cycles.judge(cycles, failed=failed)
-        if not found:
-            return collected
-        rest = self._cycles.completed(found, collected, cycles)
+        rest = [*self._cycles.completed(found, collected, cycles)]
+        if any(one.bytes is None for one in collected) or any(one.kind is Kind.CYCLE for one in rest):
+            subject.unjudged.add(Kind.CYCLE)  # garbage that was not explained, or a cycle of which nothing was read
         return [*collected, *(one for one in rest if leaks != "off" or one.kind is Kind.CYCLE)]
+
+    def _unasked(self, running: Running, leaks: str, cycles: str | None) -> set[Kind]:
+        """The kinds that the test's own marker leaves out, everywhere or on a measured device."""
+        every = running.override.device is None or all(map(running.override.covers, self._leaks.devices))
+        return {kind for kind, asked in ((Kind.LEAK, leaks), (Kind.CYCLE, cycles)) if asked == "off" or not every}
 
 
 def _is_asked(finding: Finding, leaks: str, cycles: str | None) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cudamem_testing.model.findings import Finding
+from cudamem_testing.model.findings import Finding, Kind
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.items import keepers_of
@@ -31,7 +31,8 @@ class Subject:
     ``release_frames`` lets go of the frames of a test that failed. ``judged`` tells which devices count. ``over`` are
     the wider fixtures that ended during the test and left something. ``exact`` is whether each byte that is left
     counts, as under a limit. ``keepers`` tells objects of pytest's that may keep what the test made: its item, and the
-    fixtures that it used. A wider fixture is a subject of its own, without a span.
+    fixtures that it used. ``unjudged`` gets the kinds of findings of which there may be more than were found. A wider
+    fixture is a subject of its own, without a span.
     """
 
     whole: Span | None
@@ -43,6 +44,7 @@ class Subject:
     fixture: Fixture | None = None
     exact: bool = False
     keepers: Callable[[], Iterable[object]] = tuple
+    unjudged: set[Kind] = field(default_factory=set)
 
 
 class Fixture:
@@ -149,4 +151,5 @@ class Running:
             self.used,
             tuple(self.notes),
             tuple(self.measured),
+            tuple(sorted(kind.value for kind in self.subject.unjudged)) if self.subject.unjudged else (),
         )

@@ -18,7 +18,7 @@ import pytest
 from cudamem_testing import torch_api
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.errors import together
-from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
 from cudamem_testing.model.windows import SharedWindows
 from cudamem_testing.plugin import keys, markers
@@ -122,6 +122,7 @@ class Session:
         except Exception as error:  # the test is over all the same, and the next one is measured
             if self.cycles is not None:
                 self.cycles.drop()
+            running.subject.unjudged |= GROUPED
             return [_unjudged(error, Severity.NOTE if failure is not None else Severity.FAIL)]
 
     def prepare(self) -> None:

@@ -12,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.guards import collect_garbage, collect_young_garbage
-from cudamem_testing.leaks.findings import freed_finding, leak_findings, workspace_findings
+from cudamem_testing.leaks.findings import NOT_SEARCHED, freed_finding, leak_findings, workspace_findings
 from cudamem_testing.leaks.holders import BlockHolders, Holders
 from cudamem_testing.leaks.rules import Ignored
 from cudamem_testing.leaks.settle import Left, Settlement, Step, settle
 from cudamem_testing.leaks.verdicts import is_unclaimed
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.findings import Finding, Severity, Verdict
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.objects import KnownPlaces
 from cudamem_testing.plugin.evidence import moment_of
@@ -99,6 +99,8 @@ class Settling:
                 self._evidence.ledger.enter(device, subject.owner.label, blocks)
             if self._is_judged(device, blocks):
                 held = holders.of(device, blocks)
+                if not all(held.get(block.address or 0, NOT_SEARCHED).complete for block in blocks):
+                    subject.unjudged.add(Kind.LEAK)
                 workspaces, others = self._find_workspaces(device, blocks, held, subject)
                 rest = [block for block in blocks if block not in workspaces and _key(block) not in others]
                 found += workspace_findings(workspaces)
@@ -269,7 +271,8 @@ class Settling:
         if replayed is None:
             return Grown()
         now = self._tracker.read(recorder)
-        fresh = replayed.live_at(since=moment_of(replayed.recording, start, now)).fresh().blocks
+        since = moment_of(replayed.recording, start, now)
+        fresh = replayed.live_at(since=since, allocations=start.allocations).fresh().blocks
         holders = BlockHolders(self._places).of(recorder.device, fresh)
         findings = leak_findings(fresh, holders, Severity.NOTE)
         lines = [line for finding in findings[:GROWN_SHOWN] for line in str(finding).splitlines()]

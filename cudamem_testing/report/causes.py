@@ -11,6 +11,7 @@ from cudamem_testing.model.causes import Cause, causes
 from cudamem_testing.model.findings import Severity, Standing
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count, format_size
+from cudamem_testing.report.failures import failure_lines
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import Column, Table
 
@@ -48,10 +49,14 @@ def audit_lines(run: RunRecord, command: str, most: int = MOST) -> list[str]:
 
 
 def markdown(run: RunRecord) -> str:
-    """The causes of a report for a pull request: what fails or warns in a table, what is known in a line."""
+    """The causes of a report for a pull request: what fails or warns in a table, what is known in a line.
+
+    Above them stands why the run failed beside its tests.
+    """
     found = causes(run)
     open_, known = _open(found), _known(found)
     parts = [f"### Memory: {_total(open_) if open_ else 'nothing new'}"]
+    parts += ["\n".join(f"- {line}" for line in failure_lines(run.failures))] if run.failures else []
     if open_:
         parts.append(_table(open_[:MOST_ROWS]).markdown())
         parts += [line.strip() for line in _rest(open_, MOST_ROWS)]

@@ -16,6 +16,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders.identity import difference
+from cudamem_testing.report.failures import failure_lines
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import Column, Table, in_markdown
 
@@ -56,7 +57,8 @@ class Row:
 class Compared:
     """The changes between two reports, largest first, and what could not be compared.
 
-    ``apart`` counts tests that were measured on different devices, ``absent`` names metrics that no test has in both.
+    ``apart`` counts tests that were measured on different devices, ``absent`` names metrics that no test has in both,
+    ``failures`` say why one of the runs failed beside its tests: some may then be missing.
     """
 
     rows: tuple[Row, ...]
@@ -67,6 +69,7 @@ class Compared:
     across: bool
     apart: int = 0
     absent: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
 
     @property
     def broken(self) -> tuple[Row, ...]:
@@ -85,6 +88,7 @@ class Compared:
         said += [f"{count(number, 'test')} {word}: {reason}{hint}" for reason, number in self.elsewhere.items()]
         said += [f"{count(self.apart, 'test')} not compared: measured on different devices"] if self.apart else []
         said += [f"in no test of both reports: {', '.join(self.absent)}"] if self.absent else []
+        said += failure_lines(self.failures)
         if self.broken:
             said.append(f"{count(len(self.broken), 'change')} beyond what is allowed")
         return [*map(one_line, said)]
@@ -143,7 +147,8 @@ def compare_runs(
     rows.sort(key=lambda row: (not row.broken, places[row.change.metric], -abs(row.change.growth), row.test))
     gone, added = len(old.keys() - new.keys()), len(new.keys() - old.keys())
     missed = tuple(absent) if compared else ()
-    return Compared(tuple(rows), compared, gone, added, dict(elsewhere.most_common()), across, apart, missed)
+    failures = (*before.failures, *after.failures)
+    return Compared(tuple(rows), compared, gone, added, dict(elsewhere.most_common()), across, apart, missed, failures)
 
 
 def _by_test(run: RunRecord) -> dict[str, tuple[Measured, ...]]:

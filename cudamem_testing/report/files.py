@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from cudamem_testing.model.records import RunRecord
@@ -11,12 +13,34 @@ from cudamem_testing.show.files import replace_file
 
 
 def write_json(run: RunRecord, path: Path) -> None:
-    """Write the report to ``path``, through a temporary file beside it.
+    """Write the report to ``path``, through a temporary file beside it; one test after the other becomes text.
 
     Raises:
         OSError: when it cannot be written; what stood at ``path`` is then untouched.
     """
-    replace_file(path, (json.dumps(run_to_json(run), indent=1) + "\n").encode())
+    replace_file(path, (piece.encode() for piece in chain(json_pieces(run_to_json(run, iter)), "\n")))
+
+
+def json_pieces(value: object, margin: str = "\n") -> Iterator[str]:
+    """What ``json.dumps(value, indent=1)`` gives, in pieces; an iterator is written as the list of what it gives.
+
+    ``margin`` is a line break with the indentation of the value.
+    """
+    parts: Iterator[tuple[str, object]]
+    if isinstance(value, Iterator):
+        brackets, parts = "[]", (("", one) for one in value)
+    elif isinstance(value, dict) and any(isinstance(one, dict | Iterator) for one in value.values()):
+        brackets, parts = "{}", ((f"{json.dumps(key)}: ", one) for key, one in value.items())
+    else:
+        yield json.dumps(value, indent=1).replace("\n", margin)
+        return
+    lead = first = f"{margin} "
+    yield brackets[0]
+    for label, one in parts:
+        yield lead + label
+        yield from json_pieces(one, first)
+        lead = f",{first}"
+    yield brackets[1] if lead is first else margin + brackets[1]
 
 
 def read_json(path: Path) -> RunRecord:

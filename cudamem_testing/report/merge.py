@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from cudamem_testing.baselines.known import KnownFinding, Lines, evidence_of, judged, unseen
-from cudamem_testing.baselines.update import last_attempts, measured_by_test
+from cudamem_testing.baselines.known import KnownFinding, Lines, evidence_of, is_unseen_note, judged, unseen
+from cudamem_testing.baselines.update import measured_by_test
 from cudamem_testing.model.baselines import Measured, fold
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.changes import Spread
-from cudamem_testing.model.findings import Finding, Severity
+from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import Environment, Extent, RunRecord
 from cudamem_testing.model.sizes import count
 
@@ -26,7 +26,8 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
     """One run with the tests of all, in their order.
 
     Notes tell what only shows across shards: reports of different versions of torch, and tests that ran in several of
-    them and took different amounts. After shards of different devices the result does not tell any more which test was
+    them and took different amounts. What a shard said of known findings that it did not see is left out, for it holds
+    for that shard alone. After shards of different devices the result does not tell any more which test was
     measured where, and so nothing about what did not appear.
     """
     first = runs[0].environment
@@ -39,11 +40,12 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
         tuple(test for run in runs for test in run.tests),
         tuple(fixture for run in runs for fixture in run.fixtures),
         tuple(finding for run in runs for finding in run.findings),
-        tuple(dict.fromkeys((*(note for run in runs for note in run.notes), *_across(runs)))),
+        tuple(dict.fromkeys((*_notes(runs), *_across(runs)))),
         dict(sorted(unenforced.items())),
         tuple(entry for run in runs for entry in run.ledger),
         tuple(one for run in runs for one in run.checked),
         _extent(runs) if len({frozenset(_measured(run)) for run in runs if _has_windows(run)}) <= 1 else Extent(),
+        tuple(failure for run in runs for failure in run.failures),
     )
 
 
@@ -69,12 +71,6 @@ def unseen_by_all(runs: Sequence[RunRecord], lines: Lines, exists: Callable[[str
         here = {key: line for key, line in lines.items() if line.device == device}
         gone += unseen(here, causes(merged), evidence_of(merged, exists))
     return gone
-
-
-def fails(run: RunRecord) -> bool:
-    """Whether a test of the run failed, or a finding of its own does."""
-    broken = any(test.outcome in ("failed", "error") for test in last_attempts(run.tests))
-    return broken or any(finding.severity is Severity.FAIL for finding in run.findings)
 
 
 def _extent(runs: Sequence[RunRecord]) -> Extent:
@@ -103,6 +99,10 @@ def _has_windows(run: RunRecord) -> bool:
 
 def _measured(run: RunRecord) -> set[str]:
     return {window.device.kind for test in run.tests for window in test.windows if window.complete}
+
+
+def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
+    return (note for run in runs for note in run.notes if not is_unseen_note(note))
 
 
 def _across(runs: Sequence[RunRecord]) -> list[str]:

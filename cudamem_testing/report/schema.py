@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cudamem_testing.model.baselines import Measured, Place
@@ -42,8 +42,11 @@ WINDOW_KEYS = (
 )
 
 
-def run_to_json(run: RunRecord) -> Json:
-    """The whole report."""
+def run_to_json(run: RunRecord, listed: Callable[[Iterator[Json]], object] = list) -> Json:
+    """The whole report.
+
+    ``listed`` makes what stands for each list of records, from an iterator that makes its items one at a time.
+    """
     environment = run.environment
     return {
         "schema": SCHEMA,
@@ -53,16 +56,17 @@ def run_to_json(run: RunRecord) -> Json:
             "torch": environment.torch,
             "allocator": environment.allocator,
         },
-        "tests": [record_to_json(test) for test in run.tests],
+        "tests": listed(map(record_to_json, run.tests)),
         "run": {
-            "fixtures": [fixture_to_json(fixture) for fixture in run.fixtures],
-            "findings": [finding_to_json(finding) for finding in run.findings],
-            "causes": [cause_to_json(cause) for cause in causes(run)],
-            "ledger": [ledger_to_json(entry) for entry in run.ledger],
+            "fixtures": listed(map(fixture_to_json, run.fixtures)),
+            "findings": listed(map(finding_to_json, run.findings)),
+            "causes": listed(map(cause_to_json, causes(run))),
+            "ledger": listed(map(ledger_to_json, run.ledger)),
             "notes": list(run.notes),
             "unenforced": dict(run.unenforced),
             "extent": {key: list(getattr(run.extent, key)) for key in EXTENT_KEYS},
-            "expected": [checked_to_json(one) for one in run.checked],
+            "failures": list(run.failures),
+            "expected": listed(map(checked_to_json, run.checked)),
         },
     }
 
@@ -87,6 +91,7 @@ def run_from_json(data: Mapping[str, Any]) -> RunRecord:
         tuple(map(ledger_from_json, run["ledger"])),
         tuple(map(checked_from_json, run.get("expected", ()))),
         Extent(*(tuple(run.get("extent", {}).get(key, ())) for key in EXTENT_KEYS)),
+        tuple(run.get("failures", ())),
     )
 
 
@@ -102,6 +107,7 @@ def record_to_json(test: TestRecord) -> Json:
         "budget_used": test.budget_used,
         "notes": list(test.notes),
         "measured": [measured_to_json(one) for one in test.measured],
+        "unjudged": list(test.unjudged),
     }
 
 
@@ -117,6 +123,7 @@ def record_from_json(data: Mapping[str, Any]) -> TestRecord:
         budget_used=data.get("budget_used"),
         notes=tuple(data.get("notes", ())),
         measured=tuple(map(measured_from_json, data.get("measured", ()))),
+        unjudged=tuple(data.get("unjudged", ())),
     )
 
 

@@ -186,6 +186,7 @@ TEST = fields(
         "budget_used": of(int, float, type(None)),
         "notes": TEXTS,
         "measured": every(MEASURED),
+        "unjudged": TEXTS,
     },
 )
 FIXTURE = fields({"name": TEXT, "scope": TEXT, "first_used_by": TEXT, "windows": every(WINDOW)})
@@ -213,7 +214,7 @@ REPORT = fields(
         "tests": every(TEST),
         "run": fields(
             {"fixtures": every(FIXTURE), "findings": every(FINDING), "ledger": every(LEDGER), "notes": TEXTS},
-            {"unenforced": _counts, "expected": every(CHECKED), "extent": EXTENT},
+            {"unenforced": _counts, "expected": every(CHECKED), "extent": EXTENT, "failures": TEXTS},
         ),
     }
 )

@@ -28,12 +28,14 @@ COLUMNS = (
 
 
 def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3, grouped: bool = True) -> list[str]:
-    """The lines of the summary: findings, the table of the ``top`` tests, totals, and budgets to paste.
+    """The lines of the summary: failures of the run, findings, the table of the ``top`` tests, totals, and budgets
+    to paste.
 
     ``grouped`` is false where the causes of the findings are told elsewhere.
     """
     measured = [test for test in run.tests if test.windows]
-    lines = _findings(run, width, grouped) if run.all_findings else []
+    lines = _failures(run, width) if run.failures else []
+    lines += _findings(run, width, grouped) if run.all_findings else []
     rows = ranked(measured)
     if top and rows:
         lines += _table(rows[:top]).lines(width)
@@ -47,6 +49,12 @@ def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3, grou
     if top:
         lines += _offers(measured, offers)
     return lines
+
+
+def _failures(run: RunRecord, width: int) -> list[str]:
+    from cudamem_testing.report.failures import failure_lines
+
+    return [piece for line in failure_lines(run.failures) for piece in _wrapped(line, width)]
 
 
 def _findings(run: RunRecord, width: int, grouped: bool) -> list[str]:

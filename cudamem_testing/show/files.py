@@ -7,45 +7,64 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _OUTPUT = (1, 2)
+_TEMPORARY = ".cudamem.tmp"
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write `content` to `path`, following links and keeping permissions; folders are made as needed.
+def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Write `content`, or its pieces as they come, to `path`, following links and keeping permissions; folders are
+    made as needed.
 
     What is no file (a device, a pipe) takes the content and stays what it is, and so does the output of this process.
 
     Raises:
         PermissionError: the file is write-protected, also where the user (root) could write all the same.
-        OSError: it cannot be written; the old file is untouched and nothing is left beside it.
+        OSError: it cannot be written, such as on a full disk; it names `path`, the old file is untouched and nothing
+            is left beside it.
     """
+    with _named(path):
+        _replace(path, (content,) if isinstance(content, bytes) else content)
+
+
+def _replace(path: Path, pieces: Iterable[bytes]) -> None:
     stream = _stream(path)
     if stream is not None:
         with open(stream, "wb", closefd=stream is path) as file:
-            file.write(content)
+            file.writelines(pieces)
         return
     target = Path(os.path.realpath(path))
     old = target.stat() if target.exists() else None
     if old is not None and not (old.st_mode & _WRITABLE and os.access(target, os.W_OK)):
         raise PermissionError(errno.EACCES, "the file is read-only", str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.tmp")
+    temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}{_TEMPORARY}")
     try:
         with temporary.open("xb") as file:
             if old is not None:
                 with suppress(OSError, AttributeError):  # the owner: kept where the system lets us
                     os.chown(temporary, old.st_uid, old.st_gid)
                 shutil.copymode(target, temporary)
-            file.write(content)
+            file.writelines(pieces)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of the system name this file where they name none, or only a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or not (error.filename is None or str(error.filename).endswith(_TEMPORARY)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _stream(path: Path) -> Path | int | None:
@@ -118,6 +137,8 @@ def why_not(root: Path, file: str) -> str | None:
     """Why nothing is written for a test file that a document from outside names; ``None`` where it is there."""
     try:
         return None if below(root, file).is_file() else f"there is no such file in {root}"
+    except OSError as error:  # such as a name that is too long
+        return error.strerror or str(error)
     except ValueError as error:
         return str(error)
 

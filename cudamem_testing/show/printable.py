@@ -9,6 +9,7 @@ no-break spaces. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TextIO
 
@@ -44,14 +45,18 @@ def elide(text: str, width: int) -> str:
 
 
 def say(words: object, stream: TextIO | None = None) -> None:
-    """Print the text of ``words`` to ``stream`` (default: standard output), in any encoding."""
+    """Print the text of ``words`` to ``stream`` (default: standard output), in any encoding.
+
+    A reader that has closed the pipe (``head``) wants no more, which is no error.
+    """
     stream = stream or sys.stdout
-    text = printable(str(words))
+    text, encoding = printable(str(words)), stream.encoding
     try:
-        print(text, file=stream)
-    except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+        print(text.encode(encoding, "backslashreplace").decode(encoding) if encoding else text, file=stream, flush=True)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())  # what is still to be flushed goes there, at the end as well
+        os.close(nowhere)
 
 
 def _spelled_out(char: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from cudamem_testing.model.blocks import Block, LiveSet
@@ -23,6 +23,7 @@ from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes
 from cudamem_testing.snapshots.record import MAIN_POOL, NO_STACK, Kind, Pool, Recording
 
 DROPPED = "older events were dropped from the ring: blocks allocated in them count as live before"
+UNSEEN = "older events were dropped from the ring: a higher moment among them is not seen"
 NO_HISTORY = "no events were recorded: all that is known is what was live when the snapshot was taken"
 
 
@@ -54,22 +55,32 @@ class Replay:
         """The last moment: the state in which the recording was taken."""
         return len(self.recording.events)
 
-    def live_at(self, moment: int | None = None, *, measured: int | None = None, since: int = 0) -> LiveSet:
+    def live_at(
+        self,
+        moment: int | None = None,
+        *,
+        measured: int | None = None,
+        since: int = 0,
+        allocations: int | None = None,
+    ) -> LiveSet:
         """The blocks that were live at a moment (default: the end), in order of allocation.
 
-        Blocks from before the moment ``since`` are marked pre-existing. ``measured`` is what the allocator's counter
-        said; the difference to the blocks' sizes becomes ``rounding``.
+        Blocks from before the moment ``since`` are marked pre-existing. Where that moment may lie among events that
+        were dropped, ``allocations`` tells, the recorder's number of them until then: a block whose own allocation is
+        not in the record is then judged by its number, if blocks have one (on the CPU). ``measured`` is what the
+        allocator's counter said; the difference to the blocks' sizes becomes ``rounding``.
 
         Raises:
             IndexError: when the recording has no such moment.
         """
         moment = self._checked(self.end if moment is None else moment)
-        blocks = tuple(self._blocks(moment, since))
+        numbered = allocations if self.recording.events.sequences is not None else None
+        blocks = tuple(self._blocks(moment, since, numbered))
         total = sum(block.size for block in blocks)
         rounding = 0 if measured is None else measured - total
         notes = (*self.recording.notes, *self.lives.notes)
         if self.recording.truncated:
-            notes += (DROPPED,)
+            notes += (DROPPED if numbered is None else UNSEEN,)
         if rounding:
             notes += (
                 f"the counter held {format_size(abs(rounding))} {'more' if rounding > 0 else 'less'} than the blocks",
@@ -77,9 +88,17 @@ class Replay:
         return LiveSet(self.recording.device, blocks, rounding, notes, self.recording.stackless)
 
     def peak(
-        self, first: int = 0, last: int | None = None, *, measured: int | None = None, since: int | None = None
+        self,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        measured: int | None = None,
+        since: int | None = None,
+        allocations: int | None = None,
     ) -> Peak:
         """The highest moment from ``first`` to ``last`` and what was live then; ``since`` is ``first`` by default.
+
+        ``measured`` and ``allocations`` are those of :meth:`live_at`.
 
         Raises:
             IndexError: when the recording has no such moments.
@@ -90,7 +109,8 @@ class Replay:
         span = self.totals[first : last + 1]
         total = max(span)
         moment = first + span.index(total)
-        live = self.live_at(moment, measured=measured, since=first if since is None else since)
+        since = first if since is None else since
+        live = self.live_at(moment, measured=measured, since=since, allocations=allocations)
         return Peak(moment, total, live)
 
     @property
@@ -117,10 +137,12 @@ class Replay:
             raise IndexError(f"no moment {moment}: the recording has the moments 0 to {self.end}")
         return moment
 
-    def _blocks(self, moment: int, since: int) -> Iterator[Block]:
+    def _blocks(self, moment: int, since: int, allocations: int | None) -> Iterator[Block]:
         for old, size in self.before:
             if old.freed >= moment:
-                yield self._block_before(old, size)
+                block = self._block_before(old, size)
+                later = allocations is not None and block.order is not None and block.order > allocations
+                yield replace(block, preexisting=False) if later else block
         freed = self.lives.freed
         pools, lines = _PoolFinder(self.recording), _LineFinder(self.recording)
         for place in [place for place, end in enumerate(freed[:moment]) if end >= moment]:

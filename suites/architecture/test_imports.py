@@ -50,8 +50,20 @@ NEEDED = {
     "leaks": {"grown", "ledger"},
     "model": {"counters", "devices", "errors", "findings", "records", "sizes", "windows"},
     "plugin": {
-        *("baselines", "belongings", "books", "brief", "collector", "cycles", "evidence", "expected", "finished"),
-        *("fixtures", "header", "items", "keys", "leaks", "markers", "outside", "override", "pools", "ratchet"),
+        *("baselines", "belongings", "books", "brief", "collector", "cycles", "evidence", "expected", "failures"),
+        *(
+            "finished",
+            "fixtures",
+            "header",
+            "items",
+            "keys",
+            "leaks",
+            "markers",
+            "outside",
+            "override",
+            "pools",
+            "ratchet",
+        ),
         *("retained", "running", "sent", "session", "settings", "totals", "warmup", "whole", "wider"),
     },
     "recorders": {

@@ -64,7 +64,10 @@ class TestAccept:
         write_json(report(512, severity, standing), tmp_path / "report.json")
         arguments = ["accept", str(tmp_path / "report.json"), "--known", "--root", str(tmp_path)]
         assert main(arguments) == 0
-        assert capsys.readouterr().out == "known findings: 1 new (__cudamem__/known.jsonl was written)\n"
+        assert capsys.readouterr().out == (
+            "known findings: 1 new (__cudamem__/known.jsonl was written)\n"
+            "    512 B  leak | reachable | a.py::f | module a > KEPT (list)[*] (cuda)\n"
+        )
         assert lines(tmp_path / PLACE) == [EXPECTED]
         assert main(arguments) == 0
         assert capsys.readouterr().out == "known findings: 1 the same (__cudamem__/known.jsonl is as it was)\n"
@@ -77,15 +80,30 @@ class TestAccept:
         both = ("tests/test_a.py::test_b", "tests/test_a.py::test_z")
         assert lines(path) == [KnownFinding(CAUSE, "cuda", 2**20, both, "why"), KnownFinding("other", "cpu", 1)]
 
-    def test_another_file_and_all_of_it(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_new_ones_are_named_and_recorded_only_where_asked_for(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         write_json(report(), tmp_path / "report.json")
         known = tmp_path / "faults" / "old.jsonl"
-        assert main(["accept", str(tmp_path / "report.json"), "--known-file", str(known), "--root", str(tmp_path)]) == 0
+        command = ["accept", str(tmp_path / "report.json"), "--known-file", str(known), "--root", str(tmp_path)]
+        cause = "leak | reachable | a.py::f | module a > KEPT (list)[*] (cuda)"
+        assert main(command) == 0
         assert capsys.readouterr().out.splitlines() == [
-            "known findings: 1 new (faults/old.jsonl was written)",
+            "known findings: 1 cause not recorded (--known records it):",
+            f"    512 B  {cause}",
             "no baseline",
             "no expected text has changed",
         ]
+        assert not known.parent.exists()
+        assert main([*command, "--known"]) == 0
+        said = ["known findings: 1 new (faults/old.jsonl was written)", f"    512 B  {cause}"]
+        assert capsys.readouterr().out.splitlines() == said
+        assert lines(known) == [EXPECTED]
+        assert main(command) == 0  # nothing is new
+        assert capsys.readouterr().out.splitlines() == ["no baseline", "no expected text has changed"]
+        write_json(report(2**20), tmp_path / "report.json")
+        assert main(command) == 0
+        assert capsys.readouterr().out.splitlines()[1] == f"    512 B to 1.0 MiB  {cause}"
         assert lines(known) == [EXPECTED]
 
     def test_only_baselines(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,15 +128,13 @@ class TestAccept:
         write_json(report(), tmp_path / "report.json")
         monkeypatch.chdir(tmp_path)
         (tmp_path / "other").mkdir()
-        assert main(["accept", "report.json", "--root", "other"]) == 1
+        assert main(["accept", "report.json", "--known", "--root", "other"]) == 1
         assert capsys.readouterr().out.splitlines() == [
             "known findings: none (__cudamem__/known.jsonl is as it was)",
             "not recorded for tests/test_a.py: there is no such file in other",
-            "no baseline",
-            "no expected text has changed",
         ]
         assert [*tmp_path.rglob("__cudamem__")] == []
-        assert main(["accept", "report.json", "--root", "typo"]) == 1
+        assert main(["accept", "report.json", "--known", "--root", "typo"]) == 1
         assert [*tmp_path.glob("typo")] == []
         first, *_ = report().tests
         write_json(RunRecord(tests=(first, first._replace(nodeid="gone.py::test_c"))), tmp_path / "report.json")

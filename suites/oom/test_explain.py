@@ -154,3 +154,34 @@ def test_the_text_is_bounded():
         frame = {"filename": f"/home/me/project/f{n}.py", "line": n, "name": "g"}
         allocator.malloc(2 * MIB, frames=[frame])
     assert len(str(explain(failed(allocator, MIB), owners=owners)).splitlines()) <= 30
+
+
+def test_blocks_of_the_running_test_are_its_own_where_their_events_were_dropped():
+    """The owner tells on the CPU; without it the row says that it is not known."""
+    blocks = [(64, 10 * MIB, 1, 1, 1, 1), (128, 20 * MIB, 2, 2, 2, 1)]
+    refused = [(0, 5 * MIB, 0, 9_000, 2, 2, 1, 2)]
+    owners = {1: "test_a.py::test_old", 2: "test_a.py::test_now"}
+    recording = read_cpu(
+        blocks, refused, lambda n: PLACES.stack([("/home/me/project/a.py", n, "f")]), owners=owners, truncated=True
+    )
+    error = explain(recording, allowed=30 * MIB, running="test_a.py::test_now")
+    assert (error.left, error.before) == ((("test_a.py::test_old", 10 * MIB),), 0)
+    assert "20.0 MiB   1 block  a.py:2 in f" in str(error)
+    other = explain(recording, allowed=30 * MIB)
+    assert other.left == (("test_a.py::test_now", 20 * MIB), ("test_a.py::test_old", 10 * MIB))
+
+
+@pytest.mark.parametrize("kept", [1, 4])
+def test_on_a_card_older_blocks_may_be_the_test_s_own(kept):
+    allocator = Allocator()
+    allocator.malloc(12 * MIB)
+    allocator.restart()
+    allocator.malloc(11 * MIB)
+    snapshot = allocator.snapshot()
+    oom = {"action": "oom", "device_free": 0, "size": MIB, "stream": 0, "time_us": allocator.clock + 1}
+    trace = [*snapshot["device_traces"][0], {**oom, "frames": FRAMES[6]}]
+    snapshot["device_traces"][0] = trace[-kept:]
+    error = explain(read(snapshot, locator=PLACES, max_entries=kept), others=0)
+    (row,) = [line for line in str(error).splitlines() if line.startswith("   live before the test")]
+    sizes = {1: "24.0 MiB  or allocated by it: its first events were dropped", 4: "12.0 MiB"}
+    assert row == f"   live before the test     {sizes[kept]}"

@@ -97,11 +97,10 @@ def test_a_text_that_other_parameters_have_is_kept(run_inner, pytester, monkeypa
     capsys.readouterr()
     assert main(["accept", "report.json"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "known findings: none (__cudamem__/known.jsonl is as it was)",
         "no baseline",
         "1 expected text written",
         "    test_it.py  1",
-        "test_it.py was not written: contradicting texts for one place",
+        "test_it.py: 3 texts were not written: contradicting texts for one place",
         "    line 6, test_it.py::test_it[3]:",
         "        | at most 3",
         "    line 6, test_it.py::test_it[1]:",

@@ -16,7 +16,7 @@ from cudamem_testing.model.records import Environment, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.compare import Compared, Row, compare_runs
 from cudamem_testing.report.files import read_json, write_json
-from cudamem_testing.report.merge import fails, merge_runs
+from cudamem_testing.report.merge import merge_runs
 
 KIB, MIB = 2**10, 2**20
 CPU = Device("cpu")
@@ -172,12 +172,12 @@ def test_shards_as_one_run() -> None:
         ),
     )
     assert merge_runs([first]) == first
-    assert not fails(merged)
-    assert fails(run(record("test_a", 1, outcome="failed")))
-    assert fails(run(record("test_a", 1, outcome="error")))
-    assert not fails(run(record("test_a", 1, outcome="rerun"), record("test_a", 1)))  # repeated until it passed
-    assert fails(run(record("test_a", 1, outcome="failed"), record("test_a", 1)))  # it passed in another shard
-    assert fails(RunRecord(findings=(fault,)))
+    assert not merged.failed
+    assert run(record("test_a", 1, outcome="failed")).failed
+    assert run(record("test_a", 1, outcome="error")).failed
+    assert not run(record("test_a", 1, outcome="rerun"), record("test_a", 1)).failed  # repeated until it passed
+    assert run(record("test_a", 1, outcome="failed"), record("test_a", 1)).failed  # it passed in another shard
+    assert RunRecord(findings=(fault,)).failed
 
 
 @pytest.fixture

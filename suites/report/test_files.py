@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cudamem_testing.model.records import Environment, RunRecord
-from cudamem_testing.report.files import read_json, write_json
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.records import Environment, RunRecord, TestRecord
+from cudamem_testing.model.windows import Window
+from cudamem_testing.report.files import json_pieces, read_json, write_json
 from cudamem_testing.report.schema import run_to_json
 
 RUN = RunRecord(Environment(("cpu",), "2.13.0", "native"), notes=("grüße",))
@@ -22,6 +26,44 @@ def test_round_trip(tmp_path: Path) -> None:
     assert json.loads(target.read_text(encoding="utf-8")) == run_to_json(RUN)
     assert target.read_text(encoding="utf-8").endswith("}\n")
     assert [path.name for path in target.parent.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"a": {}, "b": []},
+        {"a": [], "b": {"c": {}, "d": [1, "x\ny", None]}, "e": {"ü": {"f": []}}},
+        {"tests": [{"a": 1, "b": [{"c": 2}]}, {}], "run": {"x": [[]], "y": {"z": "[\n]"}}, "last": 1.5},
+    ],
+)
+def test_pieces_are_the_text_of_the_whole(document: dict[str, object]) -> None:
+    def lazy(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: lazy(one) for key, one in value.items()}
+        return iter(value) if isinstance(value, list) else value
+
+    expected = json.dumps(document, indent=1)
+    assert "".join(json_pieces(document)) == expected
+    assert "".join(json_pieces(lazy(document))) == expected
+
+
+def test_a_large_report_is_written_piece_by_piece(tmp_path: Path, figure: Callable[[str], None]) -> None:
+    """Writing takes memory for a few tests, not for all of them again."""
+    windows = tuple(Window(name, Device("cpu"), *range(9)) for name in ("setup", "call", "teardown"))
+    tests = [TestRecord(f"test_a.py::test_{number}", "passed", 1, windows, windows[:1]) for number in range(300)]
+    run = RUN._replace(tests=tuple(tests))
+    write_json(run._replace(tests=run.tests[:1]), tmp_path / "one.json")  # what is made once
+    tracemalloc.start()
+    try:
+        write_json(run, tmp_path / "report.json")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    size = (tmp_path / "report.json").stat().st_size
+    figure(f"a report of {size / 2**10:.0f} KiB is written with {most / 2**10:.0f} KiB")
+    assert size > 400 * 2**10
+    assert most < 150 * 2**10
 
 
 def test_an_older_report_is_replaced(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.__main__ import main
-from cudamem_testing.baselines.known import KnownFinding, evidence_of, judged, render, unseen
+from cudamem_testing.baselines.known import KnownFinding, evidence_of, judged, render, unseen, unseen_lines
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
@@ -137,6 +137,12 @@ A, B = ran("test_a.py::a"), ran("test_b.py::b")
         ([shard(A, left_out=("test_b.py::Group",)), shard(B, left_out=(A.nodeid,))], False),
         ([shard(A, left_out=("test_b.py::Group",)), shard(B, ran("test_b.py::Group::b"), left_out=(A.nodeid,))], True),
         ([shard(A, B, left_out=("test_b.py::Group",)), shard(left_out=("test_b.py::Group::b",))], False),
+        # A test that may have had more findings of the kind than it shows, and one that may have had others:
+        ([shard(A, left_out=(B.nodeid,)), shard(B.but(unjudged=("leak",)), left_out=(A.nodeid,))], False),
+        ([shard(A, left_out=(B.nodeid,)), shard(B.but(unjudged=("cycle",)), left_out=(A.nodeid,))], True),
+        ([shard(A, B, B.but(unjudged=("leak",), outcome="rerun"))], True),
+        ([shard(A, B, ran("test_b.py::c").but(unjudged=("leak",)))], True),
+        ([shard(A, ran("test_b.py::c").but(unjudged=("leak",)))], False),  # it may be the one that is gone
     ],
 )
 def test_unseen_is_told_when_the_shards_together_were_whole(runs: list[RunRecord], gone: bool) -> None:
@@ -165,11 +171,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert read_json(Path("all.json")).notes == ()
     capsys.readouterr()
     assert main(["merge", "1.json", "2.json", "-o", "all.json"]) == 1  # the test failed where it ran
-    said = "1 known cause was not seen (--prune drops what is gone):\nleak | old (cpu)"
+    said = "1 known cause was not seen (merge --prune drops what is gone):\nleak | old (cpu)"
     assert read_json(Path("all.json")).notes == (said,)
     assert capsys.readouterr().out.splitlines()[-3:] == [
         "measured 2 tests on cpu",
-        "note: 1 known cause was not seen (--prune drops what is gone):",
+        "note: 1 known cause was not seen (merge --prune drops what is gone):",
         "  leak | old (cpu)",
     ]
     main(["merge", "1.json", "2.json", "-o", "all.json", "--prune"])
@@ -180,3 +186,27 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert capsys.readouterr().err == f"error: {kept}:1: is no object\n"
     assert not Path("none.json").exists()
     assert main(["merge", "1.json", "-o", "none.json", "--known-file", "gone.jsonl"]) == 2
+
+
+def test_what_shards_did_not_see_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the merge, with its own flag; other notes stay, and a note of two shards is one."""
+    monkeypatch.chdir(tmp_path)
+    for number, old in enumerate(("old", "other"), 1):
+        unseen_here = unseen_lines([known(old, MIB), LINE], "--cudamem-prune")
+        run = shard(A, B)._replace(notes=(unseen_here, "the build took 5 s"))
+        write_json(run, Path(f"{number}.json"))
+    Path("__cudamem__").mkdir()
+    Path("__cudamem__/known.jsonl").write_bytes(render(lines(LINE)))
+    command = ["merge", "1.json", "2.json", "-o"]
+    assert main([*command, "all.json"]) == 0
+    said = "1 known cause was not seen (merge --prune drops what is gone):\nleak | old (cpu)"
+    notes = ("the build took 5 s", "2 tests in more than one report", said)
+    assert read_json(Path("all.json")).notes == notes
+    assert "--cudamem-prune" not in capsys.readouterr().out
+    assert main(["merge", "all.json", "-o", "again.json"]) == 0
+    assert read_json(Path("again.json")).notes == notes
+    assert main([*command, "all.json", "--prune"]) == 0
+    notes = (*notes[:2], "known findings: 1 dropped (__cudamem__/known.jsonl was written)")
+    assert read_json(Path("all.json")).notes == notes

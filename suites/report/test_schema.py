@@ -64,6 +64,7 @@ RUN = RunRecord(
                 ),
                 Measured(Device("cpu"), "x86_64, 1 thread, torch 2.11"),
             ),
+            ("cycle",),
         ),
     ),
     (FixtureRecord("model", "session", "test_a.py::test_b[x]", (Window("setup of fixture 'model'", CARD),)),),
@@ -103,6 +104,7 @@ RUN = RunRecord(
         ),
     ),
     Extent((".",), ("test_a.py::test_d",), ("cycle", "leak")),
+    ("interrupted: KeyboardInterrupt",),
 )
 UNKNOWN = {
     "start": None,
@@ -185,6 +187,7 @@ DOCUMENT = {
                     "asked": False,
                 },
             ],
+            "unjudged": ["cycle"],
         }
     ],
     "run": {
@@ -242,6 +245,7 @@ DOCUMENT = {
         "notes": ["written"],
         "unenforced": {"cuda:1 is not measured here": 2},
         "extent": {"paths": ["."], "left_out": ["test_a.py::test_d"], "kinds": ["cycle", "leak"]},
+        "failures": ["interrupted: KeyboardInterrupt"],
         "expected": [
             {
                 "test": "test_a.py::test_b[x]",
@@ -315,6 +319,7 @@ def test_the_smallest_report() -> None:
             "notes": [],
             "unenforced": {},
             "extent": {"paths": [], "left_out": [], "kinds": []},
+            "failures": [],
             "expected": [],
         },
     }

@@ -83,7 +83,7 @@ def test_a_literal_is_written(project: Project) -> None:
         'assert_text(actual, """\n        new\n        text\n        """)\n\ndef test_dev',
     )
     assert accept_texts(project.root, []).files == ()
-    assert project.accept()[0] == f"tests/test_it.py was not written: {OTHER}"  # a second time says so
+    assert project.accept()[0] == f"tests/test_it.py: 1 text was not written: {OTHER}"  # a second time says so
 
 
 def test_a_check_in_a_loop_is_kept_once(project: Project) -> None:
@@ -108,7 +108,7 @@ def test_side_files(project: Project) -> None:
     assert project.accept() == ["1 expected text written", f"    {check.file}  1"]
     assert kept.read_text(encoding="utf-8") == "new\n"
     assert project.accept() == [
-        f"{check.file} was not written: {OTHER}",
+        f"{check.file}: 1 text was not written: {OTHER}",
         "    line 1, tests/test_it.py::test_side[A]:",
         "        | new",
     ]
@@ -123,7 +123,7 @@ def test_two_tests_that_want_two_texts_are_both_named(project: Project) -> None:
     for name, text in (("test[a]", "new"), ("test[b]", "other")):
         project.run("test", text, test=name)
     assert project.accept() == [
-        "tests/test_it.py was not written: contradicting texts for one place",
+        "tests/test_it.py: 2 texts were not written: contradicting texts for one place",
         "    line 4, tests/test_it.py::test[a]:",
         "        | new",
         "    line 4, tests/test_it.py::test[b]:",
@@ -136,7 +136,7 @@ def test_a_test_that_is_content_with_the_text_is_named_too(project: Project) -> 
     for name, text in (("test[a]", "old"), ("test[b]", "other"), ("test[c]", "old")):
         project.run("test", text, test=name)
     assert project.accept() == [
-        "tests/test_it.py was not written: contradicting texts for one place",
+        "tests/test_it.py: 3 texts were not written: contradicting texts for one place",
         "    line 4, tests/test_it.py::test[b]:",
         "        | other",
         "    line 4, tests/test_it.py::test[a]:",
@@ -159,26 +159,26 @@ def test_a_plain_text_holds_for_every_device(project: Project) -> None:
     project.write(TESTS.replace('{"cpu": "old"}', '"old"'))
     project.run("test_devices", "old", "cpu", test="test_devices[cpu]")
     project.run("test_devices", "new", "cuda", test="test_devices[cuda]")
-    assert project.accept()[0] == "tests/test_it.py was not written: contradicting texts for one place"
+    assert project.accept()[0] == "tests/test_it.py: 2 texts were not written: contradicting texts for one place"
 
 
 def test_a_file_that_changed_is_not_written(project: Project) -> None:
     project.run("test", "new")
     project.path.write_text("# a line\n" + TESTS, encoding="utf-8")
     assert project.accept() == [
-        f"tests/test_it.py was not written: {OTHER}",
+        f"tests/test_it.py: 1 text was not written: {OTHER}",
         "    line 4, tests/test_it.py::test:",
         "        | new",
     ]
     project.path.unlink()
-    assert project.accept()[0] == f"tests/test_it.py was not written: {OTHER}"
+    assert project.accept()[0] == f"tests/test_it.py: 1 text was not written: {OTHER}"
     assert not project.path.exists()
 
 
 def test_a_read_only_file_is_not_written(project: Project) -> None:
     project.run("test", "new")
     project.path.chmod(0o444)
-    assert project.accept()[0] == "tests/test_it.py was not written: the file is read-only"
+    assert project.accept()[0] == "tests/test_it.py: 1 text was not written: the file is read-only"
     assert project.text == TESTS
 
 
@@ -192,15 +192,15 @@ def test_paths_lie_below_the_root(project: Project, file: str, tmp_path_factory:
     (outside / "x.py").write_text(TESTS, encoding="utf-8")
     check = project.run("test_devices", "new", "cpu")
     lines = project.accept(replace(check, file=file))
-    assert lines[0].endswith(f"was not written: it does not lie below {project.root}")
+    assert lines[0].endswith(f"1 text was not written: it does not lie below {project.root}")
     assert (outside / "x.py").read_text(encoding="utf-8") == TESTS
 
 
 def test_a_name_that_is_none(project: Project) -> None:
     check = project.run("test_devices", "new", "cpu")
-    assert "was not written: its name cannot be read: " in project.accept(replace(check, file="a\0b"))[0]
+    assert "1 text was not written: its name cannot be read: " in project.accept(replace(check, file="a\0b"))[0]
     assert project.accept(replace(check, file="tests"))[0] == (
-        "tests was not written: tests cannot be read: Is a directory"
+        "tests: 1 text was not written: tests cannot be read: Is a directory"
     )
 
 
@@ -208,14 +208,15 @@ def test_a_name_that_is_none(project: Project) -> None:
 def test_of_other_files_nothing_is_written(project: Project, file: str) -> None:
     check = replace(project.run("test_side", "new", "old"), file=file)
     assert project.accept(check)[0] == (
-        f"{file} was not written: it is no file of expected texts: they lie in __cudamem__"
+        f"{file}: 1 text was not written: it is no file of expected texts: they lie in __cudamem__"
     )
     assert not (project.root / file).exists()
 
 
 def test_only_literals_of_assertions_are_written(project: Project) -> None:
     project.run("test_asis", "new")
-    assert project.accept()[0] == "tests/test_it.py was not written: the call there is no assertion, but of same"
+    reason = "the call there is no assertion, but of same"
+    assert project.accept()[0] == f"tests/test_it.py: 1 text was not written: {reason}"
     assert project.text == TESTS
 
 
@@ -224,11 +225,11 @@ def test_only_literals_are_written(project: Project) -> None:
     call = CallSite("tests/test_it.py", "test", 1, 2, None, "assert_text", "expected", 1)
     digest = Session().edits.digest(project.path)
     check = Checked("tests/test_it.py::test", "tests/test_it.py", digest, call, None, "old", "new")
-    assert project.accept(check)[0] == "tests/test_it.py was not written: the argument there is no literal"
+    assert project.accept(check)[0] == "tests/test_it.py: 1 text was not written: the argument there is no literal"
 
 
 def test_a_literal_of_another_value_is_not_the_one(project: Project) -> None:
     check = project.run("test_devices", "new", "cpu")
     lines = project.accept(replace(check, expected={"cpu": "odd"}))
-    assert lines[0].startswith("tests/test_it.py was not written: the file has changed since it was imported")
+    assert lines[0].startswith("tests/test_it.py: 1 text was not written: the file has changed since it was imported")
     assert project.text == TESTS

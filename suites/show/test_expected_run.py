@@ -205,7 +205,7 @@ def test_two_texts_for_one_literal(tmp_path, texts):
     assert str(written).split("\n") == [
         "1 expected text written",
         f"    {path}  1",
-        f"{path} was not written: contradicting texts for one place",
+        f"{path}: 3 texts were not written: contradicting texts for one place",
         "    line 2, test_written.py::test[one]:",
         f"        | {texts[0]}",
         "    line 2, test_written.py::test[two]:",
@@ -254,7 +254,8 @@ def test_a_read_only_file_is_not_written(tmp_path):
     with session.activate():
         names["test"]()
     assert refused(session, path) == (
-        f"{path} was not written: the file is read-only\n    line 2, {path}::test:\n        | n\n        |\n        | w"
+        f"{path}: 1 text was not written: the file is read-only\n"
+        f"    line 2, {path}::test:\n        | n\n        |\n        | w"
     )
     assert path.stat().st_mode & 0o777 == 0o444
 
@@ -271,7 +272,7 @@ def test_a_file_that_changed_during_the_run_is_not_written(tmp_path, content):
         assert not path.exists()
         return
     path.write_text(content + path.read_text())
-    assert "was not written: the file has changed since it was imported" in refused(session, path)
+    assert "1 text was not written: the file has changed since it was imported" in refused(session, path)
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -309,7 +310,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
     with session.activate():
         names["test"]()
     monkeypatch.setattr(Path, "replace", fail)
-    assert "was not written: No space left on device\n" in refused(session, path)
+    assert "1 text was not written: No space left on device\n" in refused(session, path)
 
 
 def test_replace_file_follows_links(tmp_path):
@@ -367,7 +368,8 @@ def test_expecttest_in_the_same_file_rewrites_it_and_ours_waits_for_the_next_run
     session = Session(accept=True)
     with session.activate():
         names["Test"]("test").test()
-    assert "was not written: the file has changed since it was imported (expecttest's own fun" in str(session.write())
+    reason = "the file has changed since it was imported (expecttest's own fun"
+    assert f"2 texts were not written: {reason}" in str(session.write())
     theirs = MIXED.replace('"""old"""', '"""\\\na\nb"""')
     assert path.read_text() == theirs
     names = {"assert_text": assert_text, "expecttest": expecttest}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cudamem_testing.show import files
-from cudamem_testing.show.files import change_file, replace_file
+from cudamem_testing.show.files import change_file, replace_file, why_not
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +48,60 @@ def test_an_error_leaves_the_file(tmp_path: Path) -> None:
         change_file(path, lambda old: (_ for _ in ()).throw(ValueError("broken")))
     assert path.read_bytes() == b"old"
     assert change_file(path, lambda old: b"new")  # the lock is free again
+
+
+def test_a_full_disk_is_named_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    real = Path.open
+
+    class Full(io.BytesIO):
+        def writelines(self, lines: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def opened(self: Path, *given: object, **named: object) -> object:
+        return Full() if real(self, *given, **named).close() is None else None  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", opened)
+    for write in (lambda: replace_file(path, b"new"), lambda: change_file(path, lambda old: b"new")):
+        with pytest.raises(OSError) as caught:
+            write()
+        assert str(caught.value) == f"[Errno {errno.ENOSPC}] No space left on device: {str(path)!r}"
+    monkeypatch.undo()
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+    assert path.read_bytes() == b"old"
+
+
+def test_a_file_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the temporary one beside it."""
+
+    def refuse(self: Path, *given: object) -> None:
+        raise OSError(errno.EDQUOT, "Quota exceeded", str(self))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(OSError) as caught:
+        replace_file(tmp_path / "file", b"new")
+    assert caught.value.filename == str(tmp_path / "file")
+
+
+def test_pieces_are_written_as_they_come(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    replace_file(path, iter([b"a", b"", b"bc"]))
+    assert path.read_bytes() == b"abc"
+
+    def broken() -> Iterator[bytes]:
+        yield b"new"
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        replace_file(path, broken())
+    assert (path.read_bytes(), [one.name for one in tmp_path.iterdir()]) == (b"abc", ["file"])
+
+
+def test_a_name_that_is_too_long_is_a_reason(tmp_path: Path) -> None:
+    name = "x" * 300 + ".py"
+    assert why_not(tmp_path, name) == "File name too long"
+    assert why_not(tmp_path, "none.py") == f"there is no such file in {tmp_path}"
 
 
 def test_what_is_no_file_takes_the_content_and_stays(tmp_path: Path) -> None:

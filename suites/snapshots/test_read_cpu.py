@@ -6,7 +6,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots.read_cpu import read_cpu
 from cudamem_testing.snapshots.record import NO_STACK, Kind, SnapshotError
-from cudamem_testing.snapshots.replay import replay
+from cudamem_testing.snapshots.replay import DROPPED, UNSEEN, replay
 
 STACKS = Locator("/p")
 #          address size sequence ns      stack owner thread kind
@@ -29,6 +29,24 @@ def recording(**more):
         owners={1: "test_1", 2: "test_2"},
         **more,
     )
+
+
+def test_blocks_whose_allocation_was_dropped_are_told_by_their_number():
+    """Number 11 was allocated after the window began with 3 allocations; without that number all count as older."""
+    events = [EVENTS[2], EVENTS[3], EVENTS[5]]
+    replayed = replay(read_cpu(BLOCKS, events, lambda number: STACKS.stack([("/p/a.py", number, "f")]), truncated=True))
+    for allocations, new, note in (
+        (3, {11, 12}, UNSEEN),
+        (11, {12}, UNSEEN),
+        (12, set(), UNSEEN),
+        (None, set(), DROPPED),
+    ):
+        live = replayed.peak(allocations=allocations).live
+        assert {block.order for block in live if not block.preexisting} == new
+        assert {block.order: block.stack.line for block in live} == {
+            order: f"a.py:{line} in f" for order, line in ((1, 3), (3, 3), (11, 1), (12, 2))
+        }
+        assert live.notes == (note,)
 
 
 def test_rows_become_a_recording():

@@ -42,14 +42,15 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A file that was not written, why, and the texts that were to go there as (line, test, text)."""
+    """Texts of a file that were not written, as (line, test, text), and why; others of that file may have been."""
 
     file: Path
     reason: str
     texts: tuple[tuple[int, str, str], ...]
 
     def __str__(self) -> str:
-        lines = [one_line(f"{shown(self.file)} was not written: {self.reason}")]
+        texts = "1 text was" if len(self.texts) == 1 else f"{len(self.texts)} texts were"
+        lines = [one_line(f"{shown(self.file)}: {texts} not written: {self.reason}")]
         for line, test, text in self.texts:
             lines.append(f"    line {line}, {one_line(test)}:")
             lines += [f"        | {one}".rstrip() for one in text.split("\n")]
