@@ -19,7 +19,7 @@ import gc
 import types
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 
 import torch
@@ -100,9 +100,9 @@ class KnownPlaces:
             found = search.run(targets)
             if not (all(one.reach in _EXPLAINED for one in found.values()) and part.is_whole(search, targets)):
                 return None
-            self._remember_roots(search, targets)
+            self._remember_roots(search, targets, {*map(id, starts[:beside])})
             own = {id(obj) for objects in targets.values() for obj in objects}
-            if len(ancestors := search.graph.ancestors(own) - own) <= _FEW:
+            if len(ancestors := search.graph.ancestors(own) - own - search.root_at.keys()) <= _FEW:
                 self._known |= ancestors  # they may hold the next ones too
         self._looked_at |= part.outside.keys() - self._known
         return found
@@ -128,10 +128,14 @@ class KnownPlaces:
             for table in (self._roots, self._known, self._names, self._looked_at):
                 table.clear()
 
-    def _remember_roots(self, search: Search, targets: dict[int, list[object]]) -> None:
-        """Remember the roots among the ancestors, and by which names they hold what leads on."""
+    def _remember_roots(
+        self, search: Search, targets: dict[int, list[object]], given: Collection[int] = frozenset()
+    ) -> None:
+        """Remember the roots among the ancestors, and by which names they hold what leads on; not those that were given
+        for this time only.
+        """
         ancestors = search.graph.ancestors(id(obj) for objects in targets.values() for obj in objects)
-        for one in ancestors & search.root_at.keys():
+        for one in (ancestors & search.root_at.keys()).difference(given):
             root, obj = search.root_at[one], search.graph.objects[one]
             try:
                 self._roots.setdefault(one, weakref.ref(obj if root.holder is None else root.holder))

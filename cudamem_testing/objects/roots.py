@@ -22,9 +22,10 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from cudamem_testing import static
@@ -103,6 +104,10 @@ class RootValue:
     value: object
 
 
+#: A root that a registry lists: its text may be made when it is met, for few are.
+_Registered = tuple[RootKind, "str | Callable[[], str]", object]
+
+
 class Roots:
     """All roots of one moment, by the ids of their objects. Holds those objects: drop it with the search."""
 
@@ -110,7 +115,7 @@ class Roots:
         self._ignore = ignore
         self._anchors: dict[int, Root | None] = {}
         self._modules: dict[int, tuple[object, object]] = {}
-        self._registered: dict[int, tuple[RootKind, str, object]] = {}
+        self._registered: dict[int, _Registered] = {}
         self._running = _running_classes()
         self.values: dict[int, list[RootValue]] = {}
         #: What frames of hooks around the test hold, of packages that are not known as the harness.
@@ -133,7 +138,7 @@ class Roots:
             module, registered = self._modules.get(number), self._registered.get(number)
             if registered is not None:
                 kind, text, holder = registered
-                self._anchors[number] = self._root(kind, text, holder, "")
+                self._anchors[number] = self._root(kind, text if type(text) is str else text(), holder, "")
             else:
                 self._anchors[number] = self._judge(obj) if module is None else self._module(*module)
         return self._anchors[number]
@@ -180,14 +185,15 @@ class Roots:
         return Root(kind, clean(text), _rank(kind, module), self._ignore.package(module), holder)
 
     def _add_modules(self) -> None:
-        found = self._modules
-        for pair in tuple(sys.modules.items()):
-            module = pair[1]
-            plain = type(module) is types.ModuleType
-            namespace = static.module_dict(module) if plain else static.instance_dict(module)
-            found.setdefault(id(module), pair)
-            if namespace is not None:
-                found.setdefault(id(namespace), pair)
+        pairs = tuple(sys.modules.items())[::-1]  # of several names for one module the first counts
+        modules = [module for _, module in pairs]
+        namespaces = [
+            static.module_dict(module) if type(module) is types.ModuleType else static.instance_dict(module)
+            for module in modules
+        ]
+        self._modules.update(zip(map(id, namespaces), pairs, strict=True))
+        self._modules.pop(id(None), None)
+        self._modules.update(zip(map(id, modules), pairs, strict=True))
 
     def _module(self, key: object, module: object) -> Root:
         own_name = static.get(static.instance_dict(module), "__name__")
@@ -223,7 +229,7 @@ class Roots:
     def _add_value(self, root: Root, reference: Reference, value: object) -> None:
         self.values.setdefault(id(value), []).append(RootValue(root, reference, value))
 
-    def _add_anchors(self, found: Iterable[tuple[RootKind, str, object]]) -> None:
+    def _add_anchors(self, found: Iterable[_Registered]) -> None:
         for registered in found:
             self._registered.setdefault(id(registered[2]), registered)
 
@@ -288,13 +294,13 @@ def _namespace(module: str) -> dict[str, Any]:
     return static.instance_dict(sys.modules.get(module)) or {}
 
 
-def _threads() -> Iterator[tuple[RootKind, str, object]]:
+def _threads() -> Iterator[_Registered]:
     for table in ("_active", "_limbo"):
         for thread in tuple(_namespace("threading").get(table, {}).values()):
             yield RootKind.THREAD, _thread_text(thread), thread
 
 
-def _loggers() -> Iterator[tuple[RootKind, str, object]]:
+def _loggers() -> Iterator[_Registered]:
     namespace = _namespace("logging")
     if not namespace:
         return
@@ -305,13 +311,16 @@ def _loggers() -> Iterator[tuple[RootKind, str, object]]:
             yield RootKind.LOGGER, f"logger {name}", logger
 
 
-def _finalizers() -> Iterator[tuple[RootKind, str, object]]:
+def _finalizers() -> Iterator[_Registered]:
     for info in tuple(static.class_dict(weakref.finalize).get("_registry", {}).values()):
-        function = dict(static.slots(info)).get("func")
-        yield RootKind.FINALIZER, f"weakref.finalize with {type_word(function)}", info
+        yield RootKind.FINALIZER, partial(_finalizer_text, info), info
 
 
-def _signal_handlers() -> Iterator[tuple[RootKind, str, object]]:
+def _finalizer_text(info: object) -> str:
+    return f"weakref.finalize with {type_word(dict(static.slots(info)).get('func'))}"
+
+
+def _signal_handlers() -> Iterator[_Registered]:
     getsignal = importlib.import_module("_signal").getsignal
     for number in signal.valid_signals():
         handler = getsignal(number)  # the public one would hash the handler
