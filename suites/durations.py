@@ -61,8 +61,12 @@ class Recording:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write them."""
-        assert session.config.cache is not None
-        session.config.cache.set(CACHED, {name: round(seconds, 3) for name, seconds in self.durations.items()})
+        cache = getattr(session.config, "cache", None)
+        if cache is None:
+            raise pytest.UsageError(
+                "--record-durations writes into pytest's cache, which -p no:cacheprovider turns off"
+            )
+        cache.set(CACHED, {name: round(seconds, 3) for name, seconds in self.durations.items()})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cudamem_testing.plugin import keys
-from cudamem_testing.static import type_name
 
 if TYPE_CHECKING:
     from cudamem_testing.model.changes import Comparison
@@ -125,6 +124,8 @@ def _misspelt(mark: pytest.Mark, known: AbstractSet[str], example: str) -> str |
 def warmup_refusal(item: pytest.Item) -> str | None:
     """Why the body of a test cannot be run more than once; ``None`` when it can."""
     if not isinstance(item, pytest.Function):
+        from cudamem_testing.static import type_name  # only here: loading the plugin must cost next to nothing
+
         return f"a {type_name(item)} has no body to repeat"
     unittest = sys.modules.get("unittest")
     if unittest is not None and item.cls is not None and issubclass(item.cls, unittest.TestCase):

@@ -192,11 +192,13 @@ def repeated(device: str, rounds: int, tests: int) -> list[Row]:
     rows: list[Row] = []
     for holder, test in TESTS.items():
         source = (REPEATED + test + AFTER).format(device=device, tests=number)
+        # A card's counters are even where a block has taken the place of another: then nothing is looked at.
+        found = 1 if "replaces" in test and device.startswith("cuda") else number
         without: list[Timed] = []
         checked: list[Timed] = []
         for _ in range(rounds):
             without.append(_expecting(0, run(source, conftest, *on, *OFF)))
-            checked.append(_expecting(number, run(source, conftest, *on)))
+            checked.append(_expecting(found, run(source, conftest, *on)))
 
         rows += [
             (f"{number} tests that leave 4 MiB in {holder}", "", "", ""),

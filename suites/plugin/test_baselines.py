@@ -382,6 +382,7 @@ def test_of_several_devices_those_that_a_test_uses_are_recorded(tmp_path, monkey
     monkeypatch.setattr("cudamem_testing.plugin.baselines.identity", lambda device: "here")
     item = SimpleNamespace(nodeid="test_it.py::test_a", stash={keys.COMPARISON: Comparison()}, config=NoGroups())
     running = SimpleNamespace(item=item, nodeid=item.nodeid, measured=[], owner=Owner("test_a"), whole=None, notes=[])
+    running.comparison = item.stash[keys.COMPARISON]
     settings = SimpleNamespace(baseline="compare", enforce=True, on=False, update=frozenset(), json=None)
     windows = [
         Window("call", Device("cuda", place), requested_start=0, requested_peak=number, allocations=number)
