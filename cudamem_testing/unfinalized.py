@@ -146,7 +146,8 @@ def _interrupted() -> RuntimeError:
 
 def _unseen(library: ctypes.PyDLL) -> int:
     """Collections of this process that no callback of ours saw, also before anything was watched."""
-    return sum(generation["collections"] for generation in get_stats()) - int(library.cudamem_collector_seen())
+    every = int(sum(generation["collections"] for generation in get_stats()))
+    return every - int(library.cudamem_collector_seen())
 
 
 def _is_readable() -> bool:

@@ -60,7 +60,7 @@ class Origins:
 
     def storing_class(self, holder: object, steps: Sequence[Hop], attribute: str | None) -> str:
         """The class whose code stores an attribute, or whose method holds the object: not each subclass of it."""
-        cls = holder if static.is_a(holder, type) else type(holder)
+        cls = cast("type", holder) if static.is_a(holder, type) else type(holder)
         own = f"{static.class_module(cls)}.{static.class_qualname(cls)}"
         key = own, attribute or "", "" if attribute else _method_over(steps, holder)
         found = self._storing.get(key)

@@ -62,6 +62,10 @@ class CycleFindings:
                 if judged(device) and totals[name] >= self._ignore_below(device):
                     at_once = max(_bytes(together, cycle.signature, name) for together in found)
                     findings.append(self._finding(part, device, at_once, small.get(name, 0), asked, failed))
+        return findings
+
+    def kept(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Those that no rule of the ini file ignores."""
         return self._ignored.keep(findings)
 
     def _finding(

@@ -62,6 +62,7 @@ class CycleCheck:
         self._problems: list[str] = []
         self._subject: Subject | None = None
         self._watches = True
+        self._explained: set[Device | None] = set()
         self._small: Counter[str] = Counter()
         self._stacks: dict[int, Stack] = {}
         self._before = 0.0
@@ -105,6 +106,7 @@ class CycleCheck:
         """The test is over, and nobody asks for its cycles."""
         self._watch.stop()
         self._subject = None
+        self._explained = set()
         self._watch.take()
 
     def judge(self, asked: str | None, failed: bool) -> list[Finding]:
@@ -129,19 +131,19 @@ class CycleCheck:
         if not (problems or found):
             return []
         judged = self._findings.of(found, self._small, subject.judged, asked, failed=failed)
-        return [*map(self._findings.unexplained, problems), *judged]
+        self._explained = {finding.device for finding in judged}
+        return [*map(self._findings.unexplained, problems), *self._findings.kept(judged)]
 
-    @staticmethod
-    def completed(findings: Sequence[Finding], cycles: Sequence[Finding], asked: str | None) -> Iterator[Finding]:
+    def completed(self, findings: Sequence[Finding], asked: str | None) -> Iterator[Finding]:
         """Findings of leaks, in which the remark that a collection freed something gives way to cycles that explain it.
 
-        Where none does, the cycle could not be read: that is a warning.
+        Those are the cycles judged last, also ignored ones. Where none does, the cycle could not be read: that is a
+        warning.
         """
-        explained = {finding.device for finding in cycles}
         for finding in findings:
             if finding.kind is not Kind.CYCLE:
                 yield finding
-            elif finding.device not in explained and asked != "off":
+            elif finding.device not in self._explained and asked != "off":
                 severity = Severity.FAIL if asked == "strict" else Severity.WARN
                 yield replace(finding, severity=severity, details=(*finding.details, f"   {UNREAD}"))
 

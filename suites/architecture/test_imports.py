@@ -51,8 +51,8 @@ NEEDED = {
     "leaks": {"grown", "ledger"},
     "model": {"counters", "devices", "errors", "findings", "records", "sizes", "stacks", "windows"},
     "objects": {
-        *("arrays", "carriers", "clock", "frames", "graph", "index", "names", "paths", "reference", "references"),
-        *("results", "roots", "search", "tensors", "torch_references"),
+        *("arrays", "carriers", "clock", "frames", "graph", "index", "names", "paths", "places", "reference"),
+        *("references", "results", "roots", "search", "tensors", "torch_references"),
     },
     "plugin": {
         *("baselines", "belongings", "books", "brief", "collector", "cycles", "evidence", "expected", "failures"),
