@@ -64,11 +64,16 @@ class Question:
 
 
 class Memory:
-    """What is known of cycles that were met before, by signature: words that need not be found again."""
+    """What is known of cycles that were met before, by signature: words that need not be found again.
+
+    ``kinds`` has the first cycle of each kind: the classes along it, and the sizes and lines of its largest tensors.
+    Others of a kind are not read.
+    """
 
     def __init__(self, locator: Locator) -> None:
         self.origins = Origins(locator)
         self.known: dict[str, Cycle] = {}
+        self.kinds: dict[tuple[object, ...], Cycle] = {}
 
 
 class Draft:
@@ -110,7 +115,6 @@ class _Explanation:
         self._edges: list[list[int]] = []
         self._memory: dict[int, list[tuple[KeptTensor, StoredMemory]]] = {}
         self._alike: Counter[tuple[object, ...]] = Counter()
-        self._met: dict[tuple[object, ...], Cycle] = {}
 
     def is_enough(self) -> bool:
         """Whether there is enough to read on; reads the storages."""
@@ -220,11 +224,18 @@ class _Explanation:
         chain = self._turned(graph.shortest_cycle(start, self._edges, within))
         objects = [self._objects[one] for one in chain]
         pairs = [pair for one in members for pair in self._memory.get(one, ())]
-        key = (*map(_raw_key, objects), *sorted(tensor.bytes for tensor, _ in pairs))
-        self._alike[key] += 1
-        if self._alike[key] > MOST_ALIKE:
-            tensors, memory = tuple(tensor for tensor, _ in pairs), [memory for _, memory in pairs]
-            return replace(self._met[key], tensors=tensors, hanging=hanging), memory
+        largest = [tensor for tensor, _ in pairs[:NAMED]]
+        kind = (len(pairs), *map(_raw_key, objects), *((tensor.bytes, tensor.allocated) for tensor in largest))
+        self._alike[kind] += 1
+        first = self._known.kinds.get(kind)
+        lines_known = bool(largest) and all(tensor.stack is not None for tensor in largest)
+        if first is not None and (lines_known or self._alike[kind] > MOST_ALIKE):
+            named = [
+                replace(tensor, name=same.name, shape=same.shape)
+                for tensor, same in zip(largest, first.tensors, strict=False)
+            ]
+            tensors = (*named, *(tensor for tensor, _ in pairs[NAMED:]))
+            return replace(first, tensors=tensors, hanging=hanging), [memory for _, memory in pairs]
         steps = hops([self._objects[one] for one in _shortened([*chain, chain[0]])])
         holding = {id(step.holder) for step in steps}
         starts = [one for one in chain if id(self._objects[one]) in holding]
@@ -235,7 +246,7 @@ class _Explanation:
         known = self._known.known.get(written)
         if known is None:
             known = self._known.known[written] = self._new(chain, steps, tensors, written, paths, inside, size)
-        cycle = self._met[key] = replace(known, tensors=tensors, hanging=hanging)
+        cycle = self._known.kinds[kind] = replace(known, tensors=tensors, hanging=hanging)
         return cycle, [memory for _, memory in kept]
 
     def _new(
@@ -356,4 +367,7 @@ def _shortened(chain: list[int]) -> list[int]:
 
 def _raw_key(obj: object) -> object:
     """Which class an object has, for functions which code: equal for cycles that would be written alike."""
-    return id(obj.__code__) if type(obj) is types.FunctionType else id(type(obj))
+    if type(obj) is types.FunctionType:
+        return obj.__code__.co_filename, obj.__code__.co_firstlineno
+    cls = type(obj)
+    return static.class_module(cls), static.class_qualname(cls)

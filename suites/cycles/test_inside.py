@@ -54,6 +54,15 @@ def rings() -> None:
         ring()
 
 
+@pytest.fixture(autouse=True)
+def callbacks() -> Iterator[None]:
+    """The collector has no callbacks: that of hypothesis is written in Python, and loses exceptions."""
+    others = [*gc.callbacks]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = others
+
+
 @pytest.fixture
 def watch() -> Iterator[CycleWatch]:
     """Collections are watched."""
