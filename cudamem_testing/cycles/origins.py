@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from dis import opmap
-from typing import Any, cast
+from typing import Any
 
 from cudamem_testing import static
 from cudamem_testing.cycles.results import Link, Origin
@@ -60,7 +60,7 @@ class Origins:
 
     def storing_class(self, holder: object, steps: Sequence[Hop], attribute: str | None) -> str:
         """The class whose code stores an attribute, or whose method holds the object: not each subclass of it."""
-        cls = cast("type", holder) if static.is_a(holder, type) else type(holder)
+        cls = holder if static.is_a(holder, type) else type(holder)
         own = f"{static.class_module(cls)}.{static.class_qualname(cls)}"
         key = own, attribute or "", "" if attribute else _method_over(steps, holder)
         found = self._storing.get(key)
@@ -78,7 +78,7 @@ class Origins:
         elif kind is Kind.ITEM:
             key = text[1:-1]
             name = int(key) if key.isdecimal() else key.strip("'") if key[:1] == "'" else None
-        cls: type = step.holder if static.is_a(step.holder, type) else type(step.holder)  # type: ignore[assignment]
+        cls: type = step.holder if static.is_a(step.holder, type) else type(step.holder)
         classes = tuple(
             (_class_file(base), static.class_qualname(base))
             for base in static.mro(_written(cls))
@@ -136,7 +136,7 @@ def _method_over(steps: Sequence[Hop], holder: object) -> str:
 def _stores(cls: type, attribute: str | None, method: str) -> bool:
     namespace = static.class_dict(cls)
     if attribute is None:
-        return bool(method) and method in namespace
+        return bool(method) and static.get(namespace, method) is not None
     functions = (one for one in namespace.values() if type(one) is types.FunctionType)
     return any(_code_stores(function.__code__, attribute) for function in functions)
 
@@ -173,8 +173,8 @@ def _definitions(obj: Any) -> Iterator[types.CodeType | type]:
 
 def _written(cls: type) -> type:
     """The class that somebody wrote: for the context of a custom autograd function, that function."""
-    found: Any = static.class_dict(cls).get("_forward_cls")
-    return cls if found is None or not static.is_a(found, type) else cast("type", found)
+    found: Any = static.get(static.class_dict(cls), "_forward_cls")
+    return cls if found is None or not static.is_a(found, type) else found
 
 
 def _codes(obj: Any) -> Iterator[types.CodeType]:
@@ -198,5 +198,5 @@ def _file_of(definition: types.CodeType | type) -> str:
 def _class_file(cls: type) -> str:
     """The file of a class's module; a module that is gone counts as library."""
     module = sys.modules.get(static.class_module(cls))
-    found = None if module is None else (static.module_dict(module) or {}).get("__file__")
+    found = None if module is None else static.get(static.module_dict(module), "__file__")
     return found if type(found) is str else ""

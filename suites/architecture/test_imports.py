@@ -49,7 +49,7 @@ def test_clean():
 NEEDED = {
     "cycles": {"allocations", "draw", "explain", "graph", "origins", "results", "watch", "words"},
     "leaks": {"grown", "ledger"},
-    "model": {"counters", "devices", "errors", "findings", "records", "sizes", "stacks", "windows"},
+    "model": {"counters", "devices", "errors", "findings", "records", "sizes", "source", "stacks", "windows"},
     "objects": {
         *("arrays", "carriers", "clock", "frames", "graph", "index", "names", "paths", "places", "reference"),
         *("references", "results", "roots", "search", "tensors", "torch_references"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cudamem_testing.cycles import source
 from cudamem_testing.cycles.results import Link, Origin
 from cudamem_testing.cycles.source import Sources
 from cudamem_testing.model.stacks import Locator
@@ -116,7 +117,7 @@ def test_spellings_of_a_store(tmp_path: Path, line: str, one: Link) -> None:
 def test_a_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "it.py").write_text(TRAINER)
     sources, parsed, parse = Sources(Locator(str(tmp_path))), [], ast.parse
-    monkeypatch.setattr(ast, "parse", lambda text: parsed.append(1) or parse(text))
+    monkeypatch.setattr(source, "_parse", lambda text: parsed.append(1) or parse(text))
     for attribute in ("fn", "other", "third"):
         sources.closed_by(Origin((Link(attribute, ((str(tmp_path / "it.py"), "Trainer"),), None, METHOD),)))
     assert len(parsed) == 1
