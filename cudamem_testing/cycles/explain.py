@@ -66,8 +66,8 @@ class Question:
 class Memory:
     """What is known of cycles that were met before, by signature: words that need not be found again.
 
-    ``kinds`` has the first cycle of each kind: the classes along it, and the sizes and lines of its largest tensors.
-    Others of a kind are not read.
+    ``kinds`` has the first cycle of each kind: the classes along it, and of its largest tensors the sizes and the lines
+    of the project that allocated them. Others of a kind are not read.
     """
 
     def __init__(self, locator: Locator) -> None:
@@ -90,7 +90,9 @@ class Draft:
         """The cycles with what was freed when the garbage went; without ``freed``, with everything they referred to."""
         cycles = []
         for cycle, memory in self._found:
-            kept = tuple(tensor for tensor, weak in zip(cycle.tensors, memory, strict=True) if weak.gone() or not freed)
+            kept = tuple(
+                tensor for tensor, weak in zip(cycle.tensors, memory, strict=True) if weak.release() or not freed
+            )
             if kept or not self._needs_tensors:
                 cycles.append(replace(cycle, tensors=kept))
         return merged(cycles)
@@ -225,7 +227,7 @@ class _Explanation:
         objects = [self._objects[one] for one in chain]
         pairs = [pair for one in members for pair in self._memory.get(one, ())]
         largest = [tensor for tensor, _ in pairs[:NAMED]]
-        kind = (len(pairs), *map(_raw_key, objects), *((tensor.bytes, tensor.allocated) for tensor in largest))
+        kind = (len(pairs), *map(_raw_key, objects), *map(_place_of, largest))
         self._alike[kind] += 1
         first = self._known.kinds.get(kind)
         lines_known = bool(largest) and all(tensor.stack is not None for tensor in largest)
@@ -363,6 +365,11 @@ def _totals(storages: Iterable[Storage]) -> Counter[str]:
 
 def _shortened(chain: list[int]) -> list[int]:
     return chain if len(chain) <= 2 * ENDS + 1 else [*chain[:ENDS], *chain[-ENDS - 1 :]]
+
+
+def _place_of(tensor: KeptTensor) -> tuple[object, ...]:
+    frames = () if tensor.stack is None else tensor.stack.frames
+    return (tensor.bytes, *(frame for frame in frames if frame.origin == "project"))
 
 
 def _raw_key(obj: object) -> object:

@@ -190,7 +190,7 @@ def storage_use_count(tensor: object) -> tuple[int, int]:
 class StoredMemory:
     """Tells whether a storage still lives, without keeping its bytes; a Python weak reference would not see C++.
 
-    What it keeps (a few dozen bytes) goes when it is asked; a finalizer could lose what a signal's handler raises.
+    It keeps a few dozen bytes until ``release``: a finalizer would lose what a signal's handler raises inside.
     """
 
     __slots__ = ("_gone", "_weak")
@@ -202,10 +202,15 @@ class StoredMemory:
             storage = torch._C.TensorBase.untyped_storage(carrier) if static.is_a(carrier, TensorBase) else carrier
             self._weak: Any = torch.UntypedStorage._weak_ref(storage)
 
+    @property
     def gone(self) -> bool:
-        """Whether it was freed when this was first called."""
+        """Whether it was freed, by now or when it was released."""
+        return bool(torch.UntypedStorage._expired(self._weak)) if self._gone is None else self._gone
+
+    def release(self) -> bool:
+        """Look no longer; whether it was freed."""
         if self._gone is None:
-            gone = bool(torch.UntypedStorage._expired(self._weak))
-            self._gone = gone  # no signal's handler comes between here and the call below: it is let go once
+            gone = self.gone
+            self._gone = gone  # no signal's handler comes between here and the call below: it is released once
             torch.UntypedStorage._free_weak_ref(self._weak)  # type: ignore[no-untyped-call]
         return self._gone
