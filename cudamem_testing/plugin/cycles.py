@@ -61,7 +61,8 @@ class CycleCheck:
         self._watch = CycleWatch(self._question, self._note)
         self._problems: list[str] = []
         self._subject: Subject | None = None
-        self._watches = True
+        #: Whether collections can be watched here.
+        self.watches = True
         self._explained: set[Device | None] = set()
         self._small: Counter[str] = Counter()
         self._stacks: dict[int, Stack] = {}
@@ -89,11 +90,11 @@ class CycleCheck:
         self._stacks.clear()  # their numbers hold until the recorder drops some, between tests
         self._problems.clear()
         self._watch.take()
-        if self._watches:
+        if self.watches:
             try:
                 self._watch.start()
             except RuntimeError as error:  # no compiler, or another build of Python: it stays so
-                self._watches = False
+                self.watches = False
                 self._notes.append(f"{NOT_CHECKED}: {error}")
         self._missed = self._watch.missed
 
