@@ -389,6 +389,36 @@ def test_subclasses_of_the_class_that_closes_a_cycle_are_one_cause(run_inner):
     assert other.cause not in {finding.cause for finding in alike}
 
 
+def test_a_timeout_fails_a_test_that_makes_cycles_until_it_ends(run_inner):
+    """As pytest-timeout does it: the handler of an alarm calls ``pytest.fail``."""
+    inner = run_inner(
+        HEAD
+        + """
+    import signal, time
+
+    def late(number, frame):
+        pytest.fail("too late")
+
+    @pytest.mark.parametrize("n", range(12))
+    def test_loops(n):
+        before = signal.signal(signal.SIGALRM, late)
+        end = time.monotonic() + 5
+        signal.setitimer(signal.ITIMER_REAL, 0.02 + n * 0.0007)
+        try:
+            while time.monotonic() < end:
+                ring()
+                gc.collect(0)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    """,
+        "--cudamem",
+    )
+    assert {*inner.outcomes.values()} == {"failed"}
+    assert len(inner.outcomes) == 12
+    assert all(found(inner, f"test_loops[{n}]") for n in range(12))
+
+
 def test_wrong_severities(run_inner):
     inner = run_inner("def test_a(): pass", "--cudamem-cycles=loud")
     assert inner.status == 4
