@@ -79,7 +79,10 @@ class GarbageWatch:
     ) -> None:
         self.kinds = kinds
         self.look, self.gone, self.failed, self.outside = look, gone, failed, outside
-        self._missed = 0
+        #: Collections until the last stop that were not looked at, for something held the mark: ``gc.freeze()``, a
+        #: list of all objects.
+        self.missed = 0
+        self._unseen = 0
 
     def start(self, library: ctypes.PyDLL, modules: Iterable[types.ModuleType] = (builtins, gc)) -> None:
         """Watch from here on with the library ``collector_watch``.
@@ -90,22 +93,21 @@ class GarbageWatch:
             CollectorUnreadableError: the collector cannot be watched here.
         """
         if self not in _watches:
-            _begin(library, modules)
+            if not _started:
+                _begin(library, modules)
             _watches.append(self)
-            self._missed = -_unseen(library)
+            self._unseen = _unseen(library)
             refresh()
 
     def stop(self) -> None:
         """Watch no longer."""
         if self in _watches:
             _watches.remove(self)
-            self._missed += _unseen(_started[0])
-            refresh()
-
-    @property
-    def missed(self) -> int:
-        """Collections that were not looked at, for something held the mark: ``gc.freeze()``, a list of all objects."""
-        return self._missed + (_unseen(_started[0]) if self in _watches else 0)
+            self.missed += _unseen(_started[0]) - self._unseen
+            if _watches:
+                refresh()
+            else:
+                _started[0].cudamem_collector_end()
 
 
 _watches: list[GarbageWatch] = []
@@ -114,19 +116,15 @@ _started: list[ctypes.PyDLL] = []
 
 def refresh() -> None:
     """Let the next collection be looked at, whatever has held the mark meanwhile; nothing where nobody watches."""
-    if not _started:
+    if not _watches:
         return
-    (library,) = _started
-    if _watches:
+    kinds = _watches[0].kinds
+    if len(_watches) > 1:
         kinds = tuple({id(kind): kind for watch in _watches for kind in watch.kinds}.values())
-        library.cudamem_collector_mark(kinds, main_thread().ident)
-    else:
-        library.cudamem_collector_end()
+    _started[0].cudamem_collector_mark(kinds, main_thread().ident)
 
 
 def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
-    if _started:
-        return
     if not any(_is_readable() for _ in range(3)):
         raise CollectorUnreadableError(UNREADABLE)
     genuine = tuple((vars(module), name, value) for module in modules for name, value in vars(module).items())
@@ -146,8 +144,9 @@ def _interrupted() -> RuntimeError:
 
 def _unseen(library: ctypes.PyDLL) -> int:
     """Collections of this process that no callback of ours saw, also before anything was watched."""
-    every = int(sum(generation["collections"] for generation in get_stats()))
-    return every - int(library.cudamem_collector_seen())
+    young, middle, old = get_stats()
+    every = young["collections"] + middle["collections"] + old["collections"]
+    return int(every - library.cudamem_collector_seen())
 
 
 def _is_readable() -> bool:

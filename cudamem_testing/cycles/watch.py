@@ -61,24 +61,21 @@ class CycleWatch:
         self._found: list[list[Cycle]] = []
         kinds = (TensorBase if kind is None else kind,)
         self._watch = GarbageWatch(kinds, self._look, self._gone, self._note, tell)
+        # Without methods around them: every test calls them.
+        self.start: Callable[[], None] = self._start
+        """Watch from here on. Raises ``RecorderUnavailable`` where the native part cannot be had, and
+        ``CollectorUnreadableError`` where this build of Python cannot be watched."""
+        self.stop: Callable[[], None] = self._watch.stop
+        """Watch no longer."""
 
-    def start(self) -> None:
-        """Watch from here on.
-
-        Raises:
-            RecorderUnavailable: the native part cannot be had here.
-            CollectorUnreadableError: this build of Python cannot be watched.
-        """
+    def _start(self) -> None:
         with CollectorPaused():  # what is garbage already is to be seen
             self._watch.start(library(), (builtins, gc, os, time, functools))
-
-    def stop(self) -> None:
-        """Watch no longer."""
-        self._watch.stop()
+        self.start = functools.partial(self._watch.start, library())
 
     @property
     def missed(self) -> int:
-        """Collections since the start of the process that were not looked at while it watched."""
+        """Collections until the last stop that were not looked at."""
         return self._watch.missed
 
     def take(self) -> list[list[Cycle]]:

@@ -89,14 +89,12 @@ class CycleCheck:
         self._small.clear()
         self._stacks.clear()  # their numbers hold until the recorder drops some, between tests
         self._problems.clear()
-        self._watch.take()
         if self.watches:
             try:
                 self._watch.start()
             except RuntimeError as error:  # no compiler, or another build of Python: it stays so
                 self.watches = False
                 self._notes.append(f"{NOT_CHECKED}: {error}")
-        self._missed = self._watch.missed
 
     def begun(self, subject: Subject) -> None:
         """The test is about to be settled; torch may have come only during it."""
@@ -117,8 +115,9 @@ class CycleCheck:
         a test may still be there.
         """
         subject, found = self._subject, self._watch.take()
-        missed = self._watch.missed - self._missed
-        self.drop()
+        self._watch.stop()
+        self._subject, self._explained = None, set()
+        missed, self._missed = self._watch.missed - self._missed, self._watch.missed
         if subject is None or asked == "off":
             return []
         problems = [*self._problems]
