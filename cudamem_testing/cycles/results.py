@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from cudamem_testing.model.sizes import count, format_size
-from cudamem_testing.model.stacks import Stack
 from cudamem_testing.show.diagrams import Diagram
 
 #: Widest line of a chain, in characters, and most lines that it may take.
@@ -18,54 +17,12 @@ NAMED = 3
 ARROW = " -> "
 
 
-Place = tuple[str, str]
-"""A file, and the qualified name of a class in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One reference of a cycle as source may have stored it.
-
-    ``name`` is the attribute or the key that it stands under, ``None`` where it has none. ``classes`` are those of its
-    holder in the order of resolution, ``function`` the code of a function or generator that holds it: file, first line
-    and name. ``stored`` says what it leads to: a word (``method``, ``function``, ``running``, ``instance``, or the name
-    of a container) and a name.
-    """
-
-    name: str | int | None
-    classes: tuple[Place, ...]
-    function: tuple[str, int, str] | None
-    stored: tuple[str, str]
-    running: bool = False
-    itself: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What tells who made a cycle.
-
-    ``near`` are lines of the project, innermost first, that allocated what the cycle kept. ``runs_project`` is whether
-    a function of the project is part of it, ``library`` the name of a library of which functions are, or instances of
-    classes other than tensors, modules and containers; empty without.
-    """
-
-    links: tuple[Link, ...] = ()
-    near: tuple[tuple[str, int], ...] = ()
-    runs_project: bool = False
-    library: str = ""
-
-    @property
-    def is_project(self) -> bool:
-        """Whether the project made it as far as its parts tell: its code runs in it, or it connected plain objects."""
-        return self.runs_project or not self.library
-
-
 @dataclass(frozen=True, slots=True)
 class KeptTensor:
     """A storage that a cycle kept: bytes, device and address, and the tensor that stood for it.
 
-    ``name`` says where it hangs (``layer.0.weight``); it is empty beyond the first few. ``stack`` are the calls that
-    allocated it, where a recorder knows, and ``allocated`` is the line among them that is the project's.
+    ``name`` says where it hangs (``layer.0.weight``); it is empty beyond the first few. ``allocated`` is the line
+    that allocated it, ``stack`` all of them, where a recorder knows.
     """
 
     name: str
@@ -73,12 +30,8 @@ class KeptTensor:
     bytes: int
     device: str
     address: int
-    stack: Stack | None = None
-
-    @property
-    def allocated(self) -> str | None:
-        """The line that allocated it; ``None`` where nothing is known of it."""
-        return None if self.stack is None else self.stack.line
+    allocated: str | None = None
+    stack: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} {self.shape}".strip()
@@ -90,8 +43,8 @@ class Cycle:
 
     ``chain`` are the pieces of the shortest cycle through or towards its largest tensor, the last as the first; empty
     where the cycle runs through C++. ``signature`` is the same for the same fault: types and labels of edges, no
-    positions. ``project`` is whether the project made it rather than a library, ``harness`` whether the test harness is
-    part of it (an ``ExceptionInfo`` in a local variable). ``closed_by`` is the line of source that closes it.
+    positions. ``project`` is whether a class or function of the project is part of it, ``harness`` whether the test
+    harness is (an ``ExceptionInfo`` in a local variable). ``closed_by`` is the line of source that closes it.
     ``count`` is how many such cycles were found, ``tensors`` what all of them kept.
     """
 
@@ -104,7 +57,6 @@ class Cycle:
     hanging: int = 0
     count: int = 1
     diagram: Diagram = field(default=Diagram(), compare=False, repr=False)
-    origin: Origin = field(default=Origin(), compare=False, repr=False)
 
     @property
     def bytes(self) -> int:

@@ -1,105 +1,91 @@
-"""Watching collections: the facts of each that finds garbage with tensors in it.
+"""Watching collections: which of them find garbage with tensors in it, which is then explained.
 
-Facts alone are taken inside a collection; ``Cycle.worded`` finds the words for them later. PYTEST_DONT_REWRITE
+A watch is at work during every test, and most garbage has no tensor in it: what explains is imported for the first that
+has one. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-import builtins
-import functools
-import gc
 import os
-import time
-from collections.abc import Callable
-from ctypes import PyDLL
-from functools import cache
-from gc import DEBUG_SAVEALL, get_debug
-from time import thread_time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from cudamem_testing.cycles.allocations import recorded_allocations
-from cudamem_testing.cycles.explain import Draft, Question, explain
-from cudamem_testing.cycles.results import Cycle
-from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.model.stacks import Locator
-from cudamem_testing.recorders.build import COLLECTOR_WATCH, load
+from cudamem_testing import static
+from cudamem_testing.cycles.older import held_by
+from cudamem_testing.guards import GarbageWatch
 from cudamem_testing.torch_api.tensors import TensorBase
-from cudamem_testing.unfinalized import GarbageWatch
 
-
-@cache
-def library() -> PyDLL:
-    """The native part of the watch, compiled if it never was.
-
-    Raises:
-        RecorderUnavailable: it cannot be had here.
-    """
-    return load(COLLECTOR_WATCH)
+if TYPE_CHECKING:
+    from cudamem_testing.cycles.explain import Draft, Question
+    from cudamem_testing.cycles.results import Cycle
 
 
 class CycleWatch:
-    """Takes down the cycles that each collection finds from ``start`` to ``stop``.
+    """Tells of the cycles that each collection finds from ``start`` to ``stop``.
 
-    ``ask`` makes the question for a collection whose garbage has a tensor in it, or an instance of ``kind``; ``None``
-    skips it. ``failed`` gets what went wrong with one. ``tell`` is called soon after a collection that found cycles,
-    outside of it, in the main thread.
+    ``ask`` makes the question for a collection whose garbage has a tensor in it; ``None`` skips it. ``tell`` gets the
+    cycles once the garbage is gone; ``failed`` what went wrong with an explanation, which else is raised. They all
+    run inside the collection: no other one starts meanwhile.
     """
 
     def __init__(
         self,
+        tell: Callable[[list[Cycle]], None],
         ask: Callable[[], Question | None] | None = None,
-        failed: Callable[[BaseException], None] | None = None,
         kind: type | None = None,
-        tell: Callable[[], None] | None = None,
+        failed: Callable[[Exception], None] | None = None,
     ) -> None:
-        self._ask = ask or (lambda: Question(locator, allocated=recorded_allocations(), kind=kind))
-        locator = Locator(os.getcwd())
-        #: Processor time that looking took so far.
-        self.seconds = 0.0
+        self._tell = tell
         self._failed = failed
-        self._tells = tell is not None
-        self._drafts: list[tuple[Draft, bool]] = []
-        self._found: list[list[Cycle]] = []
-        kinds = (TensorBase if kind is None else kind,)
-        self._watch = GarbageWatch(kinds, self._look, self._gone, self._note, tell)
-        # Without methods around them: every test calls them.
-        self.start: Callable[[], None] = self._start
-        """Watch from here on. Raises ``RecorderUnavailable`` where the native part cannot be had, and
-        ``CollectorUnreadableError`` where this build of Python cannot be watched."""
-        self.stop: Callable[[], None] = self._watch.stop
+        self._ask = ask or (lambda: _question(kind))
+        self._kind = kind
+        self._watch = GarbageWatch(self._look)
+
+    def start(self) -> None:
+        """Watch from here on."""
+        self._watch.start()
+
+    def stop(self) -> None:
         """Watch no longer."""
+        self._watch.stop()
 
-    def _start(self) -> None:
-        with CollectorPaused():  # what is garbage already is to be seen
-            self._watch.start(library(), (builtins, gc, os, time, functools))
-        self.start = functools.partial(self._watch.start, library())
+    def _look(self, garbage: Sequence[object]) -> Callable[[], None] | None:
+        if self._watch.partial:
+            garbage = [*garbage, *held_by(garbage)]
+        if not has_targets(garbage, self._kind):
+            return None
+        try:
+            from cudamem_testing.cycles.explain import explain
 
-    @property
-    def missed(self) -> int:
-        """Collections until the last stop that were not looked at."""
-        return self._watch.missed
+            question = self._ask()
+            if question is None:
+                return None
+            draft: Draft = explain(garbage, question)
+        except Exception as error:
+            garbage, without_frames = (), error.with_traceback(None)  # they hold the garbage
+            if self._failed is None:
+                raise without_frames from None
+            self._failed(without_frames)
+            return None
 
-    def take(self) -> list[list[Cycle]]:
-        """What each collection found since the last call, not yet in words."""
-        found, self._found = self._found, []
-        return found
+        def gone() -> None:
+            found = draft.settled(freed=not self._watch.users)
+            if found:
+                self._tell(found)
 
-    def _look(self, garbage: list[object]) -> bool:
-        start = thread_time()
-        question = self._ask()
-        draft = None if question is None else explain(garbage, question)
-        self.seconds += thread_time() - start
-        if not draft:
-            return False
-        self._drafts = [*self._drafts, (draft, bool(get_debug() & DEBUG_SAVEALL))]
-        return True
+        return gone
 
-    def _gone(self) -> bool:
-        found = [*filter(None, (draft.settled(freed=not kept) for draft, kept in self._drafts))]
-        # No signal's handler comes between these: it would have this begin again, or lose what was found.
-        self._drafts, self._found = [], self._found + found
-        return bool(found) and self._tells
 
-    def _note(self, error: BaseException) -> None:
-        if self._failed is None:
-            raise error
-        self._failed(error)
+def has_targets(garbage: Sequence[object], kind: type | None = None) -> bool:
+    """Whether garbage has a tensor in it (or an instance of ``kind``). Fast: each class is judged once."""
+    wanted = TensorBase if kind is None else kind
+    classes = dict(zip(map(id, map(type, garbage)), map(type, garbage), strict=True))
+    return any(static.derives(cls, wanted) for cls in classes.values())
+
+
+def _question(kind: type | None) -> Question:
+    from cudamem_testing.cycles.allocations import recorded_allocations
+    from cudamem_testing.cycles.explain import Question
+    from cudamem_testing.model.stacks import Locator
+
+    return Question(Locator(os.getcwd()), allocated=recorded_allocations(), kind=kind)

@@ -105,10 +105,9 @@ class Retained:
             self._cycles.begun(subject)
         found = self._leaks.judge(subject, severity)
         collected = self._cycles.judge(cycles, failed=failed)
-        rest = [*self._cycles.completed(found, cycles)]
-        unread = any(one.bytes is None for one in collected) or any(one.kind is Kind.CYCLE for one in rest)
-        if unread or not self._cycles.watches:  # garbage that was not explained, a cycle of which nothing was read
-            subject.unjudged.add(Kind.CYCLE)
+        rest = [*self._cycles.completed(found, collected, cycles)]
+        if any(one.bytes is None for one in collected) or any(one.kind is Kind.CYCLE for one in rest):
+            subject.unjudged.add(Kind.CYCLE)  # garbage that was not explained, or a cycle of which nothing was read
         return [*collected, *(one for one in rest if leaks != "off" or one.kind is Kind.CYCLE)]
 
     def _unasked(self, running: Running, leaks: str, cycles: str | None) -> set[Kind]:

@@ -147,26 +147,17 @@ class CpuRecorder(WithoutWorkspaces):
         from cudamem_testing.recorders.capture import OFF, CpuCapture
 
         if not self._record:
-            return CpuCapture(self.device, self._native.scan(), (), self.frames, missing=OFF)
+            return CpuCapture(self.device, self._native.scan(), (), self._frames, missing=OFF)
         trace = self._native.events(self._first)
         return CpuCapture(
             self.device,
             self._native.scan(),
             trace.events,
-            self.frames,
+            self._frames,
             first=trace.start,
             truncated=trace.start > self._first,
             missing=self._native.no_stacks,
         )
-
-    def allocation(self, address: int) -> tuple[int, int] | None:
-        """The owner of the live block at an address and the number of its stack, in constant time."""
-        block = self._native.block_at(address)
-        return None if block is None else (block.owner, block.stack)
-
-    def frames(self, stack: int) -> list[RawFrame]:
-        """The calls behind the number of a stack, innermost first."""
-        return [(frame.filename, frame.line or 0, frame.qualname) for frame in self._native.frames(stack)]
 
     def refusal(self) -> Refusal | None:
         """The last allocation that a hard limit refused."""
@@ -177,6 +168,9 @@ class CpuRecorder(WithoutWorkspaces):
         from cudamem_testing.recorders.capture import Refusal
 
         return Refusal(self.device, refused.size, refused.limit, None, capture, self._bases.get(refused.limit))
+
+    def _frames(self, stack: int) -> list[RawFrame]:
+        return [(frame.filename, frame.line or 0, frame.qualname) for frame in self._native.frames(stack)]
 
     def boundary(self) -> Counters:
         """One call; the peaks of other observers in this process stay theirs.

@@ -71,8 +71,7 @@ def saved(node: object, names: tuple[str, ...] | None = None) -> Iterator[tuple[
         for index, variable in enumerate(found if several else (found,)):  # type: ignore[arg-type, var-annotated]
             try:
                 value = variable.data
-            except (RuntimeError, AttributeError) as error:
-                static.pass_on(error)
+            except (RuntimeError, AttributeError):
                 continue
             if value is not None:
                 yield (f"{label}[{index}]" if several else label), value
@@ -84,7 +83,6 @@ def _node_field(node: object, name: str) -> object:
         if type(descriptor) is types.GetSetDescriptorType:
             try:
                 return types.GetSetDescriptorType.__get__(descriptor, node)
-            except (RuntimeError, AttributeError) as error:  # its saved tensors were freed by backward
-                static.pass_on(error)
+            except (RuntimeError, AttributeError):  # its saved tensors were freed by backward
                 return None
     return None

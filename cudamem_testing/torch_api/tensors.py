@@ -64,8 +64,7 @@ def grad(tensor: object) -> object:
     """``.grad``, only where reading it cannot warn; ``None`` too for what a collection has left of a tensor."""
     try:
         return field(tensor, "grad") if field(tensor, "is_leaf") or field(tensor, "retains_grad") else None
-    except RuntimeError as error:  # the collector clears a tensor before somebody lets it go: then it is undefined
-        static.pass_on(error)
+    except RuntimeError:  # the collector clears a tensor before somebody lets it go: then it is undefined
         return None
 
 
@@ -73,8 +72,7 @@ def grad_fn(tensor: object) -> object:
     """``.grad_fn``, ``None`` too where torch refuses (a view that was modified in a forbidden way)."""
     try:
         return field(tensor, "grad_fn") if field(tensor, "requires_grad") else None
-    except RuntimeError as error:
-        static.pass_on(error)
+    except RuntimeError:
         return None
 
 
@@ -82,8 +80,7 @@ def base(tensor: object) -> object:
     """The tensor that a view looks at, or ``None``."""
     try:
         return field(tensor, "_base")
-    except RuntimeError as error:
-        static.pass_on(error)
+    except RuntimeError:
         return None
 
 
@@ -108,8 +105,7 @@ def parts(tensor: object) -> list[tuple[str, object]]:
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # type: ignore[arg-type]
             return [("value", torch._C._functorch.get_unwrapped(tensor))]  # type: ignore[arg-type]
         return [] if overrides_dispatch(type(tensor)) else _plain_parts(tensor)
-    except RuntimeError as error:
-        static.pass_on(error)
+    except (NotImplementedError, RuntimeError):
         return []
 
 
@@ -162,8 +158,7 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
         else:
             address = torch._C.StorageBase.data_ptr(untyped)  # type: ignore[attr-defined]
         return int(torch._C.StorageBase.__dict__["_cdata"].__get__(untyped)), int(address), int(nbytes), str(device)
-    except RuntimeError as error:
-        static.pass_on(error)
+    except (NotImplementedError, RuntimeError):
         return None
 
 
@@ -188,29 +183,20 @@ def storage_use_count(tensor: object) -> tuple[int, int]:
 
 
 class StoredMemory:
-    """Tells whether a storage still lives, without keeping its bytes; a Python weak reference would not see C++.
+    """Tells whether a storage still lives, without keeping its bytes; a Python weak reference would not see C++."""
 
-    It keeps a few dozen bytes until ``release``: a finalizer would lose what a signal's handler raises inside.
-    """
-
-    __slots__ = ("_gone", "_weak")
+    __slots__ = ("_weak",)
 
     def __init__(self, carrier: Any) -> None:
         """``carrier`` is a storage, or a tensor that has one."""
-        self._gone: bool | None = None
         with torch._C.DisableTorchFunction():
             storage = torch._C.TensorBase.untyped_storage(carrier) if static.is_a(carrier, TensorBase) else carrier
             self._weak: Any = torch.UntypedStorage._weak_ref(storage)
 
     @property
     def gone(self) -> bool:
-        """Whether it was freed, by now or when it was released."""
-        return bool(torch.UntypedStorage._expired(self._weak)) if self._gone is None else self._gone
+        """Whether it was freed."""
+        return bool(torch.UntypedStorage._expired(self._weak))
 
-    def release(self) -> bool:
-        """Look no longer; whether it was freed."""
-        if self._gone is None:
-            gone = self.gone
-            self._gone = gone  # no signal's handler comes between here and the call below: it is released once
-            torch.UntypedStorage._free_weak_ref(self._weak)  # type: ignore[no-untyped-call]
-        return self._gone
+    def __del__(self) -> None:
+        torch.UntypedStorage._free_weak_ref(self._weak)  # type: ignore[no-untyped-call]
