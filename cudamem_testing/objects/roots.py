@@ -138,7 +138,7 @@ class Roots:
             module, registered = self._modules.get(number), self._registered.get(number)
             if registered is not None:
                 kind, text, holder = registered
-                self._anchors[number] = self._root(kind, text if type(text) is str else text(), holder, "")
+                self._anchors[number] = self._root(kind, text() if callable(text) else text, holder, "")
             else:
                 self._anchors[number] = self._judge(obj) if module is None else self._module(*module)
         return self._anchors[number]
