@@ -104,8 +104,8 @@ class RootValue:
     value: object
 
 
-#: A root that a registry lists: its text may be made when it is met, for few are.
-_Registered = tuple[RootKind, "str | Callable[[], str]", object]
+#: A root that a registry lists: what makes its text is called when it is met, for few are.
+_Registered = tuple[RootKind, Callable[[], str], object]
 
 
 class Roots:
@@ -138,7 +138,7 @@ class Roots:
             module, registered = self._modules.get(number), self._registered.get(number)
             if registered is not None:
                 kind, text, holder = registered
-                self._anchors[number] = self._root(kind, text() if callable(text) else text, holder, "")
+                self._anchors[number] = self._root(kind, text(), holder, "")
             else:
                 self._anchors[number] = self._judge(obj) if module is None else self._module(*module)
         return self._anchors[number]
@@ -297,18 +297,18 @@ def _namespace(module: str) -> dict[str, Any]:
 def _threads() -> Iterator[_Registered]:
     for table in ("_active", "_limbo"):
         for thread in tuple(_namespace("threading").get(table, {}).values()):
-            yield RootKind.THREAD, _thread_text(thread), thread
+            yield RootKind.THREAD, partial(_thread_text, thread), thread
 
 
 def _loggers() -> Iterator[_Registered]:
     namespace = _namespace("logging")
     if not namespace:
         return
-    yield RootKind.LOGGER, "logger root", namespace.get("root")
+    yield RootKind.LOGGER, "logger root".__str__, namespace.get("root")
     manager = static.class_dict(namespace["Logger"]).get("manager")
     for name, logger in static.items(static.get(static.instance_dict(manager), "loggerDict") or {}):
         if type(name) is str:
-            yield RootKind.LOGGER, f"logger {name}", logger
+            yield RootKind.LOGGER, f"logger {name}".__str__, logger
 
 
 def _finalizers() -> Iterator[_Registered]:
@@ -326,7 +326,7 @@ def _signal_handlers() -> Iterator[_Registered]:
         handler = getsignal(number)  # the public one would hash the handler
         if handler is not None and type(handler) is not int:
             name = number.name if type(number) is signal.Signals else str(int(number))
-            yield RootKind.SIGNAL, f"handler of {name}", handler
+            yield RootKind.SIGNAL, f"handler of {name}".__str__, handler
 
 
 def _running_classes() -> list[tuple[type, str, RootKind]]:

@@ -11,7 +11,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from cudamem_testing import torch_api
-from cudamem_testing.guards import AfterImport
+from cudamem_testing.guards.imports import AfterImport
 from cudamem_testing.recorders.build import RecorderUnavailable
 
 

@@ -47,6 +47,7 @@ def test_clean():
 #: All that a run needs which finds nothing: no holders, no captures, no baselines, no texts of findings.
 NEEDED = {
     "cycles": {"older", "watch"},
+    "guards": {"imports"},
     "leaks": {"grown", "ledger"},
     "model": {"counters", "devices", "errors", "findings", "records", "sizes", "windows"},
     "plugin": {

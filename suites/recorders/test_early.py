@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing import plugin
-from cudamem_testing.guards import AfterImport, traced
+from cudamem_testing.guards import traced
+from cudamem_testing.guards.imports import AfterImport
 from cudamem_testing.recorders import early
 from cudamem_testing.recorders import native as native_module
 from cudamem_testing.recorders.build import RecorderUnavailable

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ContextDecorator, ExitStack, contextmanager
 from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from typing import Any, Literal
 
 from cudamem_testing.originals import Original
@@ -199,7 +198,7 @@ class GarbageWatch:
         self._gone: list[Callable[[], None]] = []
         self._walked, self._looked, self._leaving = False, False, True
         self._unfinalized = Unfinalized()
-        self._whole = WholeModules(__package__)
+        self._whole = WholeModules(__package__.partition(".")[0])
         self._clearers: dict[int | None, Function | None] = {None: None}
 
     def start(self) -> None:
@@ -385,42 +384,6 @@ class WholeModules:
         spec = PathFinder.find_spec(name, path, target) if name.startswith(self._inside) else None
         if spec is not None and spec.loader is not None:
             spec.loader.exec_module = CollectorPaused()(spec.loader.exec_module)  # type: ignore[method-assign]
-        return spec
-
-
-class AfterImport:
-    """A finder of modules that calls a function once, right after a module was imported.
-
-    What the function raises, an error of its own included, is raised by the import.
-    """
-
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name = name
-        self._then = then
-
-    def start(self) -> None:
-        """Wait for the import."""
-        sys.meta_path.insert(0, self)
-
-    def stop(self) -> None:
-        """Wait no longer; also after the import."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None) -> Any:
-        """As the finders after this one; ``None`` for other modules."""
-        if name != self._name:
-            return None
-        self.stop()
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_then(module: types.ModuleType) -> None:
-                execute(module)
-                self._then()
-
-            spec.loader.exec_module = execute_then  # type: ignore[method-assign]
         return spec
 
 
