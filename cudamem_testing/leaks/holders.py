@@ -15,12 +15,13 @@ from dataclasses import replace
 from cudamem_testing.guards import thawed
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
-from cudamem_testing.objects import HolderResult, KnownPlaces, Reach
+from cudamem_testing.objects import HolderResult, KnownPlaces, Reach, RootKind
 from cudamem_testing.torch_api import capturing
 
 #: Holders by the address of the block.
 Holders = Mapping[int, HolderResult]
 SEARCH_SECONDS = 5.0
+#: Holders that a collection can change nothing about.
 _FROM_A_ROOT = (Reach.REACHABLE, Reach.HARNESS)
 UNCOLLECTED = "it may be garbage: none is collected while a stream captures a CUDA graph"
 
@@ -51,17 +52,13 @@ class BlockHolders:
 
     def _unexplained(self, device: Device, blocks: Sequence[Block]) -> list[Block]:
         found = self._found.get(device, {})
-        return [
-            block for block in blocks if block.address not in found or found[block.address].reach not in _FROM_A_ROOT
-        ]
+        return [block for block in blocks if not _is_explained(found.get(block.address or -1))]
 
     def of(self, device: Device, blocks: Sequence[Block]) -> Holders:
         """Who holds each block, by its address; garbage has been collected, where that could change the answer."""
         found = self._found.setdefault(device, {})
-        missing = [
-            block for block in blocks if block.address not in found or found[block.address].reach is Reach.UNREACHABLE
-        ]
-        if missing:
+        unexplained = self._unexplained(device, blocks)
+        if missing := [block for block in unexplained if not _is_settled(found.get(block.address or -1))]:
             self._search(device, missing)
         if capturing():
             return {address: _uncollected(holder) for address, holder in found.items()}
@@ -72,6 +69,21 @@ class BlockHolders:
             found = self._places.search(_addresses(blocks), budget_seconds=SEARCH_SECONDS)
         self._found.setdefault(device, {}).update(found)
         return found
+
+
+def _is_explained(holder: HolderResult | None) -> bool:
+    """Whether a root holds it for good: what a running thread does next may free what its frame holds."""
+    return holder is not None and holder.reach in _FROM_A_ROOT and not _is_in_running_code(holder)
+
+
+def _is_settled(holder: HolderResult | None) -> bool:
+    """Whether a collection since has changed nothing: no object of Python holds it, or the search gave up."""
+    return holder is not None and holder.reach in (Reach.NOT_HELD, Reach.UNKNOWN)
+
+
+def _is_in_running_code(holder: HolderResult) -> bool:
+    path = holder.path
+    return holder.reach is Reach.REACHABLE and path is not None and path.root_kind == RootKind.FRAME.value
 
 
 def _addresses(blocks: Sequence[Block]) -> list[int]:

@@ -71,6 +71,7 @@ def settle(steps: Iterable[Step], left: Callable[[], Left], before: Callable[[St
             break
         if not step.needed():
             continue
+        now = left()  # asking takes time: what went meanwhile, the step did not free
         if before is not None:
             before(step)
         step.action()

@@ -25,6 +25,7 @@ from functools import cache
 import torch
 
 from cudamem_testing import static
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.objects.carriers import Carriers
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.objects.roots import Ignore, Roots
@@ -80,10 +81,11 @@ class KnownPlaces:
         if not starts or not wanted or not tensors.counts_uses():
             return None
         ignore = Ignore(ignore.ids | {id(addresses)}, ignore.packages)
-        found = self._find(wanted, starts, len(beside), ignore)
-        if found is None and self._looked_at:
-            self._looked_at.clear()  # what was passed over may have been filled since, or its id is another's now
+        with CollectorPaused(), tensors.quiet():
             found = self._find(wanted, starts, len(beside), ignore)
+            if found is None and self._looked_at:
+                self._looked_at.clear()  # what was passed over may have been filled since, or its id is another's now
+                found = self._find(wanted, starts, len(beside), ignore)
         return found
 
     def _find(
@@ -168,7 +170,7 @@ class _Part:
         self._whole = {*map(id, starts[:beside])}
         for start in starts:
             if id(start) not in self.outside:
-                self.outside[id(start)] = 0
+                self.outside[id(start)] = -1  # never accounted for: one that is no root any more has other holders
                 self.objects.append(start)
                 self._waiting.append((start, 0))
         while self._waiting and len(self.objects) < MOST_OBJECTS:
@@ -185,7 +187,7 @@ class _Part:
             known = number in self._known
             if number in self.outside or (wanted is not None and number not in wanted):
                 continue
-            if not known and (number in self._looked_at or not gc.is_tracked(child)):
+            if not gc.is_tracked(child) or (not known and number in self._looked_at):
                 continue
             self.outside[number] = Original.getrefcount(child) - own - (0 if times is None else times[number] - 1)
             self.objects.append(child)
@@ -231,6 +233,8 @@ class _Part:
         """Whether these tensors are all that use their storage, and which of them is named first does not matter."""
         if not all(static.is_a(obj, tensors.TensorBase) for obj in objects) or len(search.own([*objects])) != 1:
             return False
+        if any(map(tensors.is_lazy_clone, objects)):
+            return False  # clones share the memory, and have storages of their own
         uses, references = _uses_of_own_storage()
         return tensors.storage_use_count(objects[0]) == (uses + len(objects) - 1, references)
 
@@ -253,7 +257,7 @@ def _own_references() -> int:
 @cache
 def _shared_references() -> int:
     """References that C++ has to the Python object of a tensor that it uses as well."""
-    tensor = torch.empty(1)
+    tensor = torch.empty(1, device="cpu")
     alone = Original.getrefcount(tensor)
     view = tensor[:0]
     return Original.getrefcount(tensor) - alone if view is not None else 0
@@ -262,8 +266,8 @@ def _shared_references() -> int:
 @cache
 def _held_by_another() -> tuple[int, int]:
     """References and uses of a tensor that one other tensor holds through C++, as ``Carriers`` meets it."""
-    parameter = torch.empty(1, requires_grad=True)
-    parameter.grad = torch.empty(1)
+    parameter = torch.empty(1, device="cpu", requires_grad=True)
+    parameter.grad = torch.empty(1, device="cpu")
     carriers = Carriers([parameter], (), Clock(None))
     (found,) = carriers.fresh
     obj = next(obj for obj in (parameter.grad,) if id(obj) == found)
@@ -275,4 +279,4 @@ def _held_by_another() -> tuple[int, int]:
 @cache
 def _uses_of_own_storage() -> tuple[int, int]:
     """Uses of the storage of a tensor that has it for itself, and references to its Python object."""
-    return tensors.storage_use_count(torch.empty(1))
+    return tensors.storage_use_count(torch.empty(1, device="cpu"))

@@ -120,6 +120,7 @@ class Roots:
         self.values: dict[int, list[RootValue]] = {}
         #: What frames of hooks around the test hold, of packages that are not known as the harness.
         self.around_test: list[object] = []
+        self._in_cells: set[int] = set()
         self.running_frames: set[int] = set()
         self._add_modules()
         self._add_frames()
@@ -212,6 +213,8 @@ class Roots:
                 self._add_frame(frame, where, around_test=id(frame) in around)
             del top, frame  # one of them is this very frame, which would hold itself
             stack.clear()
+        # Several frames list the variable of one cell, so their references cannot be counted by frames.
+        self.around_test = [value for value in self.around_test if id(value) not in self._in_cells]
 
     def _add_frame(self, frame: types.FrameType, where: str, *, around_test: bool) -> None:
         code, module = frame.f_code, static.get(frame.f_globals, "__name__")
@@ -221,8 +224,11 @@ class Roots:
         known = self._ignore.package(module) or id(frame) in self._ignore.ids
         ignored = around_test or known
         root = Root(RootKind.FRAME, clean(text), _rank(RootKind.FRAME, ""), ignored, None)
+        shared = {*code.co_cellvars, *code.co_freevars}
         for name, value in frame_locals(frame):
             self._add_value(root, Reference(Kind.LOCAL, clean(f"local '{name}'")), value)
+            if name in shared:
+                self._in_cells.add(id(value))
             if around_test and not known:
                 self.around_test.append(value)
 

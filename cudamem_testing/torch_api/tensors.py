@@ -162,6 +162,11 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
         return None
 
 
+def is_lazy_clone(tensor: object) -> bool:
+    """Whether a tensor shares its memory with others until one of them is written."""
+    return bool(torch._C._is_cow_tensor(tensor))  # type: ignore[attr-defined]
+
+
 def counts_uses() -> bool:
     """Whether this torch tells how many owners a tensor and a storage have in C++ (all since 2.7 do)."""
     return hasattr(TensorBase, "_use_count") and hasattr(torch._C, "_storage_Use_Count")
@@ -169,7 +174,8 @@ def counts_uses() -> bool:
 
 def use_count(tensor: object) -> int:
     """How many owners a tensor has in C++; its Python object is one."""
-    return int(TensorBase._use_count(tensor))  # type: ignore[attr-defined]
+    with quiet():
+        return int(TensorBase._use_count(tensor))  # type: ignore[attr-defined]
 
 
 def storage_use_count(tensor: object) -> tuple[int, int]:
@@ -177,7 +183,8 @@ def storage_use_count(tensor: object) -> tuple[int, int]:
 
     The tensor and the asking are among them: compare with those of a tensor that nothing else shares a storage with.
     """
-    untyped: Any = TensorBase.untyped_storage(tensor)  # type: ignore[arg-type]
+    with quiet():
+        untyped: Any = TensorBase.untyped_storage(tensor)  # type: ignore[arg-type]
     number = torch._C.StorageBase.__dict__["_cdata"].__get__(untyped)
     return int(torch._C._storage_Use_Count(number)), Original.getrefcount(untyped)
 

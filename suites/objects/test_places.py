@@ -355,7 +355,6 @@ def test_random_programs_both_ways(seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
 @given(seed=st.integers(0, 10**6))
 def test_many_random_programs_both_ways(seed: int) -> None:
     _answered_of(seed, steps=8)
