@@ -23,6 +23,7 @@ def _both_ways() -> Iterator[None]:
 
     def compared(self: KnownPlaces, addresses: Iterable[int], **options: Any) -> dict[int, HolderResult] | None:
         wanted = [*addresses]
+        find_holders(wanted, budget_seconds=60)  # reading labels makes dictionaries of objects, which lengthen chains
         found = find(self, wanted, **options)
         COUNTS["asked"] += bool(wanted)
         if found is not None:
