@@ -33,6 +33,8 @@ class BlockHolders:
         self._places = places
         self._beside = tuple(beside)
         self._found: dict[Device, dict[int, HolderResult]] = {}
+        self._orders: dict[Device, dict[int | None, int | None]] = {}
+        """Which block had an address when its holder was found: a thread may have freed it, and taken it again."""
 
     def are_known(self, blocks: Mapping[Device, Sequence[Block]]) -> bool:
         """Whether known places explain every block."""
@@ -40,7 +42,7 @@ class BlockHolders:
             found = self._places.find(_addresses(some), beside=self._beside)
             if found is None:
                 return False
-            self._found[device] = found
+            self._note(device, some, found)
         return True
 
     def are_found(self, blocks: Mapping[Device, Sequence[Block]]) -> bool:
@@ -51,14 +53,22 @@ class BlockHolders:
         return not any(self._unexplained(device, some) for device, some in blocks.items())
 
     def _unexplained(self, device: Device, blocks: Sequence[Block]) -> list[Block]:
-        found = self._found.get(device, {})
-        return [block for block in blocks if not _is_explained(found.get(block.address or -1))]
+        return [block for block in blocks if not _is_explained(self._holder(device, block))]
+
+    def _holder(self, device: Device, block: Block) -> HolderResult | None:
+        if block.address is None or self._orders.get(device, {}).get(block.address) != block.order:
+            return None
+        return self._found.get(device, {}).get(block.address)
+
+    def _note(self, device: Device, blocks: Sequence[Block], found: Holders) -> None:
+        self._found.setdefault(device, {}).update(found)
+        self._orders.setdefault(device, {}).update((block.address, block.order) for block in blocks)
 
     def of(self, device: Device, blocks: Sequence[Block]) -> Holders:
         """Who holds each block, by its address; garbage has been collected, where that could change the answer."""
         found = self._found.setdefault(device, {})
         unexplained = self._unexplained(device, blocks)
-        if missing := [block for block in unexplained if not _is_settled(found.get(block.address or -1))]:
+        if missing := [block for block in unexplained if not _is_settled(self._holder(device, block))]:
             self._search(device, missing)
         if capturing():
             return {address: _uncollected(holder) for address, holder in found.items()}
@@ -67,7 +77,7 @@ class BlockHolders:
     def _search(self, device: Device, blocks: Sequence[Block]) -> Holders:
         with thawed():
             found = self._places.search(_addresses(blocks), budget_seconds=SEARCH_SECONDS)
-        self._found.setdefault(device, {}).update(found)
+        self._note(device, blocks, found)
         return found
 
 
@@ -77,8 +87,11 @@ def _is_explained(holder: HolderResult | None) -> bool:
 
 
 def _is_settled(holder: HolderResult | None) -> bool:
-    """Whether a collection since has changed nothing: no object of Python holds it, or the search gave up."""
-    return holder is not None and holder.reach in (Reach.NOT_HELD, Reach.UNKNOWN)
+    """Whether another search would say no more: the first one gave up.
+
+    What nothing held is searched for again: another thread may have been about to hand it over.
+    """
+    return holder is not None and holder.reach is Reach.UNKNOWN
 
 
 def _is_in_running_code(holder: HolderResult) -> bool:
