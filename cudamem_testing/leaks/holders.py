@@ -104,7 +104,7 @@ def _addresses(blocks: Sequence[Block]) -> list[int]:
 
 
 def _uncollected(holder: HolderResult) -> HolderResult:
-    """What nobody reaches, when nothing was collected: it may be held by C++, or it is garbage."""
+    """What no root reaches, where garbage was not collected: C++ may hold it, or it is garbage."""
     if holder.reach is not Reach.UNREACHABLE:
         return holder
     return replace(holder, reach=Reach.UNKNOWN, complete=False, note=UNCOLLECTED)

@@ -3,9 +3,9 @@
 A question about few objects is answered by one scan of the collector's lists in C (``gc.get_referrers``), which
 compares each reference with each object asked about. Questions about many, and the later ones of a long chain, use an
 index that is built once: the heap is cut into groups of ``GROUP``, and of each group the ids of all objects that it
-refers to are kept (one C call a group). A question is then one set test a group, whatever the number of objects; only
-groups that answer yes are looked at object by object. After many questions the groups are inverted into a dictionary,
-so that a question costs nothing but its answer.
+refers to are kept (one C call a group). A question is then one set test a group, however many objects are asked about;
+only groups that answer yes are looked at object by object. After many questions the groups are inverted into a
+dictionary, so that a question costs nothing but its answer.
 
 With torch and transformers imported (350,000 objects, 1.7 million references) a scan takes about 0.015 s, building the
 index 0.15 s and a question to it 0.025 s.
@@ -59,7 +59,7 @@ class Heap:
     """All objects that the collector tracks at the moment it is made: scanned while that is quick, then indexed.
 
     Make it before anything else of a search, so that nothing of the search is part of it, and keep automatic
-    collections off meanwhile: objects made since are told by being in the youngest generation. Holds the objects
+    collections off meanwhile: objects made since are recognized by being in the youngest generation. Holds the objects
     alive: release it with the search. ``complete`` is false where the clock ran out while the index was built.
     """
 

@@ -6,7 +6,7 @@ surroundings are read from the roots on: known objects are followed, what hangs 
 
 The same search then runs over this small part of the heap, and its answer counts only where it is proven to be that of
 the whole heap: each object that the search walked back from has exactly as many references as the part accounts for, so
-nobody outside holds it, and no shorter or other chain exists. Reference counts are read as each object is first met,
+nothing outside holds it, and no shorter or other chain exists. Reference counts are read as each object is first met,
 when nothing of the search refers to it. What C++ holds is counted too: the uses of a tensor and of its storage. Where
 one reference is not accounted for, there is no answer, and the whole heap is searched.
 
@@ -103,7 +103,7 @@ class KnownPlaces:
             if not (all(one.reach in _EXPLAINED for one in found.values()) and part.is_whole(search, targets)):
                 return None
             self._remember_roots(search, targets, {*map(id, starts[:beside])})
-            own = {id(obj) for objects in targets.values() for obj in objects}
+            own = _ids(targets)
             if len(ancestors := search.graph.ancestors(own) - own - search.root_at.keys()) <= _FEW:
                 self._known |= ancestors  # they may hold the next ones too
         self._looked_at |= part.outside.keys() - self._known
@@ -122,7 +122,7 @@ class KnownPlaces:
 
     def learn(self, search: Search, targets: dict[int, list[object]]) -> None:
         """Remember on which ways from roots a search has found its targets, and what else holds what lies on them."""
-        own = {id(obj) for objects in targets.values() for obj in objects}
+        own = _ids(targets)
         search.explore(search.graph.ancestors(own), _EXPLORED)
         self._remember_roots(search, targets)
         self._known |= search.graph.ancestors(own) - own
@@ -136,7 +136,7 @@ class KnownPlaces:
         """Remember the roots among the ancestors, and by which names they hold what leads on; not those that were given
         for this time only.
         """
-        ancestors = search.graph.ancestors(id(obj) for objects in targets.values() for obj in objects)
+        ancestors = search.graph.ancestors(_ids(targets))
         for one in (ancestors & search.root_at.keys()).difference(given):
             root, obj = search.root_at[one], search.graph.objects[one]
             try:
@@ -237,6 +237,10 @@ class _Part:
             return False  # clones share the memory, and have storages of their own
         uses, references = _uses_of_own_storage()
         return tensors.storage_use_count(objects[0]) == (uses + len(objects) - 1, references)
+
+
+def _ids(targets: dict[int, list[object]]) -> set[int]:
+    return {id(obj) for objects in targets.values() for obj in objects}
 
 
 def _namespace(obj: object) -> Iterable[tuple[object, object]]:
