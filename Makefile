@@ -21,7 +21,7 @@ test: $(READY)
 	$(TOUR)
 
 test-all: test
-	HYPOTHESIS_PROFILE=all $(PYTEST) -q -n 2 -m "slow or hypothesis"
+	HYPOTHESIS_PROFILE=all $(PYTEST) -q -n 2 --dist worksteal -m "slow or hypothesis"
 
 test-full: $(READY)
 	HYPOTHESIS_PROFILE=full $(PYTEST) -q

@@ -28,6 +28,7 @@ from cudamem_testing import static
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.objects.carriers import Carriers
 from cudamem_testing.objects.clock import Clock
+from cudamem_testing.objects.modules import ModuleTable
 from cudamem_testing.objects.roots import Ignore, Roots
 from cudamem_testing.objects.search import (
     NOTHING_IGNORED,
@@ -66,6 +67,7 @@ class KnownPlaces:
         self._known: set[int] = set()
         self._names: dict[int, set[str]] = {}
         self._looked_at: set[int] = set()
+        self._modules = ModuleTable()
 
     def find(
         self, addresses: Iterable[int], *, beside: Iterable[object] = (), ignore: Ignore = NOTHING_IGNORED
@@ -91,7 +93,7 @@ class KnownPlaces:
     def _find(
         self, wanted: tuple[int, ...], starts: Sequence[object], beside: int, ignore: Ignore
     ) -> dict[int, HolderResult] | None:
-        roots = Roots(ignore)
+        roots = Roots(ignore, self._modules)
         ignore = Ignore(ignore.ids | {id(roots.around_test)}, ignore.packages)
         part = _Part(roots, self._known, self._names, self._looked_at)
         part.look([roots.around_test, *starts], beside + 1)

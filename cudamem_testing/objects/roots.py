@@ -31,6 +31,7 @@ from typing import Any
 from cudamem_testing import static
 from cudamem_testing.model import stacks
 from cudamem_testing.objects.frames import frame_locals
+from cudamem_testing.objects.modules import ModuleTable
 from cudamem_testing.objects.names import clean, code_place, lru_name, type_word
 from cudamem_testing.objects.reference import Kind, Reference
 
@@ -44,6 +45,7 @@ _TEST_LOOP = "pytest_runtestloop"
 _CALLERS = frozenset({"pytest_pyfunc_call", "call_fixture_func"})
 _RUN_TEST = "runtest"
 _CALLING_MODULES = frozenset({("_pytest.unittest", _RUN_TEST), ("_pytest.doctest", _RUN_TEST)})
+_FINALIZER: type = static.class_dict(weakref.finalize)["_Info"]
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
 _OWN_PACKAGE = __name__.rpartition(".")[0] + "."
 
@@ -111,10 +113,10 @@ _Registered = tuple[RootKind, Callable[[], str], object]
 class Roots:
     """All roots of one moment, by the ids of their objects. Holds those objects: drop it with the search."""
 
-    def __init__(self, ignore: Ignore) -> None:
+    def __init__(self, ignore: Ignore, modules: ModuleTable | None = None) -> None:
         self._ignore = ignore
         self._anchors: dict[int, Root | None] = {}
-        self._modules: dict[int, tuple[object, object]] = {}
+        self._modules = ModuleTable() if modules is None else modules
         self._registered: dict[int, _Registered] = {}
         self._running = _running_classes()
         self.values: dict[int, list[RootValue]] = {}
@@ -122,11 +124,9 @@ class Roots:
         self.around_test: list[object] = []
         self._in_cells: set[int] = set()
         self.running_frames: set[int] = set()
-        self._add_modules()
+        self._modules.update()
         self._add_frames()
         self._add_anchors(_threads())
-        self._add_anchors(_loggers())
-        self._add_anchors(_finalizers())
         self._add_anchors(_signal_handlers())
         self._add_context()
 
@@ -136,21 +136,21 @@ class Roots:
         """
         number = id(obj)
         if number not in self._anchors:
-            module, registered = self._modules.get(number), self._registered.get(number)
+            registered = self._registered.get(number) or _registration(obj)
             if registered is not None:
                 kind, text, holder = registered
                 self._anchors[number] = self._root(kind, text(), holder, "")
             else:
-                self._anchors[number] = self._judge(obj) if module is None else self._module(*module)
+                self._anchors[number] = self._module(obj) if obj in self._modules else self._judge(obj)
         return self._anchors[number]
 
     def is_module(self, obj: object) -> bool:
         """Whether an object is a module, or the namespace of one."""
-        return id(obj) in self._modules
+        return obj in self._modules
 
     def release(self) -> None:
         """Let all objects go."""
-        for table in (self._anchors, self._modules, self._registered, self.values):
+        for table in (self._anchors, self._registered, self.values):
             table.clear()
         self.around_test.clear()
 
@@ -185,18 +185,9 @@ class Roots:
     def _root(self, kind: RootKind, text: str, holder: object, module: str) -> Root:
         return Root(kind, clean(text), _rank(kind, module), self._ignore.package(module), holder)
 
-    def _add_modules(self) -> None:
-        pairs = tuple(sys.modules.items())[::-1]  # of several names for one module the first counts
-        modules = [module for _, module in pairs]
-        namespaces = [
-            static.module_dict(module) if type(module) is types.ModuleType else static.instance_dict(module)
-            for module in modules
-        ]
-        self._modules.update(zip(map(id, namespaces), pairs, strict=True))
-        self._modules.pop(id(None), None)
-        self._modules.update(zip(map(id, modules), pairs, strict=True))
-
-    def _module(self, key: object, module: object) -> Root:
+    def _module(self, obj: object) -> Root:
+        key = self._modules.name(obj)
+        module = sys.modules[key]  # type: ignore[index]
         own_name = static.get(static.instance_dict(module), "__name__")
         name = own_name if type(own_name) is str and own_name in sys.modules else key
         return self._root(RootKind.MODULE, f"module {name}", module, name if type(name) is str else "")
@@ -306,20 +297,25 @@ def _threads() -> Iterator[_Registered]:
             yield RootKind.THREAD, partial(_thread_text, thread), thread
 
 
-def _loggers() -> Iterator[_Registered]:
+def _registration(obj: object) -> _Registered | None:
+    """What a registry that may be long says of an object: it is asked for the few objects that can be in it."""
+    if type(obj) is _FINALIZER:
+        registered = tuple(static.class_dict(weakref.finalize).get("_registry", {}).values())
+        return (RootKind.FINALIZER, partial(_finalizer_text, obj), obj) if _among(obj, registered) else None
     namespace = _namespace("logging")
-    if not namespace:
-        return
-    yield RootKind.LOGGER, "logger root".__str__, namespace.get("root")
+    if not namespace or not static.is_one_of(obj, namespace["Logger"], namespace["PlaceHolder"]):
+        return None
+    if obj is namespace.get("root"):
+        return RootKind.LOGGER, "logger root".__str__, obj
     manager = static.class_dict(namespace["Logger"]).get("manager")
     for name, logger in static.items(static.get(static.instance_dict(manager), "loggerDict") or {}):
-        if type(name) is str:
-            yield RootKind.LOGGER, f"logger {name}".__str__, logger
+        if logger is obj and type(name) is str:
+            return RootKind.LOGGER, f"logger {name}".__str__, obj
+    return None
 
 
-def _finalizers() -> Iterator[_Registered]:
-    for info in tuple(static.class_dict(weakref.finalize).get("_registry", {}).values()):
-        yield RootKind.FINALIZER, partial(_finalizer_text, info), info
+def _among(obj: object, others: Iterable[object]) -> bool:
+    return any(other is obj for other in others)
 
 
 def _finalizer_text(info: object) -> str:
@@ -327,12 +323,16 @@ def _finalizer_text(info: object) -> str:
 
 
 def _signal_handlers() -> Iterator[_Registered]:
-    getsignal = importlib.import_module("_signal").getsignal
-    for number in signal.valid_signals():
-        handler = getsignal(number)  # the public one would hash the handler
+    module = importlib.import_module("_signal")  # the public one would hash the handler
+    for number in range(1, module.NSIG):
+        handler = module.getsignal(number)
         if handler is not None and type(handler) is not int:
-            name = number.name if type(number) is signal.Signals else str(int(number))
-            yield RootKind.SIGNAL, f"handler of {name}".__str__, handler
+            yield RootKind.SIGNAL, partial(_signal_text, number), handler
+
+
+def _signal_text(number: int) -> str:
+    names = {int(one): one.name for one in signal.Signals}
+    return f"handler of {names.get(number, number)}"
 
 
 def _running_classes() -> list[tuple[type, str, RootKind]]:

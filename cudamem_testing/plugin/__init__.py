@@ -136,6 +136,13 @@ def _choose_card(config: pytest.Config) -> None:
 
 
 def _start(config: pytest.Config, settings: Settings) -> None:
+    from cudamem_testing.guards import CollectorPaused
+
+    with CollectorPaused():  # its modules make objects that stay
+        _register(config, settings)
+
+
+def _register(config: pytest.Config, settings: Settings) -> None:
     from cudamem_testing.plugin.session import Session
 
     session = config.stash[keys.SESSION] = Session(config, settings)

@@ -77,7 +77,9 @@ class Collector:
 
             self._checked.setdefault(nodeid, []).extend(map(checked_from_json, json.loads(checks)))
         if when == "teardown":
-            self._seen.update(_ids(nodeid))
+            self._seen.add(nodeid)
+            if "@" in nodeid:
+                self._seen.add(_without_group(nodeid))
             self._undelivered.pop(nodeid, None)
             del self._outcomes[nodeid]
             records = [*map(_as_record, getattr(report, "cudamem", ()))]
@@ -209,7 +211,7 @@ class Collector:
         settings = self._settings
         off = {kind for kind, asked in ((Kind.LEAK, settings.leaks), (Kind.CYCLE, settings.cycles)) if asked == "off"}
         looked = GROUPED - off if settings.on and settings.stacks else ()
-        unfinished = {one for nodeid in self._outcomes for one in _ids(nodeid)}
+        unfinished = {*self._outcomes, *map(_without_group, self._outcomes)}
         left_out = self._collected.left_out(self._seen) | unfinished
         paths = whole_paths(session) if self._collected.tests else ()  # no worker that measured has told of them
         return Extent(paths, tuple(sorted(left_out)), tuple(sorted(kind.value for kind in looked)))
@@ -253,9 +255,9 @@ def _as_record(sent: Any) -> TestRecord:
     return record_from_json(sent)
 
 
-def _ids(nodeid: str) -> tuple[str, ...]:
-    """What the test may be called: a group of pytest-xdist may follow its id."""
-    return (nodeid, nodeid.rpartition("@")[0]) if "@" in nodeid else (nodeid,)
+def _without_group(nodeid: str) -> str:
+    """What the test may be called as well: a group of pytest-xdist may follow its id."""
+    return nodeid.rpartition("@")[0] if "@" in nodeid else nodeid
 
 
 def _outcome(report: pytest.TestReport, before: str | None) -> str:

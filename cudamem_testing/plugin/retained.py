@@ -51,7 +51,7 @@ class Retained:
         found: list[Finding] = []
         error, subject = running.failure, running.subject
         subject.exact = running.asks_what_is_left and (error is None or (running.failed_call and release is not None))
-        if self._settings.on:
+        if self._settings.on and (leaks == "off" or cycles == "off" or running.override.device is not None):
             subject.unjudged |= self._unasked(running, leaks, cycles)
         if not self._settings.on or leaks == cycles == "off":
             self._cycles.drop()
@@ -105,6 +105,8 @@ class Retained:
             self._cycles.begun(subject)
         found = self._leaks.judge(subject, severity)
         collected = self._cycles.judge(cycles, failed=failed)
+        if not found and not collected:
+            return []
         rest = [*self._cycles.completed(found, collected, cycles)]
         if any(one.bytes is None for one in collected) or any(one.kind is Kind.CYCLE for one in rest):
             subject.unjudged.add(Kind.CYCLE)  # garbage that was not explained, or a cycle of which nothing was read

@@ -128,21 +128,25 @@ class Session:
     def prepare(self) -> None:
         """Put the recorders to work once torch is there; until then there is nothing to measure."""
         if not self.recorders.opened and torch_api.imported():
-            from cudamem_testing.plugin.cycles import CycleCheck
-            from cudamem_testing.plugin.leaks import LeakCheck
-            from cudamem_testing.plugin.pools import PoolCheck
-            from cudamem_testing.plugin.retained import Retained
+            with CollectorPaused():  # a collection for what is imported passes over all that torch has made
+                self._prepare()
 
-            self.tracker.attach(self.recorders.open(self._say))
-            early = self.config.stash.get(keys.EARLY, None)
-            if early is not None and all(recorder.device.kind != "cpu" for recorder in self.tracker.recorders):
-                early.close()
-            self.baselines.identify()
-            rules = self.settings.ignore
-            self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self.books, self._ignore_below, rules)
-            self.cycles = CycleCheck(self.leaks, self._ignore_below, self.evidence)
-            self.pools = PoolCheck(self.tracker, self.evidence)
-            self.retained = Retained(self.settings, self.tracker, self.leaks, self.cycles)
+    def _prepare(self) -> None:
+        from cudamem_testing.plugin.cycles import CycleCheck
+        from cudamem_testing.plugin.leaks import LeakCheck
+        from cudamem_testing.plugin.pools import PoolCheck
+        from cudamem_testing.plugin.retained import Retained
+
+        self.tracker.attach(self.recorders.open(self._say))
+        early = self.config.stash.get(keys.EARLY, None)
+        if early is not None and all(recorder.device.kind != "cpu" for recorder in self.tracker.recorders):
+            early.close()
+        self.baselines.identify()
+        rules = self.settings.ignore
+        self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self.books, self._ignore_below, rules)
+        self.cycles = CycleCheck(self.leaks, self._ignore_below, self.evidence)
+        self.pools = PoolCheck(self.tracker, self.evidence)
+        self.retained = Retained(self.settings, self.tracker, self.leaks, self.cycles)
 
     def _say(self, line: str) -> None:
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
@@ -366,16 +370,21 @@ class Session:
         info = getattr(item, "_fixtureinfo", None)
         if not arguments or info is None:
             return
+        ended = False  # whether clearing the arguments may free a value that nobody else has
         for name in [*arguments]:
             definitions = info.name2fixturedefs.get(name)
             if not definitions or definitions[-1].scope == "function":
                 del arguments[name]
-        if arguments:
+            elif definitions[-1].cached_result is None or definitions[-1].cached_result[0] is not arguments[name]:
+                ended = True
+        if ended:
             span = self.tracker.open("values of wider fixtures", exclusive=True)
             arguments.clear()
             windows = self.tracker.close(span)
             if self.running is not None:
                 self.running.foreign += windows
+        else:
+            arguments.clear()
 
 
 UNMEASURED = "not measured: see the notes of the run"

@@ -95,10 +95,11 @@ class CpuRecorder(WithoutWorkspaces):
 
     def wake(self, *, limited: bool) -> None:
         """Note stacks and events from here on; the test's are those after this moment."""
-        if self.incomplete is not None or not self._native.is_installed():
-            self._return()
         reading = self._slot.peek()
-        self._freed_of_others = _freed_of_others(reading)
+        if self.incomplete is not None or not self._slot.in_place:
+            self._return()
+            reading = self._slot.peek()
+        self._freed_of_others = reading.own - reading.allocated
         if not self._record:
             return
         self._wakes += 1
@@ -177,15 +178,17 @@ class CpuRecorder(WithoutWorkspaces):
 
         Where nothing was allocated or freed since the last one, it is the same object.
         """
-        if self.incomplete is None and not self._native.is_installed():
-            self.incomplete = DISPLACED if os.getpid() == self._process else FORKED
         if self.incomplete is FORKED:
             return Counters()
-        freed = self._freed_of_others
-        last = self._slot.read(), freed
+        reading, freed = self._slot.read(), self._freed_of_others
+        if self.incomplete is None and not self._slot.in_place:
+            self.incomplete = DISPLACED if os.getpid() == self._process else FORKED
+            if self.incomplete is FORKED:
+                return Counters()
+        last = reading, freed
         if last != self._last:
             self._last = last
-            allocated, peak, own, own_peak, _, _, allocations, blocks, _, _, _ = last[0]
+            allocated, peak, own, own_peak, _, _, allocations, blocks, _, _, _ = reading
             requested = own - freed, own_peak - freed
             nothing = None, None, None, None  # the CPU keeps no cache: nothing is reserved or active
             counters = allocated, peak, *requested, *nothing, allocations, None, 0, blocks, ()

@@ -221,9 +221,11 @@ EXPORT void cudamem_uninstall() {
   if (shared.mode.load() == kRecording) shared.mode.store(kDraining);
 }
 
-EXPORT int32_t cudamem_is_installed() {
-  return shared.mode.load() == kRecording && c10::GetCPUAllocator() == &recorder;
-}
+namespace {
+bool is_installed() { return shared.mode.load() == kRecording && c10::GetCPUAllocator() == &recorder; }
+}  // namespace
+
+EXPORT int32_t cudamem_is_installed() { return is_installed(); }
 
 EXPORT int32_t cudamem_acquire_slot() {
   const Lock lock(shared.mutex);
@@ -237,7 +239,7 @@ EXPORT int32_t cudamem_release_slot(int32_t slot) {
 
 EXPORT int32_t cudamem_read(int32_t slot, int32_t reset, Reading* out) {
   const Lock lock(shared.mutex);
-  return shared.ledger.read(slot, reset != 0, out);
+  return shared.ledger.read(slot, reset != 0, out) ? (is_installed() ? 2 : 1) : 0;
 }
 
 EXPORT uint32_t cudamem_new_owner() {

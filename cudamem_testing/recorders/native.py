@@ -12,7 +12,7 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     install() -> c_int32                                1 in place, below 0 why not
     uninstall() -> None                                 is_installed() -> c_int32
     acquire_slot() -> c_int32                           release_slot(c_int32) -> c_int32
-    read(c_int32 slot, c_int32 reset, Reading*) -> c_int32
+    read(c_int32 slot, c_int32 reset, Reading*) -> c_int32      2 in place, 1 not, 0 no such slot
     new_owner() -> c_uint32                             set_owner(c_uint32) -> c_int64 earlier, or -1
     owner_totals(c_uint32, OwnerTotals*) -> c_int32
     scan(c_int64 owner or -1, Block*, c_uint64 room) -> c_uint64 needed or copied
@@ -107,17 +107,23 @@ class Slot:
         self._read = library.cudamem_read
         self._number = number
         self._buffer = ctypes.create_string_buffer(_READING.size)
+        self.in_place = True
+        """Whether the recorder was in its place at the last reading."""
 
     def read(self) -> Reading:
         """Counters now and this slot's peak since the last `read`; then its peak starts anew from now."""
-        if not self._read(self._number, 1, self._buffer):
+        found = self._read(self._number, 1, self._buffer)
+        if not found:
             raise ValueError(_RELEASED)
+        self.in_place = found > 1
         return _new(Reading, _READING.unpack_from(self._buffer))
 
     def peek(self) -> Reading:
         """As `read`, but the peak goes on."""
-        if not self._read(self._number, 0, self._buffer):
+        found = self._read(self._number, 0, self._buffer)
+        if not found:
             raise ValueError(_RELEASED)
+        self.in_place = found > 1
         return _new(Reading, _READING.unpack_from(self._buffer))
 
     def release(self) -> None:

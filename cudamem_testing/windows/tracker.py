@@ -219,7 +219,7 @@ class _Level:
 def _move(outer: Span, inner: Span, reads: list[Read]) -> None:
     for recorder, now in reads:
         before, level = inner.levels.get(recorder), outer.levels.get(recorder)
-        if before is None or level is None:
+        if before is None or level is None or before.start is now:  # the last: nothing has changed
             continue
         growth = level.move(before.start, now)
         if growth:

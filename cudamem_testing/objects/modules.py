@@ -1,0 +1,74 @@
+"""Which objects are modules, and which are namespaces of modules, by id.
+
+Nearly all modules stay from one search to the next, so what was found is kept while ``sys.modules`` holds the same
+modules in the same order. The table refers to them weakly: what is kept keeps no module alive, and where one is gone,
+another at its address is not taken for it.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+from collections.abc import Sequence
+from operator import is_
+
+from cudamem_testing import static
+
+_alive = weakref.ref.__call__
+
+
+class ModuleTable:
+    """The modules of this process under the first of their names. Holds ids, names and weak references."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, object] = {}
+        self._seen: list[weakref.ref[object]] | None = None
+        self._namespaces: dict[int, int] = {}
+
+    def __contains__(self, obj: object) -> bool:
+        """Whether an object is a module, or the namespace of one."""
+        return id(obj) in self._names
+
+    def name(self, obj: object) -> object:
+        """The key in ``sys.modules`` of the module that an object is, or is the namespace of."""
+        return self._names[id(obj)]
+
+    def update(self) -> None:
+        """Look at ``sys.modules`` as it is now."""
+        modules = [*sys.modules.values()]
+        if self._seen is None or not self._is_same(self._seen, modules):
+            self._seen = _weakly(modules)
+            self._read()
+
+    def _is_same(self, seen: Sequence[weakref.ref[object]], modules: Sequence[object]) -> bool:
+        if len(seen) != len(modules) or not all(map(is_, map(_alive, seen), modules)):
+            return False
+        return all(id(_namespace(modules[place])) == number for place, number in self._namespaces.items())
+
+    def _read(self) -> None:
+        pairs = tuple(sys.modules.items())
+        namespaces = [_namespace(module) for _, module in pairs]
+        self._namespaces = {
+            place: id(namespace)
+            for place, (namespace, (_, module)) in enumerate(zip(namespaces, pairs, strict=True))
+            if not static.is_a(module, types.ModuleType)  # of other objects it may be another one tomorrow
+        }
+        names = [name for name, _ in pairs]
+        self._names = dict(zip(map(id, namespaces[::-1]), names[::-1], strict=True))  # the first of several names
+        self._names.pop(id(None), None)
+        self._names.update(zip((id(module) for _, module in pairs[::-1]), names[::-1], strict=True))
+
+
+def _namespace(module: object) -> dict[str, object] | None:
+    return static.module_dict(module) if type(module) is types.ModuleType else static.instance_dict(module)
+
+
+def _weakly(modules: Sequence[object]) -> list[weakref.ref[object]] | None:
+    """References to all of them; ``None`` where one has no weak references."""
+    try:
+        return [*map(weakref.ref, modules)]
+    except TypeError:
+        return None
