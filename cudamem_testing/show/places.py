@@ -14,7 +14,7 @@ KNOWN = f"{FOLDER}/known.jsonl"
 
 
 def side_folder(module: Path) -> Path:
-    """The folder for expected texts without a literal, of the test module at `module`."""
+    """The folder for expected texts of calls without an argument, of the test module at `module`."""
     return module.parent / FOLDER / module.stem
 
 

@@ -20,11 +20,31 @@ BODY = """
             ring("me")
         cycles.assert_cycle("")
 
-    @pytest.mark.parametrize("expected", ["", "Node.__dict__['you'] -> Node"])
-    def test_no_literal(reference_cycles, expected):
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_no_argument(reference_cycles, n):
         with reference_cycles() as cycles:
             ring("you")
-        cycles.assert_cycle(expected)
+        cycles.assert_cycle()
+"""
+NO_LITERAL = """
+    import torch
+
+    EXPECTED = "nonsense"
+
+    class Node:
+        pass
+
+    def test_constant(reference_cycles):
+        with reference_cycles() as cycles:
+            one = Node()
+            one.me = one
+            del one
+        cycles.assert_cycle(EXPECTED)
+
+    def test_right(reference_cycles):
+        with reference_cycles() as cycles:
+            pass
+        cycles.assert_cycle(str("no cycles"))
 """
 ACCEPTED = '''\
     cycles.assert_cycle("""
@@ -42,6 +62,15 @@ def test_accepted_and_then_compared(run_inner, pytester, how):
     kept = sorted(path.name for path in (pytester.path / "__cudamem__").rglob("*.txt"))
     assert len(kept) == 2
     assert run_inner({}).last == "3 passed"
+
+
+def test_a_constant_counts_whatever_was_accepted(run_inner, pytester):
+    for args in ([], ["--cudamem-update=expected"], []):
+        inner = run_inner(NO_LITERAL, *args)
+        assert inner.last == "1 failed, 1 passed"
+        wrong = "not accepted: the argument is not a literal: " if args else "the argument is not a literal: "
+        assert any(line.startswith(f"E       {wrong}") for line in inner.section("test_constant"))
+    assert not (pytester.path / "__cudamem__").exists()
 
 
 def test_the_variable_of_expecttest(run_inner, monkeypatch):

@@ -20,8 +20,11 @@ def test(actual, first="a"):
 def test_devices(actual, device):
     assert_text(actual, {"cpu": "old"}, key=device)
 
-def test_side(actual, expected):
-    assert_text("same", str("same"))
+def test_side(actual):
+    assert_text("same", None)
+    assert_text(actual, None)
+
+def test_value(actual, expected):
     assert_text(actual, expected)
 
 def test_asis(actual):
@@ -100,8 +103,11 @@ def test_texts_by_device(project: Project) -> None:
 
 
 def test_side_files(project: Project) -> None:
-    """Numbered among all checks without a literal of the test, also of those that were right."""
-    project.run("test_side", "new", "old", test="test_side[A]")
+    """Numbered among all checks without an argument of the test, also of those that were right."""
+    first = side_file(project.path, "test_side[A]")
+    first.parent.mkdir(parents=True)
+    first.write_text("same\n", encoding="utf-8")
+    project.run("test_side", "new", test="test_side[A]")
     (check,) = project.checks
     kept = side_file(project.path, "test_side[A]", number=2)
     assert (check.file, check.digest, check.call) == (kept.relative_to(project.root).as_posix(), None, None)
@@ -114,9 +120,24 @@ def test_side_files(project: Project) -> None:
     ]
     project.checks.clear()
     project.session = Session(keep=True)
-    project.run("test_side", "newer", "old", test="test_side[A]")
+    project.run("test_side", "newer", test="test_side[A]")
     assert project.accept()[0] == "1 expected text written"
     assert kept.read_text(encoding="utf-8") == "newer\n"
+
+
+def test_a_value_that_is_no_literal_is_not_written(project: Project) -> None:
+    project.run("test_value", "new", "old")
+    assert [str(one) for one in project.checks] == [
+        "tests/test_it.py::test_value: tests/test_it.py:14 has another text"
+    ]
+    assert project.accept()[0] == "tests/test_it.py: 1 text was not written: the argument there is no literal"
+    assert not (project.path.parent / "__cudamem__").exists()
+    project.checks.clear()
+    project.session = Session(keep=True)
+    project.session.begin("tests/test_it.py::test_value", project.path)
+    with project.session.activate():
+        project.names["test_value"]("old", "old")  # type: ignore[operator]
+    assert not project.session.right
 
 
 def test_two_tests_that_want_two_texts_are_both_named(project: Project) -> None:
@@ -206,7 +227,7 @@ def test_a_name_that_is_none(project: Project) -> None:
 
 @pytest.mark.parametrize("file", ["tests/notes.txt", "tests/__cudamem__/test_it.json", "__cudamem__/x.txt", "setup.py"])
 def test_of_other_files_nothing_is_written(project: Project, file: str) -> None:
-    check = replace(project.run("test_side", "new", "old"), file=file)
+    check = replace(project.run("test_side", "new"), file=file)
     assert project.accept(check)[0] == (
         f"{file}: 1 text was not written: it is no file of expected texts: they lie in __cudamem__"
     )

@@ -87,20 +87,20 @@ def test_wrong_arguments(arguments, key, error, message):
 # -- side files -------------------------------------------------------------------------------------------
 
 SIDE = """
-def helper(actual, expected):
-    assert_text(actual, expected)
+def helper(actual):
+    assert_text(actual, None)
 
 def test(first, second):
-    helper(first, "old")
-    assert_text(first, f"{'o'}ld")
-    assert_text(second, *["old"])
+    helper(first)
+    assert_text(first, None)
+    assert_text(second, expected=None)
 """
 
 
-def test_texts_without_a_literal_go_to_files_of_the_test(tmp_path):
+def test_texts_of_calls_without_an_argument_go_to_files_of_the_test(tmp_path):
     path, names = module(tmp_path, SIDE)
     session = Session(accept=True)
-    for test, second in (("t[A/b]", "old"), ("TestIt::t[a/b]", "n\x00\n\ud800é")):
+    for test, second in (("t[A/b]", "new"), ("TestIt::t[a/b]", "n\x00\n\ud800é")):
         session.begin(f"tests/test_written.py::{test}", path)
         with session.activate():
             names["test"]("new", second)
@@ -109,6 +109,7 @@ def test_texts_without_a_literal_go_to_files_of_the_test(tmp_path):
     assert files == {
         f"{file_stem('t[A/b]')}.txt": b"new\n",
         f"{file_stem('t[A/b]')}~2.txt": b"new\n",
+        f"{file_stem('t[A/b]')}~3.txt": b"new\n",
         f"{file_stem('TestIt::t[a/b]')}.txt": b"new\n",
         f"{file_stem('TestIt::t[a/b]')}~2.txt": b"new\n",
         f"{file_stem('TestIt::t[a/b]')}~3.txt": b"n\0\n\xed\xa0\x80\xc3\xa9\n",
@@ -121,7 +122,7 @@ def test_texts_without_a_literal_go_to_files_of_the_test(tmp_path):
             names["test"]("new", "n\x00\n\ud800é")
         session.begin("tests/test_written.py::TestIt::t[a/b]", path)
         with pytest.raises(TextMismatchError, match=r"\(kept in .*~3\.txt\)\n--- expected\n\+\+\+ actual\n"):
-            names["test"]("new", "old")  # the file counts, not the argument
+            names["test"]("new", "old")
 
 
 def _written_files(session, tmp_path):
@@ -129,14 +130,44 @@ def _written_files(session, tmp_path):
     return (tmp_path / "__cudamem__" / "test_written").iterdir()
 
 
-def test_a_mapping_without_a_literal_has_a_file_per_key(tmp_path):
+@pytest.mark.parametrize(
+    "call",
+    [
+        "assert_text(actual, TEXT)",
+        "assert_text(actual, *[TEXT])",
+        "helper(actual, TEXT)",
+        "assert_text(actual, TEXTS, key='cpu')",
+    ],
+)
+def test_an_argument_that_is_no_literal_counts_and_is_not_replaced(tmp_path, call):
+    code = f"""
+        TEXT, TEXTS = "old", {{"cpu": "old"}}
+        def helper(actual, expected):
+            assert_text(actual, expected)
+        def test(actual):
+            {call}
+    """
+    path, names = module(tmp_path, code)
+    kept = side_file(path, "test")
+    kept.parent.mkdir(parents=True)
+    kept.write_text("new\n")  # of a time when the call had no argument
+    before = path.read_text()
+    with accepting():
+        names["test"]("old")
+        with pytest.raises(NotAcceptedError, match=r"\nnot accepted: the argument is not a literal: change the value "):
+            names["test"]("new")
+    with Session().activate():
+        names["test"]("old")
+        with pytest.raises(TextMismatchError, match=r"\n\+new\nthe argument is not a literal: .* in __cudamem__/$"):
+            names["test"]("new")
+    assert (path.read_text(), kept.read_text(), len([*kept.parent.iterdir()])) == (before, "new\n", 1)
+
+
+def test_a_mapping_that_is_no_literal_lacks_a_text(tmp_path):
     path, names = module(tmp_path, "def test(device, texts):\n    assert_text(f'on {device}', texts, key=device)\n")
-    session = Session(accept=True)
-    with session.activate():
-        session.begin("test_written.py::test", path)
-        names["test"]("cpu", {"cpu": "on cpu"})
-        names["test"]("cuda:0", {})
-    assert [one.name for one in _written_files(session, tmp_path)] == ["test~2@cuda%3a0.txt"]
+    with accepting(), pytest.raises(NotAcceptedError, match=r"there is no expected text for 'cuda:0' yet"):
+        names["test"]("cuda:0", {"cpu": "on cpu"})
+    assert not (tmp_path / "__cudamem__").exists()
 
 
 def test_without_an_argument_the_text_is_in_a_side_file(tmp_path):
@@ -149,7 +180,7 @@ def test_without_an_argument_the_text_is_in_a_side_file(tmp_path):
 
 
 def test_a_side_file_that_is_not_text(tmp_path):
-    path, names = module(tmp_path, "def test():\n    assert_text('a', str('b'))\n")
+    path, names = module(tmp_path, "def test():\n    assert_text('a', None)\n")
     kept = side_file(path, "test")
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"\xff")
@@ -160,10 +191,8 @@ def test_a_side_file_that_is_not_text(tmp_path):
 
 @given(st.lists(st.text(st.sampled_from("aA.:/[]-~@%é2 x"), max_size=9), min_size=2, max_size=2, unique=True))
 def test_side_files_of_two_tests_never_meet(ids):
-    names = [
-        side_file(Path("t.py"), one, number=number, key=key) for one in ids for number in (1, 2) for key in (None, "a")
-    ]
-    assert len({str(name).lower() for name in names}) == 8
+    names = [side_file(Path("t.py"), one, number=number) for one in ids for number in (1, 2)]
+    assert len({str(name).lower() for name in names}) == 4
     assert all(name.parent == Path("__cudamem__/t") for name in names)
 
 
@@ -198,7 +227,7 @@ def test_two_texts_for_one_literal(tmp_path, texts):
         f"    | {texts[0]}",
         "test_written.py::test[two] wants:",
         f"    | {texts[1]}",
-        "give each a call of its own, a text per key, or an argument that is no literal",
+        "use separate calls, a text per key, or omit the argument: each parameter then gets its own file in __cudamem__/",
     ]
     written = session.write()
     assert path.read_text() == SHARED.replace("'b', 'a'", "'b', 'b'")
@@ -424,9 +453,9 @@ def test_rewritten_asserts(result, n):
     ), result.check("unused")
     assert [True] == [result.check(expected="old") for _ in range(1)] and result.check("oldest")
 
-@pytest.mark.parametrize("expected", ["a", "b"])
-def test_parameters(result, expected):
-    assert result.check(expected)
+@pytest.mark.parametrize("n", ["a", "b"])
+def test_parameters(result, n):
+    assert result.check(None)
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_contradiction(n):

@@ -12,7 +12,7 @@ text instead, and `Session.write` puts all of them into the source files at the 
 
 The pieces, one module each: `text` says when two texts are the same, `difference` shows how they differ,
 `callsite` says where a call stands, `source` finds its literal in the file, `literal` spells a text as
-Python source, `edits` collects and writes, `side` names the files for texts without a literal, `session`
+Python source, `edits` collects and writes, `side` names the files for texts of calls without an argument, `session`
 ties them to a run, and `check` is what result objects call. `checked` is what a report keeps of a check, and
 `accept` takes texts from there.
 

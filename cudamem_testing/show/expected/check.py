@@ -14,7 +14,8 @@ from .callsite import CallSite
 from .difference import difference, visible
 from .edits import Place, SideFile, Wish
 from .errors import ConflictError, NotAcceptedError, NotLocatedError, TextMismatchError
-from .session import Session
+from .session import NO_LITERAL, Session
+from .source import Source
 from .text import canonical
 
 HOW = "to accept the actual text: pytest --cudamem-update=expected, or EXPECTTEST_ACCEPT=1"
@@ -37,7 +38,7 @@ def assert_text(
 
     Args:
         actual: the text at hand.
-        expected: the text wanted; or one text per key; or None, if it is kept in a side file.
+        expected: the text wanted; or one text per key; or None, and the text is kept in a side file.
         key: which text of a mapping is meant, such as the kind of device. A plain text holds for every key.
         argument: the name of the parameter that takes the literal.
         depth: which call holds the literal; 1 is the call of this function, 2 the call of its caller.
@@ -84,11 +85,11 @@ def check(
             session.was_right(at, place, key if isinstance(expected, Mapping) else None)
         return
     kind: type[TextMismatchError] = NotAcceptedError if accept else TextMismatchError
-    kept = place.file if isinstance(place, SideFile) and wanted is not given else None
+    kept = place.file if isinstance(place, SideFile) and wanted is not None else None
     lines = [*_problem(text, wanted, expected, key, at, kept)]
     more = remark(canonical(wanted)) if remark is not None and wanted is not None else ""
     raise kind(
-        "\n".join([*lines, *filter(None, [more]), f"not accepted: {obstacle}" if accept else HOW]),
+        "\n".join([*lines, *filter(None, [more]), f"not accepted: {obstacle}" if accept else _how(at, expected, key)]),
         actual=text,
         expected=None if wanted is None else canonical(wanted),
         checked=session.checked(at, place, key, expected, text) if session is not None and session.keep else None,
@@ -119,7 +120,9 @@ def _record(session: Session, place: Place, wish: Wish, at: CallSite) -> None:
     lines = [f"two different texts are wanted in one place, {_where(at)}; neither will be written"]
     for one in (earlier, wish):
         lines += [f"{one.test} wants:", *(f"    | {line}".rstrip() for line in one.text.split("\n"))]
-    lines.append("give each a call of its own, a text per key, or an argument that is no literal")
+    lines.append(
+        "use separate calls, a text per key, or omit the argument: each parameter then gets its own file in __cudamem__/"
+    )
     raise ConflictError("\n".join(lines), actual=wish.text, expected=earlier.text)
 
 
@@ -141,6 +144,15 @@ def _problem(
     else:
         yield f"there is no expected text yet, {_where(at)}"
     yield from (f"+{visible(line)}" for line in text.split("\n"))
+
+
+def _how(at: CallSite, expected: str | Mapping[str, str] | None, key: str | None) -> str:
+    """What to do to accept the text; the file is read for it, since the check has failed."""
+    try:
+        literal = expected is None or Source(Path(at.file)).locate(at, expected, key) is not None
+    except NotLocatedError:
+        literal = True
+    return HOW if literal else NO_LITERAL
 
 
 def _where(at: CallSite) -> str:

@@ -19,7 +19,12 @@ from .checked import Checked
 from .edits import Edits, Place, SideFile, Written
 from .errors import NotLocatedError
 from .side import side_file
+from .source import Entry, Literal
 
+NO_LITERAL = (
+    "the argument is not a literal: change the value where it is defined, or omit the argument, and each test and "
+    "parameter keeps its text in a file of its own in __cudamem__/"
+)
 _current: ContextVar["Session | None"] = ContextVar("expected_text_session", default=None)
 
 
@@ -86,7 +91,7 @@ class Session:
         return self._test if self._test is not None else f"{at.file}::{at.function}"
 
     def may_have_side_files(self, at: CallSite) -> bool:
-        """Whether the module has a folder for texts without a literal; asked once per module."""
+        """Whether the module has a folder for texts of calls without an argument; asked once per module."""
         module = self._module or at.file
         if module not in self._folders:
             self._folders[module] = side_folder(Path(module)).is_dir()
@@ -105,28 +110,27 @@ class Session:
         return Checked(self.test_name(at), at.file, self._digest(Path(at.file)), at, key, expected, actual)
 
     def was_right(self, at: CallSite, place: Place | None, key: str | None) -> None:
-        """Note a check whose text was right; of side files that says nothing, for each belongs to one test."""
-        if self.keep and not isinstance(place, SideFile):
+        """Note a check whose literal was right; a side file belongs to one test, and nothing can write another value."""
+        if self.keep and isinstance(place, Literal | Entry):
             self.right[Checked(self.test_name(at), at.file, None, at, key)] = None
 
     def find(self, at: CallSite, expected: str | Mapping[str, str] | None, key: str | None) -> tuple[Place, str | None]:
         """Return where the text of a call is kept, and the text there (None: none yet).
 
-        The text in a side file counts, not the argument; without a side file the argument does.
+        An argument always counts; a call without one has a side file.
 
         Raises:
-            NotLocatedError: the call or its file cannot be identified or read.
+            NotLocatedError: the call or its file cannot be identified or read, or the argument is no literal.
         """
-        place = self.edits.source(Path(at.file)).locate(at, expected, key)
-        given = expected.get(key or "") if isinstance(expected, Mapping) else expected
-        if place is not None:
-            return place, given
+        if expected is not None:
+            place = self.edits.source(Path(at.file)).locate(at, expected, key)
+            if place is None:
+                raise NotLocatedError(NO_LITERAL)
+            return place, expected.get(key or "") if isinstance(expected, Mapping) else expected
         test = at.function if self._test is None else self._inner_test()
         module = self._test_module(at)
         number = self._numbers[module, test] = self._numbers.get((module, test), 0) + 1
-        path = side_file(module, test, number=number, key=key if isinstance(expected, Mapping) else None)
-        side, kept = self.edits.side(path)
-        return side, given if kept is None else kept
+        return self.edits.side(side_file(module, test, number=number))
 
     def _digest(self, path: Path) -> str | None:
         try:

@@ -1,4 +1,4 @@
-"""File names for texts whose argument is no literal.
+"""File names for texts of calls without an argument.
 
 Such a text is kept in ``__cudamem__/<module>/<test>.txt`` beside the test module. Two tests never share a name:
 every character that file systems treat differently is percent-encoded, and a name with capital letters or of
@@ -18,20 +18,17 @@ _PLAIN_IN_PARAMETERS = _PLAIN | frozenset("-.,=+[]")
 _LONGEST = 150
 
 
-def side_file(module: Path, test: str, *, number: int = 1, key: str | None = None) -> Path:
+def side_file(module: Path, test: str, *, number: int = 1) -> Path:
     """Return the file for one text.
 
     Args:
         module: path of the test module.
         test: id of the test inside its module, ``TestCase::test_name[parameters]``.
         number: counts the texts of one test, from 1.
-        key: the entry of a mapping of texts.
     """
     name = file_stem(test)
     if number > 1:
         name += f"~{number}"
-    if key is not None:
-        name += f"@{_encoded(key, _PLAIN)}"
     return side_folder(module) / f"{name}.txt"
 
 
