@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from cudamem_testing.baselines.lines import CONFLICT, check_keys, json_of, text_
 from cudamem_testing.model.baselines import Entry, Place
 from cudamem_testing.model.changes import TRACKED, Spread
 from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders.identity import without_threads
 from cudamem_testing.show.files import change_file, shown
 
 SCHEMA = 1
@@ -34,6 +36,44 @@ class Key(NamedTuple):
 
 
 Entries = Mapping[Key, Entry]
+
+
+class Recorded:
+    """The entries of a file, found by test and device, also where another number of threads recorded them.
+
+    What a test takes seldom depends on that number: where it does, the entries of one test differ, and each holds for
+    its own number alone.
+    """
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+
+    @cached_property
+    def _alike(self) -> dict[Key, list[Key]]:
+        found: dict[Key, list[Key]] = {}
+        for key in self.entries:
+            found.setdefault(_without_threads(key), []).append(key)
+        return found
+
+    def find(self, key: Key) -> Key | None:
+        """The key of the entry that holds for ``key``; ``None`` where there is none."""
+        if key in self.entries:
+            return key
+        alike = self._alike.get(_without_threads(key), ())
+        same = {tuple(sorted(self.entries[one].values.items())) for one in alike}
+        return alike[0] if len(same) == 1 else None
+
+    def get(self, key: Key) -> Entry | None:
+        """The entry that holds for ``key``."""
+        found = self.find(key)
+        return None if found is None else self.entries[found]
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+
+def _without_threads(key: Key) -> Key:
+    return key._replace(environment=without_threads(key.environment))
 
 
 class BaselineError(ValueError):

@@ -11,21 +11,23 @@ from cudamem_testing.baselines.files import (
     BaselineError,
     Entries,
     Key,
+    Recorded,
     module_of,
     name_in_module,
     read_file,
 )
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
-from cudamem_testing.recorders.identity import difference
+from cudamem_testing.recorders.identity import recorded_with, without_threads
 from cudamem_testing.show.places import baseline_file
 
 SHOWN = 3
+RECORD = "record with --cudamem-update=baselines"
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """``elsewhere`` counts baselines of other environments by what these differ in, ``without`` tests that have none.
+    """``elsewhere`` counts baselines of other environments by how these differ, ``without`` tests that have none.
 
     A test without a marker counts there when others of its file have a baseline. ``lacking`` counts, by metrics, tests
     whose baseline was recorded without these; ``unknown`` those that ask for metrics alone which their device has not.
@@ -39,19 +41,20 @@ class Review:
     unseen: dict[Path, tuple[Key, ...]] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
 
+    @property
+    def unchecked(self) -> dict[str, int]:
+        """How many baselines and tests were not compared, by what and why."""
+        none = {f"test: no baseline ({RECORD})": self.without} if self.without else {}
+        return {
+            **{f"baseline: {reason} ({RECORD})": number for reason, number in self.elsewhere.items()},
+            **none,
+            **{f"test: no baseline of {metrics} ({RECORD})": number for metrics, number in self.lacking.items()},
+            **{f"test: no {what} to compare": number for what, number in self.unknown.items()},
+        }
+
     def lines(self, pruned: bool) -> list[str]:
         """What is worth a line for the whole run."""
-        lines = [
-            f"{count(number, 'baseline')} not compared: {reason} (--cudamem-update=baselines records new ones)"
-            for reason, number in self.elsewhere.items()
-        ]
-        if self.without:
-            lines.append(f"{count(self.without, 'test')} without a baseline (--cudamem-update=baselines records it)")
-        lines += [
-            f"{count(number, 'test')} without a baseline of {metrics} (--cudamem-update=baselines records it)"
-            for metrics, number in self.lacking.items()
-        ]
-        lines += [f"{count(number, 'test')} compared in nothing: no {what}" for what, number in self.unknown.items()]
+        lines = []
         named = (f"{module_of(path).name}::{key.test}" for path, keys in self.unseen.items() for key in keys)
         gone = [*dict.fromkeys(named)]
         if gone and not pruned:
@@ -86,12 +89,15 @@ def review(root: Path, tests: Iterable[TestRecord], seen: Collection[str], whole
                 if not any(other.entry.values for other in test.measured):
                     unknown[f"{', '.join(one.metrics)} on {one.device}"] += 1
                 continue
-            if key in entries:
-                absent = one.entry.values.keys() - entries[key].values.keys()
+            entry = entries.get(key)
+            if entry is not None:
+                absent = one.entry.values.keys() - entry.values.keys()
                 if absent:
                     lacking[", ".join(metric for metric in one.metrics if metric in absent)] += 1
                 continue
-            reasons = [difference(other.environment, one.environment) for other in entries if other[:2] == key[:2]]
+            reasons = [
+                recorded_with(other.environment, one.environment) for other in entries.entries if other[:2] == key[:2]
+            ]
             if reasons:
                 elsewhere[min(reasons, key=lambda reason: (reason.count(","), len(reason)))] += 1
             elif one.asked or (entries and not one.idle):
@@ -111,21 +117,25 @@ def _unseen(
     Another environment may have other tests. So a test is judged where it has an entry for an environment of this run;
     its entries for others go with that one.
     """
-    environments = {(one.device, one.environment) for test in tests for one in test.measured}
+    environments = {(one.device, without_threads(one.environment)) for test in tests for one in test.measured}
     by_file: dict[Path, set[str]] = {}
     for nodeid in seen:
         if whole(nodeid.partition("::")[0]):
             by_file.setdefault(files.of(nodeid), set()).add(name_in_module(nodeid))
     found: dict[Path, tuple[Key, ...]] = {}
     for path, there in by_file.items():
-        entries = files.read(path) or {}
-        gone = {key.test for key in entries if key.test not in there and (key.device, key.environment) in environments}
+        entries = files.entries(path)
+        gone = {
+            key.test
+            for key in entries
+            if key.test not in there and (key.device, without_threads(key.environment)) in environments
+        }
         if gone:
             found[path] = tuple(key for key in entries if key.test in gone)
     for folder in {path.parent for path in by_file}:
         for path in sorted(folder.glob("*.json")):
             if path not in by_file and not module_of(path).exists():
-                entries = files.read(path) or {}
+                entries = files.entries(path)
                 if entries:
                     found[path] = tuple(entries)
     return found
@@ -137,7 +147,7 @@ class _Files:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._of: dict[str, Path] = {}
-        self._read: dict[Path, Entries | None] = {}
+        self._read: dict[Path, Recorded | None] = {}
         self.broken: list[str] = []
 
     def of(self, nodeid: str) -> Path:
@@ -147,11 +157,16 @@ class _Files:
             self._of[module] = baseline_file(self._root, nodeid)
         return self._of[module]
 
-    def read(self, path: Path) -> Entries | None:
+    def entries(self, path: Path) -> Entries:
+        """The entries of a file; none where it cannot be read."""
+        found = self.read(path)
+        return {} if found is None else found.entries
+
+    def read(self, path: Path) -> Recorded | None:
         """The entries of a file; ``None`` where it cannot be read."""
         if path not in self._read:
             try:
-                self._read[path] = read_file(path)
+                self._read[path] = Recorded(read_file(path))
             except (BaselineError, OSError) as error:
                 self._read[path] = None
                 self.broken.append(f"baselines not compared: {error}")

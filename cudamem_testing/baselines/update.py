@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cudamem_testing.baselines.files import BaselineError, Entries, Key, change_entries, name_in_module
+from cudamem_testing.baselines.files import BaselineError, Entries, Key, Recorded, change_entries, name_in_module
 from cudamem_testing.model.baselines import Entry, Measured, fold
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
@@ -109,11 +109,17 @@ def _change(path: Path, found: Mapping[Key, Measured], dropped: Mapping[Key, Non
         nonlocal result
         result = Updated(dropped=len(entries.keys() & dropped.keys()))
         kept = {key: entry for key, entry in entries.items() if key not in dropped}
+        before = Recorded(dict(kept))
         for key, measured in found.items():
-            old = kept.get(key)
+            there = before.find(key)
+            old = None if there is None else before.entries[there]
             if not measured.entry.values or (old is None and measured.idle and not measured.asked):
                 continue
-            kind, kept[key] = _entry(old, measured)
+            kind, entry = _entry(old, measured)
+            if entry is old or there == key:
+                kept[there or key] = entry
+            else:  # this number of threads takes something else, or is the first to be recorded
+                kind, kept[key] = Updated(new=1), entry
             result += kind
         return kept
 

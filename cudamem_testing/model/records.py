@@ -115,7 +115,9 @@ class RunRecord(NamedTuple):
     """Everything that a run measured; ``checked`` are its checks of expected texts, where a report is written.
 
     ``failures`` say why the run failed beside its measured tests, one line each: a worker that crashed, an interrupt,
-    an internal error, a file that could not be collected, a test that failed and was not measured.
+    an internal error, a file that could not be collected, a test that failed and was not measured. ``unenforced``
+    counts budgets that were not enforced by reason; ``unchecked`` counts what else was asked for and not checked, by
+    what and why: ``"baseline: recorded with 2 threads, this run has 1 thread"``.
     """
 
     environment: Environment = Environment()
@@ -128,6 +130,7 @@ class RunRecord(NamedTuple):
     checked: tuple[Checked, ...] = ()
     extent: Extent = Extent()
     failures: tuple[str, ...] = ()
+    unchecked: Mapping[str, int] = MappingProxyType({})
 
     @property
     def all_findings(self) -> list[tuple[str, Finding]]:
@@ -145,6 +148,14 @@ class RunRecord(NamedTuple):
     def failed(self) -> bool:
         """Whether the run failed, by its tests and findings or for another reason."""
         return self.has_failing_tests or bool(self.failures)
+
+    @property
+    def is_partly_unchecked(self) -> bool:
+        """Whether anything that was asked for was not checked, or was measured in part or not at all."""
+        partly = (
+            (not test.windows and test.notes) or not all(one.complete for one in test.windows) for test in self.tests
+        )
+        return bool(self.unenforced or self.unchecked) or any(partly)
 
     def noting(self, note: str) -> RunRecord:
         """A copy with one more note."""

@@ -20,7 +20,7 @@ from cudamem_testing.recorders.identity import identity
 from cudamem_testing.show.places import baseline_file
 
 if TYPE_CHECKING:
-    from cudamem_testing.baselines.files import Entries
+    from cudamem_testing.baselines.files import Recorded
     from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.findings import Finding
@@ -53,7 +53,7 @@ class Baselines:
         self._evidence = evidence
         self._tracker = tracker
         self._without = without
-        self._entries: dict[str, Entries] = {}  # by test file: a path is slow to make, and to compare
+        self._entries: dict[str, Recorded | None] = {}  # by test file: a path is slow to make, and to compare
         self._environments: dict[Device, str] = {}
 
     @cached_property
@@ -89,12 +89,12 @@ class Baselines:
 
         return Comparison()
 
-    def recorded(self, nodeid: str) -> Entries:
-        """What is recorded of the tests of one file."""
+    def recorded(self, nodeid: str) -> Recorded | None:
+        """What is recorded of the tests of one file; ``None`` for nothing."""
         module = nodeid.partition("::")[0]
         if module not in self._entries:
             path = baseline_file(self._root, nodeid)
-            self._entries[module] = _read(path) if os.path.exists(path) else {}
+            self._entries[module] = _read(path) if os.path.exists(path) else None
         return self._entries[module]
 
     def call(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
@@ -110,10 +110,10 @@ class Baselines:
         return self._comparing.whole(running, windows) if running.measured else []
 
 
-def _read(path: Path) -> Entries:
-    from cudamem_testing.baselines.files import BaselineError, read_file
+def _read(path: Path) -> Recorded | None:
+    from cudamem_testing.baselines.files import BaselineError, Recorded, read_file
 
     try:
-        return read_file(path)
+        return Recorded(read_file(path))
     except (BaselineError, OSError):  # said once, at the end of the run
-        return {}
+        return None

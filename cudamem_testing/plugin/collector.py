@@ -46,6 +46,7 @@ class Collector:
         self._environments: list[Environment] = []
         self._fixtures: list[FixtureRecord] = []
         self._unenforced: Counter[str] = Counter()
+        self._unchecked: Counter[str] = Counter()
         self._notes: list[str] = []
         self._findings: list[Finding] = []
         self._ledger: list[LedgerEntry] = []
@@ -146,12 +147,12 @@ class Collector:
                     self._notes.append(f"report written to {self._settings.json}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the summary; nothing with -q unless something failed to be measured or written."""
+        """Print the summary; with -q only if there are findings, or something was not checked, measured or written."""
         run = self.run()
-        if not (run.tests or run.notes) or not runs_tests(self._config):
+        if not (run.tests or run.notes or run.unchecked) or not runs_tests(self._config):
             return
         top = 0 if self._quiet else self._settings.top
-        if not self._quiet or self._notes or any(test.findings for test in run.tests):
+        if not self._quiet or self._notes or run.is_partly_unchecked or any(test.findings for test in run.tests):
             from cudamem_testing.report.terminal import summary_lines
 
             run = run._replace(failures=())  # pytest has shown them
@@ -182,6 +183,7 @@ class Collector:
             tuple(one for checks in self._checked.values() for one in checks),
             self._extent,
             self._failures,
+            dict(self._unchecked),
         )
 
     def _record(self, session: pytest.Session) -> None:
@@ -201,6 +203,8 @@ class Collector:
 
             said.append(known.finish(settings, measuring.ratchet, self.run(), root))
         self._about_records = [line for one in said for line in one.lines]
+        for one in said:
+            self._unchecked.update(one.unchecked)
         problems = [problem for one in said for problem in one.problems]
         self._notes += problems
         if problems:
@@ -234,6 +238,7 @@ class Collector:
         self._environments.append(known.environment)
         self._fixtures += known.fixtures
         self._unenforced.update(known.unenforced)
+        self._unchecked.update(known.unchecked)
         self._findings += known.findings
         self._ledger += known.ledger
         self._ignored.update(known.ignored)

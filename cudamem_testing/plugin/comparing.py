@@ -13,11 +13,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.baselines.files import Key, name_in_module
+from cudamem_testing.baselines.review import RECORD
 from cudamem_testing.model.baselines import Entry, Measured
 from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.changes import COUNTS, TRACKED, Change, Comparison, Spread
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.plugin.evidence import WIDTH, allocations_before, first_moment, moment_of
+from cudamem_testing.recorders.identity import recorded_with
 from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
@@ -109,7 +111,8 @@ class Comparing:
             if changes:
                 running.measured[place] = measured.but(top=entry.top if measured.top is None else measured.top)
             if not self._records:
-                found += [_finding(change, measured, self._kept(window), entry) for change in changes]
+                remark = self._remark(running, measured) if changes else ()
+                found += [_finding(change, measured, self._kept(window), entry, remark) for change in changes]
                 found += self._required(measured, entry, ["retained"])
         return found
 
@@ -132,7 +135,8 @@ class Comparing:
             return measured, missing
         measured, look = self._look(window, measured)
         changes = _beyond(entry, measured, comparison, metrics)
-        return measured, [*(_finding(change, measured, look, entry) for change in changes), *missing]
+        remark = self._remark(running, measured)
+        return measured, [*(_finding(change, measured, look, entry, remark) for change in changes), *missing]
 
     def _required(self, measured: Measured, entry: Entry | None, metrics: Sequence[str]) -> list[Finding]:
         """A finding where a baseline has to be there, and has not all ``metrics`` that its device knows."""
@@ -152,9 +156,23 @@ class Comparing:
         return varies and not _beyond(entry, measured, comparison, metrics)
 
     def _entry(self, running: Running, measured: Measured) -> Entry | None:
-        entries = self._baselines.recorded(running.nodeid)
-        key = Key(name_in_module(running.nodeid), measured.device, measured.environment)
-        return entries.get(key) if entries else None
+        found = self._recorded(running, measured)
+        return None if found is None else found[1]
+
+    def _recorded(self, running: Running, measured: Measured) -> tuple[Key, Entry] | None:
+        """The entry that holds for a test, and what it was recorded with."""
+        recorded = self._baselines.recorded(running.nodeid)
+        if not recorded:
+            return None
+        key = recorded.find(Key(name_in_module(running.nodeid), measured.device, measured.environment))
+        return None if key is None else (key, recorded.entries[key])
+
+    def _remark(self, running: Running, measured: Measured) -> tuple[str, ...]:
+        """What to do where the entry was recorded with another number of threads, and that is why it is broken."""
+        found = self._recorded(running, measured)
+        if found is None or found[0].environment == measured.environment:
+            return ()
+        return (f"{recorded_with(found[0].environment, measured.environment)}: if that is the reason, {RECORD}",)
 
     def _settled(self, whole: Window, measured: Measured) -> Measured:
         """Its numbers without workspaces of libraries, which a test can only have taken that ends with other blocks."""
@@ -288,7 +306,9 @@ def _beyond(entry: Entry, measured: Measured, comparison: Comparison, metrics: I
     return [change for change in changes if change.grew or change.shrank]
 
 
-def _finding(change: Change, measured: Measured, look: Look | str, entry: Entry) -> Finding:
+def _finding(
+    change: Change, measured: Measured, look: Look | str, entry: Entry, remark: tuple[str, ...] = ()
+) -> Finding:
     device = measured.device
     size = None if change.metric in COUNTS else abs(change.growth)
     if change.shrank:
@@ -310,7 +330,7 @@ def _finding(change: Change, measured: Measured, look: Look | str, entry: Entry)
         device=device,
         allocated=places[0].line if places else None,
         cause=_cause(change),
-        details=_details(change, look, places),
+        details=(*_details(change, look, places), *remark),
     )
 
 

@@ -25,8 +25,8 @@ XDIST = "texts are not accepted under pytest-xdist: run without -n"
 class ExpectedText:
     """Makes a session of expected text the current one while a test runs whose texts may be kept beside it.
 
-    That is a test of a file that has a folder for texts of calls without an argument, and every test where texts are accepted or
-    a report is written (``keep``). Others need none: there a text is compared with the one at the call.
+    That is a test of a file that has a folder for texts of calls without an argument, and every test where texts are
+    accepted or a report is written (``keep``). Others need none: there a text is compared with the one at the call.
     """
 
     def __init__(self, *, accept: bool, distributed: bool, keep: bool = False) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.baselines.known import file_of
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class Said(NamedTuple):
-    """What is worth a line: ``problems`` fail a run that was green."""
+    """What is worth a line: ``problems`` fail a run that was green, ``unchecked`` counts what was not compared."""
 
     lines: list[str]
     problems: list[str]
+    unchecked: Mapping[str, int] = MappingProxyType({})
 
 
 def finish(
@@ -44,6 +46,7 @@ def finish(
     tests = last_attempts(tests)
     lines: list[str] = []
     problems: list[str] = []
+    unchecked: dict[str, int] = {}
     if "baselines" in settings.update:
         updated = update(root, tests)
         lines += updated.lines
@@ -53,8 +56,11 @@ def finish(
         there = [test.measured for test in tests if file_of(test.nodeid) in outside]
         number = sum(1 for measured in there if any(demanded or one.asked for one in measured))
         if number:
-            where = f"they lie outside rootdir ({shown(root)}): give a folder that has them, such as --rootdir=."
-            (problems if demanded else lines).append(f"{count(number, 'test')} not held to baselines, for {where}")
+            where = f"outside rootdir ({shown(root)}) there are no baselines: give a folder with all tests: --rootdir=."
+            if demanded:
+                problems.append(f"{count(number, 'test')}: {where}")
+            else:
+                unchecked[f"test: {where}"] = number
         seen = {nodeid for nodeid in seen if file_of(nodeid) not in outside}
     reviewed = review(root, tests, seen, whole)
     if settings.prune and reviewed.unseen:
@@ -64,4 +70,5 @@ def finish(
     better = sum(1 for test in tests if any(one.verdict is Verdict.IMPROVED for one in test.findings))
     if better:
         lines.append(f"{count(better, 'test')} improved beyond the tolerance: --cudamem-update=baselines keeps it so")
-    return Said([*lines, *reviewed.lines(settings.prune)], [*problems, *reviewed.broken])
+    unchecked |= reviewed.unchecked
+    return Said([*lines, *reviewed.lines(settings.prune)], [*problems, *reviewed.broken], unchecked)

@@ -7,6 +7,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -84,6 +85,7 @@ class Session:
         self.pools: PoolCheck | None = None
         self.retained: Retained | None = None
         self.findings: list[Finding] = []
+        self.unchecked: Counter[str] = Counter()
         self.wider = WiderFixtures(self)
         self.running: Running | None = None
         self._warm_ups = WarmUps(self)

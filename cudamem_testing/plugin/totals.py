@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 class Totals(NamedTuple):
-    """``unenforced`` counts budgets by reason, ``ignored`` findings by the rule that ignored them."""
+    """``unenforced`` counts budgets by reason, ``ignored`` findings by the rule that ignored them, ``unchecked`` what
+    else was not checked, by what and why.
+    """
 
     environment: Environment
     fixtures: list[FixtureRecord]
@@ -21,6 +23,7 @@ class Totals(NamedTuple):
     ledger: list[LedgerEntry]
     ignored: Mapping[str, int]
     notes: list[str]
+    unchecked: Mapping[str, int]
 
 
 def totals(session: Session) -> Totals:
@@ -33,4 +36,5 @@ def totals(session: Session) -> Totals:
         session.books.ledger(),
         session.leaks.ignored if session.leaks else {},
         session.recorders.notes,
+        session.unchecked,
     )

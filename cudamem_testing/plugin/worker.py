@@ -56,6 +56,7 @@ def received(data: Mapping[str, Any]) -> Totals:
         [*map(ledger_from_json, data["ledger"])],
         data["ignored"],
         data["notes"],
+        data["unchecked"],
     )
 
 
@@ -69,4 +70,5 @@ def _to_plain(known: Totals) -> dict[str, Any]:
         "ledger": [*map(ledger_to_json, known.ledger)],
         "ignored": dict(known.ignored),
         "notes": [*known.notes],
+        "unchecked": dict(known.unchecked),
     }

@@ -1,7 +1,8 @@
 """Identity: what the numbers of a device depend on, as one line of text.
 
 ``NVIDIA H100 80GB HBM3 (9.0), torch 2.11, native`` or ``x86_64, 1 thread, torch 2.13``: parts with ``, `` between them,
-so that two lines can be compared part by part. Numbers of different identities are never compared.
+so that two lines can be compared part by part. Numbers of different identities are not compared, unless they differ in
+the number of threads alone, on which what most tests take does not depend.
 PYTEST_DONT_REWRITE
 """
 
@@ -9,11 +10,13 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import count
 
+_THREADS = re.compile(r"\d+ threads?")
 SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
@@ -43,6 +46,20 @@ def allocator_settings(environ: os._Environ[str] | dict[str, str]) -> list[str]:
         if written:
             return [written]
     return []
+
+
+def without_threads(identity: str) -> str:
+    """The line without its number of threads."""
+    return ", ".join(part for part in identity.split(", ") if not _THREADS.fullmatch(part))
+
+
+def recorded_with(before: str, after: str) -> str:
+    """``recorded with torch 2.11, this run has torch 2.13``: how a run differs from what was recorded."""
+    old, new = before.split(", "), after.split(", ")
+    if len(old) == len(new):
+        pairs = [(one, other) for one, other in zip(old, new, strict=True) if one != other]
+        old, new = [one for one, _ in pairs], [other for _, other in pairs]
+    return f"recorded with {', '.join(old)}, this run has {', '.join(new)}"
 
 
 def difference(before: str, after: str) -> str:

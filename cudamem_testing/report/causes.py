@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cudamem_testing.model.causes import Cause, causes
-from cudamem_testing.model.findings import Severity, Standing
+from cudamem_testing.model.causes import Cause, causes, key_of
+from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count, format_size
-from cudamem_testing.report.failures import failure_lines
+from cudamem_testing.report.failures import failure_lines, unchecked_lines
 from cudamem_testing.show.printable import one_line
-from cudamem_testing.show.tables import Column, Table
+from cudamem_testing.show.tables import Column, Table, in_markdown
 
 MOST = 3
 #: Rows of a Markdown table: a comment on a pull request holds 65,536 characters.
@@ -49,20 +49,60 @@ def audit_lines(run: RunRecord, command: str, most: int = MOST) -> list[str]:
 
 
 def markdown(run: RunRecord) -> str:
-    """The causes of a report for a pull request: what fails or warns in a table, what is known in a line.
+    """A report for a pull request: causes that fail or warn in a table, findings without a cause (limits, baselines,
+    out of memory) in another, what is known in a line.
 
-    Above them stands why the run failed beside its tests.
+    Above them stands why the run failed beside its tests, and what was not checked.
     """
     found = causes(run)
     open_, known = _open(found), _known(found)
-    parts = [f"### Memory: {_total(open_) if open_ else 'nothing new'}"]
-    parts += ["\n".join(f"- {line}" for line in failure_lines(run.failures))] if run.failures else []
+    single = _without_cause(run)
+    parts = [f"### Memory: {_title(run, open_, single)}"]
+    lines = [*failure_lines(run.failures), *map(one_line, unchecked_lines(run))]
+    parts += ["\n".join(f"- {in_markdown(line)}" for line in lines)] if lines else []
     if open_:
         parts.append(_table(open_[:MOST_ROWS]).markdown())
         parts += [line.strip() for line in _rest(open_, MOST_ROWS)]
+    if single:
+        parts.append(_table_of_findings(single[:MOST_ROWS]).markdown())
+        parts += [f"... {count(len(single) - MOST_ROWS, 'more finding')}"] if len(single) > MOST_ROWS else []
     if known:
         parts.append(f"Known: {_counts(known)}.")
     return "\n\n".join(parts) + "\n"
+
+
+def _title(run: RunRecord, open_: Sequence[Cause], single: Sequence[tuple[str, Finding]]) -> str:
+    """``47 tests, 2 causes; 3 other findings``, or why there are none."""
+    if open_ or single:
+        others = [count(len(single), "other finding" if open_ else "finding")] if single else []
+        return "; ".join([*([_total(open_)] if open_ else []), *others])
+    if run.failures:
+        return "the run failed, nothing was found so far"
+    if not any(test.windows for test in run.tests):
+        return "nothing was measured"
+    return "nothing new in what was checked" if run.is_partly_unchecked else "nothing new"
+
+
+def _without_cause(run: RunRecord) -> list[tuple[str, Finding]]:
+    """What fails or warns and is judged one by one: limits, baselines, errors, in the order of the tests."""
+    return [
+        (nodeid, finding)
+        for nodeid, finding in run.all_findings
+        if key_of(finding) is None and finding.severity is not Severity.NOTE
+    ]
+
+
+def _table_of_findings(some: Sequence[tuple[str, Finding]]) -> Table:
+    columns = (Column("fault"), Column("test", elastic=True, paths=True, code=True), Column("finding"))
+    rows = (
+        (
+            _words(one.kind, one.verdict, one.severity, one.standing),
+            nodeid or "the run itself",
+            one_line(str(one.message)),
+        )
+        for nodeid, one in some
+    )
+    return Table(columns, tuple(rows))
 
 
 def _open(found: Sequence[Cause]) -> list[Cause]:
@@ -103,9 +143,13 @@ def _table(some: Sequence[Cause]) -> Table:
 
 
 def _fault(cause: Cause) -> str:
+    return _words(cause.kind, cause.verdict, cause.severity, cause.standing)
+
+
+def _words(kind: Kind, verdict: Verdict, severity: Severity, standing: Standing | None) -> str:
     """What is wrong: ``leak, reachable``, ``cycle, warning``."""
-    words = [cause.kind.value]
-    words += [cause.verdict.value] if cause.verdict.value != cause.kind.value else []
-    words += ["warning"] if cause.severity is Severity.WARN else []
-    words += [cause.standing.value] if cause.standing is not None else []
+    words = [kind.value]
+    words += [verdict.value] if verdict.value != kind.value else []
+    words += ["warning"] if severity is Severity.WARN else []
+    words += [standing.value] if standing is not None else []
     return ", ".join(words)

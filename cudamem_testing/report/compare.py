@@ -15,7 +15,7 @@ from cudamem_testing.model.changes import Change, Tolerance, shown
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count
-from cudamem_testing.recorders.identity import difference
+from cudamem_testing.recorders.identity import difference, without_threads
 from cudamem_testing.report.failures import failure_lines
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import Column, Table, in_markdown
@@ -122,7 +122,7 @@ def compare_runs(
 ) -> Compared:
     """Compare what passed in both. ``conditions`` maps a metric to what it may grow by, ``None`` to just show it.
 
-    Numbers of different environments are compared only ``across`` them.
+    Numbers of different environments are compared only ``across`` them; of different numbers of threads always.
     """
     old, new = _by_test(before), _by_test(after)
     rows: list[Row] = []
@@ -134,10 +134,12 @@ def compare_runs(
             continue
         pairs = [*_pairs(old[test], measured)]
         apart += not pairs
-        reasons = dict.fromkeys(difference(one.environment, other.environment) for one, other in pairs)
+        reasons = dict.fromkeys(
+            difference(one.environment, other.environment) for one, other in pairs if not _is_same(one, other)
+        )
         reasons.pop("", None)
         elsewhere.update([*reasons])
-        same = [(one, other) for one, other in pairs if across or one.environment == other.environment]
+        same = [(one, other) for one, other in pairs if across or _is_same(one, other)]
         compared += bool(same)
         for one, other in same:
             rows += _rows(test, one, other, conditions)
@@ -155,12 +157,18 @@ def _by_test(run: RunRecord) -> dict[str, tuple[Measured, ...]]:
     return {test: measured for test, measured in measured_by_test(run.tests).items() if measured}
 
 
+def _is_same(one: Measured, other: Measured) -> bool:
+    """Whether their numbers can be compared."""
+    return without_threads(one.environment) == without_threads(other.environment)
+
+
 def _pairs(before: Sequence[Measured], after: Sequence[Measured]) -> Iterable[tuple[Measured, Measured]]:
     """The measurements of one device; of one environment where both have it."""
     for other in after:
         fitting = [one for one in before if one.device == other.device]
         same = [one for one in fitting if one.environment == other.environment]
-        for one in (same or fitting)[:1]:
+        alike = [one for one in fitting if _is_same(one, other)]
+        for one in (same or alike or fitting)[:1]:
             yield one, other
 
 

@@ -32,9 +32,10 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
     """
     first = runs[0].environment
     devices = dict.fromkeys(device for run in runs for device in run.environment.devices)
-    unenforced: Counter[str] = Counter()
+    unenforced, unchecked = Counter[str](), Counter[str]()
     for run in runs:
         unenforced.update(run.unenforced)
+        unchecked.update(run.unchecked)
     return RunRecord(
         Environment(tuple(devices), first.torch, first.allocator),
         tuple(test for run in runs for test in run.tests),
@@ -46,6 +47,7 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
         tuple(one for run in runs for one in run.checked),
         _extent(runs) if len({frozenset(_measured(run)) for run in runs if _has_windows(run)}) <= 1 else Extent(),
         tuple(failure for run in runs for failure in run.failures),
+        dict(sorted(unchecked.items())),
     )
 
 

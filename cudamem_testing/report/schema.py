@@ -66,6 +66,7 @@ def run_to_json(run: RunRecord, listed: Callable[[Iterator[Json]], object] = lis
             "unenforced": dict(run.unenforced),
             "extent": {key: list(getattr(run.extent, key)) for key in EXTENT_KEYS},
             "failures": list(run.failures),
+            "unchecked": dict(run.unchecked),
             "expected": listed(map(checked_to_json, run.checked)),
         },
     }
@@ -92,6 +93,7 @@ def run_from_json(data: Mapping[str, Any]) -> RunRecord:
         tuple(map(checked_from_json, run.get("expected", ()))),
         Extent(*(tuple(run.get("extent", {}).get(key, ())) for key in EXTENT_KEYS)),
         tuple(run.get("failures", ())),
+        dict(run.get("unchecked", {})),
     )
 
 

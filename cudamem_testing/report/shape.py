@@ -214,7 +214,13 @@ REPORT = fields(
         "tests": every(TEST),
         "run": fields(
             {"fixtures": every(FIXTURE), "findings": every(FINDING), "ledger": every(LEDGER), "notes": TEXTS},
-            {"unenforced": _counts, "expected": every(CHECKED), "extent": EXTENT, "failures": TEXTS},
+            {
+                "unenforced": _counts,
+                "unchecked": _counts,
+                "expected": every(CHECKED),
+                "extent": EXTENT,
+                "failures": TEXTS,
+            },
         ),
     }
 )

@@ -10,6 +10,7 @@ from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.windows import Window
+from cudamem_testing.report.failures import unchecked_lines
 from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.show.tables import Column, Table
 
@@ -42,8 +43,7 @@ def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3, grou
         if len(rows) > top:
             lines.append(f"... {len(rows) - top} more (--cudamem-top={len(rows)} shows them)")
     lines += _wrapped(total_line(run, measured), width)
-    for reason, number in run.unenforced.items():
-        lines += _wrapped(f"not enforced: {count(number, 'budget')} ({reason})", width)
+    lines += [piece for line in unchecked_lines(run) for piece in _wrapped(line, width)]
     for note in run.notes:
         lines += _wrapped(f"note: {note}", width)
     if top:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cudamem_testing.baselines.files import Key
-from cudamem_testing.baselines.review import Review, review
+from cudamem_testing.baselines.review import RECORD, Review, review
 from cudamem_testing.baselines.update import update
 from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.changes import Spread
@@ -26,8 +26,9 @@ def record(
     asked: bool = False,
     allocations: int = 1,
     metrics: tuple[str, ...] = ("requested",),
+    takes: int = 5,
 ) -> TestRecord:
-    values = {"requested": Spread(5, 5), "allocations": Spread.of(allocations)}
+    values = {"requested": Spread.of(takes), "allocations": Spread.of(allocations)}
     return TestRecord(f"{module}::{name}", measured=(Measured(device, environment, values, (), metrics, asked),))
 
 
@@ -47,7 +48,7 @@ def test_tests_without_a_baseline(tmp_path: Path) -> None:
     new = [record("test_a"), record("test_b"), record("test_c", allocations=0), record("test_d", metrics=())]
     found = look(tmp_path, new)
     assert found == Review(without=1)
-    assert found.lines(pruned=False) == ["1 test without a baseline (--cudamem-update=baselines records it)"]
+    assert found.unchecked == {f"test: no baseline ({RECORD})": 1}
 
 
 def test_metrics_that_a_baseline_was_recorded_without(tmp_path: Path) -> None:
@@ -62,10 +63,11 @@ def test_metrics_that_a_baseline_was_recorded_without(tmp_path: Path) -> None:
         ],
     )
     assert found == Review(without=1, lacking={"allocations": 1, "requested": 1})
-    assert found.lines(pruned=False)[1:] == [
-        "1 test without a baseline of allocations (--cudamem-update=baselines records it)",
-        "1 test without a baseline of requested (--cudamem-update=baselines records it)",
-    ]
+    assert found.unchecked == {
+        f"test: no baseline ({RECORD})": 1,
+        f"test: no baseline of allocations ({RECORD})": 1,
+        f"test: no baseline of requested ({RECORD})": 1,
+    }
 
 
 def test_metrics_that_a_device_does_not_have(tmp_path: Path) -> None:
@@ -73,7 +75,7 @@ def test_metrics_that_a_device_does_not_have(tmp_path: Path) -> None:
     assert str(update(tmp_path, records)) == "no baseline"  # an entry without numbers would say that there is one
     found = look(tmp_path, records)
     assert found == Review(unknown={"reserved, segments on cpu": 2})
-    assert found.lines(pruned=False) == ["2 tests compared in nothing: no reserved, segments on cpu"]
+    assert found.unchecked == {"test: no reserved, segments on cpu to compare": 2}
     card = Measured(CARD, HERE, {"reserved": Spread(1, 1)}, (), ("reserved",), True)
     both = TestRecord("test_x.py::test_c", measured=(*record("test_c", metrics=("reserved",)).measured, card))
     assert look(tmp_path, [both]) == Review(without=1)
@@ -82,15 +84,29 @@ def test_metrics_that_a_device_does_not_have(tmp_path: Path) -> None:
 def test_baselines_of_other_environments(tmp_path: Path) -> None:
     names = [f"test_{number}" for number in range(5)]
     update(tmp_path, [record(name, OLD) for name in names[:3]])
-    update(tmp_path, [record(name, "x86_64, 4 threads, torch 2.13") for name in names[2:]])
+    update(tmp_path, [record(name, "aarch64, 1 thread, torch 2.13") for name in names[2:]])
     update(tmp_path, [record(names[2], "aarch64, 4 threads, torch 2.9")])
     found = look(tmp_path, [record(name) for name in names])
-    assert found == Review({"torch 2.11 to 2.13": 3, "4 threads to 1 thread": 2})
-    assert found.lines(pruned=False) == [
-        "3 baselines not compared: torch 2.11 to 2.13 (--cudamem-update=baselines records new ones)",
-        "2 baselines not compared: 4 threads to 1 thread (--cudamem-update=baselines records new ones)",
-    ]
+    older = "recorded with torch 2.11, this run has torch 2.13"
+    other = "recorded with aarch64, this run has x86_64"
+    assert found == Review({other: 3, older: 2})
+    assert found.unchecked == {f"baseline: {other} ({RECORD})": 3, f"baseline: {older} ({RECORD})": 2}
+    assert found.lines(pruned=False) == []
     assert look(tmp_path, [record("test_0", device=CARD)]).elsewhere == {}  # of another device: no baseline at all
+
+
+def test_baselines_of_another_number_of_threads(tmp_path: Path) -> None:
+    """They hold, unless those of two numbers differ."""
+    four, two = "x86_64, 4 threads, torch 2.13", "x86_64, 2 threads, torch 2.13"
+    update(tmp_path, [record("test_a", four), record("test_gone", four), record("test_c", OLD)])
+    update(tmp_path, [record("test_b", four), record("test_b", two, takes=9)])
+    (tmp_path / "test_x.py").touch()
+    found = look(tmp_path, [record("test_a"), record("test_b"), record("test_c")])
+    assert found.elsewhere == {
+        "recorded with 2 threads, this run has 1 thread": 1,
+        "recorded with torch 2.11, this run has torch 2.13": 1,
+    }
+    assert found.unseen == {tmp_path / FILE: (Key("test_gone", CPU, four),)}
 
 
 def test_tests_that_are_gone(tmp_path: Path) -> None:

@@ -45,6 +45,17 @@ def entry(low: int, high: int | None = None, top: tuple[Place, ...] = TOP) -> En
     return Entry({"requested": Spread(low, low if high is None else high)}, top)
 
 
+def test_another_number_of_threads_has_an_entry_where_it_takes_something_else(tmp_path: Path) -> None:
+    two, old = "x86_64, 2 threads, torch 2.13", "x86_64, 2 threads, torch 2.11"
+    path = tmp_path / FILE
+    update(tmp_path, [record("test_same"), record("test_other"), record("test_old")])
+    before = read_file(path)
+    found = [record("test_same", environment=two), record("test_other", 7, environment=two)]
+    assert update(tmp_path, [*found, record("test_old", environment=old)]) == Updated(new=2, same=1, files=(path,))
+    assert read_file(path) == before | {key("test_other", two): entry(7), key("test_old", old): entry(5)}
+    assert update(tmp_path, [record("test_other", environment="x86_64, 8 threads, torch 2.13")]).new == 1
+
+
 def test_what_is_recorded(tmp_path: Path) -> None:
     records = [
         record("test_a"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.changes import Comparison
@@ -17,6 +18,8 @@ from cudamem_testing.windows.tracker import Tracker
 from suites.plugin.inner import KIB
 from suites.plugin.recorded import FILE, HERE, SMALL, UPDATE, VERSION, entries, run
 
+RECORD = "(record with --cudamem-update=baselines)"
+NONE = f"no baseline {RECORD}"
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEST = """
@@ -70,7 +73,7 @@ MARKED = {
 def test_marked_tests_are_recorded_and_compared(run_inner, pytester, monkeypatch):
     inner = run(run_inner, monkeypatch, 0, files=TEST)
     assert inner.last == "7 passed"
-    assert "note: 5 tests without a baseline (--cudamem-update=baselines records it)" in inner.summary
+    assert f"NOT CHECKED: 5 tests: {NONE}" in inner.summary
     assert not (pytester.path / "__cudamem__").exists()
 
     inner = run(run_inner, monkeypatch, 0, UPDATE)
@@ -167,9 +170,9 @@ def test_a_metric_without_a_baseline_is_noted_or_required(run_inner, pytester, m
             "memory_baseline\n    def test_peak", f"memory_baseline({metrics})\n    def test_peak"
         )
     }
-    told = "1 test without a baseline of retained, allocations (--cudamem-update=baselines records it)"
     inner = run(run_inner, monkeypatch, 0, files=files)
-    assert (inner.status, inner.run.notes) == (0, (told,))
+    assert (inner.status, inner.run.notes) == (0, ())
+    assert inner.run.unchecked == {f"test: no baseline of retained, allocations {RECORD}": 1}
     inner = run(run_inner, monkeypatch, 0, "--cudamem-baseline=require")
     assert [finding.message for finding in inner.test("test_peak").failing] == [
         f"cudamem: no baseline of {metric} on cpu ({HERE}): --cudamem-update=baselines records one"
@@ -188,7 +191,7 @@ def test_a_metric_that_the_device_does_not_have(run_inner, pytester):
         def test_it(): torch.empty(256)
     """
     inner = run_inner(file, UPDATE)
-    assert inner.run.notes == ("1 test compared in nothing: no reserved on cpu",)
+    assert inner.run.unchecked == {"test: no reserved on cpu to compare": 1}
     assert not (pytester.path / "__cudamem__").exists()
     assert run_inner({}, "--cudamem-baseline=require").last == "1 passed"
 
@@ -199,8 +202,15 @@ def test_other_environments_are_kept_and_named_once(run_inner, pytester):
     path.write_text(path.read_text().replace(f"torch {VERSION}", "torch 2.1"), encoding="utf-8")
     inner = run_inner({})
     assert inner.last == "2 passed"
-    line = f"2 baselines not compared: torch 2.1 to {VERSION} (--cudamem-update=baselines"
-    assert [one for one in inner.summary if one.startswith("note")] == [f"note: {line}"]
+    reason = f"recorded with torch 2.1, this run has torch {VERSION} {RECORD}"
+    assert inner.run.unchecked == {f"baseline: {reason}": 2}
+    assert not [one for one in inner.summary if one.startswith("note")]
+    for quiet in ("-q", "-qq"):
+        inner = run_inner({}, quiet)
+        assert inner.section("cudamem summary")[:2] == [
+            "measured 2 tests on cpu",
+            f"NOT CHECKED: 2 baselines: {reason.partition(' (')[0]}"[:80],
+        ]
     old = path.read_text().splitlines()[1:3]
     assert run_inner({}, "--cudamem-baseline=require").last == "2 failed"
     run_inner({}, UPDATE)
@@ -208,6 +218,63 @@ def test_other_environments_are_kept_and_named_once(run_inner, pytester):
     assert len(lines) == 6
     assert {*old} < {*lines}
     assert run_inner({}, "--cudamem-baseline=require").last == "2 passed"
+
+
+ONE_TEST = """
+    import os
+    import pytest, torch
+
+    @pytest.fixture(scope="module", autouse=True)
+    def threads():
+        before = torch.get_num_threads()
+        torch.set_num_threads(int(os.environ["THREADS"]))
+        yield
+        torch.set_num_threads(before)
+
+    @pytest.mark.memory_baseline
+    def test_a(): torch.empty(int(os.environ["KIB"]) * 256)
+"""
+
+
+@pytest.fixture
+def with_threads(run_inner, monkeypatch):
+    """Run the one test with a number of threads, and let it take so many KiB."""
+
+    def run(threads, kib, *args):
+        torch.set_num_threads(threads)
+        monkeypatch.setenv("THREADS", str(threads))
+        monkeypatch.setenv("KIB", str(kib))
+        return run_inner(ONE_TEST, "-q", *args)
+
+    yield run
+    torch.set_num_threads(1)
+
+
+def test_another_number_of_threads_is_compared_all_the_same(with_threads, pytester):
+    """Until numbers differ by it: then each number of threads has its own, and others are not checked, and say so."""
+    assert with_threads(2, 1024, UPDATE).status == 0
+    before = (pytester.path / FILE).read_bytes()
+    inner = with_threads(1, 1024)
+    assert (inner.status, inner.has_section("cudamem summary")) == (0, False)
+    assert with_threads(1, 1024, UPDATE).status == 0
+    assert (pytester.path / FILE).read_bytes() == before  # the same again: no entry of its own
+
+    inner = with_threads(1, 3072)
+    assert (inner.status, inner.outcomes) == (1, {"test_a": "failed"})
+    assert inner.section("test_a")[0].startswith("cudamem: requested 3.0 MiB above start is 2.0 MiB (+200.0%) above")
+    assert inner.section("test_a")[-1] == (
+        "recorded with 2 threads, this run has 1 thread: if that is the reason, record with --cudamem-update=baselines"
+    )
+    assert with_threads(1, 1024, "--cudamem-baseline=require").status == 0
+
+    assert "1 baseline: 1 new" in with_threads(1, 3072, UPDATE, "-v").run.notes
+    for threads, kib in ((1, 3072), (2, 1024)):
+        assert with_threads(threads, kib).status == 0
+    assert with_threads(2, 3072).status == 1  # which has its own
+    inner = with_threads(4, 9999)
+    assert inner.status == 0
+    assert inner.summary[1:2] == ["NOT CHECKED: 1 baseline: recorded with 1 thread, this run has 4 threads (record"]
+    assert with_threads(4, 1024, "--cudamem-baseline=require").status == 1
 
 
 def test_a_broken_file_is_an_error_and_stays(run_inner, pytester):

@@ -16,8 +16,9 @@ def test_gone_tests_are_named_and_pruned_after_a_whole_run_only(run_inner, pytes
     run_inner(files, UPDATE)
     (pytester.path / "test_gone.py").unlink()
     renamed = {"test_it.py": SMALL.replace("def test_b", "def test_c")}
-    assert run_inner(renamed).run.notes == (
-        "1 test without a baseline (--cudamem-update=baselines records it)",
+    run = run_inner(renamed).run
+    assert run.unchecked == {"test: no baseline (record with --cudamem-update=baselines)": 1}
+    assert run.notes == (
         (
             "3 baselines belong to tests that are no longer there: test_it.py::test_b, test_gone.py::test_a, "
             "test_gone.py::test_b (--cudamem-prune drops them)"
@@ -119,27 +120,28 @@ def test_tests_outside_rootdir_have_no_baselines(run_inner, pytester):
 
     def told(*more):
         inner = run_inner({}, *arguments, *more)
-        return inner.last, inner.status, inner.run.notes
+        unchecked = tuple(f"{number} {what}" for what, number in inner.run.unchecked.items())
+        return inner.last, inner.status, (*unchecked, *inner.run.notes)
 
-    note = "not held to baselines, for they lie outside rootdir (ci): give a folder that has them, such as --rootdir=."
+    note = ": outside rootdir (ci) there are no baselines: give a folder with all tests: --rootdir=."
     both = ("tests/a", "tests/b")
-    assert told(*both) == ("4 passed", 0, (f"4 tests {note}",))
-    assert told("tests/a/test_it.py::test_a") == ("1 passed", 0, (f"1 test {note}",))
-    assert told(*both, "--cudamem-baseline=require") == ("4 passed", 1, (f"4 tests {note}",))
+    assert told(*both) == ("4 passed", 0, (f"4 test{note}",))
+    assert told("tests/a/test_it.py::test_a") == ("1 passed", 0, (f"1 test{note}",))
+    assert told(*both, "--cudamem-baseline=require") == ("4 passed", 1, (f"4 tests{note}",))
     assert told("tests/test_plain.py", "--cudamem") == ("1 passed", 0, ())  # nobody asked
     for paths, number in ((both, 4), (("tests/test_plain.py",), 1), (("tests/a", "ci/test_it.py"), 4)):
         assert told(*paths, "--cudamem", UPDATE) == (
             f"{number} passed",
             1,
-            (f"{number} {'test' if number == 1 else 'tests'} {note}",),
+            (f"{number} {'test' if number == 1 else 'tests'}{note}",),
         )
     assert not [*pytester.path.rglob("__cudamem__")]
 
     recorded = ("2 baselines: 2 new", "written: ci/__cudamem__/test_in.json")
-    assert told("tests/a", "ci/test_in.py", UPDATE) == ("4 passed", 1, (f"2 tests {note}", *recorded))
+    assert told("tests/a", "ci/test_in.py", UPDATE) == ("4 passed", 1, (f"2 tests{note}", *recorded))
     misplaced = pytester.path / "ci/__cudamem__/test_it.json"
     misplaced.write_text("broken", encoding="utf-8")
-    assert told(*both, "--cudamem-prune") == ("4 passed", 0, (f"4 tests {note}",))
+    assert told(*both, "--cudamem-prune") == ("4 passed", 0, (f"4 test{note}",))
     assert misplaced.read_text(encoding="utf-8") == "broken"
     assert told(*both, "--rootdir=.", UPDATE)[:2] == ("4 passed", 0)
     assert len([*pytester.path.glob("tests/[ab]/__cudamem__/test_it.json")]) == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
+import pytest
+
 from cudamem_testing.model.sizes import format_size
 from suites.plugin.inner import KIB
 
@@ -203,11 +205,24 @@ def test_budgets_that_cannot_be_enforced_are_counted(run_inner):
         "cuda:7 is not measured here": 1,
         "reserved is unknown on cpu": 1,
     }
-    assert [line for line in inner.summary if line.startswith("not enforced")] == [
-        "not enforced: 2 budgets (cuda is not measured here)",
-        "not enforced: 1 budget (cuda:7 is not measured here)",
-        "not enforced: 1 budget (reserved is unknown on cpu)",
+    assert [line for line in inner.summary if line.startswith("NOT CHECKED")] == [
+        "NOT CHECKED: 2 budgets: cuda is not measured here",
+        "NOT CHECKED: 1 budget: cuda:7 is not measured here",
+        "NOT CHECKED: 1 budget: reserved is unknown on cpu",
     ]
+
+
+@pytest.mark.parametrize("quiet", ["-q", "-qq"])
+def test_what_is_not_checked_is_said_in_every_verbosity(run_inner, quiet):
+    inner = run_inner(DEVICES, "--cudamem-device=cpu", quiet, "-k", "absent or metric")
+    assert inner.status == 0
+    assert inner.section("cudamem summary")[:3] == [
+        "measured 2 tests on cpu",
+        "NOT CHECKED: 1 budget: cuda:7 is not measured here",
+        "NOT CHECKED: 1 budget: reserved is unknown on cpu",
+    ]
+    inner = run_inner(DEVICES.replace('{"cuda": "1KiB", "cpu": None}', '"1MiB"'), quiet, "-k", "lifted")
+    assert (inner.status, inner.has_section("cudamem summary")) == (0, False)
 
 
 def test_no_selected_device(run_inner):

@@ -10,7 +10,7 @@ import torch
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
-from cudamem_testing.recorders.identity import allocator_settings, difference, identity
+from cudamem_testing.recorders.identity import allocator_settings, difference, identity, recorded_with, without_threads
 
 VERSION = ".".join(torch.__version__.split(".")[:2])
 
@@ -77,3 +77,13 @@ def test_a_real_card() -> None:
 )
 def test_what_two_differ_in(before: str, after: str, text: str) -> None:
     assert difference(before, after) == text
+
+
+def test_how_a_run_differs_from_what_was_recorded() -> None:
+    here = "x86_64, 1 thread, torch 2.13"
+    assert recorded_with("x86_64, 2 threads, torch 2.11", here) == (
+        "recorded with 2 threads, torch 2.11, this run has 1 thread, torch 2.13"
+    )
+    assert recorded_with("one", here) == f"recorded with one, this run has {here}"
+    assert without_threads(here) == without_threads("x86_64, 12 threads, torch 2.13") == "x86_64, torch 2.13"
+    assert without_threads("NVIDIA H100 (9.0), torch 2.11, native") == "NVIDIA H100 (9.0), torch 2.11, native"

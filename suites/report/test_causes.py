@@ -7,9 +7,11 @@ from textwrap import dedent
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
+from cudamem_testing.model.windows import Window
 from cudamem_testing.report.causes import audit_lines, cause_lines, known_lines, markdown
 
 KIB, MIB = 2**10, 2**20
+CPU = Device("cpu")
 COMMAND = "pytest --cudamem --cudamem-update=known"
 
 
@@ -26,6 +28,11 @@ def fault(
     return Finding(
         kind, verdict, severity, message, size, Device("cpu"), cause=cause, details=("   more",), standing=standing
     )
+
+
+def measured(*findings: Finding) -> TestRecord:
+    """A test that was measured whole."""
+    return TestRecord("tests/test_x.py::test", windows=(Window("call", CPU, 0, 0, 0),), findings=findings)
 
 
 def run(*findings: Finding) -> RunRecord:
@@ -127,8 +134,36 @@ class TestMarkdown:
             """)
 
     def test_nothing_new(self) -> None:
-        assert markdown(run(KNOWN)) == "### Memory: nothing new\n\nKnown: 1 finding of 1 cause.\n"
-        assert markdown(RunRecord()) == "### Memory: nothing new\n"
+        clean = measured(KNOWN)
+        assert markdown(RunRecord(tests=(clean,))) == "### Memory: nothing new\n\nKnown: 1 finding of 1 cause.\n"
+        assert markdown(RunRecord()) == "### Memory: nothing was measured\n"
+        stopped = RunRecord(tests=(measured(),), failures=("interrupted: KeyboardInterrupt",))
+        assert markdown(stopped) == exactly("""
+            ### Memory: the run failed, nothing was found so far
+
+            - failed: interrupted: KeyboardInterrupt
+            """)
+        unchecked = RunRecord(tests=(measured(),), unenforced={"cuda is not measured here": 2})
+        assert markdown(unchecked) == exactly("""
+            ### Memory: nothing new in what was checked
+
+            - NOT CHECKED: 2 budgets: cuda is not measured here
+            """)
+
+    def test_what_has_no_cause_is_listed(self) -> None:
+        over = Finding(Kind.BUDGET, Verdict.OVER, Severity.FAIL, "cudamem: peak 3.0 MiB is over its budget", 9, CPU)
+        grew = Finding(Kind.BASELINE, Verdict.OVER, Severity.WARN, "cudamem: requested 9 KiB | 1 KiB allowed", 9, CPU)
+        better = Finding(Kind.BASELINE, Verdict.IMPROVED, Severity.NOTE, "cudamem: less", 9, CPU)
+        assert markdown(RunRecord(tests=(measured(over), measured(grew, better)))) == exactly("""
+            ### Memory: 2 findings
+
+            | fault | test | finding |
+            | --- | --- | --- |
+            | budget, over budget | `tests/test_x.py::test` | cudamem: peak 3.0 MiB is over its budget |
+            | baseline, over budget, warning | `tests/test_x.py::test` | cudamem: requested 9 KiB \\| 1 KiB allowed |
+            """)
+        title, *_, last = markdown(run(fault("a", 1), *(over,) * 51)).splitlines()
+        assert (title, last) == ("### Memory: 1 test, 1 cause; 51 other findings", "... 1 more finding")
 
     def test_a_comment_has_an_end(self) -> None:
         lines = markdown(run(*(fault(f"f{number}", 1) for number in range(60)))).splitlines()

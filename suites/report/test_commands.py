@@ -114,7 +114,11 @@ def test_failures_of_runs_are_shown(project: Path, capsys: pytest.CaptureFixture
     named = [line.replace("test_", "b.json: test_") for line in shown]
     for command, status, lines in (
         (["report", "b.json"], 0, [*shown, "measured 0 tests on nothing; 1 test without torch"]),
-        (["report", "b.json", "--markdown"], 0, ["### Memory: nothing new", "", *(f"- {line}" for line in shown), ""]),
+        (
+            ["report", "b.json", "--markdown"],
+            0,
+            ["### Memory: the run failed, nothing was found so far", "", *(f"- {line}" for line in shown), ""],
+        ),
         (["compare", "a.json", "b.json"], 0, ["0 tests changed of 1 compared", *named]),
         (
             ["compare", "b.json", "a.json", "--markdown"],

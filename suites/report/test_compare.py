@@ -119,6 +119,19 @@ def test_across_environments() -> None:
     ]
 
 
+def test_another_number_of_threads_is_no_other_environment() -> None:
+    one, four = "x86_64, 1 thread, torch 2.13", "x86_64, 4 threads, torch 2.13"
+    runs = [
+        RunRecord(
+            tests=(TestRecord("t.py::a", "passed", measured=record("a", number, environment=environment).measured),)
+        )
+        for number, environment in ((5, one), (7, four))
+    ]
+    compared = compare_runs(*runs, {"requested": None})
+    assert [row.change.growth for row in compared.rows] == [2]
+    assert compared.lines == ["1 test changed of 1 compared"]
+
+
 def test_the_same_environment_is_preferred() -> None:
     both = TestRecord("t.py::a", measured=(*record("a", 5, environment=OLD).measured, *record("a", 7).measured))
     other = TestRecord("t.py::a", measured=record("a", 8).measured)

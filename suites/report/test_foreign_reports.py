@@ -37,6 +37,7 @@ def report(word: str, requested: int) -> dict[str, Any]:
         (test,),
         notes=(f"note {word}", "", f"two\nlines {word}"),
         unenforced={f"because {word}": 1},
+        unchecked={f"{word}: {word}": 1, word: 2},
         ledger=(LedgerEntry("cpu", word, 1, 1),),
     )
     data = run_to_json(run)

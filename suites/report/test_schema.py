@@ -105,6 +105,7 @@ RUN = RunRecord(
     ),
     Extent((".",), ("test_a.py::test_d",), ("cycle", "leak")),
     ("interrupted: KeyboardInterrupt",),
+    {"baseline: recorded with torch 2.11, this run has torch 2.13": 3},
 )
 UNKNOWN = {
     "start": None,
@@ -246,6 +247,7 @@ DOCUMENT = {
         "unenforced": {"cuda:1 is not measured here": 2},
         "extent": {"paths": ["."], "left_out": ["test_a.py::test_d"], "kinds": ["cycle", "leak"]},
         "failures": ["interrupted: KeyboardInterrupt"],
+        "unchecked": {"baseline: recorded with torch 2.11, this run has torch 2.13": 3},
         "expected": [
             {
                 "test": "test_a.py::test_b[x]",
@@ -320,6 +322,7 @@ def test_the_smallest_report() -> None:
             "unenforced": {},
             "extent": {"paths": [], "left_out": [], "kinds": []},
             "failures": [],
+            "unchecked": {},
             "expected": [],
         },
     }

@@ -82,7 +82,7 @@ def test_one_card() -> None:
               0 B        0 B       0 B       0       -  .../test_small.py::test_nothing
               0 B        0 B  -5.0 KiB       1      0%  tests/test_free.py::test_frees
         measured 4 tests on cuda:0 (NVIDIA H100 80GB HBM3); 1 test without torch
-        not enforced: 1 budget (cpu is not measured here)
+        NOT CHECKED: 1 budget: cpu is not measured here
         note: report written to report.json
         to hold a test to what it takes now, with a tenth to spare:
           tests/test_cache.py::test_grows
@@ -232,8 +232,8 @@ def test_eight_cards_take_one_line_and_long_notes_are_wrapped() -> None:
     )
     assert summary(run, top=0) == exactly("""
         measured 1 test on cuda:0-7 (NVIDIA H100 80GB HBM3), cpu
-        not enforced: 3 budgets (reserved is unknown on cuda:0: allocator
-          cudaMallocAsync counts allocated and reserved bytes)
+        NOT CHECKED: 3 budgets: reserved is unknown on cuda:0: allocator cudaMallocAsync
+          counts allocated and reserved bytes
         note: no C++ compiler found (looked for c++, g++, clang++); install one, or set
           CXX to it
             first

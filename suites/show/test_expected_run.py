@@ -164,7 +164,7 @@ def test_an_argument_that_is_no_literal_counts_and_is_not_replaced(tmp_path, cal
 
 
 def test_a_mapping_that_is_no_literal_lacks_a_text(tmp_path):
-    path, names = module(tmp_path, "def test(device, texts):\n    assert_text(f'on {device}', texts, key=device)\n")
+    _, names = module(tmp_path, "def test(device, texts):\n    assert_text(f'on {device}', texts, key=device)\n")
     with accepting(), pytest.raises(NotAcceptedError, match=r"there is no expected text for 'cuda:0' yet"):
         names["test"]("cuda:0", {"cpu": "on cpu"})
     assert not (tmp_path / "__cudamem__").exists()
@@ -227,7 +227,7 @@ def test_two_texts_for_one_literal(tmp_path, texts):
         f"    | {texts[0]}",
         "test_written.py::test[two] wants:",
         f"    | {texts[1]}",
-        "use separate calls, a text per key, or omit the argument: each parameter then gets its own file in __cudamem__/",
+        "use separate calls, a text per key, or omit the argument: each parameter then gets a file in __cudamem__/",
     ]
     written = session.write()
     assert path.read_text() == SHARED.replace("'b', 'a'", "'b', 'b'")

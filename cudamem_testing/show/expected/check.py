@@ -121,7 +121,7 @@ def _record(session: Session, place: Place, wish: Wish, at: CallSite) -> None:
     for one in (earlier, wish):
         lines += [f"{one.test} wants:", *(f"    | {line}".rstrip() for line in one.text.split("\n"))]
     lines.append(
-        "use separate calls, a text per key, or omit the argument: each parameter then gets its own file in __cudamem__/"
+        "use separate calls, a text per key, or omit the argument: each parameter then gets a file in __cudamem__/"
     )
     raise ConflictError("\n".join(lines), actual=wish.text, expected=earlier.text)
 

@@ -110,7 +110,7 @@ class Session:
         return Checked(self.test_name(at), at.file, self._digest(Path(at.file)), at, key, expected, actual)
 
     def was_right(self, at: CallSite, place: Place | None, key: str | None) -> None:
-        """Note a check whose literal was right; a side file belongs to one test, and nothing can write another value."""
+        """Note a check whose literal was right. A side file belongs to one test; no other value can be written."""
         if self.keep and isinstance(place, Literal | Entry):
             self.right[Checked(self.test_name(at), at.file, None, at, key)] = None
 
