@@ -20,7 +20,7 @@ from cudamem_testing.plugin.fixtures import (
     operator_memory,
     reference_cycles,
 )
-from cudamem_testing.plugin.settings import Settings, accounts_early, add_options
+from cudamem_testing.plugin.settings import Settings, accounts_early, add_options, runs_tests
 from cudamem_testing.plugin.whole import Collected
 
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
@@ -79,10 +79,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     settings = config.stash[keys.SETTINGS]
     try:
         marked = markers.validate(items, settings.budget if settings.on else None)
+        _begin(config, settings, items, marked)
     except pytest.UsageError as error:
         if hasattr(config, "workeroutput"):  # the controller says it: a worker's own error would be called a crash
             config.workeroutput[keys.USAGE_OUTPUT] = str(error)
         raise
+
+
+def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], marked: int) -> None:
+    """Start measuring if a test asks for it; refuse flags that would then do nothing."""
     if not settings.enforce:
         config.stash[keys.UNENFORCED] = marked
         if hasattr(config, "workeroutput"):
@@ -91,6 +96,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _start(config, settings)
     if _asks(items, markers.TEXT_FIXTURES):
         _expect(config, accept=False)
+    if runs_tests(config):
+        from cudamem_testing.plugin.requirements import of_selected_tests
+
+        problems = of_selected_tests(config, settings, items)
+        if problems:
+            raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
@@ -102,13 +113,14 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """With ``--no-cudamem``, say how many markers were not enforced."""
+    """With ``--no-cudamem``, say that it wins, and how many markers were not enforced."""
     number = config.stash.get(keys.UNENFORCED, 0)
-    if number:
+    both = config.getoption("cudamem") and config.getoption("no_cudamem")
+    if number or both:
         noun = "test has" if number == 1 else "tests have"
-        terminalreporter.write_line(
-            f"cudamem: off (--no-cudamem): {number} {noun} a memory marker that was not enforced"
-        )
+        off = "off (--no-cudamem wins over --cudamem)" if both else "off (--no-cudamem)"
+        more = f": {number} {noun} a memory marker that was not enforced" if number else ""
+        terminalreporter.write_line(f"cudamem: {off}{more}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

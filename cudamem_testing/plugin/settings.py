@@ -133,8 +133,12 @@ class Settings(NamedTuple):
             prune=read.flag("cudamem_prune"),
             repeat=read.parsed("cudamem_repeat", _runs, 1),
         )
+        if not problems and enforce and not settings.on and runs_tests(config):
+            from cudamem_testing.plugin.requirements import without_accounting
+
+            problems += without_accounting(config)
         if "known" in settings.update and settings.update != {*RECORDED} and not settings.on:
-            problems.append("--cudamem-update=known records what --cudamem finds: add that flag")
+            problems.append("--cudamem-update=known requires --cudamem")
         if problems:
             raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
         return settings
@@ -159,6 +163,11 @@ def accounts_early(config: pytest.Config) -> bool:
     ):
         return False  # the controller runs no test
     return str(asked("cudamem_device") or "auto").strip() in ("auto", "cpu", "all")
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting."""
+    return "--" + name.replace("_", "-")
 
 
 def runs_tests(config: pytest.Config) -> bool:
@@ -213,7 +222,7 @@ class _Reader:
             return ()
 
     def parsed(self, name: str, parse: Any, default: Any) -> Any:
-        given, source = self._config.getoption(name, None), "--" + name.replace("_", "-")
+        given, source = self._config.getoption(name, None), flag_of(name)
         if given is None and _has_ini(name):
             given, source = self._ini(name), f"ini {name}"
         if given is None:

@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
+def missing(selection: str | Device) -> str | None:
+    """Why nothing of a selection can be measured on this machine; ``None`` where something can. Needs torch."""
+    number = torch_api.cuda_device_count()
+    if select(selection, number):
+        return None
+    there = ", ".join(f"cuda:{index}" for index in range(number)) or "no CUDA device"
+    return f"{selection} is not on this machine (torch finds {there})"
+
+
 class Recorders:
     """The recorders of one selection of devices; opened when torch is there.
 
@@ -64,7 +73,7 @@ class Recorders:
         backend = torch_api.allocator_backend()
         devices = select(self._selection, torch_api.cuda_device_count())
         if not devices:
-            self.notes.append(f"{self._selection} is not on this machine: nothing is measured")
+            self.notes.append(f"{missing(self._selection)}: nothing is measured")
         self._leaving.callback(cards.close)
         opened = [self._cpu(say) if device.kind == "cpu" else self._cuda(device, backend, say) for device in devices]
         if self._statistics is not None:

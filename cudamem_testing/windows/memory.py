@@ -24,7 +24,7 @@ from cudamem_testing.model.limits import budget as parse_limits
 from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
-from cudamem_testing.recorders.choose import Recorders
+from cudamem_testing.recorders.choose import Recorders, missing
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.static import type_name
 from cudamem_testing.windows.grow import Explain, measure_growth
@@ -216,11 +216,13 @@ class Memory:
         """Measure a selection of devices (as ``--cudamem-device``) for as long as the context lasts.
 
         Raises:
-            ValueError: for an unknown device.
+            ValueError: for an unknown device, and for one that is not on this machine.
         """
         recorders = Recorders(parse_selection(device))
         try:
             opened = recorders.open()
+            if not opened:
+                raise ValueError(missing(device if isinstance(device, str) else str(device)))
             for recorder in opened:
                 recorder.wake(limited=True)
             memory = cls(Tracker(opened))

@@ -470,13 +470,16 @@ class NoGroups:
 def test_without_cudamem_only_the_marker_counts(run_inner, pytester):
     """A fixture of ours has the test measured, not recorded, compared or repeated."""
     file = """
-        import torch
+        import pytest, torch
         runs = []
+
+        @pytest.mark.memory_baseline
+        def test_marked(): pass
 
         def test_fixture(cuda_memory):
             runs.append(torch.empty(1024 * 256))
             assert len(runs) == 1
     """
     inner = run_inner(file, UPDATE, "--cudamem-repeat=3", "--cudamem-baseline=require")
-    assert (inner.last, inner.test("test_fixture").measured[0].metrics) == ("1 passed", ())
-    assert not (pytester.path / "__cudamem__").exists()
+    assert (inner.last, inner.test("test_fixture").measured[0].metrics) == ("2 passed", ())
+    assert [*entries(pytester)] == ["test_marked"]

@@ -225,14 +225,6 @@ def test_what_is_not_checked_is_said_in_every_verbosity(run_inner, quiet):
     assert (inner.status, inner.has_section("cudamem summary")) == (0, False)
 
 
-def test_no_selected_device(run_inner):
-    inner = run_inner(DEVICES, "--cudamem-device=cuda:7", "-k", "per_kind or unknown")
-    assert inner.last == "2 passed, 2 deselected"
-    reasons = ("cpu is not measured here", "cuda is not measured here", "nothing is measured here")
-    assert inner.run.unenforced == dict.fromkeys(reasons, 1)
-    assert "note: cuda:7 is not on this machine: nothing is measured" in inner.summary
-
-
 DEFAULT = """
     import pytest, torch
 
@@ -257,8 +249,8 @@ def test_the_budget_of_the_run(run_inner):
         "test_own": ["budget retained at most"],
         "test_other_metric": ["budget peak at most"],
     }
-    off = run_inner(DEFAULT, "--cudamem-budget=peak=1KiB,retained=0")  # it belongs to the accounting of every test
-    assert off.last == "3 passed"
+    ini = "[pytest]\ncudamem_budget = peak=1KiB,retained=0"  # it belongs to the accounting of every test
+    assert run_inner({"test_it.py": DEFAULT, "pytest.ini": ini}).last == "3 passed"
 
 
 REST = """

@@ -1,0 +1,74 @@
+"""What flags require to have an effect: accounting for every test, a marker, a card. PYTEST_DONT_REWRITE
+
+A flag of the command line that would do nothing is a usage error that says what to add. An ini file may hold settings
+for runs that measure, so its values require nothing, but for a device, which every run that measures uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cudamem_testing.plugin import keys, markers
+from cudamem_testing.plugin.settings import RECORDED, flag_of
+
+if TYPE_CHECKING:
+    from cudamem_testing.plugin.settings import Settings
+
+#: Flags that say how all tests are judged, and the values with which they ask for nothing.
+_OF_EVERY_TEST = {
+    "cudamem_budget": (),
+    "cudamem_leaks": ("off",),
+    "cudamem_cycles": ("off",),
+    "cudamem_ignore_below": (),
+    "cudamem_known": (),
+}
+
+
+def without_accounting(config: pytest.Config) -> list[str]:
+    """Problems of flags that do nothing unless every test is accounted for."""
+    given = {name: config.getoption(name, None) for name in _OF_EVERY_TEST}
+    return [
+        f"{flag_of(name)} requires --cudamem"
+        for name, value in given.items()
+        if value is not None and value.strip() not in _OF_EVERY_TEST[name]
+    ]
+
+
+def of_selected_tests(config: pytest.Config, settings: Settings, items: Sequence[pytest.Item]) -> list[str]:
+    """Problems that show when the tests are known."""
+    if not items or not settings.enforce:
+        return []
+    problems = [] if settings.on else [*_without_markers(config, settings, items)]
+    if keys.SESSION in config.stash:
+        problems += _without_a_card(settings)
+    return problems
+
+
+def _without_markers(config: pytest.Config, settings: Settings, items: Sequence[pytest.Item]) -> Iterator[str]:
+    flags = [
+        *(["--cudamem-baseline=require"] if config.getoption("cudamem_baseline") == "require" else []),
+        *([f"--cudamem-repeat={settings.repeat}"] if settings.repeat > 1 else []),
+        *(["--cudamem-update=baselines"] if "baselines" in settings.update and settings.update != {*RECORDED} else []),
+    ]
+    if flags and not any(keys.COMPARISON in item.stash for item in items):
+        marker = f"@pytest.mark.{markers.BASELINE}"
+        yield from (f"{flag} requires --cudamem, or a test with {marker}: none is selected" for flag in flags)
+    if config.getoption("cudamem_json") is not None and keys.SESSION not in config.stash:
+        fixtures = markers.FIXTURES | markers.TEXT_FIXTURES
+        if not any(fixtures.intersection(markers.fixture_names(item)) for item in items):
+            yield "--cudamem-json requires --cudamem, or a test with a memory marker or fixture: none is selected"
+
+
+def _without_a_card(settings: Settings) -> Iterator[str]:
+    if isinstance(settings.device, str) or settings.device.kind != "cuda":
+        return
+    import torch  # noqa: F401 - a card was asked for: torch knows whether there is one
+
+    from cudamem_testing.recorders.choose import missing
+
+    absent = missing(settings.device)
+    if absent is not None:
+        yield f"--cudamem-device={settings.device}: {absent}; auto measures what there is"
