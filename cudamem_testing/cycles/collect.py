@@ -33,9 +33,11 @@ class ReferenceCycles:
     def __init__(self, question: Callable[[], Question | None] | None = None, kind: type | None = None) -> None:
         self._found: list[Cycle] = []
         self._failures: list[Exception] = []
+        self.entered = False
         self._watch = CycleWatch(self._found.extend, question, kind, self._failures.append)
 
     def __enter__(self) -> ReferenceCycles:
+        self.entered = True
         collect_garbage(needed=True)
         self._watch.start()
         return self

@@ -103,6 +103,11 @@ class OperatorMemory(Reports):
             stack.close()
 
     @property
+    def entered(self) -> bool:
+        """Whether it has recorded, or does."""
+        return self._used
+
+    @property
     def table(self) -> OperatorTable:
         """What was recorded; made when first asked for.
 

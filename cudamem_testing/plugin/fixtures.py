@@ -10,6 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from cudamem_testing.cycles.collect import ReferenceCycles
     from cudamem_testing.graphs import GraphCapture
+    from cudamem_testing.model.entered import Blocks
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.plugin.session import Session
     from cudamem_testing.snapshots.moments import Snapshots
@@ -28,6 +29,18 @@ def _prepared(request: pytest.FixtureRequest) -> Session | None:
     return session
 
 
+def _refuse(request: pytest.FixtureRequest, blocks: Blocks) -> None:
+    """Fail a test that made a block and did not enter it, unless it has failed for another reason, or was skipped."""
+    from cudamem_testing.plugin import keys
+
+    problems = blocks.problems
+    blocks.clear()
+    session = request.config.stash.get(keys.SESSION, None)
+    failed = session is not None and session.running is not None and session.running.failure is not None
+    if problems and not failed:
+        pytest.fail("\n".join(f"cudamem: {problem}" for problem in problems), pytrace=False)
+
+
 @pytest.fixture
 def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
     """Windows, in-test budgets and hard limits: ``with cuda_memory.window("decode") as w``."""
@@ -40,9 +53,11 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
         with Memory.on(str(request.config.stash[keys.SETTINGS].device)) as memory:
             yield memory
     else:
-        memory = Memory(session.tracker, running.add, session.judge, session.leaks.grown if session.leaks else None)
+        grown = session.leaks.grown if session.leaks else None
+        memory = Memory(session.tracker, running.add, session.judge, grown, name="cuda_memory")
         yield memory
         memory.close()
+        _refuse(request, memory.blocks)
 
 
 @pytest.fixture
@@ -57,12 +72,22 @@ def memory_snapshot(request: pytest.FixtureRequest) -> Snapshots:
 
 
 @pytest.fixture
-def reference_cycles(request: pytest.FixtureRequest) -> Callable[[], ReferenceCycles]:
+def reference_cycles(request: pytest.FixtureRequest) -> Iterator[Callable[[], ReferenceCycles]]:
     """Find the cycles that are made in a block, which ``assert_none`` and ``assert_cycle`` judge."""
     from cudamem_testing.cycles.collect import ReferenceCycles
+    from cudamem_testing.model.entered import Blocks
 
     session = _prepared(request)
-    return ReferenceCycles if session is None or session.cycles is None else session.cycles.region
+    make = ReferenceCycles if session is None or session.cycles is None else session.cycles.region
+    blocks = Blocks()
+
+    def record() -> ReferenceCycles:
+        cycles = make()
+        blocks.add(cycles, "reference_cycles()")
+        return cycles
+
+    yield record
+    _refuse(request, blocks)
 
 
 @pytest.fixture
@@ -71,10 +96,11 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
 
     Without a function, arguments are those of ``MemoryProfile``: ``memory_profile(dispatched=True)``.
     """
+    from cudamem_testing.model.entered import Blocks
     from cudamem_testing.trace.profile import MemoryProfile
 
     session = _prepared(request)
-    tracker, made = None, []
+    tracker, made, blocks = None, [], Blocks()
     if session is not None:
         tracker, made = session.tracker, session.evidence.profiles
 
@@ -82,27 +108,33 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
         options = kwargs if function is None else {}
         profile = MemoryProfile(tracker=tracker, root=str(request.config.rootpath), **options)
         made.append(profile)
+        blocks.add(profile, "memory_profile(...)")
         return profile if function is None else profile(function, *args, **kwargs)
 
     yield record
     made.clear()
+    _refuse(request, blocks)
 
 
 @pytest.fixture
 def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., OperatorMemory]]:
     """What each operator of a block allocates, by module and phase: tables, expected text, limits, files, a picture."""
+    from cudamem_testing.model.entered import Blocks
     from cudamem_testing.operators.recording import OperatorMemory
 
     _prepared(request)
     made: list[OperatorMemory] = []
+    blocks = Blocks()
 
     def record(*args: Any, **kwargs: Any) -> OperatorMemory:
         made.append(OperatorMemory(*args, **kwargs))
+        blocks.add(made[-1], "operator_memory(...)")
         return made[-1]
 
     yield record
     for memory in reversed(made):
         memory.__exit__(None, None, None)  # one that was entered and never left
+    _refuse(request, blocks)
 
 
 @pytest.fixture

@@ -92,6 +92,8 @@ class MemoryProfile(Expectations):
         root: str | None = None,
         dispatched: bool = False,
     ) -> None:
+        self.entered = False
+        """Whether it was asked to record."""
         self._collect = collect
         self._dispatched = dispatched
         self._calls: Any = None
@@ -295,6 +297,7 @@ class MemoryProfile(Expectations):
         return mode.calls
 
     def _check_fresh(self) -> None:
+        self.entered = True
         if self._profiler is not None or self._trace is not None:
             raise RuntimeError("a MemoryProfile records once: make a new one")
         if profiler_is_running() or older_profiler_stays():

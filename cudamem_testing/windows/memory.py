@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device, parse_selection
+from cudamem_testing.model.entered import Blocks, NotEnteredError
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.growth import Growth
 from cudamem_testing.model.limits import Budget, Limit
@@ -31,6 +33,7 @@ from cudamem_testing.windows.grow import Explain, measure_growth
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.tracker import Span, Tracker
 
+R = TypeVar("R", bound="OpenWindow | Limited")
 #: Names of the windows that every test has.
 PHASES = ("setup", "call", "teardown", "warm-up", "test")
 
@@ -80,6 +83,11 @@ class OpenWindow:
         enforced = self._memory.tell(self._final, broken)
         if broken and kind is None and enforced:
             raise OverBudget(broken)
+
+    @property
+    def entered(self) -> bool:
+        """Whether it has begun."""
+        return self._span is not None
 
     def abandon(self) -> None:
         """End it without a word."""
@@ -179,6 +187,11 @@ class Limited:
         self._lift()
         self._window.__exit__(kind, error, traceback)
 
+    @property
+    def entered(self) -> bool:
+        """Whether it has begun."""
+        return self._window.entered
+
     def abandon(self) -> None:
         """Lift the limit without a word."""
         self._lift()
@@ -194,7 +207,7 @@ class Memory:
     """Windows, budgets and hard limits over a tracker.
 
     ``told`` hears of each window that ends, and of the findings of a budget that it broke; it answers whether the
-    budget is enforced.
+    budget is enforced. ``name`` is what the code calls it.
     """
 
     def __init__(
@@ -203,12 +216,15 @@ class Memory:
         told: Callable[[Sequence[Window], Sequence[Finding]], bool] | None = None,
         judge: Judge | None = None,
         explain_growth: Explain | None = None,
+        name: str = "memory",
     ) -> None:
         self.judge = judge or Judge()
         self._explain_growth = explain_growth
         self.tracker = tracker
         self.tell = told or (lambda windows, findings: True)
         self.entered: list[OpenWindow | Limited] = []
+        self.blocks = Blocks()
+        self._name = name
 
     @classmethod
     @contextmanager
@@ -217,6 +233,7 @@ class Memory:
 
         Raises:
             ValueError: for an unknown device, and for one that is not on this machine.
+            NotEnteredError: at the end, when a window, a budget or a limit was made and not entered.
         """
         recorders = Recorders(parse_selection(device))
         try:
@@ -230,6 +247,8 @@ class Memory:
                 yield memory
             finally:
                 memory.close()
+            if memory.blocks.problems:
+                raise NotEnteredError("\n".join(memory.blocks.problems))
         finally:
             recorders.close()
 
@@ -244,7 +263,7 @@ class Memory:
         Raises:
             ValueError: for a name that reports use for a test's own windows, and an empty one.
         """
-        return OpenWindow(self, name)
+        return self._made(OpenWindow(self, name), "window")
 
     def budget(
         self,
@@ -279,7 +298,7 @@ class Memory:
             absolute=absolute,
             source="budget(...)",
         )
-        return OpenWindow(self, name, (limits,))
+        return self._made(OpenWindow(self, name, (limits,)), "budget")
 
     def limit(self, size: object, device: object = None) -> Limited:
         """Let an allocation fail that would take more than ``size`` bytes above what is allocated now.
@@ -293,7 +312,7 @@ class Memory:
             ValueError: for a malformed size or device, or a device that is not measured.
         """
         bytes_ = parse_size(size)
-        return Limited(self, bytes_, self._chosen(device))
+        return self._made(Limited(self, bytes_, self._chosen(device)), "limit")
 
     def growth(self, step: Callable[[], object], steps: int = 20, warmup: int = 3, device: object = None) -> Growth:
         """Whether a repeated step keeps memory: ``memory.growth(lambda: train(batch)).assert_plateau()``.
@@ -308,6 +327,10 @@ class Memory:
         """The counters of a device (of the first measured one by default); zeros before CUDA is initialised."""
         recorder = self._chosen(device)[0]
         return self.tracker.read(recorder)
+
+    def _made(self, block: R, verb: str) -> R:
+        self.blocks.add(block, f"{self._name}.{verb}(...)")
+        return block
 
     def _chosen(self, device: object) -> tuple[Recorder, ...]:
         recorders = self.tracker.recorders

@@ -1,0 +1,97 @@
+"""Blocks that are made without ``with``: they check nothing, so the test fails at its teardown."""
+
+from __future__ import annotations
+
+import pytest
+
+from cudamem_testing import Memory
+from cudamem_testing.model.entered import NotEnteredError
+
+FIXTURES = """
+    import pytest, torch
+
+    def test_budget(cuda_memory):
+        cuda_memory.budget(peak="1KiB")
+        torch.empty(9999)
+
+    def test_limit(cuda_memory):
+        cuda_memory.limit("1KiB")
+
+    def test_window(cuda_memory):
+        with cuda_memory.window("one"):
+            cuda_memory.window("two"), cuda_memory.window("three")
+
+    def test_memory_profile(memory_profile):
+        memory_profile()
+
+    def test_operator_memory(operator_memory):
+        operator_memory(device="cpu")
+
+    def test_reference_cycles(reference_cycles):
+        reference_cycles()
+
+    def test_helper(cuda_memory):
+        def hold(memory):
+            return memory.window("inside")
+        hold(cuda_memory)
+
+    def test_entered(cuda_memory, memory_profile, operator_memory, reference_cycles):
+        with cuda_memory.window("a"), cuda_memory.budget(peak="1MiB"), cuda_memory.limit("1MiB"), reference_cycles():
+            pass
+        with operator_memory(device="cpu"):
+            pass
+        with memory_profile():
+            pass
+        memory_profile(torch.ones, 4)
+        cuda_memory.window("b").__enter__()
+
+    def test_fails_before(cuda_memory):
+        cuda_memory.window("inside")
+        assert 1 == 2
+
+    def test_skips(cuda_memory):
+        cuda_memory.window("inside")
+        pytest.skip()
+"""
+
+
+@pytest.mark.parametrize("args", [(), ("--cudamem",)])
+def test_each_is_named_with_its_line(run_inner, args):
+    inner = run_inner(FIXTURES, *args)
+    assert inner.last == "1 failed, 8 passed, 1 skipped, 7 errors"
+    for test, lines in {
+        "budget": ["cuda_memory.budget(...) at test_it.py:4"],
+        "limit": ["cuda_memory.limit(...) at test_it.py:8"],
+        "window": ["cuda_memory.window(...) at test_it.py:12"] * 2,
+        "memory_profile": ["memory_profile(...) at test_it.py:15"],
+        "operator_memory": ["operator_memory(...) at test_it.py:18"],
+        "reference_cycles": ["reference_cycles() at test_it.py:21"],
+        "helper": ["cuda_memory.window(...) at test_it.py:25"],
+    }.items():
+        found = [f"cudamem: {line} checks nothing: write `with {line.partition(' at ')[0]}:`" for line in lines]
+        assert [line for line in inner.section(f"ERROR at teardown of test_{test}") if line][: len(found)] == found
+
+
+def test_outside_pytest_it_is_an_error_at_the_end():
+    def made_and_not_entered():
+        with Memory.on("cpu") as memory:
+            memory.budget(peak="1KiB")
+
+    with pytest.raises(NotEnteredError, match=r"^memory\.budget\(\.\.\.\) at .*py:\d+ checks nothing: write `with "):
+        made_and_not_entered()
+
+    def failed_for_another_reason():
+        with Memory.on("cpu") as memory:
+            memory.budget(peak="1KiB")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failed_for_another_reason()
+
+
+def test_thousands_of_windows_are_not_kept():
+    with Memory.on("cpu") as memory:
+        for number in range(1000):
+            with memory.window(f"w{number}"):
+                pass
+        assert len(memory.blocks._made) < 110
