@@ -51,7 +51,7 @@ class Tolerance:
                 millionths = max(millionths, int(percent[1] + (percent[2] or "").ljust(4, "0")))
                 continue
             try:
-                sizes.append(parse_size(part))
+                sizes.append(int(part) if part.strip().isdecimal() else parse_size(part))
             except ValueError:
                 raise ValueError(
                     f"tolerance {text!r} has the part {part.strip()!r}: write a share such as 5%, a size such as "

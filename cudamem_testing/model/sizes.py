@@ -27,9 +27,10 @@ _HINT = "write bytes as an int, or a number with a unit: 512MiB, 1.5GiB (binary)
 
 
 def parse_size(value: object) -> int:
-    """Bytes of a size: an ``int``, or text such as ``"512MiB"``, ``"1.5 GiB"``, ``"7GB"``, ``"4096"``.
+    """Bytes of a size: an ``int``, or text such as ``"512MiB"``, ``"1.5 GiB"``, ``"7GB"``, ``"4096B"``, ``"0"``.
 
-    ``KiB MiB GiB TiB`` are binary, ``kB MB GB TB`` decimal, in any letter case. A fraction of a byte is dropped.
+    ``KiB MiB GiB TiB`` are binary, ``kB MB GB TB`` decimal, in any letter case. A fraction of a byte is dropped. Text
+    without a unit is refused, for ``"4"`` may be meant as 4 GB.
 
     Raises:
         ValueError: for anything else, with what is accepted; negative sizes and ``bool`` are refused.
@@ -45,6 +46,8 @@ def parse_size(value: object) -> int:
     if match is None:
         raise ValueError(f"size {value!r} is not understood: {_HINT}")
     whole, fraction, unit = match.groups(default="")
+    if not unit and (int(whole) or fraction):
+        raise ValueError(f"size {value!r} has no unit: {_HINT}")
     factor = UNITS.get(unit.upper() or "B")
     if factor is None:
         raise ValueError(f"size {value!r} has the unknown unit {unit!r}: {_HINT}")

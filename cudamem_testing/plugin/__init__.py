@@ -78,8 +78,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Check every marker, and start measuring if one of them (or a fixture) asks for it."""
     settings = config.stash[keys.SETTINGS]
     try:
-        marked = markers.validate(items, settings.budget if settings.on else None)
-        _begin(config, settings, items, marked)
+        found = markers.validate(items, settings.budget if settings.on else None, strict=settings.on)
+        config.stash[keys.PROBLEMS] = [f"NOT CHECKED: {line}" for line in found.misspelt]
+        _begin(config, settings, items, found.tests)
     except pytest.UsageError as error:
         if hasattr(config, "workeroutput"):  # the controller says it: a worker's own error would be called a crash
             config.workeroutput[keys.USAGE_OUTPUT] = str(error)
@@ -112,8 +113,23 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
     return "failed" if report.when == "call" else "error", LETTERS.get(status, "M"), status
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run in which a test applied one of our markers to itself: it was not read."""
+    config = session.config
+    late = markers.applied_late(getattr(session, "items", ()))
+    problems = config.stash.setdefault(keys.PROBLEMS, [])
+    problems += late
+    if late:
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+    if hasattr(config, "workeroutput"):
+        config.workeroutput[keys.PROBLEMS_OUTPUT] = [problems, bool(late)]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """With ``--no-cudamem``, say that it wins, and how many markers were not enforced."""
+    """Say which markers check nothing; with ``--no-cudamem`` that it wins, and how many markers were not enforced."""
+    for line in dict.fromkeys(config.stash.get(keys.PROBLEMS, ())):
+        terminalreporter.write_line(f"cudamem: {line}")
     number = config.stash.get(keys.UNENFORCED, 0)
     both = config.getoption("cudamem") and config.getoption("no_cudamem")
     if number or both:

@@ -58,6 +58,7 @@ class Collector:
         self._collected = config.stash[keys.COLLECTED]
         self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
         self._extent = Extent()
+        self._markers_fail = False  # in a worker of pytest-xdist
         self._failed = RunFailures()
         self._failures: tuple[str, ...] = ()
         config.pluginmanager.register(self._failed, "cudamem-failures")
@@ -119,6 +120,9 @@ class Collector:
         if KEY in output:
             self._add(received(output[KEY]))
             self._collected.add(output[KEY]["collected"])
+        problems, fails = output.get(keys.PROBLEMS_OUTPUT, ((), False))
+        self._config.stash.setdefault(keys.PROBLEMS, []).extend(problems)
+        self._markers_fail |= fails
         if keys.UNENFORCED_OUTPUT in output:  # every worker has collected all tests
             self._config.stash[keys.UNENFORCED] = output[keys.UNENFORCED_OUTPUT]
 
@@ -128,6 +132,8 @@ class Collector:
         measuring = self._config.stash.get(keys.SESSION, None)
         if measuring is not None:
             self._add(totals(measuring))
+        if self._markers_fail:
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         self._extent = self._extent_of(session)
         self._seen |= self._collected.files
         self._about_rules = self._rules(session)

@@ -26,7 +26,12 @@ EARLY: pytest.StashKey[EarlyRecorder] = pytest.StashKey()
 BUDGETS: pytest.StashKey[tuple[Budget, ...]] = pytest.StashKey()  # of an item: ids can change after collection
 COMPARISON: pytest.StashKey[Comparison] = pytest.StashKey()
 OVERRIDE: pytest.StashKey[Override] = pytest.StashKey()
+MARKS: pytest.StashKey[int] = pytest.StashKey()
+"""Of an item that has some of our markers: how many, on itself, when it was collected."""
+PROBLEMS: pytest.StashKey[list[str]] = pytest.StashKey()
+"""Lines about markers that check nothing, which the run ends with."""
 UNENFORCED: pytest.StashKey[int] = pytest.StashKey()
 # In the output of a pytest-xdist worker:
 UNENFORCED_OUTPUT = "cudamem_unenforced"
+PROBLEMS_OUTPUT = "cudamem_problems"
 USAGE_OUTPUT = "cudamem_usage"

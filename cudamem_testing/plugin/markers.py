@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -27,6 +28,7 @@ REPEATING = {  # fixtures and markers of plugins for which each run of a body is
 }
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
 OVERRIDE = "cudamem"
+OURS = (OVERRIDE, BUDGET, BASELINE)
 LINES = (
     f"{BASELINE}(tolerance, metrics, warmup): hold the test to what is recorded of it (cudamem)",
     f"{SIGNATURE}: limits for what the test takes; a size alone means at most (cudamem)",
@@ -60,7 +62,7 @@ def nearest_first(item: pytest.Item, name: str = BUDGET) -> Iterator[pytest.Mark
         yield from marks
 
 
-def _parameter_marks(item: pytest.Function) -> Sequence[object]:
+def _parameter_marks(item: pytest.Item) -> Sequence[object]:
     return [*item.callspec.marks] if hasattr(item, "callspec") else []
 
 
@@ -84,12 +86,12 @@ def budgets(item: pytest.Item) -> tuple[Budget, ...]:
     for mark in nearest_first(item):
         wrong = _misspelt(mark, known, "peak")
         if wrong is not None:
-            problems.append(wrong)
+            problems.append(f"{place_of(item, mark)}: {BUDGET} {wrong}")
             continue
         try:
             found.append(budget(**mark.kwargs, source=f"@pytest.mark.{BUDGET}"))
         except LimitError as error:
-            problems += error.problems
+            problems += [f"{place_of(item, mark)}: {BUDGET} {problem}" for problem in error.problems]
     if problems:
         raise LimitError(problems)
     return tuple(found)
@@ -108,9 +110,27 @@ def compared(item: pytest.Item) -> Comparison | None:
     from cudamem_testing.model.limits import LimitError
 
     wrong = _misspelt(mark, set(inspect.signature(comparison).parameters), "tolerance")
-    if wrong is not None:
-        raise LimitError([wrong])
-    return comparison(**mark.kwargs)
+    try:
+        if wrong is not None:
+            raise LimitError([wrong])
+        return comparison(**mark.kwargs)
+    except ValueError as error:
+        problems = getattr(error, "problems", (str(error),))
+        raise LimitError([f"{place_of(item, mark)}: {BASELINE} {one}" for one in problems]) from error
+
+
+def place_of(item: pytest.Item, mark: pytest.Mark) -> str:
+    """The id of what a marker is written on: a parameter of the test, the function, its class, its module."""
+    for node in reversed(item.listchain()):
+        if any(one is mark for one in node.own_markers):
+            written_on_function = node is item and all(one is not mark for one in _parameter_marks(item))
+            return _without_parameters(item) if written_on_function else node.nodeid
+    return item.nodeid
+
+
+def _without_parameters(item: pytest.Item) -> str:
+    name = getattr(item, "originalname", None)
+    return item.nodeid if name is None or item.parent is None else f"{item.parent.nodeid}::{name}"
 
 
 def _misspelt(mark: pytest.Mark, known: AbstractSet[str], example: str) -> str | None:
@@ -141,17 +161,22 @@ def warmup_refusal(item: pytest.Item) -> str | None:
     return None
 
 
-def validate(items: Iterable[pytest.Item], default: Budget | None = None) -> int:
-    """Put budgets and comparisons into the stash of every marked test; the number of such tests.
+def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, strict: bool = False) -> Marked:
+    """Put budgets and comparisons into the stash of every marked test.
 
-    ``default`` is the budget of the run, which must not contradict a test's own.
+    ``default`` is the budget of the run, which must not contradict a test's own. ``strict`` refuses unknown markers
+    whose name is nearly that of one of ours.
 
     Raises:
         pytest.UsageError: one message that names every bad test and argument.
     """
-    overriding, limited, held = _carriers(items, (OVERRIDE, BUDGET, BASELINE))
+    met: set[str] = set()
+    overriding, limited, held = _carriers(items, OURS, met)
+    misspelt = _misspelt_markers(items, met)
+    if strict and misspelt:
+        raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(misspelt))
     if not limited and not held and not overriding:
-        return 0
+        return Marked(0, misspelt)
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import LimitError, contradictions, effective
     from cudamem_testing.plugin.override import problems_of
@@ -162,28 +187,78 @@ def validate(items: Iterable[pytest.Item], default: Budget | None = None) -> int
         try:
             found = item.stash[keys.BUDGETS] = budgets(item)
         except LimitError as error:
-            problems += [f"{item.nodeid}: {BUDGET} {problem}" for problem in error.problems]
+            problems += error.problems
             continue
         all_ = (*found, *outer)
         scopes = {limit.device or Device("cpu") for one in all_ for limit in one.limits}
         clashes = {clash for scope in scopes for clash in contradictions(effective(all_, scope))}
-        problems += [f"{item.nodeid}: {BUDGET} {clash}" for clash in sorted(clashes)]
+        place = _without_parameters(item)
+        problems += [f"{place}: {BUDGET} {clash}" for clash in sorted(clashes)]
         refusal = warmup_refusal(item) if any(one.warmup for one in found) else None
         if refusal is not None:
-            problems.append(f"{item.nodeid}: {BUDGET} warmup is not possible: {refusal}")
-    problems += [f"{item.nodeid}: {BASELINE} {problem}" for item in held for problem in _compare(item)]
-    if problems:
-        raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
-    return len({*limited, *held})
+            problems.append(f"{place}: {BUDGET} warmup is not possible: {refusal}")
+    problems += [problem for item in held for problem in _compare(item)]
+    if problems:  # one of a class or of a function with parameters is met in every test
+        raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(dict.fromkeys(problems)))
+    for item in {*overriding, *limited, *held}:
+        item.stash[keys.MARKS] = _number_of_ours(item)
+    return Marked(len({*limited, *held}), misspelt)
 
 
-def _carriers(items: Iterable[pytest.Item], names: Sequence[str]) -> list[list[pytest.Item]]:
-    """The tests that carry each of some markers; one walk over the markers of each test, of which there may be many."""
+class Marked(NamedTuple):
+    """How many tests have limits or baselines, and a line for each marker that is probably one of ours misspelt."""
+
+    tests: int
+    misspelt: list[str]
+
+
+def _carriers(items: Iterable[pytest.Item], names: Sequence[str], met: set[str]) -> list[list[pytest.Item]]:
+    """The tests that carry each of some markers; one walk over the markers of each test, of which there may be many.
+
+    ``met`` gets the names of all markers.
+    """
     found: dict[str, list[pytest.Item]] = {name: [] for name in names}
     for item in items:
-        for name in found.keys() & {mark.name for mark in item.iter_markers()}:
+        there = {mark.name for mark in item.iter_markers()}
+        met |= there
+        for name in found.keys() & there:
             found[name].append(item)
     return [*found.values()]
+
+
+def _misspelt_markers(items: Sequence[pytest.Item], met: AbstractSet[str]) -> list[str]:
+    """A line for each marker that nobody registered and that is nearly one of ours."""
+    unknown = sorted(name for name in met if name not in OURS and name[:1] in "cm")
+    if not unknown:
+        return []
+    registered = {re.split(r"[:(\s]", line.strip(), maxsplit=1)[0] for line in items[0].config.getini("markers")}
+    lines = []
+    for name in unknown:
+        if name in registered:
+            continue
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, OURS, 1, 0.8)
+        if near:
+            item = next(item for item in items if item.get_closest_marker(name) is not None)
+            place = place_of(item, next(item.iter_markers(name)))
+            lines.append(f"{place}: unknown marker {name}: did you mean {near[0]}? (register {name} if it is your own)")
+    return lines
+
+
+def _number_of_ours(item: pytest.Item) -> int:
+    return sum(1 for mark in item.own_markers if mark.name in OURS)
+
+
+def applied_late(items: Iterable[pytest.Item]) -> list[str]:
+    """A line for each test that got one of our markers after collection, when it is not read any more."""
+    late = [item for item in items if _number_of_ours(item) > item.stash.get(keys.MARKS, 0)]
+    lines = []
+    for item in late:
+        name = next(mark.name for mark in reversed(item.own_markers) if mark.name in OURS)
+        instead = ": use cuda_memory.budget(...)" if name == BUDGET else ""
+        lines.append(f"{item.nodeid}: {name} was applied while the test ran, and is read at collection alone{instead}")
+    return lines
 
 
 def _compare(item: pytest.Item) -> Sequence[str]:
@@ -197,4 +272,4 @@ def _compare(item: pytest.Item) -> Sequence[str]:
         return ()
     item.stash[keys.COMPARISON] = comparison
     refusal = warmup_refusal(item) if comparison.warmup else None
-    return () if refusal is None else (f"warmup is not possible: {refusal}",)
+    return () if refusal is None else (f"{_without_parameters(item)}: {BASELINE} warmup is not possible: {refusal}",)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.markers import OVERRIDE
+from cudamem_testing.plugin.markers import OVERRIDE, place_of
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
@@ -42,30 +42,37 @@ def override(item: pytest.Item) -> Override:
         return NOTHING
     from cudamem_testing.model.devices import Device
 
-    known = Override._fields
     given: dict[str, object] = {}
     problems: list[str] = []
     for mark in item.iter_markers(OVERRIDE):
-        if mark.args:
-            problems.append(f"takes keyword arguments only: {', '.join(known)}")
-        unknown = sorted(set(mark.kwargs) - set(known))
-        if unknown:
-            problems.append(f"has no argument {', '.join(unknown)}: it takes {', '.join(known)}")
-        if not mark.kwargs.get("reason"):
-            problems.append("needs a reason='...'")
+        problems += [f"{place_of(item, mark)}: {OVERRIDE} {problem}" for problem in _wrong(mark)]
         given = {**mark.kwargs, **given}
-    for name, allowed in (("leaks", SEVERITIES), ("cycles", (*SEVERITIES, "strict"))):
-        if given.get(name) is not None and given[name] not in allowed:
-            problems.append(f"{name}={given[name]!r} is not known: write {', '.join(allowed)}")
-    device = None
-    if given.get("device") is not None:
-        try:
-            device = Device.parse(given["device"])
-        except ValueError as error:
-            problems.append(str(error))
     if problems:
         raise ValueError("\n".join(problems))
+    device = None if given.get("device") is None else Device.parse(given["device"])
     return Override(_text(given.get("leaks")), _text(given.get("cycles")), device, _text(given.get("reason")))
+
+
+def _wrong(mark: pytest.Mark) -> list[str]:
+    """What is wrong with one marker."""
+    from cudamem_testing.model.devices import Device
+
+    known = Override._fields
+    problems = [f"takes keyword arguments only: {', '.join(known)}"] if mark.args else []
+    unknown = sorted(set(mark.kwargs) - set(known))
+    if unknown:
+        problems.append(f"has no argument {', '.join(unknown)}: it takes {', '.join(known)}")
+    if not mark.kwargs.get("reason"):
+        problems.append("needs a reason='...'")
+    for name, allowed in (("leaks", SEVERITIES), ("cycles", (*SEVERITIES, "strict"))):
+        if mark.kwargs.get(name) is not None and mark.kwargs[name] not in allowed:
+            problems.append(f"{name}={mark.kwargs[name]!r} is not known: write {', '.join(allowed)}")
+    if mark.kwargs.get("device") is not None:
+        try:
+            Device.parse(mark.kwargs["device"])
+        except ValueError as error:
+            problems.append(str(error))
+    return problems
 
 
 def cycles_of(own: Override, settings: Settings) -> str | None:
@@ -78,7 +85,7 @@ def problems_of(item: pytest.Item) -> list[str]:
     try:
         item.stash[keys.OVERRIDE] = override(item)
     except ValueError as error:
-        return [f"{item.nodeid}: {OVERRIDE} {line}" for line in str(error).splitlines()]
+        return str(error).splitlines()
     return []
 
 

@@ -20,7 +20,7 @@ HINT = "write bytes as an int, or a number with a unit: 512MiB, 1.5GiB (binary),
         (0, 0),
         (4096, 4096),
         ("0", 0),
-        ("4096", 4096),
+        ("4096B", 4096),
         ("17B", 17),
         ("512MiB", 536_870_912),
         ("512 mib", 536_870_912),
@@ -53,6 +53,9 @@ def test_parse(text: object, size: int) -> None:
         (None, "size None is a NoneType"),
         (b"1MiB", "size b'1MiB' is a bytes"),
         ([1], "size is a list"),
+        ("4", "size '4' has no unit"),
+        ("4096", "size '4096' has no unit"),
+        ("0.5", "size '0.5' has no unit"),
         ("", "size '' is not understood"),
         ("MiB", "size 'MiB' is not understood"),
         ("-1MiB", "size '-1MiB' is not understood"),
@@ -96,14 +99,14 @@ def test_no_code_of_the_value_runs() -> None:
 @given(
     whole=st.integers(0, 10**30 - 1),
     fraction=st.text("0123456789", max_size=30),
-    unit=st.sampled_from([*UNITS, ""]),
+    unit=st.sampled_from([*UNITS]),
     spaces=st.tuples(*[st.sampled_from(["", " ", "\t", "  "])] * 3),
     spell=st.sampled_from([str, str.lower, str.title]),
 )
 def test_parsing_is_exact(whole: int, fraction: str, unit: str, spaces: tuple[str, str, str], spell: object) -> None:
     number = f"{whole}.{fraction}" if fraction else str(whole)
     text = f"{spaces[0]}{number}{spaces[1]}{spell(unit)}{spaces[2]}"  # type: ignore[operator]
-    assert parse_size(text) == int(Fraction(number) * UNITS[unit or "B"])
+    assert parse_size(text) == int(Fraction(number) * UNITS[unit])
 
 
 @pytest.mark.parametrize(

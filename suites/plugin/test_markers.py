@@ -116,6 +116,102 @@ def test_a_misspelled_marker_is_refused_by_strict_markers(run_inner):
     assert "'memory_budgets' not found in `markers` configuration option" in inner.out
 
 
+MISSPELT = """
+    import pytest, torch
+
+    @pytest.mark.memory_budgt(peak="1KiB")
+    class TestIt:
+        @pytest.mark.parametrize("x", [1, 2])
+        def test_a(self, x): torch.empty(9999)
+
+    @pytest.mark.cudamen(leaks="off", reason="x")
+    def test_b(): pass
+
+    @pytest.mark.memory
+    @pytest.mark.cuda
+    @pytest.mark.memory_budgets
+    def test_own(): pass
+"""
+INI = "[pytest]\nmarkers =\n  memory_budgets: of another plugin\n"
+
+
+def test_a_marker_that_is_nearly_one_of_ours(run_inner):
+    """Under --cudamem an error; else a line, as nothing is asked for. One that is registered is somebody's own."""
+    lines = [
+        "test_it.py::test_b: unknown marker cudamen: did you mean cudamem? (register cudamen if it is your own)",
+        (
+            "test_it.py::TestIt: unknown marker memory_budgt: did you mean memory_budget? (register memory_budgt if it "
+            "is your own)"
+        ),
+    ]
+    files = {"test_it.py": MISSPELT, "pytest.ini": INI}
+    inner = run_inner(files, "--cudamem", "-W", "ignore")
+    assert inner.status == USAGE_ERROR
+    assert inner.err.strip().splitlines() == [f"ERROR: cudamem: {lines[0]}", f"cudamem: {lines[1]}"]
+    inner = run_inner(files, "-W", "ignore", "-q")
+    assert inner.status == 0
+    assert [line for line in inner.lines if "cudamem:" in line] == [f"cudamem: NOT CHECKED: {line}" for line in lines]
+    assert run_inner(files, "-k", "own", "--cudamem", "-W", "ignore").status == 0
+
+
+APPLIED = """
+    import pytest, torch
+
+    def test_applied(request):
+        request.applymarker(pytest.mark.memory_budget(peak="1KiB"))
+        torch.empty(9999)
+
+    @pytest.fixture
+    def marks(request):
+        request.applymarker(pytest.mark.cudamem(leaks="off", reason="x"))
+
+    @pytest.mark.memory_budget(peak="1MiB")
+    def test_second(marks): pass
+
+    def test_other(request):
+        request.applymarker(pytest.mark.xfail(reason="x"))
+"""
+
+
+@pytest.mark.parametrize("args", [(), ("--cudamem", "-q")])
+def test_a_marker_that_a_test_applies_is_refused(run_inner, args):
+    inner = run_inner(APPLIED, *args)
+    late = "was applied while the test ran, and is read at collection alone"
+    assert inner.status == 1
+    assert [line for line in inner.lines if line.startswith("cudamem: test")] == [
+        f"cudamem: test_it.py::test_applied: memory_budget {late}: use cuda_memory.budget(...)",
+        f"cudamem: test_it.py::test_second: cudamem {late}",
+    ]
+    assert run_inner(APPLIED, *args, "-k", "other").status == 0
+    assert run_inner(APPLIED, *args, "-k", "applied").status == 1
+
+
+def test_a_wrong_marker_is_named_once_where_it_is_written(run_inner):
+    file = """
+        import pytest
+        pytestmark = pytest.mark.cudamem(leaks="maybe", reason="x")
+
+        @pytest.mark.memory_budget(peak="4")
+        class TestIt:
+            @pytest.mark.memory_baseline(tolerance="x")
+            @pytest.mark.parametrize("x", [1, 2, pytest.param(3, marks=pytest.mark.memory_budget(speed=1))])
+            def test_a(self, x): pass
+
+            def test_b(self): pass
+    """
+    inner = run_inner(file, "--cudamem")
+    assert inner.status == USAGE_ERROR
+    assert inner.err.strip().splitlines() == [
+        "ERROR: cudamem: test_it.py: cudamem leaks='maybe' is not known: write fail, warn, off",
+        f"cudamem: test_it.py::TestIt: memory_budget peak: size '4' has no unit: {SIZES}",
+        f"cudamem: test_it.py::TestIt::test_a[3]: memory_budget has no argument speed: it takes {KNOWN}",
+        (
+            "cudamem: test_it.py::TestIt::test_a: memory_baseline tolerance 'x' has the part 'x': write a share such "
+            "as 5%, a size such as 10MiB, or both with | between them"
+        ),
+    ]
+
+
 NEAREST = """
     import pytest, torch
     budget = pytest.mark.memory_budget
