@@ -6,6 +6,7 @@ Each module of the zoo runs in a process of its own, so that what its cases leav
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import re
 import subprocess
@@ -106,6 +107,7 @@ def outcome(case: Case, run: RunRecord, text: str = "") -> Outcome:
     if not tests:
         return Outcome(case, (), (f"{case.key}: did not run\n{text}",))
     findings = [finding for test in tests for finding in test.findings]
+    findings += [finding for finding in run.findings if _line(finding) in case.allocated and _fails(finding)]
     problems = [*_compare(case, findings)]
     for name in _names(case)[1:]:
         for test in (test for test in run.tests if _name_of(test) == name):
@@ -115,7 +117,21 @@ def outcome(case: Case, run: RunRecord, text: str = "") -> Outcome:
                 problems.append(f"{case.key}: control {name}: {test.outcome}")
         if not any(_name_of(test) == name for test in run.tests):
             problems.append(f"{case.key}: control {name} did not run")
+    for body in case.controls:
+        source, first = inspect.getsourcelines(body)
+        lines = {f"zoo/{Path(inspect.getsourcefile(body) or '').name}:{first + n}" for n in range(len(source))}
+        wrong = [finding for finding in run.findings if _line(finding) in lines and _fails(finding)]
+        problems += [f"{case.key}: control {body.__name__}: {finding}" for finding in wrong]
     return Outcome(case, tuple(findings), tuple(problems))
+
+
+def _line(finding: Finding) -> str:
+    return (finding.allocated or "").partition(" in ")[0]
+
+
+def _fails(finding: Finding) -> bool:
+    """Whether a finding of the run itself fails it: what the end of a module warns of has no case."""
+    return finding.severity is Severity.FAIL
 
 
 def _compare(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
@@ -135,7 +151,7 @@ def _shortfall(case: Case, expect: Expect, finding: Finding) -> str | None:
     """How a finding differs from what is expected."""
     text = str(finding)
     mentions = [piece.format(line=case.allocated[0] if case.allocated else "") for piece in expect.mentions]
-    line = (finding.allocated or "").partition(" in ")[0]
+    line = _line(finding)
     checks = (
         ("kind", expect.kind, finding.kind.value, expect.kind == finding.kind.value),
         ("verdict", expect.verdict, finding.verdict.value, expect.verdict == finding.verdict.value),

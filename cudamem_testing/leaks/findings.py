@@ -69,6 +69,32 @@ def leak_findings(
     return sorted(found, key=lambda finding: -(finding.bytes or 0))
 
 
+def small_leaks(
+    blocks: Sequence[Block], holders: Mapping[int, HolderResult], least: int, severity: Severity = Severity.FAIL
+) -> list[Finding]:
+    """One finding for each holder of blocks of several tests that together are as large as is judged.
+
+    Each test left less than ``least`` bytes. What C++ holds belongs together by the function that allocated it.
+    """
+    groups: dict[tuple[Verdict, str], list[Held]] = {}
+    for block in blocks:
+        holder = NOT_SEARCHED if block.address is None else holders.get(block.address, NOT_SEARCHED)
+        held = Held(block, holder, verdict_of(block, holder))
+        groups.setdefault((held.verdict, held.by or block.stack.place), []).append(held)
+    found = []
+    for group in groups.values():
+        size, tests = sum(held.block.size for held in group), len({held.block.owner for held in group})
+        if size < least or not MEANINGS[group[0].verdict].leak:
+            continue
+        device = group[0].block.device
+        message = (
+            f"cudamem: {format_size(size)} leaked by {count(tests, 'test')}, less than {format_size(least)} each"
+            f" ({count(len(group), 'block')}, {device})"
+        )
+        found.append(replace(_finding(sorted(group, key=lambda held: -held.block.size), severity), message=message))
+    return sorted(found, key=lambda finding: -(finding.bytes or 0))
+
+
 class Held(NamedTuple):
     """A retained block with who holds it."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cudamem_testing.model.findings import GROUPED, Finding, Kind
+from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity
 from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.sizes import count
 from cudamem_testing.plugin import keys
@@ -138,6 +138,8 @@ class Collector:
         self._seen |= self._collected.files
         self._about_rules = self._rules(session)
         self._record(session)
+        if any(finding.severity is Severity.FAIL for finding in self._findings):
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         self._failures = self._failed.lines(self.run(), session.exitstatus)
         run = self._config.stash[RUN] = self.run()
         if self._settings.json is not None and runs_tests(self._config):
@@ -158,7 +160,7 @@ class Collector:
         if not (run.tests or run.notes or run.unchecked) or not runs_tests(self._config):
             return
         top = 0 if self._quiet else self._settings.top
-        if not self._quiet or self._notes or run.is_partly_unchecked or any(test.findings for test in run.tests):
+        if not self._quiet or self._notes or run.is_partly_unchecked or self._found(run):
             from cudamem_testing.report.terminal import summary_lines
 
             run = run._replace(failures=())  # pytest has shown them
@@ -172,6 +174,11 @@ class Collector:
 
             for line in audit_lines(run, known.recording_command(self._config.invocation_params.args)):
                 terminalreporter.write_line(printable(line))
+
+    @staticmethod
+    def _found(run: RunRecord) -> bool:
+        failing = any(finding.severity is Severity.FAIL for finding in run.findings)
+        return failing or any(test.findings for test in run.tests)
 
     def run(self) -> RunRecord:
         """Everything so far."""

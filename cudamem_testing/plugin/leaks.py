@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cudamem_testing.plugin.belongings import Belongings
+from cudamem_testing.plugin.small_leaks import SmallLeaks
 
 if TYPE_CHECKING:
     from cudamem_testing.leaks.rules import Rule
@@ -51,6 +52,7 @@ class LeakCheck:
         self._ignore_below = ignore_below
         self._rules = rules
         self.ignored: Counter[str] = Counter()
+        self.small = SmallLeaks(tracker, evidence, self._belongings, ignore_below)
 
     @cached_property
     def _settling(self) -> Settling:
@@ -59,7 +61,13 @@ class LeakCheck:
         from cudamem_testing.plugin.settling import Settling
 
         ignored = Ignored(self._rules, self.ignored)
-        return Settling(self._tracker, self._evidence, self._belongings, self._ignore_below, ignored)
+        return Settling(self._tracker, self._evidence, self._belongings, self._ignore_below, ignored, self.small)
+
+    def of_run(self, severity: Severity) -> list[Finding]:
+        """What is judged when all tests are over: rests that were too small to be judged for one test."""
+        from cudamem_testing.leaks.rules import Ignored
+
+        return self.small.judge(severity, Ignored(self._rules, self.ignored))
 
     def left(self, subject: Subject, *, fresh: bool = True) -> Left:
         """What a subject retains on each device where it is not nothing, now or at the tracker's last read."""
@@ -94,6 +102,9 @@ class LeakCheck:
             return []
         least = {device: 0 if subject.exact else self._ignore_below(device) for device in left}
         if not any(abs(owned.bytes) >= least[device] for device, owned in left.items()):
+            if severity is not None:
+                for device in left:
+                    self.small.add(subject, device)
             return []
         return self._settling.judge(subject, severity, left)
 

@@ -161,8 +161,15 @@ class Session:
         return (*marked, self.settings.budget) if self.settings.on and self.settings.budget else marked
 
     def pytest_sessionfinish(self) -> None:
-        """What is known of the run as a whole, before it is told or sent."""
+        """Judge what all tests together left, and note what the run took outside torch, before either is reported."""
         self.recorders.notes += self.outside.notes()
+        leaks = self.settings.leaks
+        if self.leaks is not None and self.settings.on and leaks != "off" and runs_tests(self.config):
+            severity = Severity.WARN if leaks == "warn" else Severity.FAIL
+            try:
+                self.findings += self.ratchet.judged(self.leaks.of_run(severity))
+            except Exception as error:
+                self.findings.append(_unjudged(error, Severity.WARN))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:

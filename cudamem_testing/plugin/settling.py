@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cudamem_testing.plugin.belongings import Belongings
     from cudamem_testing.plugin.evidence import Evidence
     from cudamem_testing.plugin.running import Subject
+    from cudamem_testing.plugin.small_leaks import SmallLeaks
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.windows.tracker import Tracker
 
@@ -52,7 +53,7 @@ class Reading(NamedTuple):
 
 
 class Settling:
-    """Settles and judges; ``ignored`` applies the rules of the ini file."""
+    """Settles and judges; ``ignored`` applies the rules of the ini file, ``small`` gets what is too small to judge."""
 
     def __init__(
         self,
@@ -61,12 +62,14 @@ class Settling:
         belongings: Belongings,
         ignore_below: Callable[[Device], int],
         ignored: Ignored,
+        small: SmallLeaks,
     ) -> None:
         self._tracker = tracker
         self._evidence = evidence
         self._belongings = belongings
         self._ignore_below = ignore_below
         self._ignored = ignored
+        self._small = small
         self._workspaces: dict[Device, set[int]] = {}
         self._readings: dict[Device, Reading] = {}
         self._places = KnownPlaces()
@@ -107,6 +110,8 @@ class Settling:
                 if severity is not None:
                     of_fixture = subject.fixture is not None
                     found += self._ignored.keep(leak_findings(rest, held, severity, of_fixture=of_fixture))
+            elif severity is not None:
+                self._small.add(subject, device)
         return found
 
     def exclude_workspaces(self, subject: Subject) -> None:
