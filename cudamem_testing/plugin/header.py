@@ -5,10 +5,15 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import os
+
 from cudamem_testing import torch_api
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.plugin.settings import Settings
 from cudamem_testing.recorders.cards import visible_names
+from cudamem_testing.recorders.identity import allocator_settings
+
+BACKEND = "backend:cudaMallocAsync"  # counts bytes, and does not tell blocks apart
 
 
 def header(settings: Settings) -> str:
@@ -38,6 +43,7 @@ def header(settings: Settings) -> str:
         parts.append("a card for each worker")
     if settings.dump is not None:
         parts.append(f"dump {settings.dump.name}")
+    parts += [f"{one} (leaks and cycles are not checked)" for one in allocator_settings(os.environ) if BACKEND in one]
     version = torch_api.version()
     parts.append("torch is not installed" if version is None else f"torch {version}")
     parts += dict.fromkeys(visible_names())

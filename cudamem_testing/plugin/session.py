@@ -43,6 +43,7 @@ from cudamem_testing.plugin.sent import is_forked, may_fork, plain
 from cudamem_testing.plugin.settings import Settings, runs_tests
 from cudamem_testing.plugin.warmup import WarmUps
 from cudamem_testing.plugin.wider import WiderFixtures
+from cudamem_testing.recorders.base import untold
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.static import error_text, is_a
@@ -164,6 +165,9 @@ class Session:
         """Judge what all tests together left, and note what the run took outside torch, before either is reported."""
         self.recorders.notes += self.outside.notes()
         leaks = self.settings.leaks
+        if self.settings.on and not leaks == self.settings.cycles == "off":
+            blind = [one for one in self.tracker.recorders if not one.device.pseudo and not one.tells_blocks]
+            self.unchecked.update({f"test: leaks and cycles: {untold(one)}": len(self._attempts) for one in blind})
         if self.leaks is not None and self.settings.on and leaks != "off" and runs_tests(self.config):
             severity = Severity.WARN if leaks == "warn" else Severity.FAIL
             try:

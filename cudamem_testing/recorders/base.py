@@ -105,7 +105,8 @@ class Recorder(Protocol):
 
 def untold(recorder: Recorder) -> str:
     """Why blocks of a device are not known, for people."""
-    reason = "" if recorder.incomplete is None else f": {recorder.incomplete}"
+    why = getattr(recorder, "why_untold", None) or recorder.incomplete
+    reason = "" if why is None else f": {why}"
     return f"blocks of {recorder.device} cannot be told apart here{reason}"
 
 

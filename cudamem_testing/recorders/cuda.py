@@ -120,8 +120,6 @@ class CudaRecorder(WithoutOwners):
     """One card."""
 
     incomplete: str | None = None
-    tells_blocks = True
-    has_pools = True
 
     def __init__(
         self,
@@ -135,6 +133,8 @@ class CudaRecorder(WithoutOwners):
         self._statistics = statistics
         self._native = backend == "native"
         self._notes = () if self._native else (f"allocator {backend} counts allocated and reserved bytes only",)
+        self.tells_blocks = self.has_pools = self._native
+        self.why_untold = None if self._native else self._notes[0]
         self._limits: list[tuple[int, int | None]] = []  # what may be reserved, and what was at the start; in bytes
         self._before: tuple[int, int | None] = (0, None)  # the same as it was without them
         self._history = history

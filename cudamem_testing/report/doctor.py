@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cudamem_testing import torch_api
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.show.tables import Column, Table
+
+if TYPE_CHECKING:
+    from cudamem_testing.recorders.base import Recorder
+
+
+def _state(recorder: Recorder) -> str:
+    state = recorder.incomplete or "measured completely"
+    if recorder.device.pseudo or recorder.tells_blocks:
+        return state
+    return f"{getattr(recorder, 'why_untold', None) or state}; leaks and cycles are not checked"
 
 
 def examine() -> Table:
@@ -19,7 +31,7 @@ def examine() -> Table:
             names = {name.partition(" ")[0]: name for name in recorders.environment.devices}
             for recorder in opened:
                 device = str(recorder.device)
-                rows.append((names.get(device, device), recorder.incomplete or "measured completely"))
+                rows.append((names.get(device, device), _state(recorder)))
             rows.append(("allocator", str(recorders.environment.allocator)))
             rows += [("note", note) for note in recorders.notes]
         finally:

@@ -368,6 +368,14 @@ def test_header(run_inner, monkeypatch, arguments, line):
     assert [one for one in inner.lines if one.startswith("cudamem: ")] == [line]
 
 
+def test_header_says_what_an_allocator_leaves_unchecked(run_inner, monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+    line = next(line for line in run_inner(PASSES, "--cudamem").lines if line.startswith("cudamem: device"))
+    assert ", backend:cudaMallocAsync (leaks and cycles are not checked), torch " in line
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    assert "not checked" not in run_inner(PASSES, "--cudamem").out
+
+
 def test_header_names_cards_that_nvml_knows_once(run_inner, monkeypatch):
     monkeypatch.setattr("cudamem_testing.plugin.header.visible_names", lambda: ("NVIDIA H100", "NVIDIA H100", "T4"))
     inner = run_inner(PASSES, "--cudamem")

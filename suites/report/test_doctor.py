@@ -12,6 +12,7 @@ from cudamem_testing.report.doctor import examine
 from suites.recorders.allocator import Allocator
 from suites.windows.fake import FakeRecorder
 
+PARTLY = "measured by torch's profiler: other threads and older blocks are not seen"
 ONLY = "on cpu only tests with a limit or a window are measured, and in part"
 
 
@@ -51,10 +52,21 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "CpuRecorder", refuse)
     assert examine().lines(header=False) == [
         "torch      2.13.0",
-        "cpu        measured by torch's profiler: other threads and older blocks are not seen",
+        f"cpu        {PARTLY}; leaks and cycles are not checked",
         "allocator  cpu",
         f"note       no C++ compiler found: install one; {ONLY}",
     ]
+
+
+def test_another_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_api, "allocator_backend", lambda: "cudaMallocAsync")
+    monkeypatch.setattr(cards, "visible_names", lambda: ("NVIDIA H100",))
+    monkeypatch.setattr(host, "measurable", lambda: False)
+    with Allocator().in_place():
+        rows = dict(examine().rows)
+    only = "allocator cudaMallocAsync counts allocated and reserved bytes only"
+    assert rows["cuda:0 (NVIDIA H100)"] == f"{only}; leaks and cycles are not checked"
+    assert rows["cpu"] == "measured completely"
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,62 @@
+"""What only a run on a real card shows: pytest in a process of its own, on CUDA alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cudamem_testing.report.files import read_json
+from suites.plugin.inner import CACHE, Inner, write
+
+pytestmark = [pytest.mark.gpu, pytest.mark.subprocess]
+LEAK = """
+    import torch
+
+    KEPT = []
+
+    def test_leaks():
+        KEPT.append(torch.zeros(2**20, device="cuda"))
+"""
+
+
+@pytest.fixture
+def run_on_card(pytester):
+    """Run pytest over some files with ``--cudamem --cudamem-device=cuda``, and variables of the environment."""
+
+    def run(files, *args, **variables):
+        write(pytester, files)
+        report = pytester.path / "report.json"
+        command = [sys.executable, "-m", "pytest", "-p", "cudamem", "--cudamem", "--cudamem-device=cuda"]
+        paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+        fixed = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "120", "PYTHONPATH": paths, "CUDAMEM_CACHE": CACHE}
+        done = subprocess.run(
+            [*command, f"--cudamem-json={report}", *args],
+            cwd=pytester.path,
+            env={**os.environ, **fixed, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        record = read_json(report) if report.exists() else None
+        return Inner(done.returncode, done.stdout, done.stderr, pytester.path, record)
+
+    return run
+
+
+def test_an_allocator_that_tells_no_blocks_says_what_is_not_checked(run_on_card):
+    setting = "backend:cudaMallocAsync"
+    inner = run_on_card(LEAK, PYTORCH_ALLOC_CONF=setting, PYTORCH_CUDA_ALLOC_CONF=setting)
+    assert inner.last == "1 passed"
+    only = "allocator cudaMallocAsync counts allocated and reserved bytes only"
+    why = f"test: leaks and cycles: blocks of cuda:0 cannot be told apart here: {only}"
+    assert inner.run.unchecked == {why: 1}
+    assert any(line.startswith("NOT CHECKED: 1 test: leaks and cycles: blocks of cuda:0 ") for line in inner.summary)
+    (header,) = [line for line in inner.lines if line.startswith("cudamem: device")]
+    assert "backend:cudaMallocAsync (leaks and cycles are not checked)" in header
+    inner = run_on_card({})  # the control
+    assert (inner.last, dict(inner.run.unchecked)) == ("1 passed, 1 error", {})
