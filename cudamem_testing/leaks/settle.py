@@ -6,8 +6,9 @@ They run only when something is retained, in this order, and stop as soon as not
 2. each device finishes its work, so that blocks that wait for a stream are free;
 3. a collection of young garbage, and one of all garbage, unless a stream is capturing; each only while a block is left
    whose holder is not known to be more than garbage;
-4. for blocks that no Python object holds and that have no known workspace's size, libraries are asked to give their
-   workspaces back, once for each size, and CUDA memory that other processes have dropped is collected.
+4. for blocks that no Python object holds libraries are asked to give their workspaces back, unless a CUDA graph lives
+   that may use them, and CUDA memory that other processes have dropped is collected. Where blocks have the sizes of
+   workspaces and nothing else is left, this comes first.
 
 What a step freed is shown: it is the evidence for the verdicts ``traceback`` and ``cycle``; what the second one freed
 nobody kept. The fourth needs to know who

@@ -21,9 +21,10 @@ from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.objects import KnownPlaces
+from cudamem_testing.objects import HolderResult, KnownPlaces, Reach
 from cudamem_testing.plugin.evidence import moment_of
 from cudamem_testing.recorders.base import Owned
+from cudamem_testing.torch_api import capturing
 from cudamem_testing.windows.grow import Grown, by_size
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
 Key = tuple[int | None, int | None]
 Looked = dict[str, dict[Device, list[Block]]]  # before each step, by its name
 GROWN_SHOWN = 3
+DOUBTFUL = HolderResult(
+    Reach.UNKNOWN,
+    None,
+    complete=False,
+    note="it may be a library's workspace: libraries are not asked for theirs while a CUDA graph lives",
+)
 
 
 class Reading(NamedTuple):
@@ -77,15 +84,15 @@ class Settling:
     def judge(self, subject: Subject, severity: Severity | None, left: Left) -> list[Finding]:
         """Settle, and a finding for each cause of what is left; without a severity none of leaks.
 
-        ``left`` is what the tracker's last read told, which must be of this moment, and is so again. Workspaces of
-        libraries are taken out of the test's window.
+        ``left`` is what the tracker's last read told, which must be of this moment, and is so again. Libraries give
+        their workspaces back, and take them again in nobody's window.
         """
         self._readings.clear()
         if not any(self._blocks(device, subject) for device in left):
             return []  # the test gave back what was there before
-        found = self._known_workspaces(subject)
-        if found:
-            return found
+        given_back = self._given_back(subject)
+        if given_back and not self._left(subject):
+            return given_back
         looked: Looked = {}
 
         def look(step: Step) -> None:
@@ -96,7 +103,7 @@ class Settling:
         if settlement.freed and subject.whole is not None:
             self._tracker.peek(subject.whole)  # owners tell what is left without a read
         remaining = {device: self._blocks(device, subject) for device in settlement.left}
-        found = self._freed(settlement, looked, remaining)
+        found = [*given_back, *self._freed(settlement, looked, remaining)]
         for device, blocks in remaining.items():
             if device not in subject.owner.numbers:
                 self._evidence.ledger.enter(device, subject.owner.label, blocks)
@@ -104,9 +111,12 @@ class Settling:
                 held = holders.of(device, blocks)
                 if not all(held.get(block.address or 0, NOT_SEARCHED).complete for block in blocks):
                     subject.unjudged.add(Kind.LEAK)
-                workspaces, others = self._find_workspaces(device, blocks, held, subject)
+                workspaces, others, doubtful = self._find_workspaces(device, blocks, held, subject)
                 rest = [block for block in blocks if block not in workspaces and _key(block) not in others]
                 found += workspace_findings(workspaces)
+                if doubtful:
+                    held = {**held, **{block.address or 0: DOUBTFUL for block in rest if _key(block) in doubtful}}
+                    subject.unjudged.add(Kind.LEAK)
                 if severity is not None:
                     of_fixture = subject.fixture is not None
                     found += self._ignored.keep(leak_findings(rest, held, severity, of_fixture=of_fixture))
@@ -115,9 +125,9 @@ class Settling:
         return found
 
     def exclude_workspaces(self, subject: Subject) -> None:
-        """Take workspaces of known sizes out of the test's window, where it left nothing else."""
+        """Have libraries give workspaces back, where the test left nothing else: they do not count in its window."""
         self._readings.clear()
-        self._known_workspaces(subject)
+        self._given_back(subject)
 
     def _left(self, subject: Subject) -> Left:
         return self._belongings.left(subject)
@@ -130,66 +140,97 @@ class Settling:
         blocks = {device: self._blocks(device, subject) for device in self._left(subject)}
         return {device: some for device, some in blocks.items() if subject.exact or self._is_judged(device, some)}
 
-    def _known_workspaces(self, subject: Subject) -> list[Finding]:
-        """Workspaces of known sizes, and nothing else: no settling is owed to them."""
+    def _given_back(self, subject: Subject) -> list[Finding]:
+        """Workspaces, where blocks have sizes of such and nothing else is left: libraries are asked for them at once.
+
+        Whoever holds a block, it is a library's if the library gives it back. What it keeps is settled as any block.
+        """
+        left = {device: self._blocks(device, subject) for device in self._left(subject)}
+        if not all(
+            blocks and {block.size for block in blocks} <= self._sizes(device) for device, blocks in left.items()
+        ):
+            return []
         found: list[Finding] = []
-        every: list[tuple[Device, list[Block]]] = []
-        for device in self._left(subject):
-            blocks, known = self._blocks(device, subject), self._sizes(device)
-            if not blocks or any(block.size not in known for block in blocks):
-                return []
-            holders = BlockHolders(self._places).of(device, blocks)
-            if not all(_is_unclaimed(block, holders) for block in blocks):
-                return []
-            every.append((device, blocks))
-            found += workspace_findings(blocks)
-        for device, blocks in every:
-            self._exclude(device, blocks, subject)
+        for device, blocks in left.items():
+            found += workspace_findings(self._asked(device, blocks, subject)[0])
         return found
 
     def _find_workspaces(
         self, device: Device, blocks: Sequence[Block], holders: Holders, subject: Subject
-    ) -> tuple[list[Block], Collection[Key]]:
-        """The blocks that nobody claims and that are a library's: of a known size, or given back when asked.
+    ) -> tuple[list[Block], Collection[Key], Collection[Key]]:
+        """The blocks that no Python object holds and that a library gives back when asked.
 
-        Asking costs the next test the workspace that it takes again, so it is done once for each size. Beside them the
-        keys of blocks that another thread gave back meanwhile: they are nobody's leak.
+        Beside them the keys of blocks that another thread gave back meanwhile: they are nobody's leak; and of those
+        that may be a workspace, where libraries cannot be asked.
         """
-        known = self._sizes(device)
         unclaimed = [block for block in blocks if _is_unclaimed(block, holders)]
-        found = [block for block in unclaimed if block.size in known]
-        if len(found) == len(unclaimed):
-            self._exclude(device, found, subject)
-            return found, ()
-        before = self._keys(device, subject)  # the search for holders took its time
-        self._recorder(device).release()
-        after = self._keys(device, subject)
-        others = {_key(block) for block in unclaimed if _key(block) not in before}
-        gone = [block for block in unclaimed if _key(block) in before - after]
+        if not unclaimed:
+            return [], (), ()
+        given_back, others = self._asked(device, unclaimed, subject)
+        doubtful: list[Key] = []
+        if not self._may_ask(device):
+            doubtful += [_key(block) for block in unclaimed if block.size in self._sizes(device)]
+        return given_back, others, doubtful
+
+    def _asked(self, device: Device, blocks: Sequence[Block], subject: Subject) -> tuple[list[Block], Collection[Key]]:
+        """The blocks that libraries give back when asked, and the keys of those that another thread gave back.
+
+        Libraries then take what they need at once, so that the next test need not; that is entered as theirs.
+        """
+        if not self._may_ask(device):
+            return [], ()
+        recorder = self._recorder(device)
+        before = self._live(device, subject)  # the search for holders took its time
+        recorder.release()
+        after = self._live(device, subject)
+        others = {_key(block) for block in blocks if block.address not in before}
+        gone = [block for block in blocks if block.address in before - after]
         others.update(self._freed_by_others(device, gone))
         given_back = [block for block in gone if _key(block) not in others]
-        known.update(block.size for block in given_back)
-        kept = [block for block in found if _key(block) in after]
-        self._exclude(device, kept, subject)
-        return [*given_back, *kept], others
+        if given_back and device not in subject.owner.numbers:
+            self._retake(recorder, subject)
+        return given_back, others
 
-    def _keys(self, device: Device, subject: Subject) -> set[Key]:
-        """The keys of the test's live blocks, read anew: the window ends with the last read."""
+    def _retake(self, recorder: Recorder, subject: Subject) -> None:
+        """Have libraries take their workspaces again, in nobody's window."""
+        known = self._live(recorder.device, subject)
+        span = self._tracker.open("workspaces of libraries", exclusive=True)
+        recorder.retake()
+        windows = self._tracker.close(span)
+        if subject.fixture is None and isinstance(subject.fixtures, list):
+            subject.fixtures += windows
+        replayed = self._evidence.replay(recorder.device)
+        taken = [] if replayed is None else [block for block in replayed.live_at() if block.address not in known]
+        self._evidence.ledger.enter(recorder.device, "library workspaces", taken)
+        self._readings.clear()
+
+    def _may_ask(self, device: Device) -> bool:
+        """Whether libraries can be asked for their workspaces: a live CUDA graph may use them in its replays.
+
+        Each graph has a pool of its own as long as it lives.
+        """
+        if not self._sizes(device):
+            return True
+        if capturing():
+            return False
+        replayed = self._evidence.replay(device)
+        return replayed is None or not replayed.recording.pools
+
+    def _live(self, device: Device, subject: Subject) -> set[int | None]:
+        """The addresses of blocks that are live now: of all, or the test's where blocks tell who made them.
+
+        The counters are read for it: the window ends with the last read.
+        """
         self._left(subject)
-        return {*map(_key, self._blocks(device, subject))}
+        if device in subject.owner.numbers:
+            return {block.address for block in self._blocks(device, subject)}
+        replayed = self._evidence.replay(device)
+        return set() if replayed is None else {block.address for block in replayed.live_at()}
 
     def _sizes(self, device: Device) -> set[int]:
         if device not in self._workspaces:
             self._workspaces[device] = set(self._recorder(device).workspace_sizes())
         return self._workspaces[device]
-
-    def _exclude(self, device: Device, blocks: Sequence[Block], subject: Subject) -> None:
-        if blocks and device not in subject.owner.numbers:
-            size = sum(block.size for block in blocks)
-            note = f"a library keeps {format_size(size)} of workspace on {device}, not counted here"
-            if subject.whole is not None:
-                self._tracker.exclude(subject.whole, device, size, len(blocks), note)
-            self._evidence.ledger.enter(device, "library workspaces", blocks)
 
     def _steps(self, subject: Subject, holders: BlockHolders) -> list[Step]:
         """The steps of settling. Garbage is collected only for blocks that could be garbage: the young one, which is

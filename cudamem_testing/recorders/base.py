@@ -68,11 +68,15 @@ class Recorder(Protocol):
         ...
 
     def workspace_sizes(self) -> frozenset[int]:
-        """Bytes of the workspaces that libraries are known to keep on the device."""
+        """Bytes that workspaces of libraries may have on the device; other blocks may have them too."""
         ...
 
     def release(self) -> None:
         """Have libraries give back the workspaces that they keep on the device."""
+        ...
+
+    def retake(self) -> None:
+        """Have libraries take their workspaces again, so that the next test does not."""
         ...
 
     def capture(self) -> Capture | None:
@@ -154,6 +158,9 @@ class WithoutWorkspaces:
 
     def release(self) -> None:
         """Nothing to give back."""
+
+    def retake(self) -> None:
+        """Nothing to take."""
 
     def outside(self) -> None:
         """Nothing."""

@@ -158,13 +158,18 @@ class CudaRecorder(WithoutOwners):
             torch_api.synchronize(self._index)
 
     def workspace_sizes(self) -> frozenset[int]:
-        """Those of cuBLAS and cuBLASLt; none before CUDA is initialised."""
+        """Those that cuBLAS and cuBLASLt may take; none before CUDA is initialised."""
         return torch_api.workspace_sizes() if torch_api.cuda_initialized() else frozenset()
 
     def release(self) -> None:
         """Clear cuBLAS workspaces, and CUDA memory that other processes have dropped."""
         if torch_api.cuda_initialized():
             torch_api.clear_workspaces()
+
+    def retake(self) -> None:
+        """Have cuBLAS take its workspaces for the current stream."""
+        if torch_api.cuda_initialized():
+            torch_api.take_workspaces(self._index)
 
     def outside(self) -> Outside | None:
         """By NVML or CUDA, beside what was reserved when the counters were last read; nothing before CUDA starts."""

@@ -18,6 +18,7 @@ then unknown.
 | ``torch._C._cuda_attach_out_of_memory_observer`` | 2.0 | out of memory is told after unwinding, without stacks |
 | ``torch._C._cuda_hostMemoryStats`` | 2.6 | pinned host memory is not measured |
 | ``torch._C._cuda_clearCublasWorkspaces`` | 1.13 | a library's workspace shows as memory held by C++ |
+| ``torch._C._len_torch_function_stack``, ``_len_torch_dispatch_stack`` | 1.13 | a mode may see two tiny products |
 | ``torch.cuda.mem_get_info``, ``torch.backends.cuda.cufft_plan_cache`` | 1.11 | less is known outside the allocator |
 | ``torch.cuda._lazy_call`` | 1.0 | the history begins with the test after the first use of CUDA |
 | ``torch.autograd.profiler_legacy._enable_profiler_legacy`` and its kin | 1.8 | no CPU fallback without a compiler |
@@ -64,6 +65,7 @@ from cudamem_testing.torch_api.cuda import (
     memory_in_use,
     set_memory_fraction,
     synchronize,
+    take_workspaces,
     total_memory,
     transform_plans,
     when_cuda_starts,
@@ -140,6 +142,7 @@ __all__ = [
     "stop_history",
     "strided_bytes",
     "synchronize",
+    "take_workspaces",
     "total_memory",
     "transform_plans",
     "version",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from cudamem_testing.static import is_a
@@ -162,8 +163,24 @@ def clear_workspaces() -> None:
     torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
 
 
+def take_workspaces(index: int) -> None:
+    """Have cuBLAS and cuBLASLt take their workspaces for the current stream of a card, by two tiny products.
+
+    Nothing while capturing, or while a mode of the user's would see them.
+    """
+    import torch
+
+    modes = (getattr(bindings(), f"_len_torch_{kind}_stack", int)() for kind in ("function", "dispatch"))
+    if capturing() or any(modes):
+        return
+    with suppress(RuntimeError), torch.no_grad():  # deterministic algorithms may be asked for
+        x = torch.empty(16, 16, device=f"cuda:{index}", dtype=torch.float32)
+        torch.addmm(x[0], x, x)
+        torch.mm(x, x)
+
+
 def workspace_sizes() -> frozenset[int]:
-    """Bytes of the workspaces that cuBLAS and cuBLASLt take from the allocator, for each thread and stream.
+    """Bytes that the workspaces may have which cuBLAS and cuBLASLt take from the allocator, for each thread and stream.
 
     From the environment variables that set them, else torch's defaults: which of them holds depends on the card.
     """
