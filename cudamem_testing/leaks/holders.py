@@ -9,20 +9,23 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cudamem_testing.guards import thawed
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
-from cudamem_testing.objects import HolderResult, KnownPlaces, Reach, RootKind
-from cudamem_testing.torch_api import capturing
+from cudamem_testing.objects import HolderResult, KnownPlaces, Path, Reach, RootKind
+from cudamem_testing.torch_api import capturing, compiler_pools
 
 #: Holders by the address of the block.
 Holders = Mapping[int, HolderResult]
 SEARCH_SECONDS = 5.0
 #: Holders that a collection can change nothing about.
 _FROM_A_ROOT = (Reach.REACHABLE, Reach.HARNESS)
+#: Where ``torch.compile(mode="reduce-overhead")`` captures, and keeps what its graphs need in C++.
+TREES = "torch/_inductor/cudagraph_trees.py"
+OF_TREES = Path("module torch._inductor.cudagraph_trees", RootKind.MODULE.value)
 UNCOLLECTED = "it may be garbage: none is collected while a stream captures a CUDA graph"
 
 
@@ -70,6 +73,13 @@ class BlockHolders:
         unexplained = self._unexplained(device, blocks)
         if missing := [block for block in unexplained if not _is_settled(self._holder(device, block))]:
             self._search(device, missing)
+        pools = compiler_pools()
+        for block in blocks:
+            holder = self._holder(device, block)
+            if holder is not None and holder.reach not in _FROM_A_ROOT and is_of_trees(block, pools):
+                found[block.address or 0] = replace(
+                    holder, reach=Reach.REACHABLE, path=OF_TREES, complete=True, note=None
+                )
         if capturing():
             return {address: _uncollected(holder) for address, holder in found.items()}
         return found
@@ -79,6 +89,11 @@ class BlockHolders:
             found = self._places.search(_addresses(blocks), budget_seconds=SEARCH_SECONDS)
         self._note(device, blocks, found)
         return found
+
+
+def is_of_trees(block: Block, pools: Collection[tuple[int, int]]) -> bool:
+    """Whether graphs that the compiler captured need the block: it is in their pool, or was allocated by a capture."""
+    return block.pool in pools or any(frame.file.endswith(TREES) for frame in block.stack.frames)
 
 
 def _is_explained(holder: HolderResult | None) -> bool:

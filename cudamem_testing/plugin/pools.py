@@ -55,7 +55,10 @@ class PoolCheck:
             capture = recorder.capture()
             if capture is not None:
                 pools = pools_of(recording_of(capture, self._evidence.locator))
-                orphans = [use for use in pools.orphans(()) if (recorder.device, use.pool) not in self._known]
+                new = [use for use in pools.orphans(()) if (recorder.device, use.pool) not in self._known]
+                compiled = torch_api.compiler_pools()
+                found += [_compiled(use, recorder.device) for use in new if use.pool in compiled]
+                orphans = [use for use in new if use.pool not in compiled]
                 if orphans:
                     beside = [one for one in found if one.holder == A_GRAPH and one.device == recorder.device]
                     found = [one for one in found if one not in beside]
@@ -66,6 +69,20 @@ class PoolCheck:
     def close(self) -> None:
         """Notice no more captures."""
         self._captures.close()
+
+
+def _compiled(use: PoolUse, device: Device) -> Finding:
+    return Finding(
+        Kind.POOL,
+        Verdict.COMPILER_CACHE,
+        Severity.NOTE,
+        f"cudamem: the pool of torch.compile's CUDA graphs keeps {format_size(use.reserved)} without a live block "
+        f"({device})",
+        bytes=use.reserved,
+        device=device,
+        cause=f"{Kind.POOL.value} | {Verdict.COMPILER_CACHE.value}",
+        details=("   torch.compiler.reset() frees it",),
+    )
 
 
 def _finding(use: PoolUse, device: Device, nodeid: str, beside: Sequence[Finding]) -> Finding:

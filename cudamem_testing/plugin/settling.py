@@ -24,7 +24,7 @@ from cudamem_testing.model.sizes import format_size
 from cudamem_testing.objects import HolderResult, KnownPlaces, Reach
 from cudamem_testing.plugin.evidence import moment_of
 from cudamem_testing.recorders.base import Owned
-from cudamem_testing.torch_api import capturing
+from cudamem_testing.torch_api import capturing, compiler_pools
 from cudamem_testing.windows.grow import Grown, by_size
 
 if TYPE_CHECKING:
@@ -207,14 +207,15 @@ class Settling:
     def _may_ask(self, device: Device) -> bool:
         """Whether libraries can be asked for their workspaces: a live CUDA graph may use them in its replays.
 
-        Each graph has a pool of its own as long as it lives.
+        Each graph has a pool of its own as long as it lives. Those that the compiler captures bear it: it clears the
+        workspaces itself.
         """
         if not self._sizes(device):
             return True
         if capturing():
             return False
         replayed = self._evidence.replay(device)
-        return replayed is None or not replayed.recording.pools
+        return replayed is None or not {*replayed.recording.pools} - compiler_pools()
 
     def _live(self, device: Device, subject: Subject) -> set[int | None]:
         """The addresses of blocks that are live now: of all, or the test's where blocks tell who made them.

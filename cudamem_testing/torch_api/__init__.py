@@ -18,6 +18,7 @@ then unknown.
 | ``torch._C._cuda_attach_out_of_memory_observer`` | 2.0 | out of memory is told after unwinding, without stacks |
 | ``torch._C._cuda_hostMemoryStats`` | 2.6 | pinned host memory is not measured |
 | ``torch._C._cuda_clearCublasWorkspaces`` | 1.13 | a library's workspace shows as memory held by C++ |
+| ``cuda_graphs_thread_pool`` of ``torch._inductor.cudagraph_trees`` | 2.0 | what compiled graphs keep is held by C++ |
 | ``torch._C._len_torch_function_stack``, ``_len_torch_dispatch_stack`` | 1.13 | a mode may see two tiny products |
 | ``torch.cuda.mem_get_info``, ``torch.backends.cuda.cufft_plan_cache`` | 1.11 | less is known outside the allocator |
 | ``torch.cuda._lazy_call`` | 1.0 | the history begins with the test after the first use of CUDA |
@@ -54,6 +55,7 @@ from cudamem_testing.torch_api.cuda import (
     allocator_backend,
     capturing,
     clear_workspaces,
+    compiler_pools,
     cuda_device_count,
     cuda_function,
     cuda_initialized,
@@ -108,6 +110,7 @@ __all__ = [
     "bindings",
     "capturing",
     "clear_workspaces",
+    "compiler_pools",
     "cuda_device_count",
     "cuda_function",
     "cuda_initialized",

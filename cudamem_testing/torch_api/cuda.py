@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -149,6 +150,15 @@ def _captures(stream: Any) -> bool:
             return bool(torch.cuda.is_current_stream_capturing())
         except RuntimeError as error:  # cudaErrorStreamCaptureImplicit, if not the card has failed altogether
             return "captur" in str(error)
+
+
+def compiler_pools() -> frozenset[tuple[int, int]]:
+    """The private pools that the CUDA graphs of ``torch.compile(mode="reduce-overhead")`` share, of this thread."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    containers = getattr(getattr(trees, "local", None), "tree_manager_containers", None) or {}
+    managers = [getattr(one, "tree_manager", None) for one in [*containers.values()]]
+    pools = (getattr(one, "cuda_graphs_thread_pool", None) for one in managers)
+    return frozenset(tuple(pool) for pool in pools if pool is not None)
 
 
 def clear_workspaces() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cudamem_testing import guards
+from cudamem_testing.leaks import holders
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Kind, Severity
 from cudamem_testing.objects import places
@@ -49,6 +50,7 @@ class Card(WithoutOwners, FakeRecorder):
         self.asked: Callable[[], object] = lambda: None
         self.waited: Callable[[], None] = lambda: None
         self.retaken: Callable[[], object] = lambda: None
+        self.pools: dict[int, tuple[int, int]] = {}  # by address of a block
         self.pool: tuple[int, int] | None = None  # of a graph that lives
         self.room = 1000
 
@@ -83,7 +85,7 @@ class Card(WithoutOwners, FakeRecorder):
                 "total_size": size,
                 "stream": 0,
                 "segment_type": "large",
-                "segment_pool_id": (0, 0),
+                "segment_pool_id": self.pools.get(address, (0, 0)),
                 "blocks": [
                     {
                         "address": address,
@@ -215,6 +217,25 @@ def test_what_no_library_gives_back_is_no_workspace(test: Judged, size: int) -> 
         ("library workspace", WORKSPACE, "test_a.py:3 in test_a"),
         ("held by C++", WORKSPACE, "test_a.py:3 in test_a"),
     ]
+
+
+TREES = [("/opt/venv/site-packages/torch/_inductor/cudagraph_trees.py", 1370, "CUDAGraphNode._record"), *TEST]
+
+
+def test_what_compiled_graphs_need_is_the_compilers(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the stack of a capture, or by the pool, where nothing else holds it; the rest is judged."""
+    test.card.take(512, TREES)
+    in_pool = test.card.take(2 * MIB)
+    test.card.take(4 * KIB)
+    test.card.pools[in_pool] = (7, 0)
+    monkeypatch.setattr(holders, "compiler_pools", lambda: {(7, 0)})
+    monkeypatch.setattr(settling, "compiler_pools", lambda: {(7, 0)})
+    test.tracker.read(test.card)
+    cache, leak = test.check.judge(test.subject, Severity.FAIL)
+    assert (cache.verdict.value, cache.severity.value, cache.bytes) == ("compiler cache", "note", 2 * MIB + 512)
+    assert cache.holder == "module torch._inductor.cudagraph_trees"
+    assert cache.details[-1] == "   compiler cache: a cache of torch.compile holds it until torch.compiler.reset()"
+    assert (leak.verdict.value, leak.bytes) == ("held by C++", 4 * KIB)
 
 
 def test_libraries_are_not_asked_while_a_graph_lives(test: Judged) -> None:

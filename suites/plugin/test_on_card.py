@@ -60,3 +60,47 @@ def test_an_allocator_that_tells_no_blocks_says_what_is_not_checked(run_on_card)
     assert "backend:cudaMallocAsync (leaks and cycles are not checked)" in header
     inner = run_on_card({})  # the control
     assert (inner.last, dict(inner.run.unchecked)) == ("1 passed, 1 error", {})
+
+
+COMPILED = """
+    import torch
+
+    KEPT = []
+
+    def product(x, y):
+        return (x @ y) @ y
+
+    def run():
+        x = torch.ones(512, 512, device="cuda")
+        compiled = torch.compile(product, mode="reduce-overhead")
+        for _ in range(3):
+            out = compiled(x, x)
+        return out
+
+    def test_clean():
+        run().sum().item()
+
+    def test_again():
+        run().sum().item()
+
+    def test_keeps_the_result():
+        KEPT.append(run().clone())
+
+    def test_reset():
+        torch.compiler.reset()
+"""
+
+
+def test_graphs_of_the_compiler_are_no_leak(run_on_card):
+    inner = run_on_card(COMPILED)
+    print(inner.out, *(str(one) for test in inner.run.tests for one in test.findings), sep="\n")
+    assert inner.outcomes == {
+        "test_clean": "passed",
+        "test_again": "passed",
+        "test_keeps_the_result": "error",
+        "test_reset": "passed",
+    }
+    found = {test.nodeid.rpartition("::")[2]: {one.verdict.value for one in test.findings} for test in inner.run.tests}
+    assert "compiler cache" in found["test_clean"]
+    assert found["test_clean"] <= {"compiler cache", "library workspace"}
+    assert "reachable" in found["test_keeps_the_result"]

@@ -99,6 +99,22 @@ def test_a_pool_that_a_failed_capture_left(card: tuple[Card, PoolCheck]) -> None
     assert (finding.bytes, finding.cause) == (2 * MIB, "pool | unattributed | test_a.py::test_decode")
 
 
+def test_the_pool_of_compiled_graphs_is_the_compilers(
+    card: tuple[Card, PoolCheck], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, check = card
+    monkeypatch.setattr(torch_api, "compiler_pools", lambda: {(3, 0)})
+    recorder.pools = [(3, 2, False), (4, 6, False)]
+    Graph().capture_begin()
+    compiled, orphan = check.judge("test_a.py::test_it")
+    assert str(compiled) == (
+        "cudamem: the pool of torch.compile's CUDA graphs keeps 2.0 MiB without a live block (cuda:0)\n"
+        "   torch.compiler.reset() frees it"
+    )
+    assert (compiled.verdict.value, compiled.severity.value) == ("compiler cache", "note")
+    assert (orphan.verdict.value, orphan.bytes) == ("unattributed", 6 * MIB)
+
+
 def test_it_is_told_of_the_test_that_made_it_alone(card: tuple[Card, PoolCheck]) -> None:
     recorder, check = card
     recorder.pools = [(3, 2, False)]
