@@ -65,6 +65,10 @@ too. As with any error of a finalizer, pytest reports it as an error at the tear
 ended, mostly the last one that used it; the tests that used it before are not blamed. A fixture whose parameter
 changes ends in the next test. `--cudamem-leaks` and `cudamem_ignore` hold for fixtures; a marker is of its test
 alone.
+
+What the end of a wider fixture undoes is the fixture's as well: a cache that it has replaced (`monkeypatch`, `mock.patch`,
+or by hand) or that its code clears after the `yield`. Memory that tests put there is a note, `fixture`; what is still
+there when the fixture is over is a leak of the fixture.
 """
 CONFTEST = """\
 import pytest

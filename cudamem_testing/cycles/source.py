@@ -20,7 +20,7 @@ from cudamem_testing.objects import Kind
 from cudamem_testing.show.tables import begin
 
 #: The class of pytest that keeps a traceback, and with it the frame in whose local variable it stands.
-_HARNESS = ("_pytest.", "pluggy.", "unittest.")
+_HARNESS = ("_pytest.", "pluggy.", "unittest.", "mock.", "hypothesis.")
 _LONGEST_LINE = 80
 _parse = ast.parse  # a test may replace it
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -118,7 +118,11 @@ class Sources:
 
 
 def is_harness(obj: object) -> bool:
-    """Whether an object belongs to the test harness."""
+    """Whether an object belongs to the test harness; ``autospec`` of a mock makes functions, which refer to it."""
+    if type(obj) is types.FrameType:
+        return str(obj.f_globals.get("__name__")).startswith(_HARNESS)
+    if type(obj) is types.FunctionType:
+        obj = obj.__dict__.get("mock")
     cls = type(obj)
     return static.is_heap_type(cls) and static.class_module(cls).startswith(_HARNESS)
 

@@ -84,6 +84,11 @@ MEANINGS: dict[Verdict, Meaning] = {
         "a fixture or a parameter that outlives the test holds it",
         "nothing, unless every use makes it grow",
     ),
+    Verdict.HARNESS: Meaning(
+        False,
+        "pytest, doctest or a plugin keeps it, for its report or until the session ends",
+        "nothing, or hand text and numbers to pytest instead of tensors",
+    ),
     Verdict.UNATTRIBUTED: Meaning(
         False,
         "who holds it was not found out",
@@ -98,6 +103,8 @@ _COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx.e
 
 #: Through this ``warnings`` appends to the list in which pytest records them for its summary.
 _RECORDS_WARNINGS = "_showwarnmsg_impl"
+#: Where doctest, like the interactive interpreter, keeps the value of the last expression.
+_LAST_EXPRESSION = "_"
 #: Classes and attributes of pytest that keep what a test made, the surest first.
 _KEEPERS: tuple[tuple[Verdict, frozenset[str]], ...] = (
     (
@@ -118,7 +125,9 @@ def verdict_of(block: Block, holder: HolderResult) -> Verdict:
         if _first_of("sys", holder.path) in LAST_FAILURE:  # by what the error refers to: its frames are cleared
             return Verdict.TRACEBACK
         if _first_of("warnings", holder.path).startswith(_RECORDS_WARNINGS):
-            return Verdict.UNATTRIBUTED
+            return Verdict.HARNESS
+        if _first_of("builtins", holder.path) == _LAST_EXPRESSION:
+            return Verdict.HARNESS
         return Verdict.COMPILER_CACHE if _is_compiler(holder.path) else Verdict.REACHABLE
     if holder.reach is Reach.HARNESS:
         return _kept_by_harness(holder.path)
@@ -161,4 +170,7 @@ def _kept_by_harness(path: Path | None) -> Verdict:
     if path.root.startswith("fixture "):
         return Verdict.FIXTURE
     met = {path.root, *(word for step in path.steps for word in (step.reference.text, step.type_name))}
-    return next((verdict for verdict, words in _KEEPERS if met & words), Verdict.UNATTRIBUTED)
+    runs = path.root_kind == RootKind.FRAME.value  # pytest's own, on its way to a report: that names nobody
+    return next(
+        (verdict for verdict, words in _KEEPERS if met & words), Verdict.UNATTRIBUTED if runs else Verdict.HARNESS
+    )

@@ -68,6 +68,7 @@ class Verdict(str, Enum):
     WORKSPACE = "library workspace"
     COMPILER_CACHE = "compiler cache"
     FIXTURE = "fixture"
+    HARNESS = "test harness"
     UNATTRIBUTED = "unattributed"
     NOT_REPEATABLE = "body is not repeatable"
 

@@ -13,6 +13,8 @@ from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.windows.judge import cycles_fail
 
 HARNESS = "the test harness is part of it (an ExceptionInfo in a local variable): no fault of the test"
+MOCK = "a mock is part of it, and keeps the arguments of its calls until garbage is collected: no fault of the test"
+OTHER_HARNESS = "the test harness is part of it: no fault of the test"
 LIBRARY = "only library objects are part of it: it fails when the same appears again"
 HEADING = "kept by a reference cycle"
 
@@ -74,12 +76,19 @@ class CycleFindings:
 
     def _severity(self, cycle: Cycle, device: Device, asked: str | None, failed: bool) -> tuple[Severity, str]:
         if cycle.harness and asked != "strict":
-            return Severity.NOTE, HARNESS
+            return Severity.NOTE, _harness(cycle)
         wanted = asked or ("fail" if cycles_fail(device) else "warn")
         severity = Severity.WARN if wanted == "warn" or failed else Severity.FAIL
         if asked != "strict" and not cycle.project and cycle.signature not in self._seen:
             return Severity.WARN, LIBRARY
         return severity, ""
+
+
+def _harness(cycle: Cycle) -> str:
+    """Which part of the harness it is; functions that ``autospec`` makes are in no module."""
+    if "ExceptionInfo" in cycle.signature:
+        return HARNESS
+    return MOCK if "mock." in cycle.signature or cycle.signature.startswith("?.") else OTHER_HARNESS
 
 
 def _where(signature: str, allocated: str | None) -> Iterator[str]:

@@ -63,6 +63,10 @@ class LeakCheck:
         ignored = Ignored(self._rules, self.ignored)
         return Settling(self._tracker, self._evidence, self._belongings, self._ignore_below, ignored, self.small)
 
+    def not_undone(self, fixture: Fixture, severity: Severity) -> list[Finding]:
+        """Findings for what a fixture that is over was expected to free."""
+        return self._settling.not_undone(fixture, severity) if fixture.entrusted else []
+
     def of_run(self, severity: Severity) -> list[Finding]:
         """What is judged when all tests are over: rests that were too small to be judged for one test."""
         from cudamem_testing.leaks.rules import Ignored

@@ -47,7 +47,7 @@ class Retained:
         cycles = running.cycles
         over: list[Fixture] = []
         if running.over and self._settings.on:
-            over += [fixture for fixture in running.over if self._leaks.left(fixture.subject)]
+            over += [one for one in running.over if one.entrusted or self._leaks.left(one.subject)]
         found: list[Finding] = []
         error, subject = running.failure, running.subject
         subject.exact = running.asks_what_is_left and (error is None or (running.failed_call and release is not None))
@@ -89,6 +89,8 @@ class Retained:
             fixture.subject.release_frames, fixture.subject.over = release, others
             severity = Severity.WARN if leaks == "warn" else Severity.FAIL
             found = self._found(fixture.subject, severity, leaks, cycles, failed=False)
+            if leaks != "off":
+                found += self._leaks.not_undone(fixture, severity)
         finally:
             fixture.subject.release_frames = None  # it refers to the error
             self._tracker.close(span)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import SharedWindows, Window
+    from cudamem_testing.objects import Path
 
 
 @dataclass(slots=True)
@@ -30,9 +31,10 @@ class Subject:
 
     ``release_frames`` lets go of the frames of a test that failed. ``judged`` tells which devices count. ``over`` are
     the wider fixtures that ended during the test and left something. ``exact`` is whether each byte that is left
-    counts, as under a limit. ``keepers`` tells objects of pytest's that may keep what the test made: its item, and the
-    fixtures that it used. ``unjudged`` gets the kinds of findings of which there may be more than were found. A wider
-    fixture is a subject of its own, without a span.
+    counts, as under a limit. ``undoing`` tells which wider fixture will undo what a path leads to. ``keepers`` tells
+    objects of pytest's that may keep what the test made: its item, and the fixtures that it used. ``unjudged`` gets the
+    kinds of findings of which there may be more than were found. A wider fixture is a subject of its own, without a
+    span.
     """
 
     whole: Span | None
@@ -44,14 +46,25 @@ class Subject:
     fixture: Fixture | None = None
     exact: bool = False
     keepers: Callable[[], Iterable[object]] = tuple
+    undoing: Callable[[Path], Fixture | None] = lambda path: None
     unjudged: set[Kind] = field(default_factory=set)
+
+
+class Entrusted(NamedTuple):
+    """Blocks that a test left on one device, by address and size, and the test's number there."""
+
+    device: Device
+    number: int | None
+    label: str
+    blocks: frozenset[tuple[int | None, int]]
 
 
 class Fixture:
     """A wider fixture, from its setup to what is left of it after its finalizer.
 
     ``made`` are the blocks of its setup by address and size, where blocks carry no owner. ``windows`` are its own in
-    the test that runs now. ``freed`` is what went of it while others were settled.
+    the test that runs now. ``freed`` is what went of it while others were settled. ``entrusted`` are blocks of tests
+    that its end is expected to free.
     """
 
     def __init__(self, owner: Owner) -> None:
@@ -59,6 +72,7 @@ class Fixture:
         self.made: dict[Device, set[tuple[int, int]]] = {}
         self.windows: list[Window] = []
         self.freed: list[Finding] = []
+        self.entrusted: list[Entrusted] = []
         self.subject = Subject(None, owner, (), None, fixture=self)
         self._counted: dict[Device, tuple[int, int]] = {}
         self._within: Span | None = None

@@ -26,7 +26,7 @@ from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.baselines import Baselines
 from cudamem_testing.plugin.books import Books
 from cudamem_testing.plugin.evidence import Evidence
-from cudamem_testing.plugin.finished import forget_last, let_go
+from cudamem_testing.plugin.finished import forget_last, let_all_go, let_go
 from cudamem_testing.plugin.items import (
     add_properties,
     harness_codes,
@@ -114,7 +114,7 @@ class Session:
         """What the test retains and what its captures left; that it could not be judged, where a card has failed."""
         failure, release = running.failure, None
         if failure is not None and not self.config.getoption("usepdb", False):
-            release = partial(let_go, failure)
+            release = partial(let_all_go, failure, running.item)
         try:
             leaked: list[Finding] = []
             if self.retained is not None:  # with it what wider fixtures left that ended during the test
@@ -200,6 +200,7 @@ class Session:
             whole, setup = self.tracker.open_nested("test", "setup")
             self.running = Running(item, attempt, whole, setup, limits, owner)
             self.running.disown = self.owners.enter(owner)
+            self.running.subject.undoing = self.wider.undoing
             self.evidence.running = owner.label
             if self.settings.on:
                 self.outside.begin()

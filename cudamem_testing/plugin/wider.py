@@ -18,6 +18,7 @@ from cudamem_testing.plugin.running import Fixture
 from cudamem_testing.windows.owners import Owner
 
 if TYPE_CHECKING:
+    from cudamem_testing.objects import Path
     from cudamem_testing.plugin.session import Session
     from cudamem_testing.windows.tracker import Span
 
@@ -59,6 +60,18 @@ class WiderFixtures:
             self.records.append(FixtureRecord(name, fixturedef.scope, running.item.nodeid, windows))
             self._made[fixturedef] = fixture
             fixturedef.addfinalizer(lambda: self._end(fixturedef, fixture))  # runs first: the last one added
+
+    def undoing(self, path: Path) -> Fixture | None:
+        """The fixture, set up last, whose end undoes what the first name of a path is bound to."""
+        from cudamem_testing.plugin.undone import names_undone
+
+        if not path.steps:
+            return None
+        name = path.steps[0].reference.text.lstrip(".")
+        for definition, fixture in reversed(self._made.items()):
+            if name in names_undone(definition):
+                return fixture
+        return None
 
     def _end(self, fixturedef: pytest.FixtureDef[Any], fixture: Fixture) -> None:
         if self._made.get(fixturedef) is not fixture:  # its setup has failed and was repeated: the last one counts

@@ -32,7 +32,10 @@ def held(reach: Reach, where: Path | None = None) -> HolderResult:
         (held(Reach.NOT_HELD), Verdict.HELD_BY_CPP),
         (held(Reach.UNKNOWN), Verdict.UNATTRIBUTED),
         (held(Reach.HARNESS), Verdict.UNATTRIBUTED),
-        (held(Reach.HARNESS, path("Session", (Kind.ATTRIBUTE, ".x", "Tensor"))), Verdict.UNATTRIBUTED),
+        (held(Reach.HARNESS, path("Session", (Kind.ATTRIBUTE, ".x", "Tensor"))), Verdict.HARNESS),
+        (held(Reach.HARNESS, path("frame run (runner.py:1)", kind="frame")), Verdict.UNATTRIBUTED),
+        (held(Reach.REACHABLE, path("module builtins", (Kind.GLOBAL, "_", "Tensor"))), Verdict.HARNESS),
+        (held(Reach.REACHABLE, path("module builtins", (Kind.GLOBAL, "_x", "Tensor"))), Verdict.REACHABLE),
     ],
 )
 def test_reach(holder: HolderResult, verdict: Verdict) -> None:

@@ -389,7 +389,7 @@ def test_what_pytest_records_of_warnings_is_not_the_tests(run_inner) -> None:
     assert inner.last == "3 passed, 2 warnings"
     for name in ("test_argument", "test_source"):
         (finding,) = inner.test(name).findings
-        assert (finding.verdict, finding.severity, finding.bytes) == (Verdict.UNATTRIBUTED, Severity.NOTE, 128 * KIB)
+        assert (finding.verdict, finding.severity, finding.bytes) == (Verdict.HARNESS, Severity.NOTE, 128 * KIB)
     assert inner.test("test_caught").findings == ()
 
 

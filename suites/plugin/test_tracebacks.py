@@ -243,3 +243,33 @@ def test_a_debugger_sees_the_locals_and_the_next_test_does_not(run_inner):
     assert inner.last == "1 failed, 1 passed"
     assert (inner.folder / "seen").read_text() == "32768.0"
     assert inner.run.findings == inner.test("test_next").findings == ()
+
+
+SUBTESTS = """
+    import torch, weakref
+
+    TENSORS = []
+
+    def helper(n):
+        x, y = torch.ones(2**18), torch.ones(2**18)
+        TENSORS.extend(map(weakref.ref, (x, y)))
+        assert n == 9
+
+    def test_parts(subtests):
+        for n in range(3):
+            with subtests.test(n=n):
+                helper(n)
+
+    def test_next():
+        assert [one() for one in TENSORS] == [None] * 6
+"""
+
+
+def test_the_locals_of_every_failed_subtest_go(run_inner):
+    """pytest-rerunfailures keeps the error of each; without it only the last one is kept."""
+    options = ("--cudamem", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+    for plugins, kept in (((), 2), (("rerunfailures",), 6)):
+        inner = run_inner(SUBTESTS, *options, plugins=plugins)
+        assert inner.outcomes == {"test_parts": "failed", "test_next": "passed"}
+        (finding,) = inner.test("test_parts").findings
+        assert (finding.verdict.value, finding.bytes) == ("traceback", kept * 2**20)

@@ -38,7 +38,7 @@ C++ holds it.
 UNKNOWN = (
     "'gone' is no verdict: write over-budget, under-lower-bound, improved, no-baseline, out-of-memory, reachable, "
     "held-by-c, raw-allocation, cycle, traceback, test-instance, library-workspace, compiler-cache, fixture, "
-    "unattributed, body-is-not-repeatable"
+    "test-harness, unattributed, body-is-not-repeatable"
 )
 
 
