@@ -66,9 +66,9 @@ ended, mostly the last one that used it; the tests that used it before are not b
 changes ends in the next test. `--cudamem-leaks` and `cudamem_ignore` hold for fixtures; a marker is of its test
 alone.
 
-What the end of a wider fixture undoes is the fixture's as well: a cache that it has replaced (`monkeypatch`, `mock.patch`,
-or by hand) or that its code clears after the `yield`. Memory that tests put there is a note, `fixture`; what is still
-there when the fixture is over is a leak of the fixture.
+What the end of a wider fixture undoes is the fixture's as well: a cache that it has replaced (by `monkeypatch`,
+`mock.patch` or hand) or that its code clears after the `yield`. Memory that tests put there is a note, `fixture`; what
+is still there when the fixture is over is a leak of the fixture.
 """
 CONFTEST = """\
 import pytest

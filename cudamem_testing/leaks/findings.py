@@ -23,10 +23,15 @@ from cudamem_testing.objects import Kind as PathKind
 
 NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, note="the search did not reach it")
 SHOWN = 3
+WITHOUT_TENSOR = "memory without a Python tensor"
 FIXTURE_HINT = "drop the reference when the fixture ends, after its yield or in a finalizer"
 #: Who holds what ``capture_begin`` allocates: it lives as long as one graph that began a capture does.
 A_GRAPH = "a CUDA graph that began a capture and lives, for its random numbers"
 A_GRAPH_HINT = "reset the graph, or let it go"
+#: Who holds what ``DistributedDataParallel.__init__`` allocates: C++, and through it hooks of autograd.
+REDUCER = "torch/nn/parallel/distributed.py"
+A_REDUCER = "the reducer of a DistributedDataParallel, in C++"
+A_REDUCER_HINT = "drop the DistributedDataParallel, its module and all losses before destroy_process_group()"
 NOBODY = "nobody kept it: it went when the device had done its work"
 _WORDS = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
 _VIEW = re.compile(r".*?\[(?P<part>[\d, ]*)\] on .*, view of \[(?P<whole>[\d, ]*)\].*")
@@ -117,21 +122,36 @@ class Held(NamedTuple):
         )
 
     @property
+    def by_reducer(self) -> bool:
+        """Whether it is a bucket of the reducer that ``DistributedDataParallel`` makes, in which gradients lie."""
+        innermost = self.block.stack.frames[0] if self.block.stack.frames else None
+        return self.verdict is Verdict.HELD_BY_CPP and innermost is not None and innermost.file == REDUCER
+
+    @property
+    def in_cpp(self) -> tuple[str, str] | None:
+        """Who holds it in C++ and what to do, where the line that allocated tells."""
+        if self.by_graph:
+            return A_GRAPH, A_GRAPH_HINT
+        return (A_REDUCER, A_REDUCER_HINT) if self.by_reducer else None
+
+    @property
     def by(self) -> str:
         """Who holds it and others like it: what those of one finding have in common."""
-        return A_GRAPH if self.by_graph else holder_of(self.holder)
+        return holder_of(self.holder) if self.in_cpp is None else self.in_cpp[0]
 
     @property
     def chain(self) -> str | None:
         """Who holds it, as text."""
+        if self.in_cpp is not None:
+            return self.in_cpp[0]
         path = self.holder.path
-        return A_GRAPH if self.by_graph else None if path is None or _is_running_harness(self.holder) else path.text
+        return None if path is None or _is_running_harness(self.holder) else path.text
 
     @property
     def hint(self) -> str:
         """What to do."""
-        if self.by_graph:
-            return A_GRAPH_HINT
+        if self.in_cpp is not None:
+            return self.in_cpp[1]
         in_fixture = self.of_fixture and self.verdict is Verdict.REACHABLE
         return FIXTURE_HINT if in_fixture else MEANINGS[self.verdict].hint
 
@@ -248,13 +268,15 @@ def _keeps_graph(group: Sequence[Held]) -> bool:
 
 
 def _block_lines(held: Held) -> list[str]:
-    names = held.holder.objects or ("memory without a Python tensor",)
+    names = held.holder.objects or (WITHOUT_TENSOR,)
+    if names[0] in (WITHOUT_TENSOR, "UntypedStorage"):
+        names = (f"{names[0]} ({held.block.requested} bytes)", *names[1:])
     lines = [
         f"   {format_size(held.block.size)}  {names[0]}  {held.verdict.value}",
         f"      allocated  {_where(held.block)}",
     ]
     if held.chain is not None:
-        word = "held by" if held.by_graph else _WORDS.get(held.holder.reach, "from   ")
+        word = "held by" if held.in_cpp is not None else _WORDS.get(held.holder.reach, "from   ")
         lines.append(f"      {word}    {held.chain}")
     return lines + [f"      {line}" for line in view_lines(names, held.block.size)]
 

@@ -46,8 +46,9 @@ MEANINGS: dict[Verdict, Meaning] = {
     Verdict.HELD_BY_CPP: Meaning(
         True,
         "it lives after a collection, and no chain of Python references from a root reaches it",
-        "break what C++ holds: set .grad to None after backward(create_graph=True) or use torch.autograd.grad,"
-        " remove the hook's handle, keep losses with .item() or .detach(), unregister callbacks of atexit",
+        "find what holds it in C++: a .grad with a graph of its own (set it to None after backward(create_graph=True)),"
+        " a hook (remove its handle), a loss (keep .item() or .detach()), a scripted or traced module or a DLPack"
+        " capsule (drop it), a callback of atexit (unregister it)",
     ),
     Verdict.RAW: Meaning(
         True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cudamem_testing.leaks.findings import A_GRAPH, freed_finding, leak_findings, view_lines
+from cudamem_testing.leaks.findings import A_GRAPH, A_REDUCER, A_REDUCER_HINT, freed_finding, leak_findings, view_lines
 from cudamem_testing.leaks.verdicts import GRAPH_HINT
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
@@ -178,7 +178,7 @@ def test_blocks_that_the_search_did_not_reach() -> None:
     found = leak_findings([block(1), block(None)], {})
     assert [(one.verdict, one.bytes) for one in found] == [(Verdict.UNATTRIBUTED, 128 * KIB)]
     assert found[0].details[-1] == "   note: the search did not reach it"
-    assert "   64.0 KiB  memory without a Python tensor  unattributed" in found[0].details
+    assert "   64.0 KiB  memory without a Python tensor (65536 bytes)  unattributed" in found[0].details
 
 
 def test_held_by_cpp_is_explained() -> None:
@@ -189,7 +189,7 @@ def test_held_by_cpp_is_explained() -> None:
     assert found.holder == "Tensor.grad"
     assert found.details[2] == "      from       Tensor.grad"
     assert found.details[3].startswith("   held by C++: it lives after a collection, and no chain")
-    assert "set .grad to None after backward(create_graph=True) or use torch.autograd.grad" in found.details[4]
+    assert "a .grad with a graph of its own (set it to None after backward(create_graph=True))" in found.details[4]
     assert found.details[5] == "   more: python -m cudamem_testing explain held-by-c"
     assert found.cause == "leak | held by C++ | cache.py::helper"
 
@@ -268,7 +268,7 @@ def test_the_state_of_captured_graphs() -> None:
     other, state = leak_findings(blocks, dict.fromkeys((1, 2, 3), nobody))
     assert str(state) == (
         "cudamem: 1.0 KiB leaked (2 blocks, cpu)\n"
-        "   512 B  memory without a Python tensor  held by C++\n"
+        "   512 B  memory without a Python tensor (512 bytes)  held by C++\n"
         "      allocated  test_it.py:9 in test_it (torch/cuda/graphs.py capture_begin)\n"
         "      held by    a CUDA graph that began a capture and lives, for its random numbers\n"
         "   ... 1 more block: 512 B\n"
@@ -286,3 +286,26 @@ def test_a_block_of_a_thread_of_torchs_own() -> None:
         "      allocated  by a thread of torch's own, as in backward (no Python stack), after test_it.py:9 in test_it"
     )
     assert (found.allocated, found.cause.split(" | ")[2]) == ("(no Python stack)", "(no Python stack)")
+
+
+REDUCED = Stack((Frame("torch/nn/parallel/distributed.py", 1240, "DistributedDataParallel.__init__", "library"), TEST))
+
+
+def test_buckets_of_a_reducer_are_its() -> None:
+    """And a block that another holds is that one's, whoever allocated it."""
+    blocks = [block(1, stack=REDUCED), block(2), block(3, stack=REDUCED)]
+    held = HolderResult(Reach.REACHABLE, path((Kind.GLOBAL, "KEPT", "list")), ("float32[4] on cpu",))
+    nobody = HolderResult(Reach.NOT_HELD, None)
+    found = {one.holder: one for one in leak_findings(blocks, {1: nobody, 2: nobody, 3: held})}
+    assert {*found} == {A_REDUCER, None, held.path.text}
+    reducer = found[A_REDUCER]
+    assert (reducer.verdict, reducer.bytes) == (Verdict.HELD_BY_CPP, 64 * KIB)
+    assert f"      held by    {A_REDUCER}" in reducer.details
+    assert f"   hint: {A_REDUCER_HINT}" in reducer.details
+    assert ".grad" in next(line for line in found[None].details if "hint" in line)
+
+
+def test_a_storage_is_shown_with_its_bytes() -> None:
+    holder = HolderResult(Reach.REACHABLE, path((Kind.GLOBAL, "KEPT", "list")), ("UntypedStorage",))
+    (found,) = leak_findings([block(1)], {1: holder})
+    assert found.details[0] == "   64.0 KiB  UntypedStorage (65536 bytes)  reachable"
