@@ -104,3 +104,50 @@ def test_graphs_of_the_compiler_are_no_leak(run_on_card):
     assert "compiler cache" in found["test_clean"]
     assert found["test_clean"] <= {"compiler cache", "library workspace"}
     assert "reachable" in found["test_keeps_the_result"]
+
+
+REDUCER = """
+    import tempfile, torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    def start():
+        file = tempfile.mktemp()
+        dist.init_process_group("nccl", rank=0, world_size=1, init_method="file://" + file)
+
+    def test_first():
+        start()
+        model = DistributedDataParallel(torch.nn.Linear(512, 512).cuda())
+        model(torch.ones(4, 512, device="cuda")).sum().backward()
+        torch.cuda.synchronize()
+        dist.destroy_process_group()
+
+    def test_second():
+        test_first()
+"""
+
+
+def test_what_a_reducer_leaves_is_named(run_on_card):
+    inner = run_on_card(REDUCER)
+    print(inner.out, *(str(one) for test in inner.run.tests for one in test.findings), sep="\n")
+    held = [one for test in inner.run.tests for one in test.findings if one.verdict.value == "held by C++"]
+    assert {one.holder for one in held} == {"the reducer of a DistributedDataParallel, in C++"}
+
+
+PRODUCTS = """
+    import pytest, torch
+
+    @pytest.mark.parametrize("n", range(100))
+    def test_product(n):
+        x = torch.ones(64, 64, device="cuda")
+        torch.nn.functional.linear(x, x, x[0])
+        x @ x
+"""
+
+
+def test_a_workspace_is_asked_for_once(run_on_card):
+    """Libraries take it again at once: later tests retain nothing, and nothing is searched."""
+    inner = run_on_card(PRODUCTS)
+    found = [test.nodeid for test in inner.run.tests if test.findings]
+    print(inner.lines[-1], found, *(str(one) for test in inner.run.tests for one in test.findings), sep="\n")
+    assert inner.last == "100 passed"
+    assert len(found) <= 2
