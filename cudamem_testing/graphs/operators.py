@@ -1,10 +1,12 @@
 """What operators do that a capture cannot record, by name.
 
-From torch's own CUDA sources; what an operator does inside its kernel cannot be seen from outside, so it is written
-down here. PYTEST_DONT_REWRITE
+What an operator does inside its kernel cannot be seen from outside, so it is written down here: from torch's own CUDA
+sources, and from captures of every operator on a card (``fixtures/recordings/host_reads.py``). PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from cudamem_testing.graphs.rules import Rule
 
@@ -30,6 +32,10 @@ HOST_READS = {
     "torch.Tensor.equal": "Tensor.equal()",
     "torch.allclose": "torch.allclose()",
     "torch.Tensor.allclose": "Tensor.allclose()",
+    "torch.cov": "torch.cov()",
+    "torch.Tensor.cov": "Tensor.cov()",
+    "torch.corrcoef": "torch.corrcoef()",
+    "torch.Tensor.corrcoef": "Tensor.corrcoef()",
 }
 #: Operators that wait for the device inside.
 OPERATORS = {
@@ -43,6 +49,11 @@ OPERATORS = {
     "aten::_linalg_eigh": Rule.HOST_READ,
     "aten::_linalg_svd": Rule.HOST_READ,
     "aten::linalg_lstsq": Rule.HOST_READ,
+    "aten::linalg_ldl_factor_ex": Rule.HOST_READ,
+    "aten::linalg_lu": Rule.HOST_READ,
+    "aten::linalg_pinv": Rule.HOST_READ,
+    "aten::cholesky": Rule.HOST_READ,
+    "aten::mode": Rule.HOST_READ,
     "aten::_ctc_loss": Rule.HOST_READ,
     "aten::linalg_matrix_exp": Rule.DATA_SHAPE,
     "aten::nonzero": Rule.DATA_SHAPE,
@@ -58,6 +69,19 @@ OPERATORS = {
     "aten::_to_sparse": Rule.DATA_SHAPE,
     "aten::_coalesce": Rule.DATA_SHAPE,
 }
+#: Operators that read one of their tensors on the host where it is on the device: by overload, its place among them.
+READ_TENSORS = {
+    "aten::masked_fill.Tensor": 2,
+    "aten::masked_fill_.Tensor": 2,
+    "aten::index_fill.int_Tensor": 2,
+    "aten::index_fill_.int_Tensor": 2,
+    "aten::linspace.Tensor_Scalar": 0,
+    "aten::linspace.Scalar_Tensor": 0,
+    "aten::logspace.Tensor_Scalar": 0,
+    "aten::logspace.Scalar_Tensor": 0,
+}
+#: The same of two tensors, either of which is read.
+READ_BOTH = frozenset({"aten::linspace.Tensor_Tensor", "aten::logspace.Tensor_Tensor"})
 #: Nodes of autograd whose formula counts zeros on the host, which it does not do while a mode watches.
 BACKWARD_NODES = {"ProdBackward0": Rule.HOST_READ, "ProdBackward1": Rule.HOST_READ, "CumprodBackward0": Rule.HOST_READ}
 #: Functions that make a tensor from data of the host.
@@ -76,6 +100,28 @@ MIXING = frozenset(
         "aten::is_same_size",
     }
 )
+
+
+def reads(overload: str, on_device: Sequence[bool], args: Sequence[object]) -> Rule | None:
+    """What an operator does that a capture cannot record; ``None`` where it can.
+
+    ``on_device`` tells of each of its tensors whether it is on the device, ``args`` are its positional arguments.
+    """
+    name = overload.partition(".")[0]
+    place = READ_TENSORS.get(overload)
+    if place is not None and len(on_device) > place and on_device[place]:
+        return Rule.HOST_READ
+    if overload in READ_BOTH and any(on_device):
+        return Rule.HOST_READ
+    if name == "aten::histc" and on_device[0] and _without_range(args):
+        return Rule.HOST_READ
+    return OPERATORS.get(name) if on_device[:1] == [True] else None
+
+
+def _without_range(args: Sequence[object]) -> bool:
+    """Whether ``histc`` is left to find the lowest and highest value: both ends are equal, 0 by default."""
+    low, high = (*args[2:4], 0, 0)[:2] if len(args) > 3 or len(args) < 3 else (args[2], 0)
+    return low == high
 
 
 def shown(name: str) -> str:

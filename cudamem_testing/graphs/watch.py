@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from cudamem_testing.graphs.operators import BACKWARD_NODES, FROM_DATA, HOST_READS, MIXING, OPERATORS, shown
+from cudamem_testing.graphs.operators import BACKWARD_NODES, FROM_DATA, HOST_READS, MIXING, reads, shown
 from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.report import LintFinding, Place
 from cudamem_testing.graphs.rules import Rule
@@ -93,7 +93,7 @@ class Watch:
         inputs = [*tensors((*args, *kwargs.values()))]
         sides = [self._input(tensor, name) for tensor in inputs]
         if Side.DEVICE in sides:
-            self._judge(name, args, kwargs, inputs, sides)
+            self._judge(name, str(func.name()) if "::" in name else name, args, kwargs, inputs, sides)
         result = func(*args, **kwargs)
         side = self._output_side(name, kwargs, sides)
         for tensor in tensors((result,)):
@@ -220,6 +220,11 @@ class Watch:
             return side
         if operator == "aten::lift_fresh":  # torch.tensor and its kin: the function says where it goes
             side = side or (Side.DEVICE if self._inherits else Side.HOST)
+            if self._inherits and side is Side.DEVICE and tensor.dim():
+                self._tell(
+                    Rule.HOST_COPY,
+                    f"{shown(self._call.replace('torch.functional.', 'torch.'))} makes a tensor of host data, on the device",
+                )
         else:
             side = side or Side.DEVICE
             if side is Side.DEVICE and not self._known(tensor):
@@ -238,6 +243,7 @@ class Watch:
     def _judge(
         self,
         name: str,
+        overload: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         inputs: Sequence[torch.Tensor],
@@ -247,8 +253,8 @@ class Watch:
         told = f"backward of {node}" if node else shown(self._call or name)
         if node in BACKWARD_NODES:
             self._tell(BACKWARD_NODES[node], told)
-        rule = OPERATORS.get(name)
-        if rule is not None and sides[0] is Side.DEVICE:
+        rule = reads(overload, [side is Side.DEVICE for side in sides], args)
+        if rule is not None:
             self._tell(rule, told)
         elif name == "aten::repeat_interleave" and kwargs.get("output_size") is None and len(inputs) == 1:
             self._tell(Rule.DATA_SHAPE, told)

@@ -213,14 +213,18 @@ class Settling:
         if not self._may_ask(device):
             return [], ()
         recorder = self._recorder(device)
+        own = {block.address for block in self._blocks(device, subject)}
         before = self._live(device, subject)  # the search for holders took its time
         recorder.release()
         after = self._live(device, subject)
+        theirs = [size for address, size in before.items() if address not in after and address not in own]
+        if theirs:  # workspaces that earlier tests took
+            self._exclude_freed(subject, device, Owned(sum(theirs), len(theirs)), "workspaces of libraries")
         others = {_key(block) for block in blocks if block.address not in before}
-        gone = [block for block in blocks if block.address in before - after]
+        gone = [block for block in blocks if block.address in before and block.address not in after]
         others.update(self._freed_by_others(device, gone))
         given_back = [block for block in gone if _key(block) not in others]
-        if given_back and device not in subject.owner.numbers:
+        if (given_back or theirs) and device not in subject.owner.numbers:
             self._retake(recorder, subject)
         return given_back, others
 
@@ -250,16 +254,16 @@ class Settling:
         replayed = self._evidence.replay(device)
         return replayed is None or not {*replayed.recording.pools} - compiler_pools()
 
-    def _live(self, device: Device, subject: Subject) -> set[int | None]:
-        """The addresses of blocks that are live now: of all, or the test's where blocks tell who made them.
+    def _live(self, device: Device, subject: Subject) -> dict[int | None, int]:
+        """Addresses and sizes of blocks that are live now: of all, or the test's where blocks tell who made them.
 
         The counters are read for it: the window ends with the last read.
         """
         self._left(subject)
         if device in subject.owner.numbers:
-            return {block.address for block in self._blocks(device, subject)}
+            return {block.address: block.size for block in self._blocks(device, subject)}
         replayed = self._evidence.replay(device)
-        return set() if replayed is None else {block.address for block in replayed.live_at()}
+        return {} if replayed is None else {block.address: block.size for block in replayed.live_at()}
 
     def _sizes(self, device: Device) -> set[int]:
         if device not in self._workspaces:

@@ -238,6 +238,19 @@ def test_what_compiled_graphs_need_is_the_compilers(test: Judged, monkeypatch: p
     assert (leak.verdict.value, leak.bytes) == ("held by C++", 4 * KIB)
 
 
+def test_workspaces_of_earlier_tests_that_go_with_it_do_not_count(test: Judged) -> None:
+    """A block of the same size that no library gives back is found all the same."""
+    earlier = test.card.take(WORKSPACE)
+    test.books.begin()
+    test.begin()
+    test.card.asked = lambda: test.card.give_back(earlier)
+    test.card.take(WORKSPACE)
+    assert test.findings() == [("held by C++", WORKSPACE, "test_a.py:3 in test_a")]
+    assert test.subject.whole is not None
+    (whole,) = test.tracker.close(test.subject.whole)
+    assert (whole.retained, whole.blocks) == (WORKSPACE, 1)
+
+
 def test_libraries_are_not_asked_while_a_graph_lives(test: Judged) -> None:
     """It may use their workspaces in its replays. What may be one is then not attributed, all else is judged."""
     test.card.take(WORKSPACE)
