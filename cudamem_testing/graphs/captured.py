@@ -24,9 +24,12 @@ from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import name_of, type_word
 from cudamem_testing.show.expected import assert_text
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.snapshots.record import Pool
 from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.trees import flatten, mapped
+
+__tracebackhide__ = hide_wrong_arguments
 
 RESET = "this graph was reset: capture the function again"
 UNCHECKED = "the capture noted no reads: capture with checks=True"

@@ -33,10 +33,13 @@ from cudamem_testing.guards import replaced
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import type_word
 from cudamem_testing.show.printable import one_line
-from cudamem_testing.static import error_text, is_a
+from cudamem_testing.show.usage import hide_wrong_arguments
+from cudamem_testing.static import error_text, is_a, type_name
 from cudamem_testing.torch_api.foreach import grouped_on
 from cudamem_testing.torch_api.modes import watched
 from cudamem_testing.torch_api.trees import leaves
+
+__tracebackhide__ = hide_wrong_arguments
 
 TOO_LARGE = "the function reaches more objects than are looked at: a side effect may have been missed"
 
@@ -63,6 +66,8 @@ def lint(
         kwargs: its keyword arguments.
         root: the project's folder, by default the current one.
     """
+    if not callable(function):
+        raise TypeError(f"the lint runs a function, a method or a module: {type_name(function)} is none of them")
     kwargs = kwargs or {}
     places = Places(Locator(os.getcwd() if root is None else root), {})
     roots, codes = roots_of(function, args, kwargs, places.is_project)

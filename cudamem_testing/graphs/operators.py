@@ -6,7 +6,8 @@ sources, and from captures of every operator on a card (``fixtures/recordings/ho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 
 from cudamem_testing.graphs.rules import Rule
 
@@ -49,11 +50,7 @@ OPERATORS = {
     "aten::_linalg_eigh": Rule.HOST_READ,
     "aten::_linalg_svd": Rule.HOST_READ,
     "aten::linalg_lstsq": Rule.HOST_READ,
-    "aten::linalg_ldl_factor_ex": Rule.HOST_READ,
-    "aten::linalg_lu": Rule.HOST_READ,
-    "aten::linalg_pinv": Rule.HOST_READ,
-    "aten::cholesky": Rule.HOST_READ,
-    "aten::mode": Rule.HOST_READ,
+    "aten::linalg_ldl_solve": Rule.HOST_READ,
     "aten::_ctc_loss": Rule.HOST_READ,
     "aten::linalg_matrix_exp": Rule.DATA_SHAPE,
     "aten::nonzero": Rule.DATA_SHAPE,
@@ -102,10 +99,29 @@ MIXING = frozenset(
 )
 
 
-def reads(overload: str, on_device: Sequence[bool], args: Sequence[object]) -> Rule | None:
-    """What an operator does that a capture cannot record; ``None`` where it can.
+#: Operators that read on the host for some of their arguments.
+CONDITIONAL = frozenset({"aten::histc", "aten::mode", "aten::isin", "aten::segment_reduce"})
+#: All that read on the host, by name.
+READING = frozenset(
+    {name for name, rule in OPERATORS.items() if rule is Rule.HOST_READ}
+    | {overload.partition(".")[0] for overload in (*READ_TENSORS, *READ_BOTH)}
+    | CONDITIONAL
+)
+#: The longest row whose most frequent value one kernel finds.
+LONGEST_FUSED = 2048
 
-    ``on_device`` tells of each of its tensors whether it is on the device, ``args`` are its positional arguments.
+
+def rule_of_call(
+    overload: str,
+    on_device: Sequence[bool],
+    shapes: Sequence[Sequence[int]],
+    args: Sequence[object],
+    options: Mapping[str, object],
+) -> Rule | None:
+    """What a call of an operator does that a capture cannot record; ``None`` where it does nothing of that kind.
+
+    ``on_device`` and ``shapes`` tell of each of its tensors whether it is on the device, and its shape. ``args`` and
+    ``options`` are its arguments.
     """
     name = overload.partition(".")[0]
     place = READ_TENSORS.get(overload)
@@ -113,15 +129,24 @@ def reads(overload: str, on_device: Sequence[bool], args: Sequence[object]) -> R
         return Rule.HOST_READ
     if overload in READ_BOTH and any(on_device):
         return Rule.HOST_READ
-    if name == "aten::histc" and on_device[0] and _without_range(args):
-        return Rule.HOST_READ
-    return OPERATORS.get(name) if on_device[:1] == [True] else None
+    if on_device[:1] != [True]:
+        return None
+    if name in CONDITIONAL:
+        return Rule.HOST_READ if _reads(name, shapes, args, options) else None
+    return OPERATORS.get(name)
 
 
-def _without_range(args: Sequence[object]) -> bool:
-    """Whether ``histc`` is left to find the lowest and highest value: both ends are equal, 0 by default."""
-    low, high = (*args[2:4], 0, 0)[:2] if len(args) > 3 or len(args) < 3 else (args[2], 0)
-    return low == high
+def _reads(name: str, shapes: Sequence[Sequence[int]], args: Sequence[object], options: Mapping[str, object]) -> bool:
+    """Whether a call reads: the range of ``histc``, a long row of ``mode``, many candidates, lengths to be checked."""
+    if name == "aten::histc":
+        low, high = (*args[2:4], 0, 0)[:2] if len(args) != 3 else (args[2], 0)
+        return low == high
+    if name == "aten::mode":
+        dimension = args[1] if len(args) > 1 and type(args[1]) is int else -1
+        return bool(shapes[0]) and shapes[0][dimension] > LONGEST_FUSED
+    if name == "aten::isin":
+        return len(shapes) == 2 and prod(shapes[1]) >= int(10 * prod(shapes[0]) ** 0.145)
+    return not options.get("unsafe", False)
 
 
 def shown(name: str) -> str:

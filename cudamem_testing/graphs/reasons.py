@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from cudamem_testing.graphs.operators import BACKWARD_NODES, FROM_DATA, HOST_READS, OPERATORS, shown
+from cudamem_testing.graphs.operators import BACKWARD_NODES, FROM_DATA, HOST_READS, OPERATORS, READING, shown
 from cudamem_testing.graphs.report import Place
 from cudamem_testing.graphs.rules import MEANINGS, Meaning, Rule
 
@@ -164,16 +164,20 @@ def rule_of(said: str, clues: Clues) -> Rule | None:
     found = next((rule for words, rule in _SAID if words in said), None)
     if found is None and clues.waits:
         found = Rule.SYNCHRONIZE
-    if found is None and SILENT_SAID not in said and (refused(said) or clues.operator in OPERATORS):
+    if (
+        found is None
+        and SILENT_SAID not in said
+        and (refused(said) or clues.operator in OPERATORS or clues.operator in READING)
+    ):
         found = Rule.STREAM if clues.aside else _rule_at_work(clues.operator, clues.function)
-    reads = clues.to_host or clues.function in HOST_READS
+    reads = clues.to_host or clues.function in HOST_READS or clues.operator in READING
     return Rule.HOST_READ if found is Rule.HOST_COPY and reads else found
 
 
 def _rule_at_work(operator: str, function: str) -> Rule | None:
     found = OPERATORS.get(operator) or BACKWARD_NODES.get(operator.removeprefix("backward of "))
     found = found or _REFUSED.get(operator)
-    if found is None and function in HOST_READS:
+    if found is None and (function in HOST_READS or operator in READING):
         found = Rule.HOST_READ
     if found is None and not operator and function in FROM_DATA:
         found = Rule.HOST_READ  # of a list with tensors; other data of the host says so

@@ -22,6 +22,9 @@ from cudamem_testing.graphs.captured import Captured
 from cudamem_testing.graphs.lint import lint
 from cudamem_testing.graphs.pools import CaptureStep, Pools, Sharing, pools_of
 from cudamem_testing.graphs.report import LintReport
+from cudamem_testing.show.usage import hide_wrong_arguments
+
+__tracebackhide__ = hide_wrong_arguments
 
 
 class UnavailableError(RuntimeError):

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from cudamem_testing.graphs.operators import BACKWARD_NODES, FROM_DATA, HOST_READS, MIXING, reads, shown
+from cudamem_testing.graphs.operators import BACKWARD_NODES, FROM_DATA, HOST_READS, MIXING, rule_of_call, shown
 from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.report import LintFinding, Place
 from cudamem_testing.graphs.rules import Rule
@@ -221,10 +221,8 @@ class Watch:
         if operator == "aten::lift_fresh":  # torch.tensor and its kin: the function says where it goes
             side = side or (Side.DEVICE if self._inherits else Side.HOST)
             if self._inherits and side is Side.DEVICE and tensor.dim():
-                self._tell(
-                    Rule.HOST_COPY,
-                    f"{shown(self._call.replace('torch.functional.', 'torch.'))} makes a tensor of host data, on the device",
-                )
+                name = shown(self._call.replace("torch.functional.", "torch."))
+                self._tell(Rule.HOST_COPY, f"{name} makes a tensor of host data, on the device")
         else:
             side = side or Side.DEVICE
             if side is Side.DEVICE and not self._known(tensor):
@@ -253,7 +251,8 @@ class Watch:
         told = f"backward of {node}" if node else shown(self._call or name)
         if node in BACKWARD_NODES:
             self._tell(BACKWARD_NODES[node], told)
-        rule = reads(overload, [side is Side.DEVICE for side in sides], args)
+        on_device = [side is Side.DEVICE for side in sides]
+        rule = rule_of_call(overload, on_device, [tensor.shape for tensor in inputs], args, kwargs)
         if rule is not None:
             self._tell(rule, told)
         elif name == "aten::repeat_interleave" and kwargs.get("output_size") is None and len(inputs) == 1:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from cudamem_testing.model.limits import LimitError
 from cudamem_testing.model.sizes import format_size, parse_size
+from cudamem_testing.show.usage import hide_wrong_arguments
+
+__tracebackhide__ = hide_wrong_arguments
 
 SIZES = ("requested", "peak", "reserved", "retained")
 COUNTS = ("allocations", "segments", "retries")

@@ -9,7 +9,10 @@ import re
 import sys
 from typing import NamedTuple
 
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import type_name
+
+__tracebackhide__ = hide_wrong_arguments
 
 _DEVICE = re.compile(r"(cuda|cpu|host)(?::(\d{1,4}))?", re.ASCII)
 

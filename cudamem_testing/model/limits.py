@@ -14,6 +14,9 @@ from typing import Literal
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import format_size, parse_size
 from cudamem_testing.model.windows import Window
+from cudamem_testing.show.usage import hide_wrong_arguments
+
+__tracebackhide__ = hide_wrong_arguments
 
 SIZES = ("peak", "reserved", "retained")
 COUNTS = ("allocations", "retries")

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import type_name
+
+__tracebackhide__ = hide_wrong_arguments
 
 UNITS = {
     "B": 1,

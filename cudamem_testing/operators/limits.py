@@ -12,10 +12,13 @@ from collections.abc import Iterator, Sequence
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.limits import Budget
 from cudamem_testing.model.windows import Window
-from cudamem_testing.operators.rows import BETWEEN, Row, is_within
+from cudamem_testing.operators.rows import BETWEEN, Phase, Row, is_within
 from cudamem_testing.operators.table import OperatorTable
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.memory import OverBudget
+
+__tracebackhide__ = hide_wrong_arguments
 
 SHOWN = 5
 
@@ -26,6 +29,9 @@ def windows_of(table: OperatorTable, phase: str | None, module: str | None) -> t
     Raises:
         ValueError: when no operator ran there: a limit on nothing would always hold.
     """
+    known = [one.value for one in Phase]
+    if phase is not None and phase not in known:
+        raise ValueError(f"phase {phase!r} is not known: write {', '.join(known)}")
     name = " of ".join(filter(None, (phase, module and f"module {module}"))) or "all operators"
     found = []
     for level in table.levels:
@@ -34,7 +40,8 @@ def windows_of(table: OperatorTable, phase: str | None, module: str | None) -> t
         if runs:
             found.append(_window(name, level.device, runs, pauses=module is None))
     if not found:
-        raise ValueError(f"no operator ran in {name}")
+        ran = ", ".join(dict.fromkeys(row.phase.value for row in table.rows)) or "none"
+        raise ValueError(f"no operator ran in {name} (phases that ran: {ran})")
     return tuple(found)
 
 

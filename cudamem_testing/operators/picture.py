@@ -10,6 +10,9 @@ from cudamem_testing.operators.rows import BETWEEN, Row, is_on
 from cudamem_testing.operators.summaries import module_text
 from cudamem_testing.operators.table import OperatorTable
 from cudamem_testing.show.plots.lines import Line, Moment, Picture, Shade, draw
+from cudamem_testing.show.usage import hide_wrong_arguments
+
+__tracebackhide__ = hide_wrong_arguments
 
 
 def plot(table: OperatorTable, path: str | Path, device: object = None) -> Path:

@@ -33,10 +33,13 @@ from cudamem_testing.operators.storages import StorageJournal
 from cudamem_testing.operators.table import OperatorTable
 from cudamem_testing.recorders.journal import Journal, open_journal
 from cudamem_testing.recorders.native_journal import Note
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import is_a, type_name
 from cudamem_testing.torch_api import cuda_initialized
 from cudamem_testing.torch_api.dispatch import operator_name
 from cudamem_testing.torch_api.running import fake_mode_is_on, is_fake, node_function
+
+__tracebackhide__ = hide_wrong_arguments
 
 START, BOUNDARY, STEP = "fw_start", "fw_bw_boundary", "optimizer_step"
 PARALLEL = "operators ran on several threads at once: what happened meanwhile counts for the one begun last"

@@ -14,10 +14,13 @@ from cudamem_testing.operators import summaries
 from cudamem_testing.operators.rows import Phase, is_on, is_within
 from cudamem_testing.show.expected import assert_text
 from cudamem_testing.show.tables import Table
+from cudamem_testing.show.usage import hide_wrong_arguments
 
 if TYPE_CHECKING:
     from cudamem_testing.operators.compare import Comparison
     from cudamem_testing.operators.table import OperatorTable
+
+__tracebackhide__ = hide_wrong_arguments
 
 Expected = str | Mapping[str, str] | None
 

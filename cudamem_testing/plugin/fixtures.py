@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cudamem_testing.show.usage import hide_wrong_arguments
+
 if TYPE_CHECKING:
     from cudamem_testing.cycles.collect import ReferenceCycles
     from cudamem_testing.graphs import GraphCapture
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from cudamem_testing.snapshots.moments import Snapshots
     from cudamem_testing.trace.profile import MemoryProfile
     from cudamem_testing.windows.memory import Memory
+
+
+__tracebackhide__ = hide_wrong_arguments
 
 
 def _prepared(request: pytest.FixtureRequest) -> Session | None:
@@ -97,6 +102,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
     Without a function, arguments are those of ``MemoryProfile``: ``memory_profile(dispatched=True)``.
     """
     from cudamem_testing.model.entered import Blocks
+    from cudamem_testing.static import type_name
     from cudamem_testing.trace.profile import MemoryProfile
 
     session = _prepared(request)
@@ -106,6 +112,16 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
 
     def record(function: Callable[..., object] | None = None, /, *args: Any, **kwargs: Any) -> MemoryProfile:
         options = kwargs if function is None else {}
+        unknown = sorted({*options} - {"collect", "dispatched"})
+        if unknown:
+            raise TypeError(
+                f"memory_profile() as a block has no argument {', '.join(unknown)}: it takes collect, dispatched; name "
+                f"tensors in the block with p.name({unknown[0]}=...), or give a function: memory_profile(step, ...)"
+            )
+        if function is not None and not callable(function):
+            raise TypeError(
+                f"memory_profile() records a function, or without one a block: {type_name(function)} is none"
+            )
         profile = MemoryProfile(tracker=tracker, root=str(request.config.rootpath), **options)
         made.append(profile)
         blocks.add(profile, "memory_profile(...)")
@@ -127,6 +143,9 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
     blocks = Blocks()
 
     def record(*args: Any, **kwargs: Any) -> OperatorMemory:
+        unknown = sorted({*kwargs} - {"model", "device", "say"})
+        if unknown:
+            raise TypeError(f"operator_memory() has no argument {', '.join(unknown)}: it takes model, device")
         made.append(OperatorMemory(*args, **kwargs))
         blocks.add(made[-1], "operator_memory(...)")
         return made[-1]

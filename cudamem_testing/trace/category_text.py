@@ -35,6 +35,9 @@ from cudamem_testing.trace.text import (
 )
 
 from ..model.sizes import parse_size
+from ..show.usage import hide_wrong_arguments
+
+__tracebackhide__ = hide_wrong_arguments
 
 NAME_COLUMN, INPUT_COLUMN = 40, 45
 """Widths in torch's dialect."""

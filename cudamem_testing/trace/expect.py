@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 
 from cudamem_testing.model.sizes import count
 from cudamem_testing.show.expected import assert_text
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.torch_api import has_kernel
 from cudamem_testing.trace.categories import Categories
 from cudamem_testing.trace.graph import DataFlow, Ids, short_name
@@ -22,6 +23,8 @@ from cudamem_testing.trace.peak import Peak
 from cudamem_testing.trace.records import Operator, Trace
 from cudamem_testing.trace.timeline import Timeline
 from cudamem_testing.trace.timeline_text import By
+
+__tracebackhide__ = hide_wrong_arguments
 
 Expected: TypeAlias = str | Mapping[str, str] | None
 """A text, a text for each kind of device (``cpu``, ``cuda``), or ``None`` for one that is kept beside the test."""

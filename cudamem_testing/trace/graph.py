@@ -17,9 +17,12 @@ from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.show.diagrams import Diagram
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.trace.flow import MEMORY, Diagnostic, Node, replay, steps_of
 from cudamem_testing.trace.records import ScopeKind, Storage, Trace
 from cudamem_testing.trace.schemas import Effects
+
+__tracebackhide__ = hide_wrong_arguments
 
 Ids: TypeAlias = Literal["first-use", "profiler"]
 """``first-use``: storages numbered as the text meets them, the same on every device. ``profiler``: torch's numbers."""

@@ -10,10 +10,13 @@ from collections.abc import Iterator, Mapping
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.limits import Budget, LimitError, budget
 from cudamem_testing.model.windows import Window
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.trace.peak import Peak
 from cudamem_testing.trace.series import NAMES
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.memory import OverBudget
+
+__tracebackhide__ = hide_wrong_arguments
 
 TOTAL = "total"
 

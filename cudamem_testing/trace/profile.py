@@ -28,6 +28,7 @@ from typing import Any
 
 from cudamem_testing.guards import collect_garbage, restore_python_profiler
 from cudamem_testing.model.windows import Window
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import is_a
 from cudamem_testing.torch_api import (
     disable_profiler,
@@ -52,6 +53,8 @@ from cudamem_testing.trace.records import Trace
 from cudamem_testing.trace.timeline import Timeline, timeline
 from cudamem_testing.windows.memory import OverBudget
 from cudamem_testing.windows.tracker import Tracker
+
+__tracebackhide__ = hide_wrong_arguments
 
 _FLAGS = ("record_shapes", "profile_memory", "with_stack")
 _ESSENTIAL = _FLAGS[:2]

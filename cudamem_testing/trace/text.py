@@ -34,6 +34,9 @@ from cudamem_testing.trace.graph import DataFlow, Ids, Name, check_ids, number_s
 from cudamem_testing.trace.records import Storage
 
 from ..model.sizes import parse_size
+from ..show.usage import hide_wrong_arguments
+
+__tracebackhide__ = hide_wrong_arguments
 
 NAME_COLUMN, INPUT_COLUMN, LABEL_COLUMN = 25, 15, 8
 """Least widths, of operators, of inputs and of the names above."""

@@ -29,6 +29,7 @@ from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.devices import Device
 from cudamem_testing.show.plots.area import draw
 from cudamem_testing.show.plots.style import save
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.trace.categories import BY_BIT, Categories, Category
 from cudamem_testing.trace.contents import MOST_VERSIONS
 from cudamem_testing.trace.measured import Measured, Move, merge
@@ -36,6 +37,8 @@ from cudamem_testing.trace.records import Allocation, Storage
 
 if TYPE_CHECKING:
     from cudamem_testing.trace.series import Series
+
+__tracebackhide__ = hide_wrong_arguments
 
 BEFORE = -1
 """The time of what was there when the recording began."""

@@ -16,10 +16,13 @@ from collections.abc import Iterable
 from typing import Literal, TypeAlias, get_args
 
 from cudamem_testing.show.tables import Column, Table
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.trace.series import NAMES, Series, Span, module_spans
 from cudamem_testing.trace.timeline import Timeline
 
 from ..model.sizes import UNITS, parse_size
+
+__tracebackhide__ = hide_wrong_arguments
 
 By: TypeAlias = Literal["region", "module"]
 WHOLE = "everything"

@@ -9,7 +9,10 @@ from cudamem_testing.guards import collect_garbage
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.growth import Growth
 from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.windows.tracker import Tracker
+
+__tracebackhide__ = hide_wrong_arguments
 
 
 @dataclass(frozen=True, slots=True)

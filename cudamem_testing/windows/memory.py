@@ -28,10 +28,13 @@ from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.choose import Recorders, missing
 from cudamem_testing.show.printable import one_line
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import type_name
 from cudamem_testing.windows.grow import Explain, measure_growth
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.tracker import Span, Tracker
+
+__tracebackhide__ = hide_wrong_arguments
 
 R = TypeVar("R", bound="OpenWindow | Limited")
 #: Names of the windows that every test has.
