@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from cudamem_testing.model.findings import Severity
+from cudamem_testing.model.findings import Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.windows import Window
@@ -14,6 +14,8 @@ from cudamem_testing.report.failures import unchecked_lines
 from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.show.tables import Column, Table
 
+#: Verdicts of memory that is still there when its test is over, and no leak.
+KEPT = (Verdict.TEST_INSTANCE, Verdict.COMPILER_CACHE, Verdict.FIXTURE, Verdict.HARNESS)
 UNKNOWN = "?"
 NONE = "-"
 RESERVED, BUDGET, DEVICE = Column("reserved", "right"), Column("budget", "right"), Column("device")
@@ -44,6 +46,7 @@ def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3, grou
             lines.append(f"... {len(rows) - top} more (--cudamem-top={len(rows)} shows them)")
     lines += _wrapped(total_line(run, measured), width)
     lines += [piece for line in unchecked_lines(run) for piece in _wrapped(line, width)]
+    lines += [piece for line in _retained(run) for piece in _wrapped(line, width)]
     for note in run.notes:
         lines += _wrapped(f"note: {note}", width)
     if top:
@@ -90,6 +93,20 @@ def finding_lines(run: RunRecord) -> list[str]:
         places = ([count(tests, "test")] if tests else []) + (["the run itself"] if "" in nodeids else [])
         lines.append(f"{kind}: {count(len(nodeids), 'finding')} ({verdict}{warning}) in {' and '.join(places)}")
     return lines
+
+
+def _retained(run: RunRecord) -> list[str]:
+    """What tests retain for a good reason, which the table shows and no finding of theirs fails: one line."""
+    sizes: dict[str, int] = {}
+    tests: dict[str, set[str]] = {}
+    for nodeid, finding in run.all_findings:
+        if finding.severity is Severity.NOTE and finding.verdict in KEPT and finding.standing is None and finding.bytes:
+            sizes[finding.verdict.value] = sizes.get(finding.verdict.value, 0) + finding.bytes
+            tests.setdefault(finding.verdict.value, set()).add(nodeid)
+    parts = [
+        f"{format_size(size)} {verdict} in {count(len(tests[verdict]), 'test')}" for verdict, size in sizes.items()
+    ]
+    return [f"retained, no leak: {', '.join(parts)}"] if parts else []
 
 
 def total_line(run: RunRecord, measured: Sequence[TestRecord]) -> str:

@@ -166,7 +166,7 @@ def test_a_folder_that_is_not_ours(run_inner, pytester):
 
 def test_a_report_is_written_when_nothing_was_measured(run_inner, pytester):
     file = "def test_it(): pass"
-    for options in ((), ("--no-cudamem",), ("--cudamem",)):
+    for options in (("--no-cudamem",), ("--cudamem",)):
         inner = run_inner(file, "--cudamem-json=report.json", *options)
         found = read_json(pytester.path / "report.json")
         assert inner.status == 0

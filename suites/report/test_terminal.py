@@ -90,6 +90,21 @@ def test_one_card() -> None:
         """)
 
 
+def test_what_is_retained_for_a_reason_is_one_line() -> None:
+    def note(verdict: Verdict, size: int, severity: Severity = Severity.NOTE) -> Finding:
+        return Finding(Kind.LEAK, verdict, severity, "cudamem: ...", size)
+
+    tests = (
+        measured("a.py::test_a", (CPU, 0, None, 512 * KIB, 1), findings=(note(Verdict.HARNESS, 512 * KIB),)),
+        measured("a.py::test_b", (CPU, 0, None, MIB, 1), findings=(note(Verdict.FIXTURE, MIB),) * 2),
+        measured("a.py::test_c", (CPU, 0, None, 0, 1), findings=(note(Verdict.TRACEBACK, MIB),)),
+        measured("a.py::test_d", (CPU, 0, None, 0, 1), findings=(note(Verdict.FIXTURE, MIB, Severity.FAIL),)),
+    )
+    lines = summary(RunRecord(Environment(("cpu",)), tests), top=0).splitlines()
+    assert lines[-1] == "retained, no leak: 512.0 KiB test harness in 1 test, 2.0 MiB fixture in 1 test"
+    assert "no leak" not in summary(RunRecord(Environment(("cpu",)), tests[2:]))
+
+
 def test_a_laptop_without_budgets_has_no_empty_columns() -> None:
     run = RunRecord(
         Environment(("cpu",), "2.13.0", "cpu"),
@@ -212,6 +227,8 @@ def test_findings_are_counted_by_kind_verdict_and_severity() -> None:
         budget: 2 findings (under lower bound) in 1 test and the run itself
         other: 1 finding (body is not repeatable) in the run itself
         budget: 1 finding (over budget, warning) in 1 test
+        cudamem: ...
+        cudamem: ...
         measured 0 tests on nothing; 3 tests without torch
         """)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.show.expected import TextMismatchError
+from cudamem_testing.show.expected.session import NO_LITERAL
 from cudamem_testing.trace import data_flow
 from cudamem_testing.trace.expect import Expectations, kind_of_device
 from suites.trace.synthetic import alloc, op, read, tensor
@@ -31,7 +32,7 @@ def told(profile, expected, **options):
     return [line for line in str(caught.value).splitlines()[3:] if not line.startswith(("+", "-", "@", " aten", "?"))]
 
 
-HOW = "to accept the actual text: pytest --cudamem-update=expected, or EXPECTTEST_ACCEPT=1"
+HOW = NO_LITERAL  # the texts here are values
 ADVICE = [
     'give a text for each device, expected={"cpu": ..., "cuda": ...}, or let device_aliases=True fold dropout,',
     "attention, foreach and optimizers into names that hold on all",
