@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from cudamem_testing.model.windows import Window
     from cudamem_testing.operators.files import OperatorFileError, load_operators
     from cudamem_testing.operators.recording import OperatorMemory
+    from cudamem_testing.snapshots.memory import Memory
     from cudamem_testing.snapshots.record import SnapshotError
     from cudamem_testing.trace.graph import DataFlow
     from cudamem_testing.trace.profile import MemoryProfile, from_profile, memory_profile
-    from cudamem_testing.windows.memory import Memory, OverBudget
+    from cudamem_testing.windows.memory import OverBudget
 
 __version__ = "0.1.0"
 __all__ = [
@@ -73,7 +74,7 @@ _HOMES = {
     "Growth": "model.growth",
     "LimitError": "model.limits",
     "LintReport": "graphs.report",
-    "Memory": "windows.memory",
+    "Memory": "snapshots.memory",
     "MemoryProfile": "trace.profile",
     "OperatorFileError": "operators.files",
     "OperatorMemory": "operators.recording",

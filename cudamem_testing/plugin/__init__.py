@@ -97,7 +97,7 @@ def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], 
         _start(config, settings)
     if _asks(items, markers.TEXT_FIXTURES):
         _expect(config, accept=False)
-    if runs_tests(config):
+    if _has_requirements(config, settings) and runs_tests(config):
         from cudamem_testing.plugin.requirements import of_selected_tests
 
         problems = of_selected_tests(config, settings, items)
@@ -207,6 +207,12 @@ def _collect(config: pytest.Config, settings: Settings) -> None:
     from cudamem_testing.plugin.collector import Collector
 
     config.pluginmanager.register(Collector(config, settings), "cudamem-collector")
+
+
+def _has_requirements(config: pytest.Config, settings: Settings) -> bool:
+    """Whether a flag may do nothing without a marker, or needs a card: few runs have one."""
+    flags = (config.getoption(name) is not None for name in ("cudamem_baseline", "cudamem_json"))
+    return not isinstance(settings.device, str) or settings.repeat > 1 or bool(settings.update) or any(flags)
 
 
 def _asks(items: list[pytest.Item], fixtures: frozenset[str]) -> bool:

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.plugin.evidence import Evidence, moment_of
+from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.running import Fixture, Subject
 from cudamem_testing.recorders.base import Owned, Recorder
+from cudamem_testing.snapshots.evidence import moment_of
 from cudamem_testing.windows.owners import Owners
 from cudamem_testing.windows.tracker import Tracker
 

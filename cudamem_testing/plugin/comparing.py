@@ -18,8 +18,8 @@ from cudamem_testing.model.baselines import Entry, Measured
 from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.changes import COUNTS, TRACKED, Change, Comparison, Spread
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.plugin.evidence import WIDTH, allocations_before, first_moment, moment_of
 from cudamem_testing.recorders.identity import recorded_with
+from cudamem_testing.snapshots.evidence import WIDTH, allocations_before, first_moment, moment_of
 from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ A capture is taken only when a limit broke, memory ran out or a test that failed
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,29 +13,22 @@ from typing import TYPE_CHECKING
 from cudamem_testing.leaks.ledger import Ledger
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.recorders import cards
-from cudamem_testing.recorders.base import Recorder, untold
+from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.snapshots.evidence import WIDTH, Explainer, failed, unknown
 from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
-    from cudamem_testing.model.blocks import Block
-    from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.limits import Breach
     from cudamem_testing.model.stacks import Locator
     from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.capture import Capture
     from cudamem_testing.snapshots.lifetimes import Counter
     from cudamem_testing.snapshots.record import Recording
     from cudamem_testing.snapshots.replay import Replay
-    from cudamem_testing.snapshots.text import Source
     from cudamem_testing.trace.profile import MemoryProfile
     from cudamem_testing.windows.tracker import Tracker
 
-UNKNOWN = "not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
 UNRECORDED = "cudamem: out of memory; what was live is not known, nothing was recorded (--cudamem-stacks=off)"
-BEFORE = "this test, before the window"
-DROPPED = "this test, or live before it: its first events were dropped"
-WIDTH = 100
 
 
 class Evidence:
@@ -77,8 +69,7 @@ class Evidence:
 
     def unknown(self, device: Device, title: str = "live at the peak") -> str:
         """The line that stands where a record tells no moments of a device."""
-        recorder = self._recorder(device)
-        return f"{title}: {UNKNOWN if recorder.tells_blocks else f'not known, {untold(recorder)}'}"
+        return unknown(self._recorder(device), title)
 
     def _recorder(self, device: Device) -> Recorder:
         return next(one for one in self._tracker.recorders if one.device == device)
@@ -94,7 +85,7 @@ class Evidence:
         try:
             return next(filter(None, (profile.explain(window) for profile in self.profiles)), ())
         except Exception as error:
-            return (_failed(error),)
+            return (failed(error),)
 
     def out_of_memory(self) -> list[Finding]:
         """A finding for each device on which the running test met an out-of-memory error."""
@@ -103,7 +94,7 @@ class Evidence:
             try:
                 found += self._out_of_memory(recorder)
             except Exception as error:
-                message = f"cudamem: out of memory on {recorder.device}; {_failed(error)}"
+                message = f"cudamem: out of memory on {recorder.device}; {failed(error)}"
                 found.append(Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, message, device=recorder.device))
         if not found and not self._recorded:
             found.append(Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, UNRECORDED))
@@ -156,96 +147,3 @@ class Evidence:
             except Exception as error:
                 said.append(f"{path} was not written: {error_text(error)}")
         return said or ["no snapshot: blocks cannot be told apart here"]
-
-
-class Explainer:
-    """Explains the limits that broke at one moment; each device is captured at most once."""
-
-    def __init__(self, evidence: Evidence) -> None:
-        self._evidence = evidence
-        self._replays: dict[Device, Replay | None] = {}
-
-    def __call__(self, breach: Breach) -> tuple[str, ...]:
-        """The lines for one broken limit."""
-        try:
-            return self._explain(breach)
-        except Exception as error:
-            return (_failed(error),)
-
-    def _explain(self, breach: Breach) -> tuple[str, ...]:
-        window, metric = breach.window, breach.limit.metric
-        if metric in ("retries", "allocations") or breach.limit.side == "at least":
-            return ()
-        if window.device not in self._replays:
-            self._replays[window.device] = self._evidence.replay(window.device)
-        replayed = self._replays[window.device]
-        if replayed is None or not len(replayed.recording.events):
-            title = "still live" if metric == "retained" else "live at the peak"
-            return (self._evidence.unknown(window.device, title),)
-        start = first_moment(replayed.recording, window)
-        source = self._evidence.locator.source
-        if metric == "retained":
-            return lines(new_since(replayed, window, start, source))
-        live = [at_peak(replayed, window, start, self._evidence.running, source)]
-        if metric == "reserved":
-            from cudamem_testing.snapshots.fragmentation import fragmentation
-
-            live.append(str(fragmentation(replayed.recording)))
-        return (*lines(*live), *self._evidence.purposes(window))
-
-
-def first_moment(recording: Recording, window: Window) -> int:
-    """The moment at which the window began; the first that is kept where older events were dropped."""
-    return moment_of(recording, window.opened, window.closed)
-
-
-def moment_of(recording: Recording, then: Counters | None, now: Counters | None) -> int:
-    """The moment at which ``then`` was read, in a recording taken when ``now`` was; 0 where that is not known."""
-    from cudamem_testing.snapshots.replay import moment_between
-
-    return moment_between(recording, then, now) or 0
-
-
-def allocations_before(window: Window) -> int | None:
-    """How many allocations there were when the window began; ``None`` where that is not known."""
-    return None if window.opened is None else window.opened.allocations
-
-
-def at_peak(replayed: Replay, window: Window, start: int, running: str | None, source: Source) -> str:
-    """What was live at the window's peak."""
-    from cudamem_testing.snapshots.text import live_section
-
-    moved = window.opened is None or window.opened.allocated != window.start  # by a fixture: levels are not comparable
-    measured = None if moved else window.peak
-    peak = replayed.peak(start, measured=measured, allocations=allocations_before(window))
-    dropped = not start and bool(replayed.recording.truncated)
-    live = replace(peak.live, blocks=tuple(_told_apart(block, running, dropped) for block in peak.live))
-    notes = [f"note: {note}" for note in live.notes]
-    return "\n".join((live_section(live, start=window.start, width=WIDTH, source=source), *notes))
-
-
-def _told_apart(block: Block, running: str | None, dropped: bool) -> Block:
-    """What the test itself allocated before the window is not left by anybody.
-
-    Where events were ``dropped`` since the window began, a block without a number may be the test's as well.
-    """
-    if block.preexisting and block.owner is None and block.order is None and dropped:
-        return replace(block, owner=DROPPED)
-    return replace(block, owner=BEFORE) if block.preexisting and block.owner == running is not None else block
-
-
-def new_since(replayed: Replay, window: Window, start: int, source: Source) -> str:
-    """What was allocated in the window and is still live."""
-    from cudamem_testing.snapshots.text import live_section
-
-    live = replayed.live_at(since=start, allocations=allocations_before(window))
-    return live_section(live.fresh(), title="still live", width=WIDTH, source=source)
-
-
-def lines(*texts: str) -> tuple[str, ...]:
-    """The texts line by line."""
-    return tuple(line for text in texts for line in text.splitlines())
-
-
-def _failed(error: Exception) -> str:
-    return f"no evidence: {error_text(error)}"

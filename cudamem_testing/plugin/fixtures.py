@@ -55,7 +55,9 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
     session = _prepared(request)
     running = session.running if session is not None else None
     if session is None or running is None:
-        with Memory.on(str(request.config.stash[keys.SETTINGS].device)) as memory:
+        from cudamem_testing.snapshots.memory import Memory as Measured
+
+        with Measured.on(str(request.config.stash[keys.SETTINGS].device)) as memory:
             yield memory
     else:
         grown = session.leaks.grown if session.leaks else None

@@ -1,7 +1,8 @@
-"""What flags require to have an effect: accounting for every test, a marker, a card. PYTEST_DONT_REWRITE
+"""What flags require to have an effect: accounting for every test, a marker, a card.
 
 A flag of the command line that would do nothing is a usage error that says what to add. An ini file may hold settings
 for runs that measure, so its values require nothing, but for a device, which every run that measures uses.
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import pytest
 from cudamem_testing import torch_api
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.errors import together
-from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity, Verdict
+from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity
 from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
 from cudamem_testing.model.windows import SharedWindows
 from cudamem_testing.plugin import keys, markers
@@ -41,12 +41,12 @@ from cudamem_testing.plugin.ratchet import Ratchet
 from cudamem_testing.plugin.running import Running
 from cudamem_testing.plugin.sent import is_forked, may_fork, plain
 from cudamem_testing.plugin.settings import Settings, runs_tests
+from cudamem_testing.plugin.totals import judge_run, unjudged
 from cudamem_testing.plugin.warmup import WarmUps
 from cudamem_testing.plugin.wider import WiderFixtures
-from cudamem_testing.recorders.base import untold
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.show.printable import one_line, printable
-from cudamem_testing.static import error_text, is_a
+from cudamem_testing.static import is_a
 from cudamem_testing.windows.judge import Judge, ignored_below
 from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Tracker
@@ -126,7 +126,7 @@ class Session:
             if self.cycles is not None:
                 self.cycles.drop()
             running.subject.unjudged |= GROUPED
-            return [_unjudged(error, Severity.NOTE if failure is not None else Severity.FAIL)]
+            return [unjudged(error, Severity.NOTE if failure is not None else Severity.FAIL)]
 
     def prepare(self) -> None:
         """Put the recorders to work once torch is there; until then there is nothing to measure."""
@@ -164,16 +164,8 @@ class Session:
     def pytest_sessionfinish(self) -> None:
         """Judge what all tests together left, and note what the run took outside torch, before either is reported."""
         self.recorders.notes += self.outside.notes()
-        leaks = self.settings.leaks
-        if self.settings.on and not leaks == self.settings.cycles == "off":
-            blind = [one for one in self.tracker.recorders if not one.device.pseudo and not one.tells_blocks]
-            self.unchecked.update({f"test: leaks and cycles: {untold(one)}": len(self._attempts) for one in blind})
-        if self.leaks is not None and self.settings.on and leaks != "off" and runs_tests(self.config):
-            severity = Severity.WARN if leaks == "warn" else Severity.FAIL
-            try:
-                self.findings += self.ratchet.judged(self.leaks.of_run(severity))
-            except Exception as error:
-                self.findings.append(_unjudged(error, Severity.WARN))
+        if self.settings.on:
+            judge_run(self, sum(self._attempts.values()))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
@@ -409,12 +401,6 @@ DUMPED = pytest.StashKey[int]()
 def _is_last_of_module(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     """Whether the next test is in another file; those of one file share its path, which is slow to compare."""
     return nextitem is None or (nextitem.path is not item.path and nextitem.path != item.path)
-
-
-def _unjudged(error: Exception, severity: Severity) -> Finding:
-    said = error_text(error).partition("\n")[0]
-    message = f"cudamem: what the test retains could not be judged: {said}"
-    return Finding(Kind.OTHER, Verdict.UNATTRIBUTED, severity, message)
 
 
 def _fail(findings: Sequence[Finding]) -> None:

@@ -22,9 +22,9 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.objects import HolderResult, KnownPlaces, Reach
-from cudamem_testing.plugin.evidence import moment_of
-from cudamem_testing.plugin.running import Entrusted
+from cudamem_testing.plugin.undone import entrusted
 from cudamem_testing.recorders.base import Owned
+from cudamem_testing.snapshots.evidence import moment_of
 from cudamem_testing.torch_api import capturing, compiler_pools
 from cudamem_testing.windows.grow import Grown, by_size
 
@@ -118,31 +118,13 @@ class Settling:
                 if doubtful:
                     held = {**held, **{block.address or 0: DOUBTFUL for block in rest if _key(block) in doubtful}}
                     subject.unjudged.add(Kind.LEAK)
-                held = self._entrusted(device, rest, held, subject)
+                held = entrusted(device, rest, held, subject)
                 if severity is not None:
                     of_fixture = subject.fixture is not None
                     found += self._ignored.keep(leak_findings(rest, held, severity, of_fixture=of_fixture))
             elif severity is not None:
                 self._small.add(subject, device)
         return found
-
-    def _entrusted(self, device: Device, blocks: Sequence[Block], held: Holders, subject: Subject) -> Holders:
-        """The holders, where a wider fixture will undo what holds a block: then it is the fixture's."""
-        changed: dict[int, HolderResult] = {}
-        handed: dict[int, tuple[Fixture, set[tuple[int | None, int]]]] = {}
-        for block in blocks:
-            holder = held.get(block.address or 0)
-            if holder is None or holder.path is None or holder.reach is not Reach.REACHABLE or _is_cache(holder):
-                continue
-            fixture = subject.undoing(holder.path)
-            if fixture is not None:
-                path = replace(holder.path, root=f"{fixture.owner.label} > {holder.path.root}")
-                changed[block.address or 0] = replace(holder, reach=Reach.HARNESS, path=path)
-                handed.setdefault(id(fixture), (fixture, set()))[1].add((block.address, block.size))
-        for fixture, some in handed.values():
-            number = subject.owner.numbers.get(device)
-            fixture.entrusted.append(Entrusted(device, number, subject.owner.label, frozenset(some)))
-        return {**held, **changed} if changed else held
 
     def not_undone(self, fixture: Fixture, severity: Severity) -> list[Finding]:
         """Findings for what a fixture that is over was expected to free, and is still live."""
@@ -402,11 +384,6 @@ class Settling:
             return {}
         threads = replayed.freed_by(gone)
         return {_key(block): block.size for block in gone if threads.get(block.order or 0, own) != own}
-
-
-def _is_cache(holder: HolderResult) -> bool:
-    """Whether the compiler's caches hold it, which no fixture undoes."""
-    return holder.path is not None and holder.path.root.removeprefix("module ").startswith("torch.")
 
 
 def _key(block: Block) -> Key:

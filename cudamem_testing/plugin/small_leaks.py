@@ -34,6 +34,11 @@ class SmallLeaks:
         self._labels: dict[Device, dict[int, str]] = {}
         self._without_number: dict[Device, set[str]] = {}
 
+    @property
+    def any(self) -> bool:
+        """Whether a test left something that was not judged."""
+        return bool(self._labels or self._without_number)
+
     def add(self, subject: Subject, device: Device) -> None:
         """What a subject left on a device was not judged."""
         owner = subject.owner

@@ -11,12 +11,22 @@ import dis
 import functools
 import gc
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import _GeneratorContextManager
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
+
+from cudamem_testing.leaks.holders import Holders
+from cudamem_testing.objects import HolderResult, Reach
+from cudamem_testing.plugin.running import Entrusted
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.plugin.running import Fixture, Subject
 
 _NAMING = frozenset(
     f"{verb}_{kind}" for verb in ("LOAD", "STORE", "DELETE") for kind in ("ATTR", "GLOBAL", "NAME", "METHOD", "CONST")
@@ -80,3 +90,27 @@ def _is_full(cell: types.CellType) -> bool:
     except ValueError:
         return False
     return True
+
+
+def entrusted(device: Device, blocks: Sequence[Block], held: Holders, subject: Subject) -> Holders:
+    """The holders, where a wider fixture will undo what holds a block: then it is the fixture's."""
+    changed: dict[int, HolderResult] = {}
+    handed: dict[int, tuple[Fixture, set[tuple[int | None, int]]]] = {}
+    for block in blocks:
+        holder = held.get(block.address or 0)
+        if holder is None or holder.path is None or holder.reach is not Reach.REACHABLE or _is_cache(holder):
+            continue
+        fixture = subject.undoing(holder.path)
+        if fixture is not None:
+            path = replace(holder.path, root=f"{fixture.owner.label} > {holder.path.root}")
+            changed[block.address or 0] = replace(holder, reach=Reach.HARNESS, path=path)
+            handed.setdefault(id(fixture), (fixture, set()))[1].add((block.address, block.size))
+    for fixture, some in handed.values():
+        number = subject.owner.numbers.get(device)
+        fixture.entrusted.append(Entrusted(device, number, subject.owner.label, frozenset(some)))
+    return {**held, **changed} if changed else held
+
+
+def _is_cache(holder: HolderResult) -> bool:
+    """Whether the compiler's caches hold it, which no fixture undoes."""
+    return holder.path is not None and holder.path.root.removeprefix("module ").startswith("torch.")

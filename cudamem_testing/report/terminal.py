@@ -10,7 +10,6 @@ from cudamem_testing.model.findings import Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.windows import Window
-from cudamem_testing.report.failures import unchecked_lines
 from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.show.tables import Column, Table
 
@@ -45,7 +44,7 @@ def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3, grou
         if len(rows) > top:
             lines.append(f"... {len(rows) - top} more (--cudamem-top={len(rows)} shows them)")
     lines += _wrapped(total_line(run, measured), width)
-    lines += [piece for line in unchecked_lines(run) for piece in _wrapped(line, width)]
+    lines += _unchecked(run, width) if run.unenforced or run.unchecked else []
     lines += [piece for line in _retained(run) for piece in _wrapped(line, width)]
     for note in run.notes:
         lines += _wrapped(f"note: {note}", width)
@@ -58,6 +57,12 @@ def _failures(run: RunRecord, width: int) -> list[str]:
     from cudamem_testing.report.failures import failure_lines
 
     return [piece for line in failure_lines(run.failures) for piece in _wrapped(line, width)]
+
+
+def _unchecked(run: RunRecord, width: int) -> list[str]:
+    from cudamem_testing.report.failures import unchecked_lines
+
+    return [piece for line in unchecked_lines(run) for piece in _wrapped(line, width)]
 
 
 def _findings(run: RunRecord, width: int, grouped: bool) -> list[str]:

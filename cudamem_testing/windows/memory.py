@@ -213,6 +213,9 @@ class Memory:
     budget is enforced. ``name`` is what the code calls it.
     """
 
+    records = False
+    """Whether stacks and events are recorded, for evidence."""
+
     def __init__(
         self,
         tracker: Tracker,
@@ -238,14 +241,15 @@ class Memory:
             ValueError: for an unknown device, and for one that is not on this machine.
             NotEnteredError: at the end, when a window, a budget or a limit was made and not entered.
         """
-        recorders = Recorders(parse_selection(device))
+        recorders = Recorders(parse_selection(device), record=cls.records)
         try:
             opened = recorders.open()
             if not opened:
                 raise ValueError(missing(device if isinstance(device, str) else str(device)))
             for recorder in opened:
                 recorder.wake(limited=True)
-            memory = cls(Tracker(opened))
+            tracker = Tracker(opened)
+            memory = cls(tracker, judge=cls.judge_of(tracker))
             try:
                 yield memory
             finally:
@@ -254,6 +258,11 @@ class Memory:
                 raise NotEnteredError("\n".join(memory.blocks.problems))
         finally:
             recorders.close()
+
+    @classmethod
+    def judge_of(cls, tracker: Tracker) -> Judge:
+        """Who judges the budgets of a tracker."""
+        return Judge()
 
     def close(self) -> None:
         """End the regions that were entered and never left, so that no limit outlives its test."""

@@ -65,14 +65,15 @@ NEEDED = {
             "pools",
             "ratchet",
         ),
-        *("retained", "running", "sent", "session", "settings", "totals", "warmup", "whole", "wider"),
+        *("retained", "running", "sent", "session", "settings", "small_leaks", "totals", "warmup", "whole", "wider"),
     },
     "recorders": {
         *("base", "build", "cache", "captures", "cards", "choose", "cpu", "early", "identity", "layout"),
         *("native", "native_device", "native_journal", "native_python", "native_records", "peaks"),
     },
     "report": {"terminal"},
-    "show": {"places", "printable", "tables"},
+    "show": {"places", "printable", "tables", "usage"},
+    "snapshots": {"evidence"},
     "torch_api": {"cuda", "history", "operators", "process", "profiler", "tensors"},
     "windows": {"judge", "owners", "tracker"},
 }

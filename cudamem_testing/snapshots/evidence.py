@@ -1,0 +1,150 @@
+"""Evidence of a broken limit: what was live at the peak of a window, or what it left, by line.
+
+Whoever measures gives a source of records; a capture is taken only when a limit broke. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from cudamem_testing.recorders.base import Recorder, untold
+from cudamem_testing.static import error_text
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.counters import Counters
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.limits import Breach
+    from cudamem_testing.model.stacks import Locator
+    from cudamem_testing.model.windows import Window
+    from cudamem_testing.snapshots.record import Recording
+    from cudamem_testing.snapshots.replay import Replay
+    from cudamem_testing.snapshots.text import Source
+
+UNKNOWN = "not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
+BEFORE = "this test, before the window"
+DROPPED = "this test, or live before it: its first events were dropped"
+WIDTH = 100
+
+
+class Records(Protocol):
+    """Where evidence comes from. ``running`` is the label of the test that runs, ``None`` outside of one."""
+
+    running: str | None
+
+    @property
+    def locator(self) -> Locator:
+        """Knows the lines of the project."""
+        ...
+
+    def replay(self, device: Device) -> Replay | None:
+        """The record of a device up to now; ``None`` where none is kept."""
+        ...
+
+    def unknown(self, device: Device, title: str) -> str:
+        """The line that stands where a record tells no moments of a device."""
+        ...
+
+    def purposes(self, window: Window) -> tuple[str, ...]:
+        """What the window's peak was for, where that was recorded."""
+        ...
+
+
+def unknown(recorder: Recorder, title: str) -> str:
+    """The line that stands where a recorder tells no moments."""
+    return f"{title}: {UNKNOWN if recorder.tells_blocks else f'not known, {untold(recorder)}'}"
+
+
+class Explainer:
+    """Explains the limits that broke at one moment; each device is captured at most once."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._replays: dict[Device, Replay | None] = {}
+
+    def __call__(self, breach: Breach) -> tuple[str, ...]:
+        """The lines for one broken limit."""
+        try:
+            return self._explain(breach)
+        except Exception as error:
+            return (failed(error),)
+
+    def _explain(self, breach: Breach) -> tuple[str, ...]:
+        window, metric = breach.window, breach.limit.metric
+        if metric in ("retries", "allocations") or breach.limit.side == "at least":
+            return ()
+        if window.device not in self._replays:
+            self._replays[window.device] = self._records.replay(window.device)
+        replayed = self._replays[window.device]
+        if replayed is None or not len(replayed.recording.events):
+            title = "still live" if metric == "retained" else "live at the peak"
+            return (self._records.unknown(window.device, title),)
+        start = first_moment(replayed.recording, window)
+        source = self._records.locator.source
+        if metric == "retained":
+            return lines(new_since(replayed, window, start, source))
+        live = [at_peak(replayed, window, start, self._records.running, source)]
+        if metric == "reserved":
+            from cudamem_testing.snapshots.fragmentation import fragmentation
+
+            live.append(str(fragmentation(replayed.recording)))
+        return (*lines(*live), *self._records.purposes(window))
+
+
+def first_moment(recording: Recording, window: Window) -> int:
+    """The moment at which the window began; the first that is kept where older events were dropped."""
+    return moment_of(recording, window.opened, window.closed)
+
+
+def moment_of(recording: Recording, then: Counters | None, now: Counters | None) -> int:
+    """The moment at which ``then`` was read, in a recording taken when ``now`` was; 0 where that is not known."""
+    from cudamem_testing.snapshots.replay import moment_between
+
+    return moment_between(recording, then, now) or 0
+
+
+def allocations_before(window: Window) -> int | None:
+    """How many allocations there were when the window began; ``None`` where that is not known."""
+    return None if window.opened is None else window.opened.allocations
+
+
+def at_peak(replayed: Replay, window: Window, start: int, running: str | None, source: Source) -> str:
+    """What was live at the window's peak."""
+    from cudamem_testing.snapshots.text import live_section
+
+    moved = window.opened is None or window.opened.allocated != window.start  # by a fixture: levels are not comparable
+    measured = None if moved else window.peak
+    peak = replayed.peak(start, measured=measured, allocations=allocations_before(window))
+    dropped = not start and bool(replayed.recording.truncated)
+    live = replace(peak.live, blocks=tuple(_told_apart(block, running, dropped) for block in peak.live))
+    notes = [f"note: {note}" for note in live.notes]
+    return "\n".join((live_section(live, start=window.start, width=WIDTH, source=source), *notes))
+
+
+def _told_apart(block: Block, running: str | None, dropped: bool) -> Block:
+    """What the test itself allocated before the window is not left by anybody.
+
+    Where events were ``dropped`` since the window began, a block without a number may be the test's as well.
+    """
+    if block.preexisting and block.owner is None and block.order is None and dropped:
+        return replace(block, owner=DROPPED)
+    return replace(block, owner=BEFORE) if block.preexisting and block.owner == running is not None else block
+
+
+def new_since(replayed: Replay, window: Window, start: int, source: Source) -> str:
+    """What was allocated in the window and is still live."""
+    from cudamem_testing.snapshots.text import live_section
+
+    live = replayed.live_at(since=start, allocations=allocations_before(window))
+    return live_section(live.fresh(), title="still live", width=WIDTH, source=source)
+
+
+def lines(*texts: str) -> tuple[str, ...]:
+    """The texts line by line."""
+    return tuple(line for text in texts for line in text.splitlines())
+
+
+def failed(error: Exception) -> str:
+    """The line that stands where evidence could not be made."""
+    return f"no evidence: {error_text(error)}"

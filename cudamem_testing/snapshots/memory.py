@@ -1,0 +1,63 @@
+"""Memory outside pytest: windows, budgets and limits, whose broken limits say what was live, by line.
+
+.. code-block:: python
+
+    with Memory.on("auto") as memory:
+        with memory.budget(peak="512MiB"):
+            model.generate(...)
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.snapshots.evidence import Explainer, unknown
+from cudamem_testing.windows import memory
+from cudamem_testing.windows.judge import Judge
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.windows import Window
+    from cudamem_testing.snapshots.replay import Replay
+    from cudamem_testing.windows.tracker import Tracker
+
+
+class Memory(memory.Memory):
+    """Windows, budgets and hard limits; :class:`~cudamem_testing.windows.memory.OverBudget` names the lines."""
+
+    records = True
+
+    @classmethod
+    def judge_of(cls, tracker: Tracker) -> Judge:
+        """A judge whose findings have the lines of what was live."""
+        return Judge(lambda: Explainer(_Records(tracker)))
+
+
+class _Records:
+    """The records of a tracker's devices; lines are those of the folder in which the process runs."""
+
+    running: str | None = None
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self.locator = Locator(os.getcwd())
+
+    def replay(self, device: Device) -> Replay | None:
+        """The record of a device since it was opened."""
+        from cudamem_testing.snapshots.capture import recording_of
+        from cudamem_testing.snapshots.replay import replay
+
+        capture = next(one for one in self._tracker.recorders if one.device == device).capture()
+        return None if capture is None else replay(recording_of(capture, self.locator))
+
+    def unknown(self, device: Device, title: str) -> str:
+        """The line that stands where nothing is recorded."""
+        return unknown(next(one for one in self._tracker.recorders if one.device == device), title)
+
+    def purposes(self, window: Window) -> tuple[str, ...]:
+        """None: no profile is noted outside of tests."""
+        return ()
