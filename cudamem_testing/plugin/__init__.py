@@ -91,6 +91,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _start(config, settings)
     if _asks(items, markers.TEXT_FIXTURES):
         _expect(config, accept=False)
+        if keys.SESSION not in config.stash:
+            from cudamem_testing.plugin.mismatch import Mismatches
+
+            config.pluginmanager.register(Mismatches(), "cudamem-mismatches")
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:

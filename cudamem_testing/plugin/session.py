@@ -293,6 +293,10 @@ class Session:
         if call.excinfo is None and call.when != "teardown":
             self._unsaid = []
             return report
+        if call.excinfo is not None:
+            from cudamem_testing.plugin.mismatch import show_alone
+
+            show_alone(report, call)
         error = None if self.running is None or call.excinfo is None else call.excinfo.value
         if self.running is not None and error is not None and any(map(torch_api.is_out_of_memory, together(error))):
             found = self.evidence.out_of_memory()

@@ -45,7 +45,15 @@ from cudamem_testing.trace.dispatched import dispatched, sightings
 from cudamem_testing.trace.expect import Expectations
 from cudamem_testing.trace.graph import DataFlow, data_flow
 from cudamem_testing.trace.measured import Measurement, measure
-from cudamem_testing.trace.names import Address, addresses, named_tensors, resolve, with_gradients, with_results
+from cudamem_testing.trace.names import (
+    Address,
+    addresses,
+    named_modules,
+    named_tensors,
+    resolve,
+    with_gradients,
+    with_results,
+)
 from cudamem_testing.trace.peak import Peak, find_peak
 from cudamem_testing.trace.reader import read_events
 from cudamem_testing.trace.records import Trace
@@ -107,6 +115,7 @@ class MemoryProfile(Expectations):
         self._timeline: Timeline | None = None
         self._addresses: list[Address] = []
         self._tensors: list[weakref.ref[Any]] = []
+        self._modules: dict[int, str] = {}
 
     def __call__(self, function: Callable[..., object], /, *args: object, **kwargs: object) -> MemoryProfile:
         """Record one call; arguments and results get names.
@@ -186,7 +195,7 @@ class MemoryProfile(Expectations):
         # At once: as long as the profiler's result lives it may hold tensors.
         roots = event_tree(finished_results(profiler))
         let_callers_go(roots)
-        trace = with_results(read_events(roots), self._addresses)
+        trace = replace(with_results(read_events(roots), self._addresses), modules=self._modules)
         if calls is not None:
             trace = replace(trace, dispatched=tuple(dispatched(trace, calls, sightings(roots))))
         self._trace = trace
@@ -303,6 +312,7 @@ class MemoryProfile(Expectations):
     def _note(self, name: str, value: object, *, given: bool) -> None:
         """Note addresses now, and the tensors weakly: their gradients are asked for at the end."""
         self._addresses += addresses(name, value, given=given)
+        self._modules |= named_modules(name, value)
         self._tensors += [weakref.ref(tensor) for _, tensor in named_tensors(name, value)]
 
     def _restore_python_profiler(self) -> None:
