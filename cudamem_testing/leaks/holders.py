@@ -23,7 +23,7 @@ Holders = Mapping[int, HolderResult]
 SEARCH_SECONDS = 5.0
 #: Holders that a collection can change nothing about.
 _FROM_A_ROOT = (Reach.REACHABLE, Reach.HARNESS)
-UNCOLLECTED = "it may be garbage: none is collected while a stream captures a CUDA graph"
+UNCOLLECTED = "it may be garbage: garbage collection is paused during graph capture"
 
 
 class BlockHolders:
@@ -96,7 +96,7 @@ def _is_settled(holder: HolderResult | None) -> bool:
 
 def _is_in_running_code(holder: HolderResult) -> bool:
     path = holder.path
-    return holder.reach is Reach.REACHABLE and path is not None and path.root_kind == RootKind.FRAME.value
+    return holder.reach is Reach.REACHABLE and path is not None and path.root_kind is RootKind.FRAME
 
 
 def _addresses(blocks: Sequence[Block]) -> list[int]:

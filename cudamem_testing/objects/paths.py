@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cudamem_testing.model.references import Edge, Kind, Path, Reference, RootKind, Step
 from cudamem_testing.objects.graph import Chain
 from cudamem_testing.objects.names import type_word
-from cudamem_testing.objects.reference import Edge, Kind, Path, Reference, Step
 from cudamem_testing.objects.references import edges, label
 from cudamem_testing.torch_api import nodes, tensors
 
@@ -31,9 +31,10 @@ class PathWriter:
     def write(
         self,
         root: str,
-        root_kind: str,
+        root_kind: RootKind,
         chain: Chain,
         *,
+        name: str = "",
         first: Reference | None = None,
         holder: object = None,
     ) -> Path:
@@ -56,7 +57,7 @@ class PathWriter:
             self._walk(tail, steps)
         else:
             self._walk(head + tail, steps)
-        return Path(root, root_kind, tuple(steps), root_id)
+        return Path(root, root_kind, tuple(steps), name, root_id)
 
     def _walk(self, objects: list[object], steps: list[Step]) -> None:
         position = 0

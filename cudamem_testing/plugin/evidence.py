@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.leaks.ledger import Ledger
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.recorders import cards
 from cudamem_testing.recorders.base import Recorder, untold
 from cudamem_testing.static import error_text
@@ -21,22 +22,21 @@ if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.facts import Evidence as Piece
+    from cudamem_testing.model.facts import NoEvidence
     from cudamem_testing.model.limits import Breach
+    from cudamem_testing.model.live_tables import LiveTable, Source
     from cudamem_testing.model.stacks import Locator
     from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.capture import Capture
     from cudamem_testing.snapshots.lifetimes import Counter
     from cudamem_testing.snapshots.record import Recording
     from cudamem_testing.snapshots.replay import Replay
-    from cudamem_testing.snapshots.text import Source
     from cudamem_testing.trace.profile import MemoryProfile
     from cudamem_testing.windows.tracker import Tracker
 
-UNKNOWN = "not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
-UNRECORDED = "cudamem: out of memory; what was live is not known, nothing was recorded (--cudamem-stacks=off)"
 BEFORE = "this test, before the window"
 DROPPED = "this test, or live before it: its first events were dropped"
-WIDTH = 100
 
 
 class Evidence:
@@ -75,10 +75,14 @@ class Evidence:
         capture = self._recorder(device).capture()
         return None if capture is None else replay(self.recording(capture, owners), counter)
 
-    def unknown(self, device: Device, title: str = "live at the peak") -> str:
-        """The line that stands where a record tells no moments of a device."""
+    def unknown(self, device: Device, what: str = "live at the peak") -> NoEvidence:
+        """What there is where a record tells no moments of a device."""
+        from cudamem_testing.model.facts import NoEvidence, Why
+
         recorder = self._recorder(device)
-        return f"{title}: {UNKNOWN if recorder.tells_blocks else f'not known, {untold(recorder)}'}"
+        if recorder.tells_blocks:
+            return NoEvidence(what, Why.NO_EVENTS)
+        return NoEvidence(what, Why.NO_BLOCKS, untold(recorder))
 
     def _recorder(self, device: Device) -> Recorder:
         return next(one for one in self._tracker.recorders if one.device == device)
@@ -89,12 +93,17 @@ class Evidence:
 
         return self.ledger.named(recording_of(capture, self.locator, self._owners if owners is None else owners))
 
-    def purposes(self, window: Window) -> tuple[str, ...]:
+    def purposes(self, window: Window) -> Iterator[Piece]:
         """What the window's peak was for, where the test recorded a profile around it."""
+        from cudamem_testing.model.facts import Shown
+
         try:
-            return next(filter(None, (profile.explain(window) for profile in self.profiles)), ())
+            lines = next(filter(None, (profile.explain(window) for profile in self.profiles)), ())
         except Exception as error:
-            return (_failed(error),)
+            yield failed(error)
+        else:
+            if lines:
+                yield Shown(lines)
 
     def out_of_memory(self) -> list[Finding]:
         """A finding for each device on which the running test met an out-of-memory error."""
@@ -103,10 +112,9 @@ class Evidence:
             try:
                 found += self._out_of_memory(recorder)
             except Exception as error:
-                message = f"cudamem: out of memory on {recorder.device}; {_failed(error)}"
-                found.append(Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, message, device=recorder.device))
+                found.append(_refused(error_text(error), recorder.device))
         if not found and not self._recorded:
-            found.append(Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, UNRECORDED))
+            found.append(_refused())
         return found
 
     def _out_of_memory(self, recorder: Recorder) -> Iterator[Finding]:
@@ -117,7 +125,7 @@ class Evidence:
         from cudamem_testing.oom.explain import explain
 
         others = cards.other_processes(recorder.device)
-        told = explain(
+        fact = explain(
             recording,
             refusal.requested,
             allowed=refusal.allowed,
@@ -125,18 +133,17 @@ class Evidence:
             free=refusal.free,
             others=others,
             running=self.running,
+            source=self.locator.source,
         )
-        first, *details = told.text(width=WIDTH, source=self.locator.source).splitlines()
         yield Finding(
             Kind.OOM,
             Verdict.OUT_OF_MEMORY,
             Severity.FAIL,
-            f"cudamem: {first}",
+            fact,
             bytes=refusal.requested,
             device=recorder.device,
-            allocated=told.where.line if told.where.frames else None,
-            cause=f"oom {told.where.place}",
-            details=tuple(details),
+            allocated=None if fact.where is None else str(fact.where),
+            cause=f"oom {NO_STACK if fact.where is None else fact.where.place}",
         )
 
     def dump(self, folder: Path, nodeid: str) -> list[str]:
@@ -165,14 +172,14 @@ class Explainer:
         self._evidence = evidence
         self._replays: dict[Device, Replay | None] = {}
 
-    def __call__(self, breach: Breach) -> tuple[str, ...]:
-        """The lines for one broken limit."""
+    def __call__(self, breach: Breach) -> tuple[Piece, ...]:
+        """What there is for one broken limit."""
         try:
             return self._explain(breach)
         except Exception as error:
-            return (_failed(error),)
+            return (failed(error),)
 
-    def _explain(self, breach: Breach) -> tuple[str, ...]:
+    def _explain(self, breach: Breach) -> tuple[Piece, ...]:
         window, metric = breach.window, breach.limit.metric
         if metric in ("retries", "allocations") or breach.limit.side == "at least":
             return ()
@@ -185,13 +192,14 @@ class Explainer:
         start = first_moment(replayed.recording, window)
         source = self._evidence.locator.source
         if metric == "retained":
-            return lines(new_since(replayed, window, start, source))
-        live = [at_peak(replayed, window, start, self._evidence.running, source)]
+            return (new_since(replayed, window, start, source),)
+        found: list[Piece] = [at_peak(replayed, window, start, self._evidence.running, source)]
         if metric == "reserved":
             from cudamem_testing.snapshots.fragmentation import fragmentation
 
-            live.append(str(fragmentation(replayed.recording)))
-        return (*lines(*live), *self._evidence.purposes(window))
+            use = fragmentation(replayed.recording)
+            found += [use.main, *use.private]
+        return (*found, *self._evidence.purposes(window))
 
 
 def first_moment(recording: Recording, window: Window) -> int:
@@ -211,17 +219,16 @@ def allocations_before(window: Window) -> int | None:
     return None if window.opened is None else window.opened.allocations
 
 
-def at_peak(replayed: Replay, window: Window, start: int, running: str | None, source: Source) -> str:
+def at_peak(replayed: Replay, window: Window, start: int, running: str | None, source: Source) -> LiveTable:
     """What was live at the window's peak."""
-    from cudamem_testing.snapshots.text import live_section
+    from cudamem_testing.model.live_tables import live_table
 
     moved = window.opened is None or window.opened.allocated != window.start  # by a fixture: levels are not comparable
     measured = None if moved else window.peak
     peak = replayed.peak(start, measured=measured, allocations=allocations_before(window))
     dropped = not start and bool(replayed.recording.truncated)
     live = replace(peak.live, blocks=tuple(_told_apart(block, running, dropped) for block in peak.live))
-    notes = [f"note: {note}" for note in live.notes]
-    return "\n".join((live_section(live, start=window.start, width=WIDTH, source=source), *notes))
+    return live_table(live, start=window.start, source=source).cut()
 
 
 def _told_apart(block: Block, running: str | None, dropped: bool) -> Block:
@@ -234,18 +241,22 @@ def _told_apart(block: Block, running: str | None, dropped: bool) -> Block:
     return replace(block, owner=BEFORE) if block.preexisting and block.owner == running is not None else block
 
 
-def new_since(replayed: Replay, window: Window, start: int, source: Source) -> str:
+def new_since(replayed: Replay, window: Window, start: int, source: Source) -> LiveTable:
     """What was allocated in the window and is still live."""
-    from cudamem_testing.snapshots.text import live_section
+    from cudamem_testing.model.live_tables import live_table
 
     live = replayed.live_at(since=start, allocations=allocations_before(window))
-    return live_section(live.fresh(), title="still live", width=WIDTH, source=source)
+    return replace(live_table(live.fresh(), "still live", source=source).cut(), notes=())
 
 
-def lines(*texts: str) -> tuple[str, ...]:
-    """The texts line by line."""
-    return tuple(line for text in texts for line in text.splitlines())
+def failed(error: Exception) -> NoEvidence:
+    """What there is where reading it went wrong."""
+    from cudamem_testing.model.facts import NoEvidence, Why
+
+    return NoEvidence("evidence", Why.ERROR, error_text(error))
 
 
-def _failed(error: Exception) -> str:
-    return f"no evidence: {error_text(error)}"
+def _refused(error: str | None = None, device: Device | None = None) -> Finding:
+    from cudamem_testing.model.facts import Refused
+
+    return Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, Refused(error), device=device)

@@ -305,20 +305,25 @@ class Session:
         if report.failed and self.settings.dump is not None:
             self._dump(item, report, self.settings.dump)
         status = None if call.excinfo is None else own_status(call.excinfo.value)
+        shown: list[int] = []
         if status is not None:
             report.cudamem_status = status or None  # type: ignore[attr-defined]
             place_at_test(report, item)
+            if RECORD in item.stash:
+                failing = {id(finding) for finding in self._unsaid if finding.severity is Severity.FAIL}
+                found = item.stash[RECORD].findings
+                shown = [place for place, finding in enumerate(found) if id(finding) in failing]
         elif report.failed and self._unsaid:
             from cudamem_testing.windows.memory import OverBudget
 
             raised = None if call.excinfo is None else call.excinfo.value
             told = raised.findings if is_a(raised, OverBudget) else ()
-            rest = [str(finding) for finding in self._unsaid if finding not in told]
+            rest = [finding for finding in self._unsaid if finding not in told]
             if rest:
-                report.sections.append(("cudamem", "\n".join(rest)))
+                report.sections.append(("cudamem", _texts(rest)))
             self._below = []
         if self._below:  # pytest shows it with the failure of the call, which was reported before
-            report.sections.append(("cudamem teardown", "\n".join(map(str, self._below))))
+            report.sections.append(("cudamem teardown", _texts(self._below)))
         self._unsaid, self._below = [], []
         if call.excinfo is not None and self.running is not None and status is None:
             self.running.failed(call.excinfo.value, report)
@@ -329,6 +334,8 @@ class Session:
             records.append(item.stash[RECORD])
             forked = self._forks and is_forked(item)
             report.cudamem = plain(records) if forked else [*records]  # type: ignore[attr-defined]
+            if status is not None:
+                report.cudamem_shown = shown  # type: ignore[attr-defined]
             del item.stash[RECORD]
         return report
 
@@ -402,14 +409,20 @@ def _is_last_of_module(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
 
 
 def _unjudged(error: Exception, severity: Severity) -> Finding:
-    said = error_text(error).partition("\n")[0]
-    message = f"cudamem: what the test retains could not be judged: {said}"
-    return Finding(Kind.OTHER, Verdict.UNATTRIBUTED, severity, message)
+    from cudamem_testing.model.facts import NotJudged
+
+    return Finding(Kind.OTHER, Verdict.UNATTRIBUTED, severity, NotJudged(error_text(error).partition("\n")[0]))
+
+
+def _texts(findings: Sequence[Finding]) -> str:
+    from cudamem_testing.wording import texts  # few runs find something
+
+    return texts(findings)
 
 
 def _fail(findings: Sequence[Finding]) -> None:
     failing = [finding for finding in findings if finding.severity is Severity.FAIL]
     if failing:
-        failure = pytest.fail.Exception("\n".join(map(str, failing)), pytrace=False)
+        failure = pytest.fail.Exception(_texts(failing), pytrace=False)
         failure.cudamem = STATUS.get(failing[0].kind, "")  # type: ignore[attr-defined]
         raise failure

@@ -25,6 +25,7 @@ from cudamem_testing.objects import KnownPlaces
 from cudamem_testing.plugin.evidence import moment_of
 from cudamem_testing.recorders.base import Owned
 from cudamem_testing.windows.grow import Grown, by_size
+from cudamem_testing.wording import texts
 
 if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
@@ -275,7 +276,7 @@ class Settling:
         fresh = replayed.live_at(since=since, allocations=start.allocations).fresh().blocks
         holders = BlockHolders(self._places).of(recorder.device, fresh)
         findings = leak_findings(fresh, holders, Severity.NOTE)
-        lines = [line for finding in findings[:GROWN_SHOWN] for line in str(finding).splitlines()]
+        lines = texts(findings[:GROWN_SHOWN]).splitlines()
         return Grown(by_size([block.size for block in fresh]), tuple(lines))
 
     def _freed(

@@ -17,10 +17,10 @@ from cudamem_testing.recorders.views import NOTHING, Counts, Views, counts
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.facts import OutsideUse
     from cudamem_testing.recorders.capture import CudaCapture, Refusal
     from cudamem_testing.recorders.history import CudaHistory
     from cudamem_testing.recorders.native_device import NativeDevice
-    from cudamem_testing.recorders.outside import Outside
 
 NATIVE_ONLY = ("requested_bytes", "active_bytes", "allocation", "segment", "num_alloc_retries")
 PEAKED = ("allocated_bytes", "requested_bytes", "reserved_bytes", "active_bytes")  # in the order of PEAKS
@@ -166,7 +166,7 @@ class CudaRecorder(WithoutOwners):
         if torch_api.cuda_initialized():
             torch_api.clear_workspaces()
 
-    def outside(self) -> Outside | None:
+    def outside(self) -> OutsideUse | None:
         """By NVML or CUDA, beside what was reserved when the counters were last read; nothing before CUDA starts."""
         if not torch_api.cuda_initialized():
             return None

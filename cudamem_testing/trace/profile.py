@@ -27,6 +27,8 @@ from types import FunctionType, TracebackType
 from typing import Any
 
 from cudamem_testing.guards import collect_garbage, restore_python_profiler
+from cudamem_testing.model.facts import OverLimit
+from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.windows import Window
 from cudamem_testing.static import is_a
 from cudamem_testing.torch_api import (
@@ -275,7 +277,7 @@ class MemoryProfile(Expectations):
         return find_peak(self.timeline(), device, self._root)
 
     def explain(self, window: Window) -> tuple[str, ...]:
-        """What a window's peak was for, if it was reached while this was recorded; else no lines."""
+        """What a window's peak was for, as a table, if it was reached while this was recorded; else no lines."""
         if self._trace is None:
             return ()
         measured = self._measurement.results if self._measurement is not None else ()
@@ -284,7 +286,7 @@ class MemoryProfile(Expectations):
 
     def _add_purposes(self, error: OverBudget) -> None:
         """A budget inside the recording was broken: say what the memory was for. Before Python 3.11 nobody hears it."""
-        devices = {str(one.device): None for one in error.findings if (one.cause or "").startswith("budget peak")}
+        devices = {str(one.device): None for one in error.findings if _breaks_peak(one)}
         add_note = getattr(error, "add_note", None)
         if add_note is not None:
             for device in devices:
@@ -318,6 +320,10 @@ class MemoryProfile(Expectations):
     def _restore_python_profiler(self) -> None:
         previous, self._python_profiler = self._python_profiler, None
         restore_python_profiler(previous)
+
+
+def _breaks_peak(finding: Finding) -> bool:
+    return isinstance(finding.fact, OverLimit) and finding.fact.breach.limit.metric == "peak"
 
 
 def memory_profile(function: Callable[..., object] | None = None, /, *args: Any, **kwargs: Any) -> MemoryProfile:

@@ -9,6 +9,7 @@ import torch
 
 from cudamem_testing.recorders import native
 from cudamem_testing.recorders.profiler import TAKEN
+from cudamem_testing.wording import title
 from suites.plugin.inner import MIB
 
 # What the transforms import must be there before an inner run, which drops new modules.
@@ -245,7 +246,7 @@ def test_windows_around_it_stay_right(run_inner):
         for test in inner.run.tests
         for finding in test.findings
     ] == [("test_over", "over budget"), ("test_fails", "traceback"), ("test_leaks", "reachable")]
-    assert inner.test("test_leaks").findings[0].message == "cudamem: 1.0 MiB leaked (1 block, cpu)"
+    assert title(inner.test("test_leaks").findings[0]) == "cudamem: 1.0 MiB leaked (1 block, cpu)"
 
 
 def test_with_torchs_profiler_in_the_place_of_the_recorder(run_inner, monkeypatch, tmp_path):

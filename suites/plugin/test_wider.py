@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cudamem_testing.wording import title
 from suites.plugin.inner import KIB, Inner
 from suites.versions import qualified
 
@@ -59,7 +60,7 @@ LEAKING = """
 
 
 def told(inner: Inner, name: str) -> list[tuple[str, str, str]]:
-    return [(one.message, one.severity.value, one.allocated or "") for one in inner.test(name).findings]
+    return [(title(one), one.severity.value, one.allocated or "") for one in inner.test(name).findings]
 
 
 def test_what_a_fixture_leaves_is_its_own(run_inner) -> None:
@@ -180,7 +181,7 @@ def test_a_cycle_of_a_fixture_is_explained(run_inner) -> None:
     inner = run_inner(CYCLE, "--cudamem", "--cudamem-cycles=fail")
     assert inner.last == "1 passed, 1 error"
     (finding,) = inner.test("test_uses").findings
-    assert finding.message == "cudamem: fixture 'cyclic': 100.0 KiB kept by a reference cycle (1 tensor, cpu)"
+    assert title(finding) == "cudamem: fixture 'cyclic': 100.0 KiB kept by a reference cycle (1 tensor, cpu)"
     assert (finding.holder, finding.allocated) == ("Node.__dict__['me'] -> Node", "test_it.py:11 in cyclic")
     assert inner.test("test_uses").whole[0].retained == 0
 
@@ -383,7 +384,7 @@ def test_a_new_value_of_a_fixture_begins_anew(run_inner) -> None:
     inner = run_inner(files, "--cudamem")
     assert inner.last == "21 passed, 1 error"
     found = [(test.nodeid, one) for test in inner.run.tests for one in test.findings]
-    assert [(nodeid, one.message) for nodeid, one in found if one.severity.value != "note"] == [
+    assert [(nodeid, title(one)) for nodeid, one in found if one.severity.value != "note"] == [
         (
             "c/test_c.py::test_growing",
             "cudamem: fixture 'growing' grows by 100.0 KiB per test: 300.0 KiB in 3 uses in a row (cpu)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.report.causes import audit_lines, cause_lines, known_lines, markdown
@@ -22,10 +23,8 @@ def fault(
     verdict: Verdict = Verdict.REACHABLE,
 ) -> Finding:
     cause = f"{kind.value} | {verdict.value} | {name}.py::put | module {name} > K (list)[*]"
-    message = f"cudamem: {size} B by {name}"
-    return Finding(
-        kind, verdict, severity, message, size, Device("cpu"), cause=cause, details=("   more",), standing=standing
-    )
+    fact = Reported(f"cudamem: {size} B by {name}", ("   more",))
+    return Finding(kind, verdict, severity, fact, size, Device("cpu"), cause=cause, standing=standing)
 
 
 def run(*findings: Finding) -> RunRecord:

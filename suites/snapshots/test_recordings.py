@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cudamem_testing.model.live_tables import live_section
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.oom.explain import explain
 from cudamem_testing.snapshots.export import to_snapshot
@@ -15,7 +16,6 @@ from cudamem_testing.snapshots.fragmentation import fragmentation
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.record import Kind, SnapshotError
 from cudamem_testing.snapshots.replay import moment_before_last, moment_of, replay
-from cudamem_testing.snapshots.text import live_section
 from suites.snapshots.mutations import damaged_values
 from suites.snapshots.test_bad_input import everything
 

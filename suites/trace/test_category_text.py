@@ -14,6 +14,7 @@ from cudamem_testing.trace import MemoryProfile
 from cudamem_testing.trace.places import region_name
 from cudamem_testing.trace.series import NAMES
 from cudamem_testing.windows.memory import OverBudget
+from cudamem_testing.wording import text
 
 
 class Net(torch.nn.Module):
@@ -209,7 +210,7 @@ def test_limits_on_the_peak(profile):
     profile.assert_peak({"ACTIVATION": "400KiB", "unknown": 0}, total={"cpu": "600KiB"}, at_least={"GRADIENT": 1})
     with pytest.raises(OverBudget) as caught:
         profile.assert_peak({"ACTIVATION": "1KiB"}, at_least={"PARAMETER": "1MiB"})
-    assert [str(finding).splitlines()[0] for finding in caught.value.findings] == [
+    assert [text(finding).splitlines()[0] for finding in caught.value.findings] == [
         "cudamem: peak 136.0 KiB is over its budget of 1.0 KiB by 135.0 KiB (ACTIVATION, cpu)",
         "cudamem: peak 36.0 KiB is under its lower bound of 1.0 MiB by 988.0 KiB (PARAMETER, cpu)",
     ]

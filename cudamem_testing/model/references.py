@@ -45,6 +45,43 @@ class Kind(str, Enum):
         return self.value
 
 
+class RootKind(str, Enum):
+    """What a chain starts at."""
+
+    MODULE = "module"
+    CLASS = "class"
+    LRU_CACHE = "lru_cache"
+    THREAD = "thread"
+    EXECUTOR = "executor"
+    EVENT_LOOP = "event loop"
+    LOGGER = "logger"
+    FINALIZER = "finalizer"
+    SIGNAL = "signal handler"
+    CONTEXT = "context"
+    #: A fixture of pytest, which outlives the tests that use it.
+    FIXTURE = "fixture"
+    #: Another object of the harness, such as a collected test: a chain through it is not the user's doing.
+    HARNESS = "harness"
+    FRAME = "frame"
+    #: No root at all: the first object of a chain that nothing in Python holds.
+    UNHELD = "unheld"
+
+
+class Reach(str, Enum):
+    """What a search says about a target."""
+
+    #: A root reaches it.
+    REACHABLE = "reachable"
+    #: Only a root of the harness reaches it (pytest's session, its frames).
+    HARNESS = "held by the harness"
+    #: Python objects hold it, and no root reaches them: C++ holds them, or they wait for the collector.
+    UNREACHABLE = "held by unreachable objects"
+    #: No object that Python can see holds it.
+    NOT_HELD = "no python holder"
+    #: The search stopped at its budget before it found out.
+    UNKNOWN = "not found within the budget"
+
+
 #: An edge before it has become text: what it is, the part of the label that varies, and the referent.
 Edge = tuple[Kind, object, object]
 #: Kinds whose text is appended to what stands before it: ``x.grad.grad_fn[MulBackward0].saved self``.
@@ -78,15 +115,16 @@ class Step:
 class Path:
     """Chain of references from a root to an object.
 
-    ``root`` is the root in an engineer's words (``module project.cache``, ``frame step (train.py:12)``), ``root_kind``
-    its word in ``roots.RootKind``. ``str(path)`` is one line::
+    ``root`` is the root in an engineer's words (``module project.cache``, ``frame step (train.py:12)``), ``root_name``
+    its own name in them (``project.cache``, ``step``). ``str(path)`` is one line::
 
         module project.cache > _CACHE (dict)['layer0'] > list[0]
     """
 
     root: str
-    root_kind: str
+    root_kind: RootKind
     steps: tuple[Step, ...] = ()
+    root_name: str = ""
     root_id: int = field(default=0, compare=False, repr=False)
 
     def __str__(self) -> str:

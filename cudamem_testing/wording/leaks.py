@@ -1,0 +1,108 @@
+"""Leaks: what is retained, where it was allocated, who holds it, and what to do. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from cudamem_testing.model.facts import (
+    GRAPH_STATE,
+    Allocation,
+    FixtureGrew,
+    FreedBy,
+    LeftOver,
+    Retained,
+    RetainedBlock,
+    View,
+)
+from cudamem_testing.model.findings import LEAKED, Finding, Verdict
+from cudamem_testing.model.references import Reach
+from cudamem_testing.model.sizes import count, format_size
+from cudamem_testing.model.stacks import NO_STACK
+from cudamem_testing.wording import evidence
+from cudamem_testing.wording.hints import fixture_hint, hint
+from cudamem_testing.wording.meanings import MEANINGS, more
+
+WAITED = "freed after device synchronization; not a leak"
+_HELD = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
+
+
+def retained(finding: Finding, fact: Retained) -> list[str]:
+    """How much, the largest blocks, why they live, and what to do."""
+    leaked = finding.verdict in LEAKED
+    word = "leaked" if leaked else "retained"
+    lines = [f"{format_size(finding.bytes or 0)} {word} ({count(fact.count, 'block')}, {finding.device})"]
+    lines += _blocks(finding, fact)
+    if finding.verdict is not Verdict.REACHABLE:
+        lines.append(_meaning(finding.verdict))
+    if leaked:
+        lines += [*hint(finding, fact), more(finding.verdict)]
+    return lines + [f"   note: {note}" for note in fact.notes]
+
+
+def freed_by(finding: Finding, fact: FreedBy) -> list[str]:
+    """What a step of settling freed, and where that was allocated."""
+    cycle, waited = finding.verdict is Verdict.CYCLE, finding.verdict is Verdict.UNATTRIBUTED
+    how = "kept by a reference cycle" if cycle else f"retained, then freed by: {fact.step}"
+    lines = [f"{format_size(finding.bytes or 0)} {how} ({count(fact.count, 'block')}, {finding.device})"]
+    lines += [f"   {format_size(size)}  allocated  {allocated(where)}" for size, where in fact.lines]
+    return [*lines, f"   {WAITED}" if waited else _meaning(finding.verdict)]
+
+
+def fixture_grew(finding: Finding, fact: FixtureGrew) -> list[str]:
+    """How much each use left in a fixture, and what it holds."""
+    uses, each = len(fact.uses), format_size(sum(fact.uses) // max(1, len(fact.uses)))
+    total = f"{format_size(sum(fact.uses))} in {uses} uses in a row ({finding.device})"
+    return [
+        f"fixture {fact.fixture!r} grows by {each} per test: {total}",
+        *_blocks(finding, fact.left),
+        *(f"   note: {note}" for note in fact.left.notes),
+        *fixture_hint(fact),
+        more(Verdict.FIXTURE),
+    ]
+
+
+def left_over(finding: Finding, fact: LeftOver) -> list[str]:
+    """Blocks of a file that none of its tests was blamed for."""
+    size = format_size(finding.bytes or 0)
+    title = f"{size} of {fact.place} is still live, not visible in any test's counters ({finding.device})"
+    return [title, *evidence.live(fact.live, None)]
+
+
+def allocated(where: Allocation) -> str:
+    """``cache.py:41 in remember (torch/functional.py einsum) <- test_decoder.py:77 in test_step``."""
+    if where.line is None:
+        after = f"by a thread of torch's own, as in backward {NO_STACK}, after {where.after}"
+        return NO_STACK if where.after is None else after
+    text = f"{where.line} ({where.library})" if where.library else str(where.line)
+    return text if where.caller is None else f"{text} <- {where.caller}"
+
+
+def view_line(view: View, size: int) -> str:
+    """Why a small tensor keeps a large storage."""
+    shape = ", ".join(map(str, view.whole))
+    return f"{view.name} is a view of a {format_size(size)} storage of shape [{shape}]; clone() would release it"
+
+
+def _blocks(finding: Finding, fact: Retained) -> list[str]:
+    lines: list[str] = []
+    for block in fact.shown:
+        lines += _block(block, finding.verdict, graph_state=fact.graph_state)
+    if fact.count > len(fact.shown):
+        rest = (finding.bytes or 0) - sum(block.bytes for block in fact.shown)
+        lines.append(f"   ... {count(fact.count - len(fact.shown), 'more block')}: {format_size(rest)}")
+    return lines
+
+
+def _block(block: RetainedBlock, verdict: Verdict, *, graph_state: bool) -> list[str]:
+    name = block.name or "memory without a Python tensor"
+    lines = [
+        f"   {format_size(block.bytes)}  {name}  {verdict.value}",
+        f"      allocated  {allocated(block.allocated)}",
+    ]
+    if graph_state:
+        lines.append(f"      held by    {GRAPH_STATE}")
+    elif block.path is not None:
+        lines.append(f"      {_HELD.get(block.reach, 'from   ')}    {block.path.text}")
+    return lines if block.view is None else [*lines, f"      {view_line(block.view, block.bytes)}"]
+
+
+def _meaning(verdict: Verdict) -> str:
+    return f"   {verdict.value}: {MEANINGS[verdict].text}"
