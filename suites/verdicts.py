@@ -24,9 +24,12 @@ from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.wording import text as text_of
 from cudamem_testing.wording.meanings import MEANINGS, sentence
 from fixtures.zoo import DEVICE, MODULES, Case, Expect, cases
+from fixtures.zoo.hints import HINTS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "verdicts.md"
+ANY = "any hint"
+_HINTS = dict(HINTS.values())
 SETTLING = """
 ## Settling
 
@@ -123,6 +126,7 @@ def _shortfall(case: Case, expect: Expect, finding: Finding) -> str | None:
     text = text_of(finding)
     mentions = [piece.format(line=case.allocated[0] if case.allocated else "") for piece in expect.mentions]
     line = (finding.allocated or "").partition(" in ")[0]
+    hint = next((line.partition("hint: ")[2] for line in text.splitlines() if line.startswith("   hint: ")), None)
     checks = (
         ("kind", expect.kind, finding.kind.value, expect.kind == finding.kind.value),
         ("verdict", expect.verdict, finding.verdict.value, expect.verdict == finding.verdict.value),
@@ -131,8 +135,17 @@ def _shortfall(case: Case, expect: Expect, finding: Finding) -> str | None:
         ("holder", expect.holder, finding.holder, holds(expect.holder or "", finding.holder or "")),
         ("line", case.allocated, line, not expect.line or not case.allocated or line in case.allocated),
         ("text", mentions, text, all(piece in text for piece in mentions)),
+        ("hint", _HINTS.get(case.key, ANY), hint, _is_hint(case, hint)),
     )
     return next((f"{name} is {found!r}, not {wanted!r}" for name, wanted, found, right in checks if not right), None)
+
+
+def _is_hint(case: Case, hint: str | None) -> bool:
+    """Whether a finding of a case has the hint of the table, if the table has one of the case."""
+    wanted = _HINTS.get(case.key, ANY)
+    if wanted is ANY or wanted is None:
+        return wanted is ANY or hint is None
+    return hint is not None and re.fullmatch(re.escape(wanted).replace(r"\*", r"[\d_]+"), hint) is not None
 
 
 def holds(wanted: str, found: str) -> bool:

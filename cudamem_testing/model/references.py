@@ -107,6 +107,8 @@ class Step:
 
     reference: Reference
     type_name: str
+    #: Whether the reference is the kept value of a ``functools.cached_property``.
+    cached_property: bool = False
     #: ``id()`` of the referent while it lived; for joining with other results, not part of equality.
     referent_id: int = field(default=0, compare=False, repr=False)
 
@@ -125,6 +127,8 @@ class Path:
     root_kind: RootKind
     steps: tuple[Step, ...] = ()
     root_name: str = ""
+    #: The name of the thread in whose frame it begins, for other threads than the test's own.
+    thread: str = ""
     root_id: int = field(default=0, compare=False, repr=False)
 
     def __str__(self) -> str:

@@ -65,7 +65,8 @@ class Ignore:
 class Root:
     """A root found in this process.
 
-    ``name`` is its own in the source, without the word for its kind; empty where it has none. ``holder`` is the live
+    ``name`` is its own in the source, without the word for its kind; empty where it has none. ``thread`` is
+    the name of the thread of a frame, for other threads than this one. ``holder`` is the live
     object whose references are labelled, ``None`` for frames: for searches only.
     """
 
@@ -75,6 +76,7 @@ class Root:
     ignored: bool
     holder: object
     name: str = ""
+    thread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,25 +179,27 @@ class Roots:
         own = threading.get_ident()
         threads: Any = _namespace("threading").get("_active", {})
         for ident, top in sys._current_frames().items():
-            where = "" if ident == own else f"{_thread(threads.get(ident))[0]} > "
+            thread = ("", "") if ident == own else _thread(threads.get(ident))
             stack = [*_callers(top)]
             around = {id(frame) for frame in _around_test(stack)}
             for frame in stack:
                 self.running_frames.add(id(frame))
-                self._add_frame(frame, where, around_test=id(frame) in around)
+                self._add_frame(frame, thread, around_test=id(frame) in around)
             del top, frame  # one of them is this very frame, which would hold itself
             stack.clear()
         # Several frames list the variable of one cell, so their references cannot be counted by frames.
         self.around_test = [value for value in self.around_test if id(value) not in self._in_cells]
 
-    def _add_frame(self, frame: types.FrameType, where: str, *, around_test: bool) -> None:
+    def _add_frame(self, frame: types.FrameType, thread: tuple[str, str], *, around_test: bool) -> None:
         code, module = frame.f_code, static.get(frame.f_globals, "__name__")
         if type(module) is str and module.startswith(_OWN_PACKAGE):
             return  # the search's own frames hold these roots: keeping their locals would close a cycle
-        text = f"{where}frame {code.co_name} ({code_place(code, frame.f_lineno)})"
+        where, name = thread
+        text = f"{where}{' > ' if where else ''}frame {code.co_name} ({code_place(code, frame.f_lineno)})"
         known = self._ignore.package(module) or id(frame) in self._ignore.ids
         ignored = around_test or known
-        root = Root(RootKind.FRAME, clean(text), _rank(RootKind.FRAME, ""), ignored, None, clean(code.co_name))
+        rank = _rank(RootKind.FRAME, "")
+        root = Root(RootKind.FRAME, clean(text), rank, ignored, None, clean(code.co_name), clean(name))
         shared = {*code.co_cellvars, *code.co_freevars}
         for name, value in frame_locals(frame):
             self._add_value(root, Reference(Kind.LOCAL, clean(f"local '{name}'")), value)

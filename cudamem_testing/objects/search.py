@@ -304,10 +304,9 @@ class Search(ExitStack):
         chain = reached.chain(best)
         start = reached.start[chain.head[0]]
         if start is not None:
-            root = start.root
-            return writer.write(root.text, root.kind, chain, name=root.name, first=start.reference)
+            return writer.write(start.root, chain, first=start.reference)
         root = self.root_at[chain.head[0]]
-        return writer.write(root.text, root.kind, chain, name=root.name, holder=root.holder)
+        return writer.write(root, chain, holder=root.holder)
 
     def _island(self, writer: PathWriter, objects: list[object]) -> tuple[Reach, Path | None]:
         """What is known of a target that no root reaches."""
@@ -316,8 +315,8 @@ class Search(ExitStack):
         chain = self.graph.cycle_or_source([id(obj) for obj in objects])
         if len(chain) < 2:
             return Reach.NOT_HELD, None
-        root = type_word(self.graph.objects[chain[0]])
-        return Reach.UNREACHABLE, writer.write(root, RootKind.UNHELD, cut(chain), name=root)
+        word = type_word(self.graph.objects[chain[0]])
+        return Reach.UNREACHABLE, writer.write(Root(RootKind.UNHELD, word, 0, False, None, word), cut(chain))
 
 
 def _distance(reached: Reached, objects: list[object]) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import Evidence, Shown
+from cudamem_testing.model.evidence import Evidence, Shown
 from cudamem_testing.model.limits import Breach, Budget
 from cudamem_testing.model.windows import Window
 from cudamem_testing.operators.rows import BETWEEN, Row, is_within

@@ -16,7 +16,8 @@ from cudamem_testing.baselines.files import Key, name_in_module
 from cudamem_testing.model.baselines import Entry, Measured
 from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.changes import COUNTS, TRACKED, Change, Comparison, Spread
-from cudamem_testing.model.facts import Changed, NoBaseline, NoEvidence, Why
+from cudamem_testing.model.evidence import NoEvidence, Why
+from cudamem_testing.model.facts import Changed, NoBaseline
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.plugin.evidence import allocations_before, failed, first_moment, moment_of

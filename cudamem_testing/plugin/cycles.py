@@ -87,13 +87,13 @@ class CycleCheck:
 
         Where none does, the cycle could not be read: that is a warning.
         """
-        from cudamem_testing.model.facts import Remark
-
         explained = {finding.device for finding in cycles}
         for finding in findings:
             if finding.kind is not Kind.CYCLE:
                 yield finding
             elif finding.device not in explained and asked != "off":
+                from cudamem_testing.model.facts import Remark
+
                 severity = Severity.FAIL if asked == "strict" else Severity.WARN
                 yield replace(finding, severity=severity).remarked(Remark.UNREAD)
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.leaks.ledger import Ledger
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.recorders import cards
 from cudamem_testing.recorders.base import Recorder, untold
 from cudamem_testing.static import error_text
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.facts import Evidence as Piece
-    from cudamem_testing.model.facts import NoEvidence
+    from cudamem_testing.model.evidence import Evidence as Piece
+    from cudamem_testing.model.evidence import NoEvidence
     from cudamem_testing.model.limits import Breach
     from cudamem_testing.model.live_tables import LiveTable, Source
     from cudamem_testing.model.stacks import Locator
@@ -77,7 +76,7 @@ class Evidence:
 
     def unknown(self, device: Device, what: str = "live at the peak") -> NoEvidence:
         """What there is where a record tells no moments of a device."""
-        from cudamem_testing.model.facts import NoEvidence, Why
+        from cudamem_testing.model.evidence import NoEvidence, Why
 
         recorder = self._recorder(device)
         if recorder.tells_blocks:
@@ -95,7 +94,7 @@ class Evidence:
 
     def purposes(self, window: Window) -> Iterator[Piece]:
         """What the window's peak was for, where the test recorded a profile around it."""
-        from cudamem_testing.model.facts import Shown
+        from cudamem_testing.model.evidence import Shown
 
         try:
             lines = next(filter(None, (profile.explain(window) for profile in self.profiles)), ())
@@ -122,6 +121,7 @@ class Evidence:
         if refusal is None:
             return
         recording = self.recording(refusal.capture)
+        from cudamem_testing.model.stacks import NO_STACK
         from cudamem_testing.oom.explain import explain
 
         others = cards.other_processes(recorder.device)
@@ -251,7 +251,7 @@ def new_since(replayed: Replay, window: Window, start: int, source: Source) -> L
 
 def failed(error: Exception) -> NoEvidence:
     """What there is where reading it went wrong."""
-    from cudamem_testing.model.facts import NoEvidence, Why
+    from cudamem_testing.model.evidence import NoEvidence, Why
 
     return NoEvidence("evidence", Why.ERROR, error_text(error))
 

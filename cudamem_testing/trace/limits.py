@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import Shown
+from cudamem_testing.model.evidence import Shown
 from cudamem_testing.model.limits import Budget, LimitError, budget
 from cudamem_testing.model.windows import Window
 from cudamem_testing.trace.peak import Peak

@@ -11,7 +11,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.facts import Evidence
+    from cudamem_testing.model.evidence import Evidence
     from cudamem_testing.model.limits import Breach, Budget, Limit
     from cudamem_testing.model.windows import Window
 

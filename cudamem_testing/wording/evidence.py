@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cudamem_testing.model.facts import Evidence, NoEvidence, Shown, Why
+from cudamem_testing.model.evidence import Evidence, NoEvidence, Shown, Why
 from cudamem_testing.model.live_tables import LiveTable
 
 WIDTH = 100

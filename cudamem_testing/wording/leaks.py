@@ -17,7 +17,7 @@ from cudamem_testing.model.references import Reach
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.wording import evidence
-from cudamem_testing.wording.hints import fixture_hint, hint
+from cudamem_testing.wording.hints import GROWING_FIXTURE, Hint, hint_of
 from cudamem_testing.wording.meanings import MEANINGS, more
 
 WAITED = "freed after device synchronization; not a leak"
@@ -32,8 +32,7 @@ def retained(finding: Finding, fact: Retained) -> list[str]:
     lines += _blocks(finding, fact)
     if finding.verdict is not Verdict.REACHABLE:
         lines.append(_meaning(finding.verdict))
-    if leaked:
-        lines += [*hint(finding, fact), more(finding.verdict)]
+    lines += _advice(hint_of(finding.verdict, fact), *([more(finding.verdict)] if leaked else []))
     return lines + [f"   note: {note}" for note in fact.notes]
 
 
@@ -54,8 +53,7 @@ def fixture_grew(finding: Finding, fact: FixtureGrew) -> list[str]:
         f"fixture {fact.fixture!r} grows by {each} per test: {total}",
         *_blocks(finding, fact.left),
         *(f"   note: {note}" for note in fact.left.notes),
-        *fixture_hint(fact),
-        more(Verdict.FIXTURE),
+        *_advice(GROWING_FIXTURE, more(Verdict.FIXTURE)),
     ]
 
 
@@ -102,6 +100,13 @@ def _block(block: RetainedBlock, verdict: Verdict, *, graph_state: bool) -> list
     elif block.path is not None:
         lines.append(f"      {_HELD.get(block.reach, 'from   ')}    {block.path.text}")
     return lines if block.view is None else [*lines, f"      {view_line(block.view, block.bytes)}"]
+
+
+def _advice(hint: Hint | None, *more: str) -> list[str]:
+    """What to do, if the holder is known, and where more is said of it."""
+    lines = [] if hint is None else [f"   hint: {hint.text}"]
+    pages = [] if hint is None else [f"docs/hints.md#{hint.holder.anchor}"]
+    return [*lines, f"   more: {', '.join((*more, *pages))}"] if more or pages else lines
 
 
 def _meaning(verdict: Verdict) -> str:

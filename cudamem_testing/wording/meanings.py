@@ -23,8 +23,8 @@ class Meaning:
 
 
 def more(verdict: Verdict) -> str:
-    """The line below a finding that says where its verdict is explained."""
-    return f"   more: python -m cudamem_testing explain {verdict.anchor}"
+    """Where a verdict is explained."""
+    return f"python -m cudamem_testing explain {verdict.anchor}"
 
 
 FAILS, NOTE = "Fails the test.", "A note: it never fails a test."

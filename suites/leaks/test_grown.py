@@ -78,7 +78,7 @@ def test_what_is_told() -> None:
         "      kept by    fixture 'cache'.cached_result (tuple)[0] > dict['c']\n"
         "   note: of it\n"
         "   hint: bound what the fixture keeps, or take out at the end of each test what it put in\n"
-        "   more: python -m cudamem_testing explain fixture"
+        "   more: python -m cudamem_testing explain fixture, docs/hints.md#growing-fixture"
     )
     assert (found.severity, found.bytes, found.allocated) == (Severity.WARN, 300 * KIB, "test_it.py:9 in test_it")
     assert found.holder == "fixture 'cache'.cached_result (tuple)[0] > dict['c']"

@@ -6,7 +6,7 @@ import pytest
 
 from cudamem_testing.model.findings import Kind
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.wording import details, title
+from cudamem_testing.wording import details, text, title
 from suites.plugin.inner import KIB
 
 FAILED = """
@@ -231,7 +231,7 @@ def test_garbage_of_earlier_tests_hides_no_retained_memory(run_inner, switches):
     assert [inner.test(name).whole[0].retained for name in ("test_keeps", "test_keeps_at_least")] == [2**22, 2**22]
     (over,) = [one for one in inner.test("test_keeps").findings if one.kind is Kind.BUDGET]
     start = inner.test("test_keeps").whole[0].start
-    assert str(over).splitlines()[:2] == [
+    assert text(over).splitlines()[:2] == [
         "cudamem: retained 4.0 MiB is over its budget of 0 B by 4.0 MiB (test, cpu)",
         f"start {format_size(start)}, end {format_size(start + 2**22)}",
     ]

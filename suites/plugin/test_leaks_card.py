@@ -274,7 +274,7 @@ def test_each_step_is_shown_with_what_it_freed(test: Judged, monkeypatch: pytest
     monkeypatch.setattr(settling, "collect_garbage", lambda: test.card.free(garbage))
     test.tracker.read(test.card)
     traceback, waited, cycle, leak = test.check.judge(test.subject, Severity.FAIL)
-    assert str(waited).splitlines() == [
+    assert text(waited).splitlines() == [
         "cudamem: 512 B retained, then freed by: waiting for the device (1 block, cuda:0)",
         "   512 B  allocated  test_a.py:5 in test_a <- .venv/bin/pytest:8 in <module>",
         "   freed after device synchronization; not a leak",
@@ -286,7 +286,7 @@ def test_each_step_is_shown_with_what_it_freed(test: Judged, monkeypatch: pytest
         "severity": "note",
         "bytes": 512,
         "allocated": "test_a.py:5 in test_a",
-        "details": str(waited).splitlines()[1:],
+        "details": text(waited).splitlines()[1:],
     }
     assert (traceback.verdict.value, traceback.bytes, details(traceback)[0]) == (
         "traceback",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import OverLimit, Shown
+from cudamem_testing.model.evidence import Shown
+from cudamem_testing.model.facts import OverLimit
 from cudamem_testing.model.findings import Kind, Severity, Verdict
 from cudamem_testing.model.limits import Breach, Limit, budget
 from cudamem_testing.model.windows import Window
