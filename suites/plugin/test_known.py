@@ -265,8 +265,8 @@ class TestAudit:
             "   256.0 KiB  float32[65536] on cpu  reachable",
             "      allocated  test_it.py:6 in test_leaks",
             "      held by    module test_it > KEPT (list)[1]",
-            "   hint: drop the reference at the end of the test, or move what must live into a wider fixture",
-            "   more: python -m cudamem_testing explain reachable",
+            "   hint: call test_it.KEPT.clear() at the end of the test",
+            "   more: python -m cudamem_testing explain reachable, docs/hints.md#module-global",
         ]
         assert audit[8] == "2. 1 test, 128.0 KiB, first in test_it.py::test_cycle"
         assert audit[-2] == "to record them as known:"

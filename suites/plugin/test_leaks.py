@@ -121,8 +121,8 @@ def test_the_words_of_the_run(ran: Inner) -> None:
         "   128.0 KiB  float32[32768] on cpu  reachable",
         "      allocated  test_it.py:6 in remember <- test_it.py:12 in test_leaks",
         "      held by    module test_it > KEPT (list)[0]",
-        "   hint: drop the reference at the end of the test, or move what must live into a wider fixture",
-        "   more: python -m cudamem_testing explain reachable",
+        "   hint: call test_it.KEPT.clear() at the end of the test",
+        "   more: python -m cudamem_testing explain reachable, docs/hints.md#module-global",
     ]
     assert "leak: 5 findings (reachable) in 5 tests" in ran.summary
     assert "leak: 4 findings (reachable, warning) in 4 tests" in ran.summary

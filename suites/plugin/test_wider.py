@@ -99,8 +99,8 @@ def test_what_a_fixture_leaves_is_its_own(run_inner) -> None:
         "   300.0 KiB  float32[76800] on cpu  reachable",
         "      allocated  test_it.py:6 in remember <- test_it.py:25 in parameter",
         "      held by    module test_it > KEPT (list)[0]",
-        "   hint: drop the reference when the fixture ends, after its yield or in a finalizer",
-        "   more: python -m cudamem_testing explain reachable",
+        "   hint: call test_it.KEPT.clear() after the fixture's yield",
+        "   more: python -m cudamem_testing explain reachable, docs/hints.md#module-global",
     ]
 
 
@@ -319,7 +319,7 @@ def test_a_fixture_that_grows(run_inner) -> None:
         f"      allocated  test_it.py:6 in {qualified('cache.<lambda>')} <- test_it.py:17 in test_grows",
         "      kept by    fixture 'cache'.cached_result (tuple)[0] > function <lambda>.__closure__[0] 'kept' (list)[2]",
         "   hint: bound what the fixture keeps, or take out at the end of each test what it put in",
-        "   more: python -m cudamem_testing explain fixture",
+        "   more: python -m cudamem_testing explain fixture, docs/hints.md#growing-fixture",
     ]
     assert [
         [severity for _, severity, _ in told(inner, f"{name}[{step}]")]
