@@ -28,7 +28,6 @@ from fixtures.zoo.hints import HINTS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "verdicts.md"
-ANY = "any hint"
 _HINTS = dict(HINTS.values())
 SETTLING = """
 ## Settling
@@ -117,6 +116,10 @@ def _compare(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
             yield f"{case.key}: expected {expect.count} x {expect.kind} {expect.verdict}: " + "\n".join(told)
             return
         rest = [finding for finding in rest if finding not in matching]
+    if case.key in _HINTS:
+        wanted, hints = _HINTS[case.key], {*map(_hint, findings)} - {None}
+        if not any(_is_hint(wanted, hint) for hint in hints or {None}):
+            yield f"{case.key}: hint is {hints or None}, not {wanted!r}"
     for finding in rest:
         yield f"{case.key}: was not expected ({finding.kind.value}, {finding.verdict.value}): {text_of(finding)}"
 
@@ -126,7 +129,6 @@ def _shortfall(case: Case, expect: Expect, finding: Finding) -> str | None:
     text = text_of(finding)
     mentions = [piece.format(line=case.allocated[0] if case.allocated else "") for piece in expect.mentions]
     line = (finding.allocated or "").partition(" in ")[0]
-    hint = next((line.partition("hint: ")[2] for line in text.splitlines() if line.startswith("   hint: ")), None)
     checks = (
         ("kind", expect.kind, finding.kind.value, expect.kind == finding.kind.value),
         ("verdict", expect.verdict, finding.verdict.value, expect.verdict == finding.verdict.value),
@@ -135,17 +137,21 @@ def _shortfall(case: Case, expect: Expect, finding: Finding) -> str | None:
         ("holder", expect.holder, finding.holder, holds(expect.holder or "", finding.holder or "")),
         ("line", case.allocated, line, not expect.line or not case.allocated or line in case.allocated),
         ("text", mentions, text, all(piece in text for piece in mentions)),
-        ("hint", _HINTS.get(case.key, ANY), hint, _is_hint(case, hint)),
     )
     return next((f"{name} is {found!r}, not {wanted!r}" for name, wanted, found, right in checks if not right), None)
 
 
-def _is_hint(case: Case, hint: str | None) -> bool:
-    """Whether a finding of a case has the hint of the table, if the table has one of the case."""
-    wanted = _HINTS.get(case.key, ANY)
-    if wanted is ANY or wanted is None:
-        return wanted is ANY or hint is None
-    return hint is not None and re.fullmatch(re.escape(wanted).replace(r"\*", r"[\d_]+"), hint) is not None
+def _hint(finding: Finding) -> str | None:
+    """What a finding says to do."""
+    found = (line.partition("   hint: ") for line in text_of(finding).splitlines())
+    return next((hint for before, word, hint in found if word and not before), None)
+
+
+def _is_hint(wanted: str | None, found: str | None) -> bool:
+    """Whether a hint is the one of the table, in which ``*`` is a number."""
+    if wanted is None or found is None:
+        return wanted is found
+    return re.fullmatch(re.escape(wanted).replace(r"\*", r"[\d_]+"), found) is not None
 
 
 def holds(wanted: str, found: str) -> bool:

@@ -311,8 +311,8 @@ class Session:
             place_at_test(report, item)
             if RECORD in item.stash:
                 failing = {id(finding) for finding in self._unsaid if finding.severity is Severity.FAIL}
-                found = item.stash[RECORD].findings
-                shown = [place for place, finding in enumerate(found) if id(finding) in failing]
+                every = item.stash[RECORD].findings
+                shown = [place for place, finding in enumerate(every) if id(finding) in failing]
         elif report.failed and self._unsaid:
             from cudamem_testing.windows.memory import OverBudget
 

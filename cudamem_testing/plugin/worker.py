@@ -45,6 +45,6 @@ def received(data: Mapping[str, Any]) -> Totals:
 
 
 def _codec() -> Codec:
-    parts = {"fixtures": FIXTURE, "findings": FINDING, "ledger": LEDGER}
-    lists = {name: listed(codec, list) for name, codec in parts.items()}
-    return record(Totals, names=NAMES, **lists)
+    return record(
+        Totals, names=NAMES, fixtures=listed(FIXTURE, list), findings=listed(FINDING, list), ledger=listed(LEDGER, list)
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -17,6 +19,7 @@ from cudamem_testing.model.facts import Fact, Note, Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
+from cudamem_testing.report.codec import word_of
 from cudamem_testing.report.schema import FINDING, FIXTURE, TEST, run_from_json, run_to_json
 from cudamem_testing.show.expected.callsite import CallSite, Span
 from cudamem_testing.show.expected.checked import Checked
@@ -569,3 +572,13 @@ def test_a_fact_that_this_version_does_not_know_is_read_as_its_text() -> None:
     assert known == later == Finding(Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, Reported("m", ("a",)))
     with pytest.raises(ValueError, match=r"^f\.fact\.shown\[0\]\.bytes is text, not a whole number$"):
         FINDING.read({**data, "fact": {"type": "retained", "shown": [{"bytes": "x"}], "count": 1}}, "f")
+
+
+def test_every_fact_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z ]+)` \| [^|]* \|$", page, re.M)
+    assert [word_of(fact) for fact in get_args(Fact)] == [row for row in rows if " " in row or row in ROWS]
+
+
+#: Facts of one word.
+ROWS = {"changed", "retained", "refused", "reported"}
