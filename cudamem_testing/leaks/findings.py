@@ -16,12 +16,12 @@ from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import GRAPH_STATE, Allocation, FreedBy, Retained, RetainedBlock
 from cudamem_testing.model.findings import LEAKED, Finding, Kind, Severity, Verdict
-from cudamem_testing.model.references import Path
+from cudamem_testing.model.references import Doubt, Path, Unsure
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.objects import HolderResult, Reach, RootKind, Step
 from cudamem_testing.objects import Kind as PathKind
 
-NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, note="the search did not reach it")
+NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, doubt=Doubt(Unsure.NOT_REACHED))
 SHOWN = 3
 #: Where a holder is named.
 _NAMED = (Reach.REACHABLE, Reach.HARNESS)
@@ -183,7 +183,7 @@ def _finding(group: Sequence[Held], severity: Severity, *, of_fixture: bool) -> 
         keeps_graph=_keeps_graph(group),
         graph_state=first.by_graph,
         in_fixture=of_fixture,
-        notes=tuple(dict.fromkeys(held.holder.note for held in group if held.holder.note is not None)),
+        doubts=tuple(dict.fromkeys(held.holder.doubt for held in group if held.holder.doubt is not None)),
     )
     return Finding(
         Kind.LEAK,

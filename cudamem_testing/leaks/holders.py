@@ -15,6 +15,7 @@ from dataclasses import replace
 from cudamem_testing.guards import thawed
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.references import Doubt, Unsure
 from cudamem_testing.objects import HolderResult, KnownPlaces, Reach, RootKind
 from cudamem_testing.torch_api import capturing
 
@@ -23,7 +24,6 @@ Holders = Mapping[int, HolderResult]
 SEARCH_SECONDS = 5.0
 #: Holders that a collection can change nothing about.
 _FROM_A_ROOT = (Reach.REACHABLE, Reach.HARNESS)
-UNCOLLECTED = "it may be garbage: garbage collection is paused during graph capture"
 
 
 class BlockHolders:
@@ -107,4 +107,4 @@ def _uncollected(holder: HolderResult) -> HolderResult:
     """What no root reaches, where garbage was not collected: C++ may hold it, or it is garbage."""
     if holder.reach is not Reach.UNREACHABLE:
         return holder
-    return replace(holder, reach=Reach.UNKNOWN, complete=False, note=UNCOLLECTED)
+    return replace(holder, reach=Reach.UNKNOWN, complete=False, doubt=Doubt(Unsure.UNCOLLECTED))

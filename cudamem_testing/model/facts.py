@@ -15,7 +15,7 @@ from cudamem_testing.model.evidence import Evidence, NoEvidence
 from cudamem_testing.model.limits import Breach
 from cudamem_testing.model.live_tables import LiveTable
 from cudamem_testing.model.pools import Pool, PoolUse
-from cudamem_testing.model.references import Path, Reach
+from cudamem_testing.model.references import Doubt, Path, Reach
 from cudamem_testing.model.stacks import Frame, Stack
 
 # -- limits and baselines ---------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ class Retained:
     """Blocks that one object holds, of which the largest are ``shown``.
 
     ``count`` are all. ``keeps_graph`` is whether a tensor is kept with its autograd graph, ``graph_state`` whether they
-    are the random numbers of captured CUDA graphs, ``in_fixture`` whether a wider fixture made them. ``notes`` say what
-    the search for holders could not know.
+    are the random numbers of captured CUDA graphs, ``in_fixture`` whether a wider fixture made them. ``doubts`` are
+    what the search for holders could not know.
     """
 
     shown: tuple[RetainedBlock, ...]
@@ -141,7 +141,7 @@ class Retained:
     keeps_graph: bool = False
     graph_state: bool = False
     in_fixture: bool = False
-    notes: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
 
     @property
     def path(self) -> Path | None:

@@ -82,6 +82,19 @@ class Reach(str, Enum):
     UNKNOWN = "not found within the budget"
 
 
+class Unsure(str, Enum):
+    """What a search for holders could not know."""
+
+    #: It was not asked about this block.
+    NOT_REACHED = "not reached"
+    #: It stopped at its budget of time or objects.
+    BUDGET = "budget"
+    #: Garbage was not collected before it, since a stream was capturing a CUDA graph.
+    UNCOLLECTED = "uncollected"
+    #: This version of torch does not show what autograd saved for backward.
+    HIDDEN_GRAPH = "hidden graph"
+
+
 #: An edge before it has become text: what it is, the part of the label that varies, and the referent.
 Edge = tuple[Kind, object, object]
 #: Kinds whose text is appended to what stands before it: ``x.grad.grad_fn[MulBackward0].saved self``.
@@ -99,6 +112,14 @@ class Reference:
 
     def __str__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What a search could not know, with the budget or the version that is to blame."""
+
+    why: Unsure
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)

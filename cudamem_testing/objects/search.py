@@ -25,7 +25,7 @@ import torch
 from cudamem_testing import static, torch_api
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.facts import View
-from cudamem_testing.model.references import Path, Reach, RootKind
+from cudamem_testing.model.references import Doubt, Path, Reach, RootKind, Unsure
 from cudamem_testing.objects import arrays, results
 from cudamem_testing.objects.carriers import Carriers
 from cudamem_testing.objects.clock import Clock
@@ -35,6 +35,7 @@ from cudamem_testing.objects.names import name_of, type_word, view_of
 from cudamem_testing.objects.paths import PathWriter
 from cudamem_testing.objects.roots import Ignore, Root, Roots
 from cudamem_testing.torch_api import nodes
+from cudamem_testing.wording.leaks import doubt_text
 
 NOTHING_IGNORED = Ignore()
 Key = TypeVar("Key")
@@ -49,19 +50,19 @@ class HolderResult:
     ``path`` is the chain from a root; for ``UNREACHABLE`` the chain from an object that nothing holds, or round a
     cycle; else ``None``. ``objects`` are names of the Python tensors that stand for the target, at most three;
     ``view`` is the first of them where they all look at a part of the storage.
-    ``complete`` is false where the search stopped at its budget; ``note`` says so, or what else is not known.
+    ``complete`` is false where the search stopped at its budget; ``doubt`` says so, or what else is not known.
     """
 
     reach: Reach
     path: Path | None
     objects: tuple[str, ...] = ()
     complete: bool = True
-    note: str | None = None
+    doubt: Doubt | None = None
     view: View | None = None
 
     def __str__(self) -> str:
         text = self.reach.value if self.path is None else f"{self.reach.value}: {self.path.text}"
-        return text if self.note is None else f"{text} ({self.note})"
+        return text if self.doubt is None else f"{text} ({doubt_text(self.doubt)})"
 
 
 def find_holders(
@@ -268,7 +269,7 @@ class Search(ExitStack):
                 reach, path = Reach.HARNESS, self._path(writer, by_harness, objects)
             if path is None:
                 reach, path = self._island(writer, objects)
-            results[key] = HolderResult(reach, path, names, self.complete, self._note(reach), view_of(own))
+            results[key] = HolderResult(reach, path, names, self.complete, self._doubt(reach), view_of(own))
         return results
 
     def own(self, objects: list[object]) -> list[object]:
@@ -285,12 +286,12 @@ class Search(ExitStack):
         holders = set(self.graph.holders_of(id(obj)))
         return bool(holders) and holders <= self.carriers.holders.get(id(obj), {}).keys()
 
-    def _note(self, reach: Reach) -> str | None:
+    def _doubt(self, reach: Reach) -> Doubt | None:
         """What the result cannot know."""
         if not self.complete:
-            return f"the search stopped at its budget of {self._budget_seconds} s or {self._budget_objects} objects"
+            return Doubt(Unsure.BUDGET, f"{self._budget_seconds} s or {self._budget_objects} objects")
         if reach in (Reach.NOT_HELD, Reach.UNREACHABLE) and self.carriers.node_count and not nodes.shows_saved():
-            return f"torch {torch_api.version()} does not show what autograd saved for backward: a graph may hold it"
+            return Doubt(Unsure.HIDDEN_GRAPH, f"torch {torch_api.version()}")
         return None
 
     def _path(self, writer: PathWriter, reached: Reached, objects: list[object]) -> Path | None:

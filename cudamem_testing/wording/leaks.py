@@ -13,7 +13,7 @@ from cudamem_testing.model.facts import (
     View,
 )
 from cudamem_testing.model.findings import LEAKED, Finding, Verdict
-from cudamem_testing.model.references import Reach
+from cudamem_testing.model.references import Doubt, Reach, Unsure
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.wording import evidence
@@ -21,6 +21,12 @@ from cudamem_testing.wording.hints import GROWING_FIXTURE, Hint, hint_of
 from cudamem_testing.wording.meanings import MEANINGS, more
 
 WAITED = "freed after device synchronization; not a leak"
+_DOUBTS = {
+    Unsure.NOT_REACHED: "the search did not reach it",
+    Unsure.BUDGET: "the search stopped at its budget of {of}",
+    Unsure.UNCOLLECTED: "it may be garbage: garbage collection is paused during graph capture",
+    Unsure.HIDDEN_GRAPH: "{of} does not show what autograd saved for backward: a graph may hold it",
+}
 _HELD = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
 
 
@@ -33,7 +39,7 @@ def retained(finding: Finding, fact: Retained) -> list[str]:
     if finding.verdict is not Verdict.REACHABLE:
         lines.append(_meaning(finding.verdict))
     lines += _advice(hint_of(finding.verdict, fact), *([more(finding.verdict)] if leaked else []))
-    return lines + [f"   note: {note}" for note in fact.notes]
+    return lines + [f"   note: {doubt_text(doubt)}" for doubt in fact.doubts]
 
 
 def freed_by(finding: Finding, fact: FreedBy) -> list[str]:
@@ -52,7 +58,7 @@ def fixture_grew(finding: Finding, fact: FixtureGrew) -> list[str]:
     return [
         f"fixture {fact.fixture!r} grows by {each} per test: {total}",
         *_blocks(finding, fact.left),
-        *(f"   note: {note}" for note in fact.left.notes),
+        *(f"   note: {doubt_text(doubt)}" for doubt in fact.left.doubts),
         *_advice(GROWING_FIXTURE, more(Verdict.FIXTURE)),
     ]
 
@@ -71,6 +77,11 @@ def allocated(where: Allocation) -> str:
         return NO_STACK if where.after is None else after
     text = f"{where.line} ({where.library})" if where.library else str(where.line)
     return text if where.caller is None else f"{text} <- {where.caller}"
+
+
+def doubt_text(doubt: Doubt) -> str:
+    """What a search for holders could not know."""
+    return _DOUBTS[doubt.why].format(of=doubt.of)
 
 
 def view_line(view: View, size: int) -> str:

@@ -11,7 +11,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Allocation, Retained, RetainedBlock
 from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.findings import Kind as FaultKind
-from cudamem_testing.model.references import Kind, Path, Reach
+from cudamem_testing.model.references import Doubt, Kind, Path, Reach, Unsure
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.wording import text
 from suites.made import path
@@ -32,7 +32,7 @@ def retained(kib: int, holder: Path, device: Device = CPU) -> Finding:
         FaultKind.LEAK,
         Verdict.FIXTURE,
         Severity.NOTE,
-        Retained((block,), 1, notes=("of it",)),
+        Retained((block,), 1, doubts=(Doubt(Unsure.NOT_REACHED),)),
         bytes=kib * KIB,
         device=device,
         allocated=str(LINE),
@@ -76,7 +76,7 @@ def test_what_is_told() -> None:
         "   300.0 KiB  float32[1]  fixture\n"
         "      allocated  test_it.py:9 in test_it\n"
         "      kept by    fixture 'cache'.cached_result (tuple)[0] > dict['c']\n"
-        "   note: of it\n"
+        "   note: the search did not reach it\n"
         "   hint: bound what the fixture keeps, or take out at the end of each test what it put in\n"
         "   more: python -m cudamem_testing explain fixture, docs/hints.md#growing-fixture"
     )
