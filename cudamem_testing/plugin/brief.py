@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cudamem_testing.model.findings import Severity
+
 if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
+    from cudamem_testing.model.records import TestRecord
 
 FULL = 3
 
@@ -49,6 +52,12 @@ class Brief:
             parts = zip(findings, firsts, strict=True)
             shown = [text(finding) if first is None else same_cause(finding, first) for finding, first in parts]
             lines[:] = "\n".join(shown).split("\n")
+
+
+def places_of(record: TestRecord, findings: Sequence[Finding]) -> list[int]:
+    """The places in a record of those among some findings that have failed the test."""
+    failing = {id(finding) for finding in findings if finding.severity is Severity.FAIL}
+    return [place for place, finding in enumerate(record.findings) if id(finding) in failing]
 
 
 def _lines(report: pytest.TestReport) -> list[str] | None:

@@ -24,6 +24,7 @@ from cudamem_testing.model.windows import SharedWindows
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.baselines import Baselines
 from cudamem_testing.plugin.books import Books
+from cudamem_testing.plugin.brief import places_of
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import forget_last, let_go
 from cudamem_testing.plugin.items import (
@@ -305,14 +306,11 @@ class Session:
         if report.failed and self.settings.dump is not None:
             self._dump(item, report, self.settings.dump)
         status = None if call.excinfo is None else own_status(call.excinfo.value)
-        shown: list[int] = []
         if status is not None:
             report.cudamem_status = status or None  # type: ignore[attr-defined]
             place_at_test(report, item)
             if RECORD in item.stash:
-                failing = {id(finding) for finding in self._unsaid if finding.severity is Severity.FAIL}
-                every = item.stash[RECORD].findings
-                shown = [place for place, finding in enumerate(every) if id(finding) in failing]
+                report.cudamem_shown = places_of(item.stash[RECORD], self._unsaid)  # type: ignore[attr-defined]
         elif report.failed and self._unsaid:
             from cudamem_testing.windows.memory import OverBudget
 
@@ -334,8 +332,6 @@ class Session:
             records.append(item.stash[RECORD])
             forked = self._forks and is_forked(item)
             report.cudamem = plain(records) if forked else [*records]  # type: ignore[attr-defined]
-            if status is not None:
-                report.cudamem_shown = shown  # type: ignore[attr-defined]
             del item.stash[RECORD]
         return report
 

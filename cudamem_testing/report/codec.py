@@ -45,6 +45,10 @@ class Codec(NamedTuple):
     types: tuple[type, ...] = ()
 
 
+#: By type hint.
+_KNOWN: dict[Any, Codec] = {}
+
+
 def plain(*kinds: type) -> Codec:
     """A value of exactly one of these types."""
     wanted = " or ".join(_NAMES[kind] for kind in kinds)
@@ -207,7 +211,13 @@ def word_of(cls: type) -> str:
 
 
 def of(hint: Any, names: Mapping[str, Any] | None = None) -> Codec:
-    """The codec of a type hint."""
+    """The codec of a type hint; the same for the same one."""
+    if hint not in _KNOWN:
+        _KNOWN[hint] = _of(hint, names)
+    return _KNOWN[hint]
+
+
+def _of(hint: Any, names: Mapping[str, Any] | None) -> Codec:
     if hint in _PLAIN:
         return plain(*_PLAIN[hint])
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
