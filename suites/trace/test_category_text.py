@@ -186,7 +186,7 @@ by line
   260.0 KiB  3 blocks  suites/trace/test_category_text.py:41 in step  torch/autograd/graph.py _engine_run_backward
   144.0 KiB  6 blocks  (before the recording)
   128.0 KiB   1 block  suites/trace/test_category_text.py:27 in forward
-    8.0 KiB   1 block  suites/trace/test_category_text.py:38 in step  torch/nn/functional.py mse_loss
+    8.0 KiB   1 block  suites/trace/test_category_text.py:39 in step  torch/nn/functional.py mse_loss
         4 B   1 block  suites/trace/test_category_text.py:41 in step  torch/autograd/__init__.py _make_grads
 """
 
