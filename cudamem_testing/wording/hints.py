@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from cudamem_testing.model.facts import Retained, RetainedBlock
+from cudamem_testing.model.facts import Retained
 from cudamem_testing.model.findings import LEAKED, Verdict
 from cudamem_testing.model.references import Kind, Path, Reach, Reference, RootKind, Step
 
@@ -78,7 +78,7 @@ def hint_of(verdict: Verdict, fact: Retained) -> Hint | None:
         return Hint(Holder.RAW, "call torch.cuda.caching_allocator_delete with its address")
     if verdict is Verdict.COMPILER_CACHE:
         return Hint(Holder.COMPILER_CACHE, "call torch.compiler.reset() at the end of the test if it adds up")
-    graphs = (_graph(block, fact) for block in fact.shown) if fact.keeps_graph else iter(())
+    graphs = (_graph(block.path) for block in fact.shown) if fact.keeps_graph else iter(())
     known = next(filter(None, graphs), None)
     if known is not None:
         return known
@@ -91,8 +91,7 @@ def hint_of(verdict: Verdict, fact: Retained) -> Hint | None:
     return next(_special(path, end), None) or _by_root(path, verdict, end)
 
 
-def _graph(block: RetainedBlock, fact: Retained) -> Hint | None:
-    path = block.path
+def _graph(path: Path | None) -> Hint | None:
     place = _first(path, lambda step: step.reference.kind is Kind.GRAD_FN)
     if path is None or place is None:
         return None
@@ -110,7 +109,7 @@ def _held_by_cpp(path: Path | None) -> Hint:
 
 def _special(path: Path, end: str) -> Iterator[Hint]:
     """Hints by the root if it is more than a namespace, then by each link that is more than a container."""
-    if path.thread and path.root_name == "_worker":
+    if path.thread and any(step.type_name == "_WorkItem" for step in path.steps):
         yield Hint(Holder.EXECUTOR, f"shut down the executor of {path.thread!r} {end}, or use it in a with statement")
     elif path.thread:
         yield Hint(Holder.THREAD, f"end thread {path.thread!r} {end}: signal it, then join() it")

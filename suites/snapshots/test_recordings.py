@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.model.live_tables import live_section
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.oom.explain import explain
 from cudamem_testing.snapshots.export import to_snapshot
@@ -134,11 +133,13 @@ def test_annotations_mark_the_program():
 
 def test_out_of_memory_is_explained():
     told = counted("out_of_memory")
-    error = explain(recorded("out_of_memory"), 200 * 2**20, allowed=told["limit"], others=0)
+    recording = recorded("out_of_memory")
+    error = explain(recording, 200 * 2**20, allowed=told["limit"], others=0)
+    stack = recording.stacks[recording.events.stacks[recording.events.kinds.rfind(Kind.OOM)]]
     assert error.free == told["observer"]["free"]
-    assert error.cause == "fragmentation"
-    assert str(error.where.called_from) == marked_line("out_of_memory")
-    assert "programs.py" in live_section(error.live)
+    assert error.blame == "fragmentation"
+    assert (error.where, str(stack.called_from)) == (stack.where, marked_line("out_of_memory"))
+    assert "programs.py" in error.live.text()
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cudamem_testing.model.facts import Allocation, Retained, RetainedBlock
 from cudamem_testing.model.findings import Verdict
-from cudamem_testing.model.references import Kind, Reach, RootKind
+from cudamem_testing.model.references import Kind, Reach, Reference, RootKind, Step
 from cudamem_testing.model.references import Path as Chain
 from cudamem_testing.wording.hints import Holder, expression, hint_of
 from fixtures.zoo import cases
@@ -72,6 +73,15 @@ def test_the_first_link_that_is_more_than_a_container_decides() -> None:
 )
 def test_an_unknown_holder_has_no_hint(chain: Chain | None, verdict: Verdict) -> None:
     assert said(chain, verdict) is None
+
+
+def test_a_worker_of_the_project_is_a_thread_and_one_of_a_pool_its_executor() -> None:
+    frame = path("thread 'pool_0' > frame _worker (a.py:1)", (Kind.LOCAL, "local 'x'", "Tensor"), kind=RootKind.FRAME)
+    own = replace(frame, thread="pool_0")
+    assert said(own) == "end thread 'pool_0' at the end of the test: signal it, then join() it"
+    job = Step(Reference(Kind.LOCAL, "local 'work_item'"), "_WorkItem")
+    wanted = "shut down the executor of 'pool_0' at the end of the test, or use it in a with statement"
+    assert said(replace(own, steps=(job, *own.steps))) == wanted
 
 
 def test_names_of_inner_attributes_are_left_out() -> None:
