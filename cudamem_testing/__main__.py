@@ -108,9 +108,9 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _explain(given: argparse.Namespace) -> int:
-    from cudamem_testing.report.explain import explained, page
+    from cudamem_testing.wording.meanings import explained
 
-    say(explained(given.verdict, page()))
+    say(explained(given.verdict))
     return 0
 
 

@@ -18,31 +18,18 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from cudamem_testing.leaks.verdicts import MEANINGS
 from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.report.files import read_json
 from cudamem_testing.show.tables import Column, Table
+from cudamem_testing.wording import text as text_of
+from cudamem_testing.wording.meanings import MEANINGS, sentence
 from fixtures.zoo import DEVICE, MODULES, Case, Expect, cases
+from fixtures.zoo.hints import HINTS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "verdicts.md"
-#: What the verdicts mean that are not about who holds a block.
-OTHERS = {
-    Verdict.OVER: "A number is above its limit: a budget's, or a baseline's with its tolerance. Fails the test.",
-    Verdict.UNDER: "A number is below the lower bound that `at_least=` sets. Fails the test.",
-    Verdict.IMPROVED: "A number is below its baseline by more than the tolerance. A note; an update of the baseline "
-    "keeps it so.",
-    Verdict.NO_BASELINE: "No baseline is recorded for this test, device and environment. Fails the test, and only with "
-    "`--cudamem-baseline=require`.",
-    Verdict.OUT_OF_MEMORY: "An allocation was refused. The finding says what was live, by line, what earlier tests and "
-    "fixtures had left, and what would have made room. Fails the test, which failed already.",
-    Verdict.NOT_REPEATABLE: "The body of a test with `warmup=` did not pass when it was repeated. A note.",
-}
-FAILS = {
-    Verdict.FIXTURE: "A note, but a failure of the third use of one value of a wider fixture in a row that left more "
-    "in it than the one before: that is no plateau.",
-}
+_HINTS = dict(HINTS.values())
 SETTLING = """
 ## Settling
 
@@ -116,7 +103,7 @@ def outcome(case: Case, run: RunRecord, text: str = "") -> Outcome:
     for name in _names(case)[1:]:
         for test in (test for test in run.tests if _name_of(test) == name):
             wrong = [finding for finding in test.findings if finding.severity is not Severity.NOTE]
-            problems += [f"{case.key}: control {name}: {finding}" for finding in wrong]
+            problems += [f"{case.key}: control {name}: {text_of(finding)}" for finding in wrong]
             if test.outcome == "error":
                 problems.append(f"{case.key}: control {name}: {test.outcome}")
         if not any(_name_of(test) == name for test in run.tests):
@@ -143,17 +130,23 @@ def _compare(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
     for expect in case.expected:
         matching = [finding for finding in rest if _shortfall(case, expect, finding) is None]
         if len(matching) != expect.count:
-            told = [f"{_shortfall(case, expect, finding)} in:\n{finding}" for finding in rest] or ["nothing was found"]
+            told = [f"{_shortfall(case, expect, finding)} in:\n{text_of(finding)}" for finding in rest] or [
+                "nothing was found"
+            ]
             yield f"{case.key}: expected {expect.count} x {expect.kind} {expect.verdict}: " + "\n".join(told)
             return
         rest = [finding for finding in rest if finding not in matching]
+    if case.key in _HINTS:
+        wanted, hints = _HINTS[case.key], {*map(_hint, findings)} - {None}
+        if not any(_is_hint(wanted, hint) for hint in hints or {None}):
+            yield f"{case.key}: hint is {hints or None}, not {wanted!r}"
     for finding in rest:
-        yield f"{case.key}: was not expected ({finding.kind.value}, {finding.verdict.value}): {finding}"
+        yield f"{case.key}: was not expected ({finding.kind.value}, {finding.verdict.value}): {text_of(finding)}"
 
 
 def _shortfall(case: Case, expect: Expect, finding: Finding) -> str | None:
     """How a finding differs from what is expected."""
-    text = str(finding)
+    text = text_of(finding)
     mentions = [piece.format(line=case.allocated[0] if case.allocated else "") for piece in expect.mentions]
     line = _line(finding)
     checks = (
@@ -166,6 +159,19 @@ def _shortfall(case: Case, expect: Expect, finding: Finding) -> str | None:
         ("text", mentions, text, all(piece in text for piece in mentions)),
     )
     return next((f"{name} is {found!r}, not {wanted!r}" for name, wanted, found, right in checks if not right), None)
+
+
+def _hint(finding: Finding) -> str | None:
+    """What a finding says to do."""
+    found = (line.partition("   hint: ") for line in text_of(finding).splitlines())
+    return next((hint for before, word, hint in found if word and not before), None)
+
+
+def _is_hint(wanted: str | None, found: str | None) -> bool:
+    """Whether a hint is the one of the table, in which ``*`` is a number."""
+    if wanted is None or found is None:
+        return wanted is found
+    return re.fullmatch(re.escape(wanted).replace(r"\*", r"[\d_]+"), found) is not None
 
 
 def holds(wanted: str, found: str) -> bool:
@@ -246,13 +252,10 @@ def document(every: Sequence[Case]) -> str:
         "who holds it, `*` is a number that depends on what ran before.",
     ]
     for verdict in Verdict:
-        meaning = MEANINGS.get(verdict)
-        lines += ["", f"## {verdict.value}", ""]
-        if meaning is None:
-            lines.append(OTHERS[verdict])
-        else:
-            fails = FAILS.get(verdict, "Fails the test." if meaning.leak else "A note, never a failure.")
-            lines += [f"{_sentence(meaning.text)} {fails}", "", f"What to do: {meaning.hint}."]
+        meaning = MEANINGS[verdict]
+        lines += ["", f"## {verdict.value}", "", f"{sentence(meaning.text)} {meaning.outcome}", "", "Usual causes:", ""]
+        lines += [f"- {cause}" for cause in meaning.causes]
+        lines += ["", "What to do:", "", *(f"- {fix}" for fix in meaning.fixes)]
         lines += _table([case for case in every if verdict.value in {expect.verdict for expect in case.expected}])
     lines += [*SETTLING.rstrip().splitlines(), *FIXTURES.rstrip().splitlines()]
     lines += ["", "## Nothing", "", "Cases that look like faults and are none; they give no finding at all."]
@@ -271,10 +274,6 @@ def _cpu_only(some: Iterable[Case]) -> dict[str, str]:
     """The keys of cases that run on the CPU alone, by the reason for it."""
     reasons = dict.fromkeys(case.why for case in some if case.why)
     return {why: _keys(case for case in some if case.why == why) for why in reasons}
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _table(some: Sequence[Case]) -> list[str]:

@@ -8,7 +8,7 @@ changes no other line. What cannot be read is never overwritten. PYTEST_DONT_REW
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ class Recorded:
         """The key of the entry that holds for ``key``; ``None`` where there is none."""
         if key in self.entries:
             return key
-        alike = self._alike.get(_without_threads(key), ())
+        alike: Sequence[Key] = self._alike.get(_without_threads(key), ())
         same = {tuple(sorted(self.entries[one].values.items())) for one in alike}
         return alike[0] if len(same) == 1 else None
 

@@ -4,58 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from cudamem_testing.model.baselines import TOP, Place
 from cudamem_testing.model.blocks import Block, LiveSet
-from cudamem_testing.model.sizes import count, format_size
-from cudamem_testing.show.tables import Column, Table
+from cudamem_testing.model.facts import GrownPlace, Taken
+from cudamem_testing.model.stacks import Frame
 from cudamem_testing.snapshots.lifetimes import NONE
 from cudamem_testing.snapshots.record import Kind
 from cudamem_testing.snapshots.replay import Replay
 
-LINES = 3
 NO_FREES: Mapping[int, int] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Grown:
-    """A place with more live bytes than before; ``line`` is its line of most bytes, the last of equals.
-
-    ``numbers`` are those of all of its lines that hold something, for which of them grew is not recorded.
-    ``before`` is ``None`` for a place that is not among the recorded ones, which then had ``hidden`` bytes at most.
-    """
-
-    place: str
-    line: str
-    numbers: tuple[int, ...]
-    before: int | None
-    after: int
-    hidden: int = 0
-
-    @property
-    def growth(self) -> int:
-        """Bytes more than before, at least."""
-        return self.after - (self.hidden if self.before is None else self.before)
-
-    @property
-    def cells(self) -> tuple[str, str, str]:
-        """The row of a table: growth, before and after, where."""
-        before = f"<= {format_size(self.hidden)}" if self.hidden else "new"
-        known = before if self.before is None else format_size(self.before)
-        return f"+{format_size(self.growth)}", f"{known} -> {format_size(self.after)}", self._where
-
-    @property
-    def _where(self) -> str:
-        """``model.py:41 in forward``, with the numbers of other lines behind it."""
-        others = [number for number in self.numbers if f":{number} " not in self.line]
-        more = ", ..." if len(others) > LINES else ""
-        said = ", ".join(map(str, others[:LINES]))
-        return f"{self.line} (and line {said}{more})" if others else self.line
-
-    def __str__(self) -> str:
-        return "  ".join(self.cells)
 
 
 def without(live: LiveSet, orders: Collection[int | None]) -> LiveSet:
@@ -70,48 +30,40 @@ def top_of(live: LiveSet, most: int = TOP) -> tuple[Place, ...]:
     return tuple(sorted(places, key=lambda place: (-place.bytes, place.name))[:most])
 
 
-def grown(before: Sequence[Place], live: LiveSet, most: int = TOP) -> tuple[Grown, ...]:
+def grown(before: Sequence[Place], live: LiveSet, most: int = TOP) -> tuple[GrownPlace, ...]:
     """The places that hold more than what is recorded, largest growth first."""
     known = {place.name: place.bytes for place in before}
     hidden = before[-1].bytes if len(before) >= TOP else 0
     found = []
     for group in live.group_by(lambda block: block.stack.place):
         line, numbers = _lines(group.blocks)
-        one = Grown(group.key, line, numbers, known.get(group.key), group.size, 0 if group.key in known else hidden)
+        one = GrownPlace(
+            group.key, line, numbers, known.get(group.key), group.size, 0 if group.key in known else hidden
+        )
         if one.growth > 0:
             found.append(one)
     return tuple(sorted(found, key=lambda one: -one.growth)[:most])
 
 
-def lines_of(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Rows as lines of text: numbers, and last the place, which gives way."""
-    columns = [Column("", "right") for _ in rows[0][:-1]] if rows else []
-    table = Table((*columns, Column("", elastic=True)), tuple(map(tuple, rows)))
-    return table.lines(width, header=False, indent=3)
-
-
-def segments_taken(replayed: Replay, start: int, most: int = TOP) -> list[tuple[str, ...]]:
-    """What was taken from the driver since the moment ``start``: size, segments, line, largest first."""
+def segments_taken(replayed: Replay, start: int, most: int = TOP) -> tuple[Taken, ...]:
+    """What was taken from the driver since the moment ``start``, by line, largest first."""
     events, stacks = replayed.recording.events, replayed.recording.stacks
-    sizes: dict[tuple[str, bool], list[int]] = {}
+    sizes: dict[tuple[Frame | None, bool], list[int]] = {}
     for now in range(start, replayed.end):
         if events.kinds[now] in (Kind.SEGMENT_ALLOC, Kind.SEGMENT_MAP):
             side = events.streams is not None and bool(events.streams[now])
-            sizes.setdefault((stacks[events.stacks[now]].line, side), []).append(events.sizes[now])
+            sizes.setdefault((stacks[events.stacks[now]].where, side), []).append(events.sizes[now])
     found = sorted(sizes.items(), key=lambda pair: -sum(pair[1]))[:most]
-    return [
-        (format_size(sum(some)), count(len(some), "segment"), f"{line} (on a side stream)" if side else line)
-        for (line, side), some in found
-    ]
+    return tuple(Taken(line, len(some), sum(some), side) for (line, side), some in found)
 
 
-def allocations_by_line(replayed: Replay, start: int, most: int = TOP) -> list[tuple[str, ...]]:
+def allocations_by_line(replayed: Replay, start: int, most: int = TOP) -> tuple[Taken, ...]:
     """How many blocks each line has allocated since the moment ``start``, most first."""
     events, stacks = replayed.recording.events, replayed.recording.stacks
     numbers = Counter(
-        stacks[events.stacks[now]].line for now in range(start, replayed.end) if events.kinds[now] == Kind.ALLOC
+        stacks[events.stacks[now]].where for now in range(start, replayed.end) if events.kinds[now] == Kind.ALLOC
     )
-    return [(str(number), line) for line, number in numbers.most_common(most)]
+    return tuple(Taken(line, number) for line, number in numbers.most_common(most))
 
 
 def frees_of_others(replayed: Replay, start: int, end: int, owner: int) -> dict[int, int]:
@@ -156,13 +108,13 @@ def peak_without(
     return best, moment
 
 
-def _lines(blocks: Sequence[Block]) -> tuple[str, tuple[int, ...]]:
+def _lines(blocks: Sequence[Block]) -> tuple[Frame | None, tuple[int, ...]]:
     """The line of most bytes, the last of equals, and the numbers of all lines."""
-    sizes: dict[str, int] = {}
+    sizes: dict[Frame | None, int] = {}
     frames = (block.stack.project_frame for block in blocks)
     numbers = sorted({frame.line for frame in frames if frame is not None})
     for block in blocks:
-        line = block.stack.line
+        line = block.stack.where
         size = sizes.pop(line, 0) + block.size  # its place is that of its last block
         sizes[line] = size
     return max(reversed(sizes), key=lambda line: sizes[line]), tuple(numbers)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from cudamem_testing.baselines.lines import CONFLICT, check_keys, json_of, text_of
 from cudamem_testing.model.causes import Cause, has_cause, key_of
 from cudamem_testing.model.changes import Tolerance
+from cudamem_testing.model.facts import Note, OnRecord
 from cudamem_testing.model.findings import Finding, Severity, Standing
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import format_size
@@ -104,15 +105,14 @@ def judged(finding: Finding, lines: Lines, name: str) -> Finding:
     if line is None or not has_cause(finding):
         return finding
     if line.allows(finding.bytes or 0):
-        return noted(finding, f"known: {line.reason or 'no reason given'} ({name}:{line.number})")
-    more = f"larger than the {format_size(line.bytes)} that are known, {TOLERANCE} allowed ({name}:{line.number})"
-    return replace(finding, standing=Standing.LARGER, details=(*finding.details, f"   {more}"))
+        return noted(finding, OnRecord(name, line.number, line.reason))
+    larger = OnRecord(name, line.number, line.reason, line.bytes, str(TOLERANCE))
+    return finding.remarked(larger, Standing.LARGER)
 
 
-def noted(finding: Finding, remark: str) -> Finding:
+def noted(finding: Finding, remark: Note) -> Finding:
     """A finding that is on record: a note with a remark."""
-    details = (*finding.details, f"   {remark}")
-    return replace(finding, severity=Severity.NOTE, standing=Standing.KNOWN, details=details)
+    return replace(finding, severity=Severity.NOTE).remarked(remark, Standing.KNOWN)
 
 
 def is_recordable(finding: Finding) -> bool:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cudamem_testing.model.sizes import count, format_size
+from cudamem_testing.model.facts import CycleKept, KeptBy
 from cudamem_testing.show.diagrams import Diagram
+from cudamem_testing.wording.cycles import chain_lines, cycle_lines, keeps
 
-#: Widest line of a chain, in characters, and most lines that it may take.
-WIDTH, CHAIN_LINES = 100, 4
-#: Tensors that are named.
-NAMED = 3
-ARROW = " -> "
+#: Tensors that are named, and lines that allocated them.
+NAMED, PLACES = 3, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,41 +73,36 @@ class Cycle:
     @property
     def lines(self) -> tuple[str, ...]:
         """The chain and what it kept: the part that stays the same while lines of source move."""
-        return (*_wrapped(self.chain), self.keeps)
+        return (*chain_lines(self.chain), self.keeps)
 
     @property
     def keeps(self) -> str:
         """``keeps 48.0 MiB in 12 tensors: layer.0.weight float32[1024, 1024], ...``."""
-        if not self.tensors:
-            return "keeps no tensor"
-        named = [str(tensor) for tensor in self.tensors[:NAMED]]
-        more = ", ..." if len(self.tensors) > NAMED else ""
-        kept = f"keeps {format_size(self.bytes)} in {count(len(self.tensors), 'tensor')}"
-        return f"{kept}: {', '.join(named)}{more}"
+        return keeps(self._named, len(self.tensors), self.bytes)
 
     @property
     def text(self) -> str:
         """At most ten lines: the chain, what it keeps, where that was allocated, what closes it."""
-        lines = [*self.lines]
-        lines += [f"allocated  {place}" for place in self._places()[:2]]
-        if self.closed_by:
-            lines.append(f"closed by  {self.closed_by}")
-        if self.hanging:
-            lines.append(f"{count(self.hanging, 'further cycle')} hang{'s' if self.hanging == 1 else ''} off it")
-        if self.count > 1:
-            lines.append(f"found {self.count} times")
-        return "\n".join(lines)
+        return "\n".join(cycle_lines(self.fact, self.bytes))
 
-    def _places(self) -> list[str]:
-        """The lines that allocated; of several, each with the names of its tensors as far as they are known."""
+    @property
+    def fact(self) -> CycleKept:
+        """What a finding holds of it."""
+        kept = len(self.tensors), self._places()
+        return CycleKept(self.chain, self._named, *kept, self.closed_by, self.hanging, self.count)
+
+    @property
+    def _named(self) -> tuple[str, ...]:
+        return tuple(map(str, self.tensors[:NAMED]))
+
+    def _places(self) -> tuple[KeptBy, ...]:
+        """The first lines that allocated, each with the names of its tensors as far as they are known."""
         places: dict[str, list[str]] = {}
         for tensor in self.tensors:
             if tensor.allocated:
                 names = places.setdefault(tensor.allocated, [])
                 names += [tensor.name] if tensor.name else []
-        if len(places) == 1:
-            return list(places)
-        return [f"{place} ({', '.join(dict.fromkeys(names))})" if names else place for place, names in places.items()]
+        return tuple(KeptBy(line, tuple(dict.fromkeys(names))) for line, names in [*places.items()][:PLACES])
 
     def dot(self) -> str:
         """The objects of the cycle and what leads to its tensors, for Graphviz."""
@@ -121,19 +114,6 @@ class Cycle:
 
     def __str__(self) -> str:
         return self.text
-
-
-def _wrapped(chain: tuple[str, ...]) -> list[str]:
-    lines: list[str] = []
-    for piece in chain:
-        if lines and len(lines[-1]) + len(ARROW) + len(piece) <= WIDTH:
-            lines[-1] += ARROW + piece
-        else:
-            lines.append(f"  -> {piece}" if lines else piece)
-    if len(lines) > CHAIN_LINES:
-        gone = len(lines) - CHAIN_LINES + 1
-        lines[CHAIN_LINES - 2 : CHAIN_LINES - 2 + gone] = [f"  ... {gone} more lines ..."]
-    return lines
 
 
 def merged(cycles: list[Cycle]) -> list[Cycle]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cudamem_testing.graphs.nodes import NodeList
+from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.stacks import Stack
-from cudamem_testing.snapshots.record import Pool, Recording
+from cudamem_testing.snapshots.record import Recording
 
 #: A graph and a pool's handle, as the backend makes them; nobody else looks into them.
 Graph = Any

@@ -21,11 +21,11 @@ from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.pools import pool_at, pools_of
 from cudamem_testing.guards import CollectorPaused, collect_garbage, without_warning
 from cudamem_testing.model.errors import first_cause, let_go
+from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import name_of
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.snapshots.record import Pool
 from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.modes import tensors
 from cudamem_testing.torch_api.trees import flatten, leaves, mapped

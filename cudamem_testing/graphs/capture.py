@@ -33,10 +33,10 @@ from cudamem_testing.graphs.report import LintReport
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.guards import collect_garbage
 from cudamem_testing.model.errors import first_cause, let_go
+from cudamem_testing.model.pools import PoolUse
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import type_word
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.snapshots.fragmentation import PoolUse
 from cudamem_testing.static import find_in_class, type_name
 from cudamem_testing.torch_api.graphs import expired
 from cudamem_testing.torch_api.modes import current_node, noted, tensors

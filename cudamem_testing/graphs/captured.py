@@ -20,14 +20,15 @@ from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.pools import Pools, judge_pool, pool_at, pools_of
 from cudamem_testing.graphs.report import LintReport
 from cudamem_testing.graphs.sides import storage_reference
+from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import name_of, type_word
 from cudamem_testing.show.expected import assert_text
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.snapshots.record import Pool
 from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.trees import flatten, mapped
+from cudamem_testing.wording.limits import broken
 
 __tracebackhide__ = hide_wrong_arguments
 
@@ -243,7 +244,7 @@ class Captured:
         __tracebackhide__ = True
         breach = judge_pool(self.pools(), self.pool, limit)
         if breach is not None:
-            raise GraphError(str(breach))
+            raise GraphError(broken(breach))
 
     def assert_nodes(
         self, expected: str | Mapping[str, str] | None = None, level: Level = "kinds", *, edges: bool = False

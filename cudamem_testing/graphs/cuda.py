@@ -18,10 +18,11 @@ from cudamem_testing.graphs.nodes import LevelError, Node, NodeList
 from cudamem_testing.graphs.operators import POISON
 from cudamem_testing.guards import replaced, without_warning
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.snapshots.fragmentation import fragmentation
 from cudamem_testing.snapshots.read import read
-from cudamem_testing.snapshots.record import Pool, Recording
+from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.torch_api import graphs as api
 
 NO_NODES = (

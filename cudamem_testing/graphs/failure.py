@@ -15,12 +15,12 @@ from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.reasons import Clues, reason, refused, rule_of
 from cudamem_testing.graphs.report import LintReport, Place
 from cudamem_testing.graphs.rules import Meaning, Rule
+from cudamem_testing.model.pools import PoolUse
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.source import raw_line
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import begin
-from cudamem_testing.snapshots.fragmentation import PoolUse
 from cudamem_testing.static import error_text, is_one_of, type_name
 
 #: Modules of torch whose functions of these names wait for the device, and what begins a capture.

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.limits import Breach, Limit
+from cudamem_testing.model.pools import MAIN_POOL, Pool, PoolUse
 from cudamem_testing.model.sizes import format_size, parse_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.show.tables import Column, Table
-from cudamem_testing.snapshots.fragmentation import PoolUse, fragmentation
-from cudamem_testing.snapshots.record import MAIN_POOL, Pool, Recording
+from cudamem_testing.snapshots.fragmentation import fragmentation
+from cudamem_testing.snapshots.record import Recording
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class Watch:
             return self._pinned(name, args)
         return self._placed(name, func, args, kwargs)
 
-    def operator(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def operator(self, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call an operator."""
         inputs = [*tensors((*args, *kwargs.values()))]
         sides = [self._input(tensor, name) for tensor in inputs]

@@ -159,9 +159,7 @@ def take_last_failure() -> BaseException | None:
     """The failure that the interpreter keeps for debuggers, which it keeps no longer."""
     state = vars(sys)  # asking for an attribute that is not there makes an error, which costs more than all the rest
     error: object = state.get("last_value")
-    if error is None and "last_type" not in state:
-        return None
-    for name in LAST_FAILURE:
+    for name in LAST_FAILURE if "last_type" in state else ():
         state.pop(name, None)
     return error if isinstance(error, BaseException) else None
 

@@ -9,32 +9,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from math import prod
 from typing import NamedTuple
 
-from cudamem_testing.leaks.verdicts import GRAPH_HINT, MEANINGS, more, verdict_of
+from cudamem_testing.leaks.verdicts import verdict_of
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.sizes import count, format_size
-from cudamem_testing.model.stacks import Frame
+from cudamem_testing.model.facts import GRAPH_STATE, REDUCER, Allocation, FreedBy, Retained, RetainedBlock
+from cudamem_testing.model.findings import LEAKED, Finding, Kind, Severity, Verdict
+from cudamem_testing.model.references import Doubt, Path, Unsure
+from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.objects import HolderResult, Reach, RootKind, Step
 from cudamem_testing.objects import Kind as PathKind
 
-NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, note="the search did not reach it")
+NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, doubt=Doubt(Unsure.NOT_REACHED))
 SHOWN = 3
-WITHOUT_TENSOR = "memory without a Python tensor"
-FIXTURE_HINT = "drop the reference when the fixture ends, after its yield or in a finalizer"
-#: Who holds what ``capture_begin`` allocates: it lives as long as one graph that began a capture does.
-A_GRAPH = "a CUDA graph that began a capture and lives, for its random numbers"
-A_GRAPH_HINT = "reset the graph, or let it go"
-#: Who holds what ``DistributedDataParallel.__init__`` allocates: C++, and through it hooks of autograd.
-REDUCER = "torch/nn/parallel/distributed.py"
-A_REDUCER = "the reducer of a DistributedDataParallel, in C++"
-A_REDUCER_HINT = "drop the DistributedDataParallel, its module and all losses before destroy_process_group()"
-NOBODY = "nobody kept it: it went when the device had done its work"
-_WORDS = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
-_VIEW = re.compile(r".*?\[(?P<part>[\d, ]*)\] on .*, view of \[(?P<whole>[\d, ]*)\].*")
+#: Where the reducer is made that ``DistributedDataParallel`` leaves in C++, with buckets in which gradients lie.
+DISTRIBUTED = "torch/nn/parallel/distributed.py"
+#: Where a holder is named.
+_NAMED = (Reach.REACHABLE, Reach.HARNESS)
 _KEY = re.compile(r"\['[^']*\d[^']*'\]")
 #: Numbers in a chain that another run, another order of tests or an edited file would change.
 _PASSING = (
@@ -62,15 +54,16 @@ def leak_findings(
 
     Blocks belong together when one object holds them (a module all its parameters, a list all its items), or when C++
     holds them: what hangs together there cannot be told apart, but for the state of graphs. Those ``of_fixture`` were
-    left by a wider fixture, and the hint says what that can do.
+    left by a wider fixture.
     """
     groups: dict[tuple[Verdict, str], list[Held]] = {}
     for block in blocks:
         holder = NOT_SEARCHED if block.address is None else holders.get(block.address, NOT_SEARCHED)
         verdict = verdict_of(block, holder)
-        held = Held(block, holder, verdict, of_fixture)
+        held = Held(block, holder, verdict)
         groups.setdefault((verdict, held.by), []).append(held)
-    found = [_finding(sorted(group, key=lambda held: -held.block.size), severity) for group in groups.values()]
+    ordered = (sorted(group, key=lambda held: -held.block.size) for group in groups.values())
+    found = [_finding(group, severity, of_fixture=of_fixture) for group in ordered]
     return sorted(found, key=lambda finding: -(finding.bytes or 0))
 
 
@@ -88,15 +81,10 @@ def small_leaks(
         groups.setdefault((held.verdict, held.by or block.stack.place), []).append(held)
     found = []
     for group in groups.values():
-        size, tests = sum(held.block.size for held in group), len({held.block.owner for held in group})
-        if size < least or not MEANINGS[group[0].verdict].leak:
-            continue
-        device = group[0].block.device
-        message = (
-            f"cudamem: {format_size(size)} leaked by {count(tests, 'test')}, less than {format_size(least)} each"
-            f" ({count(len(group), 'block')}, {device})"
-        )
-        found.append(replace(_finding(sorted(group, key=lambda held: -held.block.size), severity), message=message))
+        if sum(held.block.size for held in group) >= least and group[0].verdict in LEAKED:
+            ordered = sorted(group, key=lambda held: -held.block.size)
+            tests = len({held.block.owner for held in group})
+            found.append(_finding(ordered, severity, of_fixture=False, tests=tests, each=least))
     return sorted(found, key=lambda finding: -(finding.bytes or 0))
 
 
@@ -106,7 +94,6 @@ class Held(NamedTuple):
     block: Block
     holder: HolderResult
     verdict: Verdict
-    of_fixture: bool = False
 
     @property
     def by_graph(self) -> bool:
@@ -125,35 +112,30 @@ class Held(NamedTuple):
     def by_reducer(self) -> bool:
         """Whether it is a bucket of the reducer that ``DistributedDataParallel`` makes, in which gradients lie."""
         innermost = self.block.stack.frames[0] if self.block.stack.frames else None
-        return self.verdict is Verdict.HELD_BY_CPP and innermost is not None and innermost.file == REDUCER
+        return self.verdict is Verdict.HELD_BY_CPP and innermost is not None and innermost.file == DISTRIBUTED
 
     @property
-    def in_cpp(self) -> tuple[str, str] | None:
-        """Who holds it in C++ and what to do, where the line that allocated tells."""
-        if self.by_graph:
-            return A_GRAPH, A_GRAPH_HINT
-        return (A_REDUCER, A_REDUCER_HINT) if self.by_reducer else None
+    def in_cpp(self) -> str | None:
+        """Who holds it in C++, where the line that allocated tells."""
+        return GRAPH_STATE if self.by_graph else REDUCER if self.by_reducer else None
 
     @property
     def by(self) -> str:
         """Who holds it and others like it: what those of one finding have in common."""
-        return holder_of(self.holder) if self.in_cpp is None else self.in_cpp[0]
+        return self.in_cpp or holder_of(self.holder)
 
     @property
-    def chain(self) -> str | None:
-        """Who holds it, as text."""
-        if self.in_cpp is not None:
-            return self.in_cpp[0]
-        path = self.holder.path
-        return None if path is None or _is_running_harness(self.holder) else path.text
+    def path(self) -> Path | None:
+        """The chain of references to it, if that names somebody."""
+        return None if self.in_cpp or _is_running_harness(self.holder) else self.holder.path
 
     @property
-    def hint(self) -> str:
-        """What to do."""
-        if self.in_cpp is not None:
-            return self.in_cpp[1]
-        in_fixture = self.of_fixture and self.verdict is Verdict.REACHABLE
-        return FIXTURE_HINT if in_fixture else MEANINGS[self.verdict].hint
+    def fact(self) -> RetainedBlock:
+        """What is known of it."""
+        block, names = self.block, self.holder.objects
+        where = Allocation.of(block.stack, block.after)
+        name, view = names[0] if names else None, self.holder.view
+        return RetainedBlock(block.size, name, where, self.holder.reach, self.path, view, block.requested)
 
 
 def holder_of(holder: HolderResult) -> str:
@@ -161,7 +143,7 @@ def holder_of(holder: HolderResult) -> str:
 
     What is inside a module, an optimizer or the graph of a tensor is not told apart: it goes when they go.
     """
-    if holder.path is None or holder.reach not in _WORDS or _is_running_harness(holder):
+    if holder.path is None or holder.reach not in _NAMED or _is_running_harness(holder):
         return ""
     steps = tuple(takewhile(lambda step: not _inside(step), holder.path.steps))
     return _stable(replace(holder.path, steps=steps).text)
@@ -170,7 +152,7 @@ def holder_of(holder: HolderResult) -> str:
 def _is_running_harness(holder: HolderResult) -> bool:
     """Whether it is a frame of pytest that runs now, on its way to the report of a failure: that names nobody."""
     path = holder.path
-    return holder.reach is Reach.HARNESS and path is not None and path.root_kind == RootKind.FRAME.value
+    return holder.reach is Reach.HARNESS and path is not None and path.root_kind is RootKind.FRAME
 
 
 def _stable(text: str) -> str:
@@ -190,29 +172,24 @@ def freed_finding(
 ) -> Finding:
     """A remark on memory that a step of settling freed, with the lines that allocated it where they are known.
 
-    Without a verdict it was kept by nobody: the device had not yet done with it.
+    Without a verdict no object kept it: the device had not yet done with it.
     """
-    meaning = f"{verdict.value}: {MEANINGS[verdict].text}" if verdict is not None else NOBODY
     verdict = verdict or Verdict.UNATTRIBUTED
-    lines = []
-    by_line: dict[str, list[Block]] = {}
+    by_line: dict[Allocation, int] = {}
     for block in fresh:
-        by_line.setdefault(_where(block), []).append(block)
-    for line, some in sorted(by_line.items(), key=lambda pair: -sum(block.size for block in pair[1]))[:SHOWN]:
-        lines.append(f"   {format_size(sum(block.size for block in some))}  allocated  {line}")
+        where = Allocation.of(block.stack, block.after)
+        by_line[where] = by_line.get(where, 0) + block.size
+    lines = sorted(by_line.items(), key=lambda pair: -pair[1])[:SHOWN]
     kind = Kind.CYCLE if verdict is Verdict.CYCLE else Kind.LEAK
-    words = "kept by a reference cycle" if verdict is Verdict.CYCLE else f"retained, then freed by: {step}"
-    place = fresh[0].stack.place if fresh else "(no Python stack)"
     return Finding(
         kind,
         verdict,
         Severity.NOTE,
-        f"cudamem: {format_size(size)} {words} ({count(blocks, 'block')}, {device})",
+        FreedBy(step, blocks, tuple((total, where) for where, total in lines)),
         bytes=size,
         device=device,
         allocated=fresh[0].stack.line if fresh else None,
-        cause=f"{kind.value} | {verdict.value} | {place}",
-        details=(*lines, f"   {meaning}"),
+        cause=f"{kind.value} | {verdict.value} | {fresh[0].stack.place if fresh else NO_STACK}",
     )
 
 
@@ -225,39 +202,38 @@ def workspace_findings(blocks: Sequence[Block]) -> list[Finding]:
     return [freed_finding(Verdict.WORKSPACE, blocks[0].device, size, len(blocks), step, blocks)]
 
 
-def _finding(group: Sequence[Held], severity: Severity) -> Finding:
+def _finding(
+    group: Sequence[Held], severity: Severity, *, of_fixture: bool, tests: int = 1, each: int | None = None
+) -> Finding:
     first = group[0]
-    verdict, meaning = first.verdict, MEANINGS[first.verdict]
-    size = sum(held.block.size for held in group)
-    details: list[str] = []
-    shown: dict[tuple[str, str], Held] = {}
+    block, path = first.block, first.path
+    shown: dict[tuple[Allocation, str], Held] = {}
     for held in group:
-        key = (_where(held.block), "" if held.holder.path is None else _stable(held.holder.path.text))
+        where = Allocation.of(held.block.stack, held.block.after)
+        key = (where, "" if held.holder.path is None else _stable(held.holder.path.text))
         if len(shown) < SHOWN:
             shown.setdefault(key, held)
-    for held in shown.values():
-        details += _block_lines(held)
-    if len(group) > len(shown):
-        rest = size - sum(held.block.size for held in shown.values())
-        details.append(f"   ... {count(len(group) - len(shown), 'more block')}: {format_size(rest)}")
-    if verdict is not Verdict.REACHABLE:
-        details.append(f"   {verdict.value}: {meaning.text}")
-    if meaning.leak:
-        details.append(f"   hint: {GRAPH_HINT if _keeps_graph(group) else first.hint}")
-        details.append(more(verdict))
-    details += [f"   note: {note}" for note in dict.fromkeys(held.holder.note for held in group) if note is not None]
+    fact = Retained(
+        tuple(held.fact for held in shown.values()),
+        len(group),
+        keeps_graph=_keeps_graph(group),
+        graph_state=first.by_graph,
+        reducer=first.by_reducer,
+        in_fixture=of_fixture,
+        tests=tests,
+        each=each,
+        doubts=tuple(dict.fromkeys(held.holder.doubt for held in group if held.holder.doubt is not None)),
+    )
     return Finding(
         Kind.LEAK,
-        verdict,
-        severity if meaning.leak else Severity.NOTE,
-        f"cudamem: {format_size(size)} {'leaked' if meaning.leak else 'retained'} "
-        f"({count(len(group), 'block')}, {first.block.device})",
-        bytes=size,
-        device=first.block.device,
-        allocated=first.block.stack.line,
-        holder=first.chain,
-        cause=" | ".join(part for part in ("leak", verdict.value, first.block.stack.place, first.by) if part),
-        details=tuple(details),
+        first.verdict,
+        severity if first.verdict in LEAKED else Severity.NOTE,
+        fact,
+        bytes=sum(held.block.size for held in group),
+        device=block.device,
+        allocated=block.stack.line,
+        holder=first.in_cpp or (None if path is None else path.text),
+        cause=" | ".join(part for part in ("leak", first.verdict.value, block.stack.place, first.by) if part),
     )
 
 
@@ -265,39 +241,3 @@ def _keeps_graph(group: Sequence[Held]) -> bool:
     """Whether a tensor with its autograd graph is kept, and with the graph some of the blocks."""
     paths = (held.holder.path for held in group if held.verdict is Verdict.REACHABLE)
     return any(step.reference.kind is PathKind.GRAD_FN for path in paths if path is not None for step in path.steps)
-
-
-def _block_lines(held: Held) -> list[str]:
-    names = held.holder.objects or (WITHOUT_TENSOR,)
-    if names[0] in (WITHOUT_TENSOR, "UntypedStorage"):
-        names = (f"{names[0]} ({held.block.requested} bytes)", *names[1:])
-    lines = [
-        f"   {format_size(held.block.size)}  {names[0]}  {held.verdict.value}",
-        f"      allocated  {_where(held.block)}",
-    ]
-    if held.chain is not None:
-        word = "held by" if held.in_cpp is not None else _WORDS.get(held.holder.reach, "from   ")
-        lines.append(f"      {word}    {held.chain}")
-    return lines + [f"      {line}" for line in view_lines(names, held.block.size)]
-
-
-def view_lines(names: Sequence[str], size: int) -> list[str]:
-    """Why small tensors keep a large storage: when all that is held of it are views of a part."""
-    views = [_VIEW.fullmatch(name) for name in names]
-    if not views or not all(view is not None and _elements(view["part"]) < _elements(view["whole"]) for view in views):
-        return []
-    name, _, whole = names[0].partition(", view of ")
-    return [f"{name} is a view of a {format_size(size)} storage of shape {whole}; clone() would release it"]
-
-
-def _elements(shape: str) -> int:
-    return prod(int(length) for length in shape.split(", ") if length)
-
-
-def _where(block: Block) -> str:
-    stack = block.stack
-    if not stack.frames and block.after is not None:
-        return f"by a thread of torch's own, as in backward (no Python stack), after {block.after}"
-    text = stack.line if not stack.library else f"{stack.line} ({stack.library})"
-    call: Frame | None = stack.caller
-    return text if call is None or call == stack.project_frame else f"{text} <- {call}"

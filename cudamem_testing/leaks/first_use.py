@@ -11,10 +11,11 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from cudamem_testing.model.causes import key_of
+from cudamem_testing.model.facts import Remark, Retained
 from cudamem_testing.model.findings import Finding, Severity, Standing, Verdict
+from cudamem_testing.model.references import RootKind
 
-_HOLDERS = ("module ", "class ", "lru_cache of ")
-REMARK = "first use: it fails when the same cause keeps more"
+_CACHES = (RootKind.MODULE, RootKind.CLASS, RootKind.LRU_CACHE)
 
 
 class FirstUse:
@@ -37,11 +38,11 @@ class FirstUse:
         return judged
 
     def _is_first(self, finding: Finding) -> bool:
-        held = finding.verdict is Verdict.REACHABLE and (finding.holder or "").startswith(_HOLDERS)
+        path = finding.fact.path if isinstance(finding.fact, Retained) else None
+        held = finding.verdict is Verdict.REACHABLE and path is not None and path.root_kind in _CACHES
         return held and finding.cause is not None and finding.cause not in self._met
 
 
 def _first(finding: Finding) -> Finding:
     severity = Severity.WARN if finding.severity is Severity.FAIL else finding.severity
-    details = (*finding.details, f"   {REMARK}")
-    return replace(finding, severity=severity, standing=Standing.FIRST_USE, details=details)
+    return replace(finding, severity=severity).remarked(Remark.FIRST_USE, Standing.FIRST_USE)

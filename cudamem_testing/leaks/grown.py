@@ -8,17 +8,16 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import FixtureGrew, Retained
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.references import RootKind
+from cudamem_testing.model.stacks import NO_STACK
 
 USES = 3
-HINT = "bound what the fixture keeps, or take out at the end of each test what it put in"
-_FIXTURE = re.compile(r"fixture '(?P<name>[^']*)'")
 Key = tuple[str, int | None, Device]
 #: Leaks that are gone by now, or are not counted in the test's window.
 _NOT_COUNTED = frozenset({Verdict.TRACEBACK, Verdict.WORKSPACE, Verdict.FIXTURE})
@@ -89,25 +88,16 @@ def _more(found: Iterable[Finding], every: Iterable[Finding], device: Device, ga
 
 
 def _fixture_of(finding: Finding) -> str | None:
-    match = _FIXTURE.match(finding.holder or "") if finding.verdict is Verdict.FIXTURE else None
-    return None if match is None else match["name"]
+    """The fixture that holds what a test left in it."""
+    path = finding.fact.path if isinstance(finding.fact, Retained) else None
+    held = finding.verdict is Verdict.FIXTURE and path is not None and path.root_kind is RootKind.FIXTURE
+    return path.root_name if held and path is not None else None
 
 
 def _grown(finding: Finding, name: str, row: Sequence[int], severity: Severity) -> Finding:
-    from cudamem_testing.leaks.verdicts import MEANINGS, more
-
-    total, each = sum(row), sum(row) // len(row)
-    kind, verdict, place, *_ = (finding.cause or "").split(" | ")
-    meaning = f"   {Verdict.FIXTURE.value}: {MEANINGS[Verdict.FIXTURE].text}"
-    return replace(
-        finding,
-        severity=severity,
-        message=f"cudamem: fixture {name!r} grows by {format_size(each)} per test: {format_size(total)} in {len(row)} "
-        f"uses in a row ({finding.device})",
-        cause=" | ".join((kind, verdict, place, f"fixture {name!r}")),
-        details=(
-            *(line for line in finding.details if line != meaning),
-            f"   hint: {HINT}",
-            more(Verdict.FIXTURE),
-        ),
-    )
+    if not isinstance(finding.fact, Retained):
+        return finding
+    line = finding.fact.line
+    place = NO_STACK if line is None else line.place
+    cause = " | ".join((finding.kind.value, finding.verdict.value, place, f"fixture {name!r}"))
+    return replace(finding, severity=severity, fact=FixtureGrew(name, tuple(row), finding.fact), cause=cause)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from cudamem_testing.guards import thawed
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.references import Doubt, Unsure
 from cudamem_testing.objects import HolderResult, KnownPlaces, Path, Reach, RootKind
 from cudamem_testing.torch_api import capturing, compiler_pools
 
@@ -25,8 +26,7 @@ SEARCH_SECONDS = 5.0
 _FROM_A_ROOT = (Reach.REACHABLE, Reach.HARNESS)
 #: Where ``torch.compile(mode="reduce-overhead")`` captures, and keeps what its graphs need in C++.
 TREES = "torch/_inductor/cudagraph_trees.py"
-OF_TREES = Path("module torch._inductor.cudagraph_trees", RootKind.MODULE.value)
-UNCOLLECTED = "it may be garbage: none is collected while a stream captures a CUDA graph"
+OF_TREES = Path("module torch._inductor.cudagraph_trees", RootKind.MODULE, root_name="torch._inductor.cudagraph_trees")
 
 
 class BlockHolders:
@@ -78,7 +78,7 @@ class BlockHolders:
             holder = self._holder(device, block)
             if holder is not None and holder.reach not in _FROM_A_ROOT and is_of_trees(block, pools):
                 found[block.address or 0] = replace(
-                    holder, reach=Reach.REACHABLE, path=OF_TREES, complete=True, note=None
+                    holder, reach=Reach.REACHABLE, path=OF_TREES, complete=True, doubt=None
                 )
         if capturing():
             return {address: _uncollected(holder) for address, holder in found.items()}
@@ -111,7 +111,7 @@ def _is_settled(holder: HolderResult | None) -> bool:
 
 def _is_in_running_code(holder: HolderResult) -> bool:
     path = holder.path
-    return holder.reach is Reach.REACHABLE and path is not None and path.root_kind == RootKind.FRAME.value
+    return holder.reach is Reach.REACHABLE and path is not None and path.root_kind is RootKind.FRAME
 
 
 def _addresses(blocks: Sequence[Block]) -> list[int]:
@@ -122,4 +122,4 @@ def _uncollected(holder: HolderResult) -> HolderResult:
     """What no root reaches, where garbage was not collected: C++ may hold it, or it is garbage."""
     if holder.reach is not Reach.UNREACHABLE:
         return holder
-    return replace(holder, reach=Reach.UNKNOWN, complete=False, note=UNCOLLECTED)
+    return replace(holder, reach=Reach.UNKNOWN, complete=False, doubt=Doubt(Unsure.UNCOLLECTED))

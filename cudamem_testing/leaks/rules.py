@@ -18,10 +18,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from cudamem_testing.model.facts import Retained
 from cudamem_testing.model.findings import Finding
+from cudamem_testing.model.stacks import NO_STACK
 
 _RULE = re.compile(r"\s*(holder|file|function)\s*:\s*(.*?)\s+#\s*(\S.*?)\s*")
-_PLACE = re.compile(r"(?P<file>.*?)(?::\d+)?(?: in (?P<function>.*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,10 @@ class Rule:
         """Whether the finding is what the rule speaks of."""
         if self.field == "holder":
             return finding.holder is not None and _matches(finding.holder, self.pattern)
-        place = _PLACE.fullmatch(finding.allocated or "")
-        if place is None:
-            return False
+        line = finding.fact.line if isinstance(finding.fact, Retained) else None
         if self.field == "file":
-            return _matches(place["file"], self.pattern)
-        function = place["function"] or ""
+            return _matches(NO_STACK if line is None else line.file, self.pattern)
+        function = "" if line is None else line.function
         return _matches(function, self.pattern) or _matches(function.rpartition(".")[2], self.pattern)
 
     def __str__(self) -> str:

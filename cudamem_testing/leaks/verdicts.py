@@ -5,97 +5,11 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from cudamem_testing.guards import LAST_FAILURE
 from cudamem_testing.model.blocks import Block
-from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.model.findings import Verdict
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import HolderResult, Path, Reach, RootKind
-
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """What a verdict means for the test, in one line, and what to do. ``leak`` verdicts fail by default."""
-
-    leak: bool
-    text: str
-    hint: str
-
-    @property
-    def severity(self) -> Severity:
-        """Its severity when nothing else was asked for."""
-        return Severity.FAIL if self.leak else Severity.NOTE
-
-
-def more(verdict: Verdict) -> str:
-    """The line below a finding that says where its verdict is explained."""
-    return f"   more: python -m cudamem_testing explain {verdict.anchor}"
-
-
-GRAPH_HINT = (
-    "a tensor is kept together with its autograd graph, and so all that the graph holds: keep value.detach(), or"
-    " value.item() for a number"
-)
-MEANINGS: dict[Verdict, Meaning] = {
-    Verdict.REACHABLE: Meaning(
-        True,
-        "a chain of references reaches it",
-        "drop the reference at the end of the test, or move what must live into a wider fixture",
-    ),
-    Verdict.HELD_BY_CPP: Meaning(
-        True,
-        "it lives after a collection, and no chain of Python references from a root reaches it",
-        "find what holds it in C++: a .grad with a graph of its own (set it to None after backward(create_graph=True)),"
-        " a hook (remove its handle), a loss (keep .item() or .detach()), a scripted or traced module or a DLPack"
-        " capsule (drop it), a callback of atexit (unregister it)",
-    ),
-    Verdict.RAW: Meaning(
-        True,
-        "it was taken from the allocator directly and never given back",
-        "call torch.cuda.caching_allocator_delete with its address",
-    ),
-    Verdict.CYCLE: Meaning(
-        True,
-        "only the garbage collector freed it: its objects refer to each other in a cycle",
-        "break the cycle, or use a weak reference for the way back",
-    ),
-    Verdict.TRACEBACK: Meaning(
-        False,
-        "the traceback of the failed test held it; it was released before the next test",
-        "nothing: it goes with the failure",
-    ),
-    Verdict.TEST_INSTANCE: Meaning(
-        False,
-        "an attribute of the test's own instance holds it; pytest keeps that until the session ends",
-        "set the attribute to None in teardown_method, or use a fixture",
-    ),
-    Verdict.WORKSPACE: Meaning(
-        False,
-        "a library took it for its own work (cuBLAS, cuDNN, cuFFT) and gave it back when asked",
-        "nothing",
-    ),
-    Verdict.COMPILER_CACHE: Meaning(
-        False,
-        "a cache of torch.compile holds it until torch.compiler.reset()",
-        "nothing, or torch.compiler.reset() at the end of the test",
-    ),
-    Verdict.FIXTURE: Meaning(
-        False,
-        "a fixture or a parameter that outlives the test holds it",
-        "nothing, unless every use makes it grow",
-    ),
-    Verdict.HARNESS: Meaning(
-        False,
-        "pytest, doctest or a plugin keeps it, for its report or until the session ends",
-        "nothing, or hand text and numbers to pytest instead of tensors",
-    ),
-    Verdict.UNATTRIBUTED: Meaning(
-        False,
-        "who holds it was not found out",
-        "run the test alone, or with a longer search",
-    ),
-}
 
 #: Where the compiler keeps its products: its own modules, and globals of the module whose code it compiled.
 _COMPILED_GLOBALS = ("__compiled_fn_", "__resume_at_")
@@ -148,30 +62,27 @@ def _is_raw(stack: Stack) -> bool:
 
 def _first_of(module: str, path: Path | None) -> str:
     """What a path that begins at a module takes there first; empty for all others."""
-    return path.steps[0].reference.text if path is not None and path.root == f"module {module}" and path.steps else ""
+    begins = path is not None and path.root_kind is RootKind.MODULE and path.root_name == module
+    return path.steps[0].reference.text if path is not None and begins and path.steps else ""
 
 
 def _is_compiler(path: Path | None) -> bool:
     if path is None:
         return False
-    if (
-        path.steps
-        and path.root_kind == RootKind.MODULE.value
-        and path.steps[0].reference.text.startswith(_COMPILED_GLOBALS)
-    ):
+    of_module = path.root_kind is RootKind.MODULE and bool(path.steps)
+    if of_module and path.steps[0].reference.text.startswith(_COMPILED_GLOBALS):
         return True
-    root = path.root.removeprefix("module ").removeprefix("class ").removeprefix("lru_cache of ")
-    return any(root == name or root.startswith(f"{name}.") for name in _COMPILER)
+    named = path.root_kind in (RootKind.MODULE, RootKind.CLASS, RootKind.LRU_CACHE)
+    return named and any(path.root_name == name or path.root_name.startswith(f"{name}.") for name in _COMPILER)
 
 
 def _kept_by_harness(path: Path | None) -> Verdict:
     """What pytest itself keeps, by its own classes and attributes on the way."""
     if path is None:
         return Verdict.UNATTRIBUTED
-    if path.root.startswith("fixture "):
+    if path.root_kind is RootKind.FIXTURE:
         return Verdict.FIXTURE
     met = {path.root, *(word for step in path.steps for word in (step.reference.text, step.type_name))}
-    runs = path.root_kind == RootKind.FRAME.value  # pytest's own, on its way to a report: that names nobody
-    return next(
-        (verdict for verdict, words in _KEEPERS if met & words), Verdict.UNATTRIBUTED if runs else Verdict.HARNESS
-    )
+    runs = path.root_kind is RootKind.FRAME  # pytest's own, on its way to a report: that names nobody
+    rest = Verdict.UNATTRIBUTED if runs else Verdict.HARNESS
+    return next((verdict for verdict, words in _KEEPERS if met & words), rest)

@@ -132,17 +132,6 @@ class Change:
         tenths = (abs(self.growth) * 2000 + base) // (2 * base)
         return f"{'-' if self.growth < 0 else '+'}{tenths // 10}.{tenths % 10}%"
 
-    def __str__(self) -> str:
-        above = " above start" if self.metric in ABOVE_START else ""
-        size = shown(self.metric, abs(self.growth))
-        share = f" ({self.share})" if self.share else ""
-        side = "above" if self.growth > 0 else "below"
-        allowed = shown(self.metric, self.slack)
-        return (
-            f"{self.metric} {self.after.text(self.metric)}{above} is {size}{share} {side} its baseline of "
-            f"{self.before.text(self.metric)}, {allowed} allowed"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

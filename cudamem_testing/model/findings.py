@@ -5,11 +5,16 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from cudamem_testing.model.devices import Device
-from cudamem_testing.show.printable import one_line, short_lines
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.show.printable import one_line
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.facts import Fact, Note
 
 
 class Kind(str, Enum):
@@ -78,36 +83,44 @@ class Verdict(str, Enum):
         return self.value.lower().replace(" ", "-").replace("+", "")
 
 
+#: Verdicts that fail a test when nothing else is asked for: the memory is leaked.
+LEAKED = frozenset({Verdict.REACHABLE, Verdict.HELD_BY_CPP, Verdict.RAW})
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault of one test or of the run.
+    """One fault of one test or of the run: a fact, and what policy makes of it.
 
     ``bytes`` is what it is about: the excess of a budget, the retained bytes of a leak; ``None`` where it is not
     a number of bytes. ``allocated`` is the line that allocated, ``holder`` the chain of references that holds,
-    ``cause`` what findings are grouped by. ``message`` is its first line for people, ``details`` the lines below.
-    ``standing`` is ``None`` where nothing is known of its cause.
+    ``cause`` what findings are grouped by. ``owner`` is the wider fixture that is judged, ``None`` for the test itself.
+    ``standing`` is ``None`` where nothing is known of its cause, ``remarks`` are what policy adds.
 
-    Its lines are safe to show whoever wrote what they quote (names of code, lines of source, another report), and none
-    of its text is longer than ``LONGEST_LINE``. ``cause`` is kept as it is, for it is a key.
+    Its text is made by ``wording``. ``allocated`` and ``holder`` are safe to show whoever wrote what they quote;
+    ``cause`` is kept as it is, for it is a key.
     """
 
     kind: Kind
     verdict: Verdict
     severity: Severity
-    message: str
+    fact: Fact
     bytes: int | None = None
     device: Device | None = None
     allocated: str | None = None
     holder: str | None = None
     cause: str | None = None
-    details: tuple[str, ...] = ()
     standing: Standing | None = None
+    owner: str | None = None
+    remarks: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "message", short_lines(self.message))
-        object.__setattr__(self, "details", tuple(map(short_lines, self.details)))
         object.__setattr__(self, "allocated", self.allocated and one_line(self.allocated))
         object.__setattr__(self, "holder", self.holder and one_line(self.holder))
 
+    def remarked(self, remark: Note, standing: Standing | None = None) -> Finding:
+        """A copy with one more remark, and another standing if one is given."""
+        return replace(self, remarks=(*self.remarks, remark), standing=standing or self.standing)
+
     def __str__(self) -> str:
-        return "\n".join((self.message, *self.details))
+        size = "" if self.bytes is None else f" of {format_size(self.bytes)}"
+        return f"{self.kind.value}, {self.verdict.value}, {self.severity.value}{size}"

@@ -86,16 +86,6 @@ class Breach:
         """How far the limit was missed; positive, in bytes for sizes."""
         return abs(self.measured - self.bound)
 
-    def __str__(self) -> str:
-        limit, text = self.limit, self.limit.text
-        above = " above start" if limit.metric in ("peak", "reserved") and not limit.absolute else ""
-        verdict = "over its budget" if limit.side == "at most" else "under its lower bound"
-        place = f"{self.window.device}" if self.window.name == "call" else f"{self.window.name}, {self.window.device}"
-        return (
-            f"{limit.metric} {text(self.measured)}{above} is {verdict} of {text(self.bound)} "
-            f"by {text(self.excess)} ({place})"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Budget:

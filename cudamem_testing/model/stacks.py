@@ -21,6 +21,7 @@ from cudamem_testing.show.printable import one_line
 Origin = Literal["project", "library", "generated"]
 RawFrame = tuple[str, int, str]
 
+NO_STACK = "(no Python stack)"
 _PACKAGES = re.compile(r"(?:.*[/\\])?(?:site|dist)-packages[/\\]")
 _LIBRARY = re.compile(r"(?:.*[/\\])?lib[/\\]python3\.\d+t?[/\\]")  # the standard library of another machine
 _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
@@ -41,6 +42,11 @@ class Frame:
     line: int
     function: str
     origin: Origin = "project"
+
+    @property
+    def place(self) -> str:
+        """``file::qualname``: what stays the same while the code around it changes."""
+        return f"{self.file}::{self.function}"
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
@@ -96,16 +102,19 @@ class Stack:
         )
 
     @property
+    def where(self) -> Frame | None:
+        """Where to look: the project's line, else the innermost frame."""
+        return self.project_frame or (self.frames[0] if self.frames else None)
+
+    @property
     def line(self) -> str:
-        """Where to look: the project's line, else the innermost frame, else ``(no Python stack)``."""
-        frame = self.project_frame or (self.frames[0] if self.frames else None)
-        return "(no Python stack)" if frame is None else str(frame)
+        """Where to look, as text; ``(no Python stack)`` without one."""
+        return NO_STACK if self.where is None else str(self.where)
 
     @property
     def place(self) -> str:
         """``file::qualname`` of the line, without its number: what stays the same while the code around it changes."""
-        frame = self.project_frame or (self.frames[0] if self.frames else None)
-        return "(no Python stack)" if frame is None else f"{frame.file}::{frame.function}"
+        return NO_STACK if self.where is None else self.where.place
 
     @property
     def library(self) -> str:
@@ -116,7 +125,7 @@ class Stack:
         return f"{frame.file} {frame.function}"
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.frames)) or "(no Python stack)"
+        return "\n".join(map(str, self.frames)) or NO_STACK
 
 
 @dataclass(slots=True)

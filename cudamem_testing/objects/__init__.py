@@ -7,12 +7,12 @@ is still alive. Results are text: they keep no object alive.
 PYTEST_DONT_REWRITE
 """
 
+from cudamem_testing.model.references import Kind, Path, Reach, Reference, RootKind, Step
 from cudamem_testing.objects.names import key_text, name_of, type_word
 from cudamem_testing.objects.places import KnownPlaces
-from cudamem_testing.objects.reference import Kind, Path, Reference, Step
 from cudamem_testing.objects.references import references
-from cudamem_testing.objects.roots import HARNESS_PACKAGES, Ignore, RootKind
-from cudamem_testing.objects.search import HolderResult, Reach, find_holders, find_object_holders
+from cudamem_testing.objects.roots import HARNESS_PACKAGES, Ignore
+from cudamem_testing.objects.search import HolderResult, find_holders, find_object_holders
 from cudamem_testing.objects.tensors import (
     Storage,
     carried_by,

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from cudamem_testing import static
+from cudamem_testing.model.references import Edge, Kind
 from cudamem_testing.objects.names import key_text
-from cudamem_testing.objects.reference import Edge, Kind
 
 if TYPE_CHECKING:
     from cudamem_testing.objects.index import Referrers

@@ -14,13 +14,15 @@ import functools
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import PurePath
 from typing import Any, cast
 
 import torch
 
 from cudamem_testing import static
+from cudamem_testing.model.facts import View
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.torch_api import nodes, tensors
 
@@ -103,6 +105,29 @@ def key_text(key: object) -> str:
     if any(cls is kind for kind in (torch.dtype, torch.device, torch.layout)):  # written by torch's own C++
         return str(key)
     return clean(f"<{static.class_name(cls)}>", _LONGEST_KEY)
+
+
+def view_of(objects: Sequence[object]) -> View | None:
+    """The first of some tensors where each is a view of a part of its storage."""
+    views = [_part(obj) for obj in objects]
+    return views[0] if views and all(views) else None
+
+
+def _part(tensor: object) -> View | None:
+    """A tensor with the shape of the larger one that it is a view of; ``None`` for one that looks at a whole."""
+    if not static.is_a(tensor, tensors.TensorBase) or tensors.overrides_dispatch(type(tensor)):
+        return None
+    with tensors.quiet():
+        try:
+            whole = None if tensors.field(tensor, "is_nested") else tensors.base(tensor)
+            if whole is None:
+                return None
+            shapes = [tuple(tensors.field(one, "shape")) for one in (tensor, whole)]
+        except RuntimeError:
+            return None
+    if any(type(length) is not int for shape in shapes for length in shape) or prod(shapes[0]) >= prod(shapes[1]):
+        return None
+    return View(name_of(tensor).partition(", view of ")[0], shapes[1])
 
 
 def _describe(tensor: object) -> str:

@@ -5,12 +5,15 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
+from cudamem_testing import static
+from cudamem_testing.model.references import Edge, Kind, Path, Reference, Step
 from cudamem_testing.objects.graph import Chain
 from cudamem_testing.objects.names import type_word
-from cudamem_testing.objects.reference import Edge, Kind, Path, Reference, Step
 from cudamem_testing.objects.references import edges, label
+from cudamem_testing.objects.roots import Root
 from cudamem_testing.torch_api import nodes, tensors
 
 #: Objects that one label in the words of the source code may span: ``model``, its dictionary, ``_modules``, ``layer``.
@@ -30,8 +33,7 @@ class PathWriter:
 
     def write(
         self,
-        root: str,
-        root_kind: str,
+        root: Root,
         chain: Chain,
         *,
         first: Reference | None = None,
@@ -46,7 +48,7 @@ class PathWriter:
         tail = [self._objects[one] for one in chain.tail]
         steps: list[Step] = []
         if first is not None:
-            steps.append(Step(first, type_word(head[0]), id(head[0])))
+            steps.append(Step(first, type_word(head[0]), referent_id=id(head[0])))
         root_id = id(head[0] if holder is None else holder)
         if holder is not None:
             head[0] = holder
@@ -56,7 +58,7 @@ class PathWriter:
             self._walk(tail, steps)
         else:
             self._walk(head + tail, steps)
-        return Path(root, root_kind, tuple(steps), root_id)
+        return Path(root.text, root.kind, tuple(steps), root.name, root.thread, root_id)
 
     def _walk(self, objects: list[object], steps: list[Step]) -> None:
         position = 0
@@ -75,7 +77,8 @@ class PathWriter:
         if found is None:
             edge = edge or _part(holder, referent)
             reference = Reference(Kind.OTHER, "(internal)") if edge is None else label(edge[0], edge[1])
-            found = self._steps[id(holder), id(referent)] = Step(reference, type_word(referent), id(referent))
+            kept = reference.kind is Kind.ATTRIBUTE and _is_cached_property(holder, reference.text[1:])
+            found = self._steps[id(holder), id(referent)] = Step(reference, type_word(referent), kept, id(referent))
         return found
 
     def _edges_of(self, holder: object) -> dict[int, Edge]:
@@ -86,6 +89,14 @@ class PathWriter:
                 if id(edge[2]) in self._objects:
                     found.setdefault(id(edge[2]), edge)
         return found
+
+
+def _is_cached_property(holder: object, name: str) -> bool:
+    """Whether an attribute of an instance is what a ``cached_property`` of its class has kept there."""
+    if static.is_a(holder, type):
+        return False
+    kept = (static.class_dict(cls).get(name) for cls in static.mro(type(holder)))
+    return any(type(one) is functools.cached_property for one in kept)
 
 
 def _part(holder: object, referent: object) -> Edge | None:
@@ -100,8 +111,8 @@ def _part(holder: object, referent: object) -> Edge | None:
 def _leap(before: object, after: object, left_out: int) -> Step:
     """The step over the middle of a long chain. A walk inside the autograd graph needs no middle: see ``_append``."""
     if nodes.is_node_type(type(before)) and nodes.is_node_type(type(after)):
-        return Step(Reference(Kind.NEXT, ""), type_word(after), id(after))
-    return Step(Reference(Kind.OTHER, f"... {left_out} more ..."), type_word(after), id(after))
+        return Step(Reference(Kind.NEXT, ""), type_word(after), referent_id=id(after))
+    return Step(Reference(Kind.OTHER, f"... {left_out} more ..."), type_word(after), referent_id=id(after))
 
 
 def _append(steps: list[Step], step: Step) -> None:
@@ -109,6 +120,6 @@ def _append(steps: list[Step], step: Step) -> None:
     before = steps[-1].reference.kind if steps else None
     if step.reference.kind is Kind.NEXT and before in (Kind.NEXT, Kind.GRAD_FN):
         text = f".{'grad_fn' if before is Kind.GRAD_FN else 'next'}[{step.type_name}]"
-        steps[-1] = Step(Reference(before, text), step.type_name, step.referent_id)
+        steps[-1] = Step(Reference(before, text), step.type_name, referent_id=step.referent_id)
     else:
         steps.append(step)

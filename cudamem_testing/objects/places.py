@@ -26,17 +26,12 @@ import torch
 
 from cudamem_testing import static
 from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.model.references import Reach
 from cudamem_testing.objects.carriers import Carriers
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.objects.modules import ModuleTable
 from cudamem_testing.objects.roots import Ignore, Roots
-from cudamem_testing.objects.search import (
-    NOTHING_IGNORED,
-    HolderResult,
-    Reach,
-    Search,
-    find_holders,
-)
+from cudamem_testing.objects.search import NOTHING_IGNORED, HolderResult, Search, find_holders
 from cudamem_testing.originals import Original
 from cudamem_testing.torch_api import nodes, tensors
 

@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from cudamem_testing import static
+from cudamem_testing.model.references import Edge, Kind, Reference
 from cudamem_testing.objects import arrays
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.objects.names import clean, key_text
-from cudamem_testing.objects.reference import Edge, Kind, Reference
 from cudamem_testing.objects.tensors import is_module
 from cudamem_testing.objects.torch_references import node_edges, of_module, script_edges, tensor_edges
 from cudamem_testing.torch_api import nodes, tensors

@@ -24,16 +24,15 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Any
 
 from cudamem_testing import static
 from cudamem_testing.model import stacks
+from cudamem_testing.model.references import Kind, Reference, RootKind
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.objects.modules import ModuleTable
 from cudamem_testing.objects.names import clean, code_place, lru_name, type_word
-from cudamem_testing.objects.reference import Kind, Reference
 
 #: Top-level packages whose modules, classes and frames hold objects for the sake of testing.
 HARNESS_PACKAGES = ("cudamem_testing", "_pytest", "pytest", "pluggy", "xdist", "execnet", "pytest_rerunfailures")
@@ -48,26 +47,6 @@ _CALLING_MODULES = frozenset({("_pytest.unittest", _RUN_TEST), ("_pytest.doctest
 _FINALIZER: type = static.class_dict(weakref.finalize)["_Info"]
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
 _OWN_PACKAGE = __name__.rpartition(".")[0] + "."
-
-
-class RootKind(str, Enum):
-    """What a chain starts at."""
-
-    MODULE = "module"
-    CLASS = "class"
-    LRU_CACHE = "lru_cache"
-    THREAD = "thread"
-    EXECUTOR = "executor"
-    EVENT_LOOP = "event loop"
-    LOGGER = "logger"
-    FINALIZER = "finalizer"
-    SIGNAL = "signal handler"
-    CONTEXT = "context"
-    #: An object of the harness, such as a collected test: a chain through it is not the user's doing.
-    HARNESS = "harness"
-    FRAME = "frame"
-    #: No root at all: the first object of a chain that nothing in Python holds.
-    UNHELD = "unheld"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +65,9 @@ class Ignore:
 class Root:
     """A root found in this process.
 
-    ``holder`` is the live object whose references are labelled,
-    ``None`` for frames: for searches only.
+    ``name`` is its own in the source, without the word for its kind; empty where it has none. ``thread`` is
+    the name of the thread of a frame, for other threads than this one. ``holder`` is the live
+    object whose references are labelled, ``None`` for frames: for searches only.
     """
 
     kind: RootKind
@@ -95,6 +75,8 @@ class Root:
     rank: int
     ignored: bool
     holder: object
+    name: str = ""
+    thread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +88,8 @@ class RootValue:
     value: object
 
 
-#: A root that a registry lists: what makes its text is called when it is met, for few are.
-_Registered = tuple[RootKind, Callable[[], str], object]
+#: A root that a registry lists: what makes its text and its name is called when it is met, for few are.
+_Registered = tuple[RootKind, Callable[[], tuple[str, str]], object]
 
 
 class Roots:
@@ -139,7 +121,7 @@ class Roots:
             registered = self._registered.get(number) or _registration(obj)
             if registered is not None:
                 kind, text, holder = registered
-                self._anchors[number] = self._root(kind, text(), holder, "")
+                self._anchors[number] = self._root(kind, *text(), holder, "")
             else:
                 self._anchors[number] = self._module(obj) if obj in self._modules else self._judge(obj)
         return self._anchors[number]
@@ -163,16 +145,17 @@ class Roots:
             cls = obj
             module, qualname = static.class_module(cls), static.class_qualname(cls)
             if static.find_static(module, qualname) is cls:
-                return self._root(RootKind.CLASS, f"class {module}.{qualname}", obj, module)
+                return self._root(RootKind.CLASS, f"class {module}.{qualname}", f"{module}.{qualname}", obj, module)
         elif type(obj) is _LRU_WRAPPER:
             owner = static.get(static.instance_dict(obj), "__module__")
             if type(owner) is str and static.find_static(owner, lru_name(obj)) is obj:
-                return self._root(RootKind.LRU_CACHE, f"lru_cache of {owner}.{lru_name(obj)}", obj, owner)
+                name = f"{owner}.{lru_name(obj)}"
+                return self._root(RootKind.LRU_CACHE, f"lru_cache of {name}", name, obj, owner)
         elif (running := self._running_kind(obj)) is not None:
             word = type_word(obj)
-            return self._root(running, f"event loop {word}" if running is RootKind.EVENT_LOOP else word, obj, "")
+            return self._root(running, f"event loop {word}" if running is RootKind.EVENT_LOOP else word, word, obj, "")
         elif static.type_name(obj) not in _USERS and self._ignore.package(module := static.class_module(type(obj))):
-            return self._root(RootKind.HARNESS, _harness_word(obj), obj, module)
+            return self._root(*_harness(obj), obj, module)
         return None
 
     def _running_kind(self, obj: object) -> RootKind | None:
@@ -182,39 +165,41 @@ class Roots:
                 return kind
         return None
 
-    def _root(self, kind: RootKind, text: str, holder: object, module: str) -> Root:
-        return Root(kind, clean(text), _rank(kind, module), self._ignore.package(module), holder)
+    def _root(self, kind: RootKind, text: str, name: str, holder: object, module: str) -> Root:
+        return Root(kind, clean(text), _rank(kind, module), self._ignore.package(module), holder, clean(name))
 
     def _module(self, obj: object) -> Root:
         key = self._modules.name(obj)
         module = sys.modules[key]  # type: ignore[index]
         own_name = static.get(static.instance_dict(module), "__name__")
         name = own_name if type(own_name) is str and own_name in sys.modules else key
-        return self._root(RootKind.MODULE, f"module {name}", module, name if type(name) is str else "")
+        return self._root(RootKind.MODULE, f"module {name}", f"{name}", module, name if type(name) is str else "")
 
     def _add_frames(self) -> None:
         own = threading.get_ident()
         threads: Any = _namespace("threading").get("_active", {})
         for ident, top in sys._current_frames().items():
-            where = "" if ident == own else f"{_thread_text(threads.get(ident))} > "
+            thread = ("", "") if ident == own else _thread(threads.get(ident))
             stack = [*_callers(top)]
             around = {id(frame) for frame in _around_test(stack)}
             for frame in stack:
                 self.running_frames.add(id(frame))
-                self._add_frame(frame, where, around_test=id(frame) in around)
+                self._add_frame(frame, thread, around_test=id(frame) in around)
             del top, frame  # one of them is this very frame, which would hold itself
             stack.clear()
         # Several frames list the variable of one cell, so their references cannot be counted by frames.
         self.around_test = [value for value in self.around_test if id(value) not in self._in_cells]
 
-    def _add_frame(self, frame: types.FrameType, where: str, *, around_test: bool) -> None:
+    def _add_frame(self, frame: types.FrameType, thread: tuple[str, str], *, around_test: bool) -> None:
         code, module = frame.f_code, static.get(frame.f_globals, "__name__")
         if type(module) is str and module.startswith(_OWN_PACKAGE):
             return  # the search's own frames hold these roots: keeping their locals would close a cycle
-        text = f"{where}frame {code.co_name} ({code_place(code, frame.f_lineno)})"
+        where, name = thread
+        text = f"{where}{' > ' if where else ''}frame {code.co_name} ({code_place(code, frame.f_lineno)})"
         known = self._ignore.package(module) or id(frame) in self._ignore.ids
         ignored = around_test or known
-        root = Root(RootKind.FRAME, clean(text), _rank(RootKind.FRAME, ""), ignored, None)
+        rank = _rank(RootKind.FRAME, "")
+        root = Root(RootKind.FRAME, clean(text), rank, ignored, None, clean(code.co_name), clean(name))
         shared = {*code.co_cellvars, *code.co_freevars}
         for name, value in frame_locals(frame):
             self._add_value(root, Reference(Kind.LOCAL, clean(f"local '{name}'")), value)
@@ -233,7 +218,7 @@ class Roots:
     def _add_context(self) -> None:
         context = contextvars.copy_context()
         for variable, value in context.items():
-            root = self._root(RootKind.CONTEXT, f"context variable '{variable.name}'", context, "")
+            root = self._root(RootKind.CONTEXT, f"context variable '{variable.name}'", variable.name, context, "")
             self._add_value(root, Reference(Kind.ROOT, "value"), value)
 
 
@@ -261,11 +246,13 @@ def _around_test(stack: Sequence[types.FrameType]) -> Sequence[types.FrameType]:
     return ()
 
 
-def _harness_word(obj: object) -> str:
-    """The class of an object of the harness; a fixture has its name."""
+def _harness(obj: object) -> tuple[RootKind, str, str]:
+    """Kind, text and name of an object of the harness: a fixture by its name, others by their class."""
     word = type_word(obj)
     name = static.get(static.instance_dict(obj), "argname") if word == "FixtureDef" else None
-    return f"fixture {name!r}" if type(name) is str else word
+    if type(name) is str:
+        return RootKind.FIXTURE, f"fixture {name!r}", name
+    return RootKind.HARNESS, word, word
 
 
 def _rank(kind: RootKind, module: str) -> int:
@@ -282,9 +269,13 @@ def _is_library(module: str) -> bool:
     return type(file) is not str or stacks.is_library(file)
 
 
-def _thread_text(thread: object) -> str:
+def _named(word: str, name: str) -> tuple[str, str]:
+    return word + name, name
+
+
+def _thread(thread: object) -> tuple[str, str]:
     name = static.get(static.instance_dict(thread), "_name")
-    return f"thread {name!r}" if type(name) is str else "thread"
+    return (f"thread {name!r}", name) if type(name) is str else ("thread", "")
 
 
 def _namespace(module: str) -> dict[str, Any]:
@@ -294,23 +285,23 @@ def _namespace(module: str) -> dict[str, Any]:
 def _threads() -> Iterator[_Registered]:
     for table in ("_active", "_limbo"):
         for thread in tuple(_namespace("threading").get(table, {}).values()):
-            yield RootKind.THREAD, partial(_thread_text, thread), thread
+            yield RootKind.THREAD, partial(_thread, thread), thread
 
 
 def _registration(obj: object) -> _Registered | None:
     """What a registry that may be long says of an object: it is asked for the few objects that can be in it."""
     if type(obj) is _FINALIZER:
         registered = tuple(static.class_dict(weakref.finalize).get("_registry", {}).values())
-        return (RootKind.FINALIZER, partial(_finalizer_text, obj), obj) if _among(obj, registered) else None
+        return (RootKind.FINALIZER, partial(_finalizer, obj), obj) if _among(obj, registered) else None
     namespace = _namespace("logging")
     if not namespace or not static.is_one_of(obj, namespace["Logger"], namespace["PlaceHolder"]):
         return None
     if obj is namespace.get("root"):
-        return RootKind.LOGGER, "logger root".__str__, obj
+        return RootKind.LOGGER, partial(_named, "logger ", "root"), obj
     manager = static.class_dict(namespace["Logger"]).get("manager")
     for name, logger in static.items(static.get(static.instance_dict(manager), "loggerDict") or {}):
         if logger is obj and type(name) is str:
-            return RootKind.LOGGER, f"logger {name}".__str__, obj
+            return RootKind.LOGGER, partial(_named, "logger ", name), obj
     return None
 
 
@@ -318,8 +309,8 @@ def _among(obj: object, others: Iterable[object]) -> bool:
     return any(other is obj for other in others)
 
 
-def _finalizer_text(info: object) -> str:
-    return f"weakref.finalize with {type_word(dict(static.slots(info)).get('func'))}"
+def _finalizer(info: object) -> tuple[str, str]:
+    return _named("weakref.finalize with ", type_word(dict(static.slots(info)).get("func")))
 
 
 def _signal_handlers() -> Iterator[_Registered]:
@@ -327,12 +318,12 @@ def _signal_handlers() -> Iterator[_Registered]:
     for number in range(1, module.NSIG):
         handler = module.getsignal(number)
         if handler is not None and type(handler) is not int:
-            yield RootKind.SIGNAL, partial(_signal_text, number), handler
+            yield RootKind.SIGNAL, partial(_signal, number), handler
 
 
-def _signal_text(number: int) -> str:
+def _signal(number: int) -> tuple[str, str]:
     names = {int(one): one.name for one in signal.Signals}
-    return f"handler of {names.get(number, number)}"
+    return _named("handler of ", str(names.get(number, number)))
 
 
 def _running_classes() -> list[tuple[type, str, RootKind]]:

@@ -18,23 +18,24 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, TypeVar
 
 import torch
 
 from cudamem_testing import static, torch_api
 from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.model.facts import View
+from cudamem_testing.model.references import Doubt, Path, Reach, RootKind, Unsure
 from cudamem_testing.objects import arrays, results
 from cudamem_testing.objects.carriers import Carriers
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.objects.graph import Graph, Reached, cut
 from cudamem_testing.objects.index import NARROW, Heap, ReferrerIndex, Referrers
-from cudamem_testing.objects.names import name_of, type_word
+from cudamem_testing.objects.names import name_of, type_word, view_of
 from cudamem_testing.objects.paths import PathWriter
-from cudamem_testing.objects.reference import Path
-from cudamem_testing.objects.roots import Ignore, Root, RootKind, Roots
+from cudamem_testing.objects.roots import Ignore, Root, Roots
 from cudamem_testing.torch_api import nodes
+from cudamem_testing.wording.leaks import doubt_text
 
 NOTHING_IGNORED = Ignore()
 Key = TypeVar("Key")
@@ -42,39 +43,26 @@ Key = TypeVar("Key")
 Part = tuple[list[object], Roots]
 
 
-class Reach(str, Enum):
-    """What a search says about a target."""
-
-    #: A root reaches it.
-    REACHABLE = "reachable"
-    #: Only a root of the harness reaches it (pytest's session, its frames).
-    HARNESS = "held by the harness"
-    #: Python objects hold it, and no root reaches them: C++ holds them, or they wait for the collector.
-    UNREACHABLE = "held by unreachable objects"
-    #: No object that Python can see holds it.
-    NOT_HELD = "no python holder"
-    #: The search stopped at its budget before it found out.
-    UNKNOWN = "not found within the budget"
-
-
 @dataclass(frozen=True, slots=True)
 class HolderResult:
     """Who holds one target.
 
     ``path`` is the chain from a root; for ``UNREACHABLE`` the chain from an object that nothing holds, or round a
-    cycle; else ``None``. ``objects`` are names of the Python tensors that stand for the target, at most three.
-    ``complete`` is false where the search stopped at its budget; ``note`` says so, or what else is not known.
+    cycle; else ``None``. ``objects`` are names of the Python tensors that stand for the target, at most three;
+    ``view`` is the first of them where they all look at a part of the storage.
+    ``complete`` is false where the search stopped at its budget; ``doubt`` says so, or what else is not known.
     """
 
     reach: Reach
     path: Path | None
     objects: tuple[str, ...] = ()
     complete: bool = True
-    note: str | None = None
+    doubt: Doubt | None = None
+    view: View | None = None
 
     def __str__(self) -> str:
         text = self.reach.value if self.path is None else f"{self.reach.value}: {self.path.text}"
-        return text if self.note is None else f"{text} ({self.note})"
+        return text if self.doubt is None else f"{text} ({doubt_text(self.doubt)})"
 
 
 def find_holders(
@@ -273,14 +261,15 @@ class Search(ExitStack):
         by_harness: Reached | None = None
         results: dict[Key, HolderResult] = {}
         for key, objects in targets.items():
-            names = tuple(dict.fromkeys(name_of(obj) for obj in self.own(objects)[:3]))
+            own = self.own(objects)[:3]
+            names = tuple(dict.fromkeys(map(name_of, own)))
             reach, path = Reach.REACHABLE, self._path(writer, reached, objects)
             if path is None:
                 by_harness = by_harness or self._forward(ignored=True)
                 reach, path = Reach.HARNESS, self._path(writer, by_harness, objects)
             if path is None:
                 reach, path = self._island(writer, objects)
-            results[key] = HolderResult(reach, path, names, self.complete, self._note(reach))
+            results[key] = HolderResult(reach, path, names, self.complete, self._doubt(reach), view_of(own))
         return results
 
     def own(self, objects: list[object]) -> list[object]:
@@ -297,12 +286,12 @@ class Search(ExitStack):
         holders = set(self.graph.holders_of(id(obj)))
         return bool(holders) and holders <= self.carriers.holders.get(id(obj), {}).keys()
 
-    def _note(self, reach: Reach) -> str | None:
+    def _doubt(self, reach: Reach) -> Doubt | None:
         """What the result cannot know."""
         if not self.complete:
-            return f"the search stopped at its budget of {self._budget_seconds} s or {self._budget_objects} objects"
+            return Doubt(Unsure.BUDGET, f"{self._budget_seconds} s or {self._budget_objects} objects")
         if reach in (Reach.NOT_HELD, Reach.UNREACHABLE) and self.carriers.node_count and not nodes.shows_saved():
-            return f"torch {torch_api.version()} does not show what autograd saved for backward: a graph may hold it"
+            return Doubt(Unsure.HIDDEN_GRAPH, f"torch {torch_api.version()}")
         return None
 
     def _path(self, writer: PathWriter, reached: Reached, objects: list[object]) -> Path | None:
@@ -316,9 +305,9 @@ class Search(ExitStack):
         chain = reached.chain(best)
         start = reached.start[chain.head[0]]
         if start is not None:
-            return writer.write(start.root.text, start.root.kind.value, chain, first=start.reference)
+            return writer.write(start.root, chain, first=start.reference)
         root = self.root_at[chain.head[0]]
-        return writer.write(root.text, root.kind.value, chain, holder=root.holder)
+        return writer.write(root, chain, holder=root.holder)
 
     def _island(self, writer: PathWriter, objects: list[object]) -> tuple[Reach, Path | None]:
         """What is known of a target that no root reaches."""
@@ -327,8 +316,8 @@ class Search(ExitStack):
         chain = self.graph.cycle_or_source([id(obj) for obj in objects])
         if len(chain) < 2:
             return Reach.NOT_HELD, None
-        root = type_word(self.graph.objects[chain[0]])
-        return Reach.UNREACHABLE, writer.write(root, RootKind.UNHELD.value, cut(chain))
+        word = type_word(self.graph.objects[chain[0]])
+        return Reach.UNREACHABLE, writer.write(Root(RootKind.UNHELD, word, 0, False, None, word), cut(chain))
 
 
 def _distance(reached: Reached, objects: list[object]) -> float:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from cudamem_testing import static
+from cudamem_testing.model.references import Edge, Kind
 from cudamem_testing.objects.names import key_text
-from cudamem_testing.objects.reference import Edge, Kind
 from cudamem_testing.torch_api import nodes, tensors
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.limits import Budget
+from cudamem_testing.model.evidence import Evidence, Shown
+from cudamem_testing.model.limits import Breach, Budget
 from cudamem_testing.model.windows import Window
 from cudamem_testing.operators.rows import BETWEEN, Phase, Row, is_within
 from cudamem_testing.operators.table import OperatorTable
@@ -53,7 +54,11 @@ def enforce(table: OperatorTable, budget: Budget, phase: str | None, module: str
         ValueError: when no operator ran there.
     """
     __tracebackhide__ = True
-    judge = Judge(lambda: lambda breach: table.only(phase=phase, module=module).summary(top=SHOWN).lines())
+
+    def largest(breach: Breach) -> Sequence[Evidence]:
+        return [Shown(tuple(table.only(phase=phase, module=module).summary(top=SHOWN).lines()))]
+
+    judge = Judge(lambda: largest)
     broken = judge.all([budget], windows_of(table, phase, module))
     if broken:
         raise OverBudget(broken)

@@ -97,6 +97,10 @@ def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], 
         _start(config, settings)
     if _asks(items, markers.TEXT_FIXTURES):
         _expect(config, accept=False)
+        if keys.SESSION not in config.stash:
+            from cudamem_testing.plugin.mismatch import Mismatches
+
+            config.pluginmanager.register(Mismatches(), "cudamem-mismatches")
     if _has_requirements(config, settings) and runs_tests(config):
         from cudamem_testing.plugin.requirements import of_selected_tests
 

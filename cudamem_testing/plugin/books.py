@@ -12,7 +12,6 @@ from dataclasses import replace
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import LedgerEntry
-from cudamem_testing.model.sizes import format_size
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.recorders.base import Owned, Recorder
 from cudamem_testing.windows.owners import Owners
@@ -71,22 +70,22 @@ class Books:
 
     def _hidden(self, device: Device, place: str, addresses: set[int]) -> Finding:
         from cudamem_testing.model.blocks import LiveSet
-        from cudamem_testing.snapshots.text import live_section
+        from cudamem_testing.model.facts import LeftOver
+        from cudamem_testing.model.live_tables import live_table
 
         replayed = self._evidence.replay(device)
         live = replayed.live_at() if replayed is not None else LiveSet(device)
         blocks = tuple(replace(block, preexisting=False) for block in live if block.address in addresses)
         self._evidence.ledger.enter(device, f"{place} (which test is not known)", blocks)
-        section = live_section(replace(live, blocks=blocks, rounding=0), title="still live")
+        table = live_table(replace(live, blocks=blocks, rounding=0, notes=()), "still live").cut()
         size = sum(block.size for block in blocks)
         return Finding(
             Kind.LEAK,
             Verdict.UNATTRIBUTED,
             Severity.WARN,
-            f"cudamem: {format_size(size)} of {place} is still live, hidden behind equal counts ({device})",
+            LeftOver(place, table),
             bytes=size,
             device=device,
             allocated=blocks[0].stack.line if blocks else None,
             cause=f"leak | {Verdict.UNATTRIBUTED.value} | {place}",
-            details=tuple(section.splitlines()),
         )

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cudamem_testing.model.findings import Severity
+
 if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
+    from cudamem_testing.model.records import TestRecord
 
 FULL = 3
 
@@ -22,25 +25,39 @@ class Brief:
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, str], str] = {}
-        self._told: dict[tuple[str, str], int] = {}
+        self._shown: dict[tuple[str, str], int] = {}
 
     def shorten(self, report: pytest.TestReport, findings: Sequence[Finding]) -> None:
-        """Put a line in the place of each finding that failed the test, from the fourth of its cause on."""
+        """Show a line in the place of each finding from the fourth of its cause on.
+
+        ``findings`` are those that failed the test in this phase: the report shows these, and nothing else.
+        """
         lines = _lines(report)
-        if lines is None:
+        if lines is None or not findings:
             return
         from cudamem_testing.model.causes import key_of
 
-        text = "\n".join(lines)
+        firsts: list[str | None] = []
         for finding in findings:
             key = key_of(finding)
-            if key is None or str(finding) not in text:
+            if key is None:
+                firsts.append(None)
                 continue
-            self._told[key] = self._told.get(key, 0) + 1
             first = self._first.setdefault(key, report.nodeid)
-            if self._told[key] > FULL:
-                text = text.replace(str(finding), f"{finding.message}: the same cause as in {first}", 1)
-        lines[:] = text.split("\n")
+            number = self._shown[key] = self._shown.get(key, 0) + 1
+            firsts.append(first if number > FULL else None)
+        if any(firsts):
+            from cudamem_testing.wording import same_cause, text
+
+            parts = zip(findings, firsts, strict=True)
+            shown = [text(finding) if first is None else same_cause(finding, first) for finding, first in parts]
+            lines[:] = "\n".join(shown).split("\n")
+
+
+def places_of(record: TestRecord, findings: Sequence[Finding]) -> list[int]:
+    """The places in a record of those among some findings that have failed the test."""
+    failing = {id(finding) for finding in findings if finding.severity is Severity.FAIL}
+    return [place for place, finding in enumerate(record.findings) if id(finding) in failing]
 
 
 def _lines(report: pytest.TestReport) -> list[str] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.model.errors import together
-from cudamem_testing.report.schema import checked_to_json
+from cudamem_testing.report.schema import CHECKED
 from cudamem_testing.show.expected.checked import Checked
 from cudamem_testing.show.expected.errors import TextMismatchError
 from cudamem_testing.show.expected.session import Session
@@ -39,7 +39,7 @@ class CheckedText:
         if call.when == "teardown":
             checks += self._session.right
         if checks:
-            sent = [checked_to_json(one.below(self._root)) for one in checks]
+            sent = [CHECKED.write(one.below(self._root)) for one in checks]
             report.cudamem_expected = json.dumps(sent)  # type: ignore[attr-defined]
         return report
 

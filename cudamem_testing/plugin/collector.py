@@ -75,9 +75,9 @@ class Collector:
             self._checked.pop(nodeid, None)
         checks = getattr(report, "cudamem_expected", None)
         if checks is not None:
-            from cudamem_testing.report.schema import checked_from_json
+            from cudamem_testing.report.schema import CHECKED
 
-            self._checked.setdefault(nodeid, []).extend(map(checked_from_json, json.loads(checks)))
+            self._checked.setdefault(nodeid, []).extend(CHECKED.read(one, "expected") for one in json.loads(checks))
         if when == "teardown":
             self._seen.add(nodeid)
             if "@" in nodeid:
@@ -89,7 +89,8 @@ class Collector:
                 self._failed.unmeasured(nodeid, outcome)
                 return
             if report.failed and self._brief is not None:
-                self._brief.shorten(report, records[-1].failing)
+                found = records[-1].findings
+                self._brief.shorten(report, [found[place] for place in getattr(report, "cudamem_shown", ())])
             *earlier, last = records
             ended = [one.ended("rerun") for one in earlier] if earlier else []
             ended.append(last.ended(outcome))
@@ -268,9 +269,10 @@ def _as_record(sent: Any) -> TestRecord:
     """The record as it was made in this process, or as a worker sent it."""
     if isinstance(sent, TestRecord):
         return sent
-    from cudamem_testing.report.schema import record_from_json
+    from cudamem_testing.report.schema import TEST
 
-    return record_from_json(sent)
+    record: TestRecord = TEST.read(sent, "the record of a test")
+    return record
 
 
 def _without_group(nodeid: str) -> str:

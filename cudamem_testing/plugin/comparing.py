@@ -10,20 +10,22 @@ earlier tests: there the peak is that of requested bytes, which it does not lowe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.baselines.files import Key, name_in_module
-from cudamem_testing.baselines.review import RECORD
 from cudamem_testing.model.baselines import Entry, Measured
 from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.changes import COUNTS, TRACKED, Change, Comparison, Spread
+from cudamem_testing.model.evidence import NoEvidence, Why
+from cudamem_testing.model.facts import Changed, NoBaseline
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.recorders.identity import recorded_with
-from cudamem_testing.snapshots.evidence import WIDTH, allocations_before, first_moment, moment_of
-from cudamem_testing.static import error_text
+from cudamem_testing.model.stacks import NO_STACK
+from cudamem_testing.recorders.identity import apart
+from cudamem_testing.snapshots.evidence import allocations_before, failed, first_moment, moment_of
+from cudamem_testing.wording.evidence import WORKSPACES
 
 if TYPE_CHECKING:
-    from cudamem_testing.baselines.grown import Grown
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.windows import Window
@@ -45,13 +47,8 @@ class Look(NamedTuple):
     live: LiveSet
 
 
-UNCERTAIN = "not known, a library may have taken a workspace in events that were not recorded"
 COUNTED = ("requested", "peak", "allocations")  # what a workspace of a library would count in
-TITLES = {
-    "requested": "live at the peak, places that grew:",
-    "peak": "live at the peak, places that grew:",
-    "retained": "still live:",
-}
+PLACES = ("requested", "peak", "retained")  # of which what is live tells what grew
 GROWTH = {"requested": "requested_growth", "peak": "peak_growth", "reserved": "reserved_growth"}
 
 
@@ -111,8 +108,8 @@ class Comparing:
             if changes:
                 running.measured[place] = measured.but(top=entry.top if measured.top is None else measured.top)
             if not self._records:
-                remark = self._remark(running, measured) if changes else ()
-                found += [_finding(change, measured, self._kept(window), entry, remark) for change in changes]
+                where = self._elsewhere(running, measured)
+                found += [_finding(change, measured, self._kept(window), entry, where) for change in changes]
                 found += self._required(measured, entry, ["retained"])
         return found
 
@@ -135,8 +132,8 @@ class Comparing:
             return measured, missing
         measured, look = self._look(window, measured)
         changes = _beyond(entry, measured, comparison, metrics)
-        remark = self._remark(running, measured)
-        return measured, [*(_finding(change, measured, look, entry, remark) for change in changes), *missing]
+        where = self._elsewhere(running, measured)
+        return measured, [*(_finding(change, measured, look, entry, where) for change in changes), *missing]
 
     def _required(self, measured: Measured, entry: Entry | None, metrics: Sequence[str]) -> list[Finding]:
         """A finding where a baseline has to be there, and has not all ``metrics`` that its device knows."""
@@ -144,9 +141,9 @@ class Comparing:
             return []
         known = _known(measured, metrics)
         if entry is None:
-            return [_missing(measured, "")] if known else []
+            return [_missing(measured)] if known else []
         lacking = [metric for metric in known if metric not in entry.values]
-        return [_missing(measured, f" of {', '.join(lacking)}")] if lacking else []
+        return [_missing(measured, lacking)] if lacking else []
 
     def _stays(self, entry: Entry | None, measured: Measured, comparison: Comparison, metrics: Sequence[str]) -> bool:
         """Whether an entry is kept when it is recorded again: one run within a spread does not replace that."""
@@ -167,12 +164,12 @@ class Comparing:
         key = recorded.find(Key(name_in_module(running.nodeid), measured.device, measured.environment))
         return None if key is None else (key, recorded.entries[key])
 
-    def _remark(self, running: Running, measured: Measured) -> tuple[str, ...]:
-        """What to do where the entry was recorded with another number of threads, and that is why it is broken."""
+    def _elsewhere(self, running: Running, measured: Measured) -> tuple[str, str]:
+        """What differs where the entry was recorded with another number of threads."""
         found = self._recorded(running, measured)
         if found is None or found[0].environment == measured.environment:
-            return ()
-        return (f"{recorded_with(found[0].environment, measured.environment)}: if that is the reason, {RECORD}",)
+            return "", ""
+        return apart(found[0].environment, measured.environment)
 
     def _settled(self, whole: Window, measured: Measured) -> Measured:
         """Its numbers without workspaces of libraries, which a test can only have taken that ends with other blocks."""
@@ -191,7 +188,9 @@ class Comparing:
         number = self._numbers.get(device)
         return 0 if number is None else self._recorder(device).owned(number).bytes
 
-    def _look(self, window: Window, measured: Measured, now: Counters | None = None) -> tuple[Measured, Look | str]:
+    def _look(
+        self, window: Window, measured: Measured, now: Counters | None = None
+    ) -> tuple[Measured, Look | NoEvidence]:
         """Its numbers without what does not count, and what was live at its peak, or why that is not known.
 
         ``now`` is what was read last where that was after the window.
@@ -199,9 +198,9 @@ class Comparing:
         try:
             return self._examine(window, measured, window.closed if now is None else now)
         except Exception as error:  # it must not hide the verdict
-            return measured.but(top=()), f"no evidence: {error_text(error)}"
+            return measured.but(top=()), failed(error)
 
-    def _kept(self, window: Window) -> Look | str:
+    def _kept(self, window: Window) -> Look | NoEvidence:
         """What the test allocated and is still live."""
         replayed = self._evidence.replay(window.device)
         if replayed is None or not len(replayed.recording.events):
@@ -210,7 +209,7 @@ class Comparing:
         live = replayed.live_at(since=start, allocations=allocations_before(window))
         return Look(replayed, start, live.fresh())
 
-    def _examine(self, window: Window, measured: Measured, now: Counters | None) -> tuple[Measured, Look | str]:
+    def _examine(self, window: Window, measured: Measured, now: Counters | None) -> tuple[Measured, Look | NoEvidence]:
         from cudamem_testing.baselines.grown import frees_of_others, peak_without, top_of, without
 
         replayed = self._evidence.replay(window.device, counter="requested")
@@ -275,11 +274,12 @@ class Comparing:
             if block.address in holders and is_unclaimed(stacks[block.stack], holders[block.address])
         }
 
-    def _unknown(self, measured: Measured) -> tuple[Measured, str]:
+    def _unknown(self, measured: Measured) -> tuple[Measured, NoEvidence]:
         """Without the numbers in which a workspace may count: it is then neither recorded nor compared."""
-        self._notes.append(f"baseline on {measured.device}: {UNCERTAIN}")
+        missing = NoEvidence("live at the peak", Why.WORKSPACES)
+        self._notes.append(f"baseline on {measured.device}: {WORKSPACES}")
         values = {name: spread for name, spread in measured.values.items() if name not in COUNTED}
-        return measured.but(values=values, metrics=(), top=()), f"live at the peak: {UNCERTAIN}"
+        return measured.but(values=values, metrics=(), top=()), missing
 
     def _values(self, window: Window) -> dict[str, Spread]:
         known = {metric: getattr(window, GROWTH.get(metric, metric)) for metric in TRACKED if metric != "retained"}
@@ -307,59 +307,43 @@ def _beyond(entry: Entry, measured: Measured, comparison: Comparison, metrics: I
 
 
 def _finding(
-    change: Change, measured: Measured, look: Look | str, entry: Entry, remark: tuple[str, ...] = ()
+    change: Change, measured: Measured, look: Look | NoEvidence, entry: Entry, elsewhere: tuple[str, str]
 ) -> Finding:
-    device = measured.device
-    size = None if change.metric in COUNTS else abs(change.growth)
-    if change.shrank:
-        message = f"cudamem: {change} ({device}): --cudamem-update=baselines keeps it so"
-        return Finding(
-            Kind.BASELINE, Verdict.IMPROVED, Severity.NOTE, message, bytes=size, device=device, cause=_cause(change)
-        )
-    places: tuple[Grown, ...] = ()
-    if isinstance(look, Look) and change.metric in TITLES:
-        from cudamem_testing.baselines.grown import grown
-
-        places = grown(() if change.metric == "retained" else entry.top, look.live)
+    fact = Changed(change) if change.shrank else _grown(change, look, entry)
+    if not change.shrank:
+        fact = replace(fact, recorded=elsewhere[0], now=elsewhere[1])
     return Finding(
         Kind.BASELINE,
-        Verdict.OVER,
-        Severity.FAIL,
-        f"cudamem: {change} ({device})",
-        bytes=size,
-        device=device,
-        allocated=places[0].line if places else None,
-        cause=_cause(change),
-        details=(*_details(change, look, places), *remark),
+        Verdict.IMPROVED if change.shrank else Verdict.OVER,
+        Severity.NOTE if change.shrank else Severity.FAIL,
+        fact,
+        bytes=None if change.metric in COUNTS else abs(change.growth),
+        device=measured.device,
+        allocated=str(fact.places[0].line or NO_STACK) if fact.places else None,
+        cause=f"baseline {change.metric}",
     )
 
 
-def _details(change: Change, look: Look | str, places: Sequence[Grown]) -> tuple[str, ...]:
-    from cudamem_testing.baselines.grown import allocations_by_line, lines_of, segments_taken
+def _grown(change: Change, look: Look | NoEvidence, entry: Entry) -> Changed:
+    from cudamem_testing.baselines.grown import allocations_by_line, grown, segments_taken
 
-    rows: list[tuple[str, ...]]
-    if isinstance(look, str):
-        return (look,)
+    if isinstance(look, NoEvidence):
+        return Changed(change, missing=look)
     if change.metric in ("reserved", "segments"):
-        title, rows = "segments that were taken:", segments_taken(look.replayed, look.start)
-    elif change.metric == "allocations":
-        title, rows = "allocations of this run, by line:", allocations_by_line(look.replayed, look.start)
-    else:
-        title, rows = TITLES.get(change.metric, ""), [place.cells for place in places]
-    return (title, *lines_of(rows, WIDTH)) if rows else ()
+        return Changed(change, taken=segments_taken(look.replayed, look.start))
+    if change.metric == "allocations":
+        return Changed(change, taken=allocations_by_line(look.replayed, look.start))
+    if change.metric in PLACES:
+        return Changed(change, grown(() if change.metric == "retained" else entry.top, look.live))
+    return Changed(change)
 
 
-def _cause(change: Change) -> str:
-    return f"baseline {change.metric}"
-
-
-def _missing(measured: Measured, what: str) -> Finding:
+def _missing(measured: Measured, lacking: Sequence[str] = ()) -> Finding:
     return Finding(
         Kind.BASELINE,
         Verdict.NO_BASELINE,
         Severity.FAIL,
-        f"cudamem: no baseline{what} on {measured.device} ({measured.environment}): "
-        "--cudamem-update=baselines records one",
+        NoBaseline(measured.environment, tuple(lacking)),
         device=measured.device,
         cause="baseline missing",
     )

@@ -1,22 +1,16 @@
-"""What is said of the cycles of a test, and what they do to it. PYTEST_DONT_REWRITE"""
+"""Findings of cycles: what those of a test do to it. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from cudamem_testing.cycles.results import Cycle, merged
-from cudamem_testing.leaks.verdicts import MEANINGS
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Remark
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.windows.judge import cycles_fail
-
-HARNESS = "the test harness is part of it (an ExceptionInfo in a local variable): no fault of the test"
-MOCK = "a mock is part of it, and keeps the arguments of its calls until garbage is collected: no fault of the test"
-OTHER_HARNESS = "the test harness is part of it: no fault of the test"
-LIBRARY = "only library objects are part of it: it fails when the same appears again"
-HEADING = "kept by a reference cycle"
 
 
 class CycleFindings:
@@ -50,45 +44,37 @@ class CycleFindings:
 
     def _finding(self, cycle: Cycle, device: Device, at_once: int, asked: str | None, failed: bool) -> Finding:
         severity, remark = self._severity(cycle, device, asked, failed)
-        size = format_size(cycle.bytes)
-        tensors = count(len(cycle.tensors), "tensor")
-        inflated = (
-            f"; up to {format_size(at_once)} at once, by which the peak may be too high" if cycle.count > 1 else ""
-        )
-        lines = [f"   {line}" for line in cycle.text.splitlines()]
-        if remark:
-            lines.append(f"   {remark}")
-        meaning = MEANINGS[Verdict.CYCLE]
-        lines.append(f"   {Verdict.CYCLE.value}: {meaning.text}; {meaning.hint}")
         stack = next((tensor.allocated for tensor in cycle.tensors if tensor.allocated), None)
         return Finding(
             Kind.CYCLE,
             Verdict.CYCLE,
             severity,
-            f"cudamem: {size} {HEADING} ({tensors}, {device}){inflated}",
+            replace(cycle.fact, at_once=at_once, remark=remark),
             bytes=cycle.bytes,
             device=device,
             allocated=stack,
             holder=" -> ".join(cycle.chain),
             cause=" | ".join((Kind.CYCLE.value, Verdict.CYCLE.value, *_where(cycle.signature, stack))),
-            details=tuple(lines),
         )
 
-    def _severity(self, cycle: Cycle, device: Device, asked: str | None, failed: bool) -> tuple[Severity, str]:
+    def _severity(
+        self, cycle: Cycle, device: Device, asked: str | None, failed: bool
+    ) -> tuple[Severity, Remark | None]:
         if cycle.harness and asked != "strict":
             return Severity.NOTE, _harness(cycle)
         wanted = asked or ("fail" if cycles_fail(device) else "warn")
         severity = Severity.WARN if wanted == "warn" or failed else Severity.FAIL
         if asked != "strict" and not cycle.project and cycle.signature not in self._seen:
-            return Severity.WARN, LIBRARY
-        return severity, ""
+            return Severity.WARN, Remark.LIBRARY
+        return severity, None
 
 
-def _harness(cycle: Cycle) -> str:
+def _harness(cycle: Cycle) -> Remark:
     """Which part of the harness it is; functions that ``autospec`` makes are in no module."""
     if "ExceptionInfo" in cycle.signature:
-        return HARNESS
-    return MOCK if "mock." in cycle.signature or cycle.signature.startswith("?.") else OTHER_HARNESS
+        return Remark.HARNESS
+    mocked = "mock." in cycle.signature or cycle.signature.startswith("?.")
+    return Remark.MOCK if mocked else Remark.OTHER_HARNESS
 
 
 def _where(signature: str, allocated: str | None) -> Iterator[str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cudamem_testing.cycles.explain import Question
     from cudamem_testing.cycles.results import Cycle
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.facts import NotExplained
     from cudamem_testing.model.stacks import Stack
     from cudamem_testing.plugin.cycle_findings import CycleFindings
     from cudamem_testing.plugin.evidence import Evidence
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 #: Processor time that explanations may take in one test; collections after that are not looked at.
 MOST_SECONDS = 2.0
-TOO_MANY = f"the test's collections took more than {MOST_SECONDS:g} s to look at; later ones are not counted"
-UNREAD = "its objects could not be read"
 
 
 class CycleCheck:
@@ -41,7 +40,7 @@ class CycleCheck:
         self._ignore_below = ignore_below
         self._evidence = evidence
         self._watch = CycleWatch(self._tell, self._question, failed=self._note)
-        self._problems: list[str] = []
+        self._problems: list[NotExplained] = []
         self._subject: Subject | None = None
         self._found: list[list[Cycle]] = []
         self._spent = self._asked = 0.0
@@ -77,7 +76,7 @@ class CycleCheck:
         self.drop()
         if subject is None or asked == "off" or not (found or self._problems):
             return []
-        findings = [_unexplained(problem) for problem in self._problems]
+        findings = [Finding(Kind.CYCLE, Verdict.CYCLE, Severity.NOTE, problem) for problem in self._problems]
         if found:
             findings += self._findings.of(found, subject.judged, asked, failed=failed)
         return findings
@@ -93,8 +92,10 @@ class CycleCheck:
             if finding.kind is not Kind.CYCLE:
                 yield finding
             elif finding.device not in explained and asked != "off":
+                from cudamem_testing.model.facts import Remark
+
                 severity = Severity.FAIL if asked == "strict" else Severity.WARN
-                yield replace(finding, severity=severity, details=(*finding.details, f"   {UNREAD}"))
+                yield replace(finding, severity=severity).remarked(Remark.UNREAD)
 
     def region(self) -> ReferenceCycles:
         """Cycles of a block inside a test; what it finds is the block's own matter."""
@@ -107,12 +108,17 @@ class CycleCheck:
         self._spent += time.thread_time() - self._asked
 
     def _note(self, error: Exception) -> None:
-        self._problems.append(f"{error_text(error)}")
+        from cudamem_testing.model.facts import NotExplained
+
+        self._problems.append(NotExplained(error_text(error)))
 
     def _question(self) -> Question | None:
         if self._spent > MOST_SECONDS:
-            if TOO_MANY not in self._problems:
-                self._problems.append(TOO_MANY)
+            from cudamem_testing.model.facts import NotExplained
+
+            late = NotExplained(seconds=MOST_SECONDS)
+            if late not in self._problems:
+                self._problems.append(late)
             return None
         self._asked = time.thread_time()
         return self._ask(own=True)
@@ -136,8 +142,3 @@ class CycleCheck:
             return Stack() if device in unknown else stacks.get((device, address))
 
         return Question(self._evidence.locator, measured.__contains__, allocated, known_only=own)
-
-
-def _unexplained(problem: str) -> Finding:
-    message = f"cudamem: garbage with tensors in it was not explained: {problem}"
-    return Finding(Kind.CYCLE, Verdict.CYCLE, Severity.NOTE, message)

@@ -14,11 +14,13 @@ from cudamem_testing.leaks.ledger import Ledger
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.recorders import cards
 from cudamem_testing.recorders.base import Recorder
-from cudamem_testing.snapshots.evidence import WIDTH, Explainer, failed, unknown
+from cudamem_testing.snapshots.evidence import Explainer, failed, unknown
 from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.evidence import Evidence as Piece
+    from cudamem_testing.model.evidence import NoEvidence
     from cudamem_testing.model.stacks import Locator
     from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.capture import Capture
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from cudamem_testing.snapshots.replay import Replay
     from cudamem_testing.trace.profile import MemoryProfile
     from cudamem_testing.windows.tracker import Tracker
-
-UNRECORDED = "cudamem: out of memory; what was live is not known, nothing was recorded (--cudamem-stacks=off)"
 
 
 class Evidence:
@@ -67,9 +67,9 @@ class Evidence:
         capture = self._recorder(device).capture()
         return None if capture is None else replay(self.recording(capture, owners), counter)
 
-    def unknown(self, device: Device, title: str = "live at the peak") -> str:
-        """The line that stands where a record tells no moments of a device."""
-        return unknown(self._recorder(device), title)
+    def unknown(self, device: Device, what: str = "live at the peak") -> NoEvidence:
+        """What there is where a record tells no moments of a device."""
+        return unknown(self._recorder(device), what)
 
     def _recorder(self, device: Device) -> Recorder:
         return next(one for one in self._tracker.recorders if one.device == device)
@@ -80,12 +80,17 @@ class Evidence:
 
         return self.ledger.named(recording_of(capture, self.locator, self._owners if owners is None else owners))
 
-    def purposes(self, window: Window) -> tuple[str, ...]:
+    def purposes(self, window: Window) -> Iterator[Piece]:
         """What the window's peak was for, where the test recorded a profile around it."""
+        from cudamem_testing.model.evidence import Shown
+
         try:
-            return next(filter(None, (profile.explain(window) for profile in self.profiles)), ())
+            lines = next(filter(None, (profile.explain(window) for profile in self.profiles)), ())
         except Exception as error:
-            return (failed(error),)
+            yield failed(error)
+        else:
+            if lines:
+                yield Shown(lines)
 
     def out_of_memory(self) -> list[Finding]:
         """A finding for each device on which the running test met an out-of-memory error."""
@@ -94,10 +99,9 @@ class Evidence:
             try:
                 found += self._out_of_memory(recorder)
             except Exception as error:
-                message = f"cudamem: out of memory on {recorder.device}; {failed(error)}"
-                found.append(Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, message, device=recorder.device))
+                found.append(_refused(error_text(error), recorder.device))
         if not found and not self._recorded:
-            found.append(Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, UNRECORDED))
+            found.append(_refused())
         return found
 
     def _out_of_memory(self, recorder: Recorder) -> Iterator[Finding]:
@@ -105,10 +109,11 @@ class Evidence:
         if refusal is None:
             return
         recording = self.recording(refusal.capture)
+        from cudamem_testing.model.stacks import NO_STACK
         from cudamem_testing.oom.explain import explain
 
         others = cards.other_processes(recorder.device)
-        told = explain(
+        fact = explain(
             recording,
             refusal.requested,
             allowed=refusal.allowed,
@@ -116,18 +121,17 @@ class Evidence:
             free=refusal.free,
             others=others,
             running=self.running,
+            source=self.locator.source,
         )
-        first, *details = told.text(width=WIDTH, source=self.locator.source).splitlines()
         yield Finding(
             Kind.OOM,
             Verdict.OUT_OF_MEMORY,
             Severity.FAIL,
-            f"cudamem: {first}",
+            fact,
             bytes=refusal.requested,
             device=recorder.device,
-            allocated=told.where.line if told.where.frames else None,
-            cause=f"oom {told.where.place}",
-            details=tuple(details),
+            allocated=None if fact.where is None else str(fact.where),
+            cause=f"oom {NO_STACK if fact.where is None else fact.where.place}",
         )
 
     def dump(self, folder: Path, nodeid: str) -> list[str]:
@@ -147,3 +151,9 @@ class Evidence:
             except Exception as error:
                 said.append(f"{path} was not written: {error_text(error)}")
         return said or ["no snapshot: blocks cannot be told apart here"]
+
+
+def _refused(error: str | None = None, device: Device | None = None) -> Finding:
+    from cudamem_testing.model.facts import Refused
+
+    return Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, Refused(error), device=device)

@@ -9,14 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.sizes import format_size
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.recorders.outside import Outside
+    from cudamem_testing.model.facts import OutsideUse
     from cudamem_testing.windows.tracker import Tracker
-
-HINT = "plans of cuFFT, handles of libraries, kernels that were loaded, and the CUDA context take it from the driver"
 
 
 class OutsideCheck:
@@ -24,7 +21,7 @@ class OutsideCheck:
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
-        self._last: dict[Device, Outside] = {}
+        self._last: dict[Device, OutsideUse] = {}
 
     def begin(self) -> None:
         """Before a test: the first reading of each card on which CUDA has started is what growth counts from."""
@@ -46,24 +43,29 @@ class OutsideCheck:
 
     def notes(self) -> list[str]:
         """What was read last of each card."""
-        return [str(last) for last in self._last.values()]
+        if not self._last:
+            return []
+        from cudamem_testing.wording.memory import outside
+
+        return [outside(last) for last in self._last.values()]
 
 
-def _more(before: Outside, now: Outside) -> int:
+def _more(before: OutsideUse, now: OutsideUse) -> int:
     """Bytes by which it grew; readings of two kinds are not compared."""
     if before.bytes is None or now.bytes is None or (before.process is None) is not (now.process is None):
         return 0
     return now.bytes - before.bytes
 
 
-def _finding(place: str, now: Outside, more: int) -> Finding:
+def _finding(place: str, now: OutsideUse, more: int) -> Finding:
+    from cudamem_testing.model.facts import OutsideGrew
+
     return Finding(
         Kind.OUTSIDE,
         Verdict.UNATTRIBUTED,
         Severity.NOTE,
-        f"cudamem: {format_size(more)} more outside torch's allocator since {place} ({now.device})",
+        OutsideGrew(place, now),
         bytes=more,
         device=now.device,
         cause=f"{Kind.OUTSIDE.value} | {Verdict.UNATTRIBUTED.value} | {place}",
-        details=(f"   {now}", f"   {HINT}"),
     )

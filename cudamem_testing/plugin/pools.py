@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING
 from cudamem_testing import torch_api
 from cudamem_testing.guards import collect_garbage
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.sizes import format_size
 from cudamem_testing.recorders.captures import Captures
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.pools import Pool, PoolUse
     from cudamem_testing.plugin.evidence import Evidence
-    from cudamem_testing.snapshots.fragmentation import PoolUse
-    from cudamem_testing.snapshots.record import Pool
     from cudamem_testing.windows.tracker import Tracker
-
-HINT = "reset the graph (or let it go) after a capture that failed; graph_capture does it, and says what failed"
 
 
 class PoolCheck:
@@ -41,7 +37,6 @@ class PoolCheck:
         if not self._captures.begun or torch_api.capturing():  # a capture that the test left open bears no collection
             return [*leaked]
         from cudamem_testing.graphs.pools import pools_of
-        from cudamem_testing.leaks.findings import A_GRAPH
         from cudamem_testing.snapshots.capture import recording_of
 
         self._captures.begun = False
@@ -60,7 +55,7 @@ class PoolCheck:
                 found += [_compiled(use, recorder.device) for use in new if use.pool in compiled]
                 orphans = [use for use in new if use.pool not in compiled]
                 if orphans:
-                    beside = [one for one in found if one.holder == A_GRAPH and one.device == recorder.device]
+                    beside = [one for one in found if _is_graph_state(one) and one.device == recorder.device]
                     found = [one for one in found if one not in beside]
                     found += [_finding(use, recorder.device, nodeid, beside) for use in orphans]
                 self._known.update((recorder.device, use.pool) for use in pools.private)
@@ -72,33 +67,34 @@ class PoolCheck:
 
 
 def _compiled(use: PoolUse, device: Device) -> Finding:
+    from cudamem_testing.model.facts import CompilerPool
+
     return Finding(
         Kind.POOL,
         Verdict.COMPILER_CACHE,
         Severity.NOTE,
-        f"cudamem: the pool of torch.compile's CUDA graphs keeps {format_size(use.reserved)} without a live block "
-        f"({device})",
+        CompilerPool(),
         bytes=use.reserved,
         device=device,
         cause=f"{Kind.POOL.value} | {Verdict.COMPILER_CACHE.value}",
-        details=("   torch.compiler.reset() frees it",),
     )
 
 
 def _finding(use: PoolUse, device: Device, nodeid: str, beside: Sequence[Finding]) -> Finding:
-    more = tuple(f"   beside it: {format_size(one.bytes or 0)} held by {one.holder}" for one in beside)
+    from cudamem_testing.model.facts import EmptyPool
+
     return Finding(
         Kind.POOL,
         Verdict.UNATTRIBUTED,
         Severity.WARN,
-        f"cudamem: private pool {use.pool} of a CUDA graph keeps {format_size(use.reserved)} without a live block "
-        f"({device})",
+        EmptyPool(use.pool, nodeid, tuple(one.bytes or 0 for one in beside)),
         bytes=use.reserved,
         device=device,
         cause=f"{Kind.POOL.value} | {Verdict.UNATTRIBUTED.value} | {nodeid.partition('[')[0]}",
-        details=(
-            f"   a capture of {nodeid} failed, or all that its graph made is gone; nothing else can use this memory",
-            *more,
-            f"   hint: {HINT}",
-        ),
     )
+
+
+def _is_graph_state(finding: Finding) -> bool:
+    from cudamem_testing.model.facts import Retained
+
+    return isinstance(finding.fact, Retained) and finding.fact.graph_state

@@ -55,12 +55,13 @@ class Ratchet:
         if not found:
             return found
         from cudamem_testing.baselines.known import is_recordable, judged, noted
+        from cudamem_testing.model.facts import Remark
 
         if self._first_use is not None:
             found = self._first_use.judged(found, self.lines)
         found = [judged(finding, self.lines, self.name) for finding in found]
         if self._update:
-            found = [noted(finding, "recorded as known") if is_recordable(finding) else finding for finding in found]
+            found = [noted(finding, Remark.RECORDED) if is_recordable(finding) else finding for finding in found]
         if self._audit:
             found = [replace(one, severity=Severity.WARN) if one.severity is Severity.FAIL else one for one in found]
         return found

@@ -69,6 +69,7 @@ def finish(
         problems += dropped.refused
     better = sum(1 for test in tests if any(one.verdict is Verdict.IMPROVED for one in test.findings))
     if better:
-        lines.append(f"{count(better, 'test')} improved beyond the tolerance: --cudamem-update=baselines keeps it so")
+        use = "1 test uses" if better == 1 else f"{better} tests use"
+        lines.append(f"{use} less than recorded: record it with --cudamem-update=baselines")
     unchecked |= reviewed.unchecked
     return Said([*lines, *reviewed.lines(settings.prune)], [*problems, *reviewed.broken], unchecked)

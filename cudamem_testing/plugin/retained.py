@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cudamem_testing.leaks.grown import GrownFixtures
 from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.plugin.cycles import CycleCheck
 from cudamem_testing.plugin.items import fixtures_of
@@ -23,6 +22,7 @@ from cudamem_testing.windows.judge import cycles_fail
 from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:
+    from cudamem_testing.leaks.grown import GrownFixtures
     from cudamem_testing.plugin.settings import Settings
 
 Release = Callable[[], None] | None
@@ -36,7 +36,14 @@ class Retained:
         self._tracker = tracker
         self._leaks = leaks
         self._cycles = cycles
-        self._grown = GrownFixtures()
+        self._fixtures: GrownFixtures | None = None  # few runs find something
+
+    @property
+    def _grown(self) -> GrownFixtures:
+        from cudamem_testing.leaks.grown import GrownFixtures
+
+        self._fixtures = self._fixtures or GrownFixtures()
+        return self._fixtures
 
     def judge(self, running: Running, release: Release) -> list[Finding]:
         """What is wrong at the end of a test; ``release`` lets go of the frames of one that failed.
@@ -67,7 +74,7 @@ class Retained:
             severity = Severity.WARN if leaks == "warn" or failed else Severity.FAIL
             subject.release_frames, subject.over = release, over
             found = self._found(subject, severity, leaks, cycles, failed=error is not None)
-            if found or self._grown.watching:
+            if found or (self._fixtures is not None and self._fixtures.watching):
                 gained = {one.device: size for one, size, _ in self._tracker.gained(running.whole, fresh=False)}
                 found = self._grown.judged(found, fixtures_of(running.item), gained, severity)
         for place, fixture in enumerate(over, 1):
@@ -77,7 +84,8 @@ class Retained:
 
     def ended(self, definition: pytest.FixtureDef[Any]) -> None:
         """A wider fixture was torn down."""
-        self._grown.ended(definition.argname, id(definition))
+        if self._fixtures is not None:
+            self._fixtures.ended(definition.argname, id(definition))
 
     def _left_by(self, fixture: Fixture, others: Sequence[Fixture], release: Release) -> list[Finding]:
         """What a wider fixture that is over left; what settling frees of it is not counted in the test."""
@@ -97,8 +105,7 @@ class Retained:
         if any(finding.kind is Kind.CYCLE for finding in fixture.freed):
             fixture.subject.unjudged.add(Kind.CYCLE)
         found += [_freed(finding, cycles) for finding in fixture.freed if _is_asked(finding, leaks, cycles)]
-        label = fixture.owner.label
-        return [replace(one, message=one.message.replace("cudamem: ", f"cudamem: {label}: ", 1)) for one in found]
+        return [replace(one, owner=fixture.owner.label) for one in found]
 
     def _found(
         self, subject: Subject, severity: Severity, leaks: str, cycles: str | None, *, failed: bool

@@ -12,9 +12,9 @@ from cudamem_testing.model.records import TestRecord
 
 def plain(records: Iterable[TestRecord | dict[str, Any]]) -> list[dict[str, Any]]:
     """The records of a report; those of a test that was forked are plain already."""
-    from cudamem_testing.report.schema import record_to_json
+    from cudamem_testing.report.schema import TEST
 
-    return [record_to_json(record) if isinstance(record, TestRecord) else record for record in records]
+    return [TEST.write(record) if isinstance(record, TestRecord) else record for record in records]
 
 
 def may_fork(config: pytest.Config) -> bool:

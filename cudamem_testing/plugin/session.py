@@ -25,6 +25,7 @@ from cudamem_testing.model.windows import SharedWindows
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.baselines import Baselines
 from cudamem_testing.plugin.books import Books
+from cudamem_testing.plugin.brief import places_of
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.finished import forget_last, let_all_go, let_go
 from cudamem_testing.plugin.items import (
@@ -299,6 +300,10 @@ class Session:
         if call.excinfo is None and call.when != "teardown":
             self._unsaid = []
             return report
+        if call.excinfo is not None:
+            from cudamem_testing.plugin.mismatch import show_alone
+
+            show_alone(report, call)
         error = None if self.running is None or call.excinfo is None else call.excinfo.value
         if self.running is not None and error is not None and any(map(torch_api.is_out_of_memory, together(error))):
             found = self.evidence.out_of_memory()
@@ -310,17 +315,19 @@ class Session:
         if status is not None:
             report.cudamem_status = status or None  # type: ignore[attr-defined]
             place_at_test(report, item)
+            if RECORD in item.stash:
+                report.cudamem_shown = places_of(item.stash[RECORD], self._unsaid)  # type: ignore[attr-defined]
         elif report.failed and self._unsaid:
             from cudamem_testing.windows.memory import OverBudget
 
             raised = None if call.excinfo is None else call.excinfo.value
             told = raised.findings if is_a(raised, OverBudget) else ()
-            rest = [str(finding) for finding in self._unsaid if finding not in told]
+            rest = [finding for finding in self._unsaid if finding not in told]
             if rest:
-                report.sections.append(("cudamem", "\n".join(rest)))
+                report.sections.append(("cudamem", _texts(rest)))
             self._below = []
         if self._below:  # pytest shows it with the failure of the call, which was reported before
-            report.sections.append(("cudamem teardown", "\n".join(map(str, self._below))))
+            report.sections.append(("cudamem teardown", _texts(self._below)))
         self._unsaid, self._below = [], []
         if call.excinfo is not None and self.running is not None and status is None:
             self.running.failed(call.excinfo.value, report)
@@ -403,9 +410,15 @@ def _is_last_of_module(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     return nextitem is None or (nextitem.path is not item.path and nextitem.path != item.path)
 
 
+def _texts(findings: Sequence[Finding]) -> str:
+    from cudamem_testing.wording import texts  # few runs find something
+
+    return texts(findings)
+
+
 def _fail(findings: Sequence[Finding]) -> None:
     failing = [finding for finding in findings if finding.severity is Severity.FAIL]
     if failing:
-        failure = pytest.fail.Exception("\n".join(map(str, failing)), pytrace=False)
+        failure = pytest.fail.Exception(_texts(failing), pytrace=False)
         failure.cudamem = STATUS.get(failing[0].kind, "")  # type: ignore[attr-defined]
         raise failure

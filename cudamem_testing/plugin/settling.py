@@ -20,6 +20,7 @@ from cudamem_testing.leaks.verdicts import is_unclaimed
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.references import Doubt, Unsure
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.objects import HolderResult, KnownPlaces, Reach
 from cudamem_testing.plugin.undone import entrusted
@@ -27,6 +28,7 @@ from cudamem_testing.recorders.base import Owned
 from cudamem_testing.snapshots.evidence import moment_of
 from cudamem_testing.torch_api import capturing, compiler_pools
 from cudamem_testing.windows.grow import Grown, by_size
+from cudamem_testing.wording import texts
 
 if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
@@ -40,12 +42,7 @@ if TYPE_CHECKING:
 Key = tuple[int | None, int | None]
 Looked = dict[str, dict[Device, list[Block]]]  # before each step, by its name
 GROWN_SHOWN = 3
-DOUBTFUL = HolderResult(
-    Reach.UNKNOWN,
-    None,
-    complete=False,
-    note="it may be a library's workspace: libraries are not asked for theirs while a CUDA graph lives",
-)
+DOUBTFUL = HolderResult(Reach.UNKNOWN, None, complete=False, doubt=Doubt(Unsure.LIBRARY))
 
 
 class Reading(NamedTuple):
@@ -341,7 +338,7 @@ class Settling:
         fresh = replayed.live_at(since=since, allocations=start.allocations).fresh().blocks
         holders = BlockHolders(self._places).of(recorder.device, fresh)
         findings = leak_findings(fresh, holders, Severity.NOTE)
-        lines = [line for finding in findings[:GROWN_SHOWN] for line in str(finding).splitlines()]
+        lines = texts(findings[:GROWN_SHOWN]).splitlines()
         return Grown(by_size([block.size for block in fresh]), tuple(lines))
 
     def _freed(

@@ -60,6 +60,7 @@ def judge_run(session: Session, tests: int) -> None:
 
 
 def unjudged(error: Exception, severity: Severity) -> Finding:
-    said = error_text(error).partition("\n")[0]
-    message = f"cudamem: what the test retains could not be judged: {said}"
-    return Finding(Kind.OTHER, Verdict.UNATTRIBUTED, severity, message)
+    """A finding of what could not be judged."""
+    from cudamem_testing.model.facts import NotJudged
+
+    return Finding(Kind.OTHER, Verdict.UNATTRIBUTED, severity, NotJudged(error_text(error).partition("\n")[0]))

@@ -20,7 +20,7 @@ from unittest import mock
 import pytest
 
 from cudamem_testing.leaks.holders import Holders
-from cudamem_testing.objects import HolderResult, Reach
+from cudamem_testing.objects import HolderResult, Reach, RootKind
 from cudamem_testing.plugin.running import Entrusted
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _NAMING = frozenset(
     f"{verb}_{kind}" for verb in ("LOAD", "STORE", "DELETE") for kind in ("ATTR", "GLOBAL", "NAME", "METHOD", "CONST")
 )
-_PATCH: type = mock._patch  # type: ignore[attr-defined]
+_PATCH: Any = mock._patch
 _DEPTH = 4
 
 
@@ -102,7 +102,8 @@ def entrusted(device: Device, blocks: Sequence[Block], held: Holders, subject: S
             continue
         fixture = subject.undoing(holder.path)
         if fixture is not None:
-            path = replace(holder.path, root=f"{fixture.owner.label} > {holder.path.root}")
+            root = f"{fixture.owner.label} > {holder.path.root}"
+            path = replace(holder.path, root=root, root_kind=RootKind.FIXTURE)
             changed[block.address or 0] = replace(holder, reach=Reach.HARNESS, path=path)
             handed.setdefault(id(fixture), (fixture, set()))[1].add((block.address, block.size))
     for fixture, some in handed.values():

@@ -48,19 +48,18 @@ class WarmUps:
             return (yield)
         runs = _runs(running)
         arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-        what = ""
+        run: int | None = None
         try:
             running.warming_up = True
-            for number in range(1, runs + 1):
-                what = f"warm-up run {number} of {runs}"
+            for run in range(1, runs + 1):  # noqa: B007 - which one has failed
                 pyfuncitem.obj(**arguments)
             running.warming_up = False
-            what = f"the measured run, after {runs} that passed,"
+            run = None
             self._session.enter(running, "call")
             return (yield)
         except BaseException as error:
             if not is_one_of(error, *NO_FAILURES):
-                running.findings.append(_not_repeatable(what))
+                running.findings.append(_not_repeatable(run, runs))
             raise
         finally:
             running.warming_up = False
@@ -76,6 +75,7 @@ def _runs(running: Running) -> int:
     return runs if isinstance(running.item, pytest.Function) else 0
 
 
-def _not_repeatable(what: str) -> Finding:
-    message = f"cudamem: {what} failed: {Verdict.NOT_REPEATABLE.value}"
-    return Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, message)
+def _not_repeatable(run: int | None, runs: int) -> Finding:
+    from cudamem_testing.model.facts import NotRepeatable
+
+    return Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, NotRepeatable(run, runs))

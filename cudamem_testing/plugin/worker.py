@@ -7,17 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cudamem_testing.model.records import Environment
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.totals import Totals, totals
-from cudamem_testing.report.schema import (
-    finding_from_json,
-    finding_to_json,
-    fixture_from_json,
-    fixture_to_json,
-    ledger_from_json,
-    ledger_to_json,
-)
+from cudamem_testing.report.codec import Codec, listed, record
+from cudamem_testing.report.schema import FINDING, FIXTURE, LEDGER, NAMES
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.session import Session
@@ -41,34 +34,17 @@ class Worker:
     def pytest_sessionfinish(self) -> None:
         """Send plain types only: anything else would end the worker."""
         collected = self._config.stash[keys.COLLECTED].sent()
-        output = {**_to_plain(totals(self._session)), "collected": collected}
+        output = {**_codec().write(totals(self._session)), "collected": collected}
         self._config.workeroutput[KEY] = output  # type: ignore[attr-defined]
 
 
 def received(data: Mapping[str, Any]) -> Totals:
     """What a worker has sent."""
-    devices, torch, allocator = data["environment"]
-    return Totals(
-        Environment(tuple(devices), torch, allocator),
-        [*map(fixture_from_json, data["fixtures"])],
-        data["unenforced"],
-        [*map(finding_from_json, data["findings"])],
-        [*map(ledger_from_json, data["ledger"])],
-        data["ignored"],
-        data["notes"],
-        data["unchecked"],
+    found: Totals = _codec().read(data, "what a worker has sent")
+    return found
+
+
+def _codec() -> Codec:
+    return record(
+        Totals, names=NAMES, fixtures=listed(FIXTURE, list), findings=listed(FINDING, list), ledger=listed(LEDGER, list)
     )
-
-
-def _to_plain(known: Totals) -> dict[str, Any]:
-    environment = known.environment
-    return {
-        "environment": [list(environment.devices), environment.torch, environment.allocator],
-        "fixtures": [*map(fixture_to_json, known.fixtures)],
-        "unenforced": dict(known.unenforced),
-        "findings": [*map(finding_to_json, known.findings)],
-        "ledger": [*map(ledger_to_json, known.ledger)],
-        "ignored": dict(known.ignored),
-        "notes": [*known.notes],
-        "unchecked": dict(known.unchecked),
-    }

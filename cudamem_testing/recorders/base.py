@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.facts import OutsideUse
     from cudamem_testing.recorders.capture import Capture, Refusal
-    from cudamem_testing.recorders.outside import Outside
 
 
 class Owned(NamedTuple):
@@ -87,7 +87,7 @@ class Recorder(Protocol):
         """The last allocation since the recorder woke up that failed for want of memory."""
         ...
 
-    def outside(self) -> Outside | None:
+    def outside(self) -> OutsideUse | None:
         """What the process takes of the device beside the allocator; ``None`` where there is no such thing."""
         ...
 

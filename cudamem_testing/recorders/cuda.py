@@ -17,10 +17,10 @@ from cudamem_testing.recorders.views import NOTHING, Counts, Views, counts
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.facts import OutsideUse
     from cudamem_testing.recorders.capture import CudaCapture, Refusal
     from cudamem_testing.recorders.history import CudaHistory
     from cudamem_testing.recorders.native_device import NativeDevice
-    from cudamem_testing.recorders.outside import Outside
 
 NATIVE_ONLY = ("requested_bytes", "active_bytes", "allocation", "segment", "num_alloc_retries")
 PEAKED = ("allocated_bytes", "requested_bytes", "reserved_bytes", "active_bytes")  # in the order of PEAKS
@@ -132,9 +132,11 @@ class CudaRecorder(WithoutOwners):
         self._index = device.index or 0
         self._statistics = statistics
         self._native = backend == "native"
-        self._notes = () if self._native else (f"allocator {backend} counts allocated and reserved bytes only",)
+        self._notes: tuple[str, ...] = (
+            () if self._native else (f"allocator {backend} counts allocated and reserved bytes only",)
+        )
         self.tells_blocks = self.has_pools = self._native
-        self.why_untold = None if self._native else self._notes[0]
+        self.why_untold = next(iter(self._notes), None)
         self._limits: list[tuple[int, int | None]] = []  # what may be reserved, and what was at the start; in bytes
         self._before: tuple[int, int | None] = (0, None)  # the same as it was without them
         self._history = history
@@ -171,7 +173,7 @@ class CudaRecorder(WithoutOwners):
         if torch_api.cuda_initialized():
             torch_api.take_workspaces(self._index)
 
-    def outside(self) -> Outside | None:
+    def outside(self) -> OutsideUse | None:
         """By NVML or CUDA, beside what was reserved when the counters were last read; nothing before CUDA starts."""
         if not torch_api.cuda_initialized():
             return None

@@ -55,11 +55,16 @@ def without_threads(identity: str) -> str:
 
 def recorded_with(before: str, after: str) -> str:
     """``recorded with torch 2.11, this run has torch 2.13``: how a run differs from what was recorded."""
+    return "recorded with {}, this run has {}".format(*apart(before, after))
+
+
+def apart(before: str, after: str) -> tuple[str, str]:
+    """The parts of two identities that differ."""
     old, new = before.split(", "), after.split(", ")
     if len(old) == len(new):
         pairs = [(one, other) for one, other in zip(old, new, strict=True) if one != other]
         old, new = [one for one, _ in pairs], [other for _, other in pairs]
-    return f"recorded with {', '.join(old)}, this run has {', '.join(new)}"
+    return ", ".join(old), ", ".join(new)
 
 
 def difference(before: str, after: str) -> str:

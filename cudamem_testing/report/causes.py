@@ -14,6 +14,7 @@ from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.report.failures import failure_lines, unchecked_lines
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import Column, Table, in_markdown
+from cudamem_testing.wording import text, title
 
 MOST = 3
 #: Rows of a Markdown table: a comment on a pull request holds 65,536 characters.
@@ -44,7 +45,7 @@ def audit_lines(run: RunRecord, command: str, most: int = MOST) -> list[str]:
     for number, cause in enumerate(found[:most], 1):
         where = f" first in {one_line(cause.tests[0])}" if cause.tests else ""
         lines.append(f"{number}. {_tests(cause)}, {format_size(cause.bytes)},{where}")
-        lines += str(cause.example).split("\n")
+        lines += text(cause.example).split("\n")
     return [*lines, *_rest(found, most), "to record them as known:", f"  {command}"]
 
 
@@ -98,7 +99,7 @@ def _table_of_findings(some: Sequence[tuple[str, Finding]]) -> Table:
         (
             _words(one.kind, one.verdict, one.severity, one.standing),
             nodeid or "the run itself",
-            one_line(str(one.message)),
+            one_line(title(one)),
         )
         for nodeid, one in some
     )

@@ -67,9 +67,10 @@ def _unchecked(run: RunRecord, width: int) -> list[str]:
 
 def _findings(run: RunRecord, width: int, grouped: bool) -> list[str]:
     from cudamem_testing.report.causes import cause_lines, known_lines
+    from cudamem_testing.wording import text
 
     failing = [finding for finding in run.findings if finding.severity is Severity.FAIL]  # pytest shows those of tests
-    whole = [line for finding in failing for line in str(finding).splitlines()]
+    whole = [line for finding in failing for line in text(finding).splitlines()]
     return [*finding_lines(run), *whole, *(cause_lines(run, width) if grouped else []), *known_lines(run)]
 
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cudamem_testing.model.blocks import Block, LiveSet
+from cudamem_testing.model.live_tables import ROWS, by_line, live_table
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.replay import replay
-from cudamem_testing.snapshots.text import ROWS, by_line, live_table
 
 _COLUMNS = (Column("growth", "right"), Column("bytes"), Column("blocks"), Column("allocated", elastic=True))
 

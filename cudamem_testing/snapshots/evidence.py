@@ -5,6 +5,7 @@ Whoever measures gives a source of records; a capture is taken only when a limit
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,17 +16,16 @@ if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.evidence import Evidence, NoEvidence
     from cudamem_testing.model.limits import Breach
+    from cudamem_testing.model.live_tables import LiveTable, Source
     from cudamem_testing.model.stacks import Locator
     from cudamem_testing.model.windows import Window
     from cudamem_testing.snapshots.record import Recording
     from cudamem_testing.snapshots.replay import Replay
-    from cudamem_testing.snapshots.text import Source
 
-UNKNOWN = "not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
 BEFORE = "this test, before the window"
 DROPPED = "this test, or live before it: its first events were dropped"
-WIDTH = 100
 
 
 class Records(Protocol):
@@ -42,18 +42,22 @@ class Records(Protocol):
         """The record of a device up to now; ``None`` where none is kept."""
         ...
 
-    def unknown(self, device: Device, title: str) -> str:
-        """The line that stands where a record tells no moments of a device."""
+    def unknown(self, device: Device, what: str) -> NoEvidence:
+        """What there is where a record tells no moments of a device."""
         ...
 
-    def purposes(self, window: Window) -> tuple[str, ...]:
+    def purposes(self, window: Window) -> Iterable[Evidence]:
         """What the window's peak was for, where that was recorded."""
         ...
 
 
-def unknown(recorder: Recorder, title: str) -> str:
-    """The line that stands where a recorder tells no moments."""
-    return f"{title}: {UNKNOWN if recorder.tells_blocks else f'not known, {untold(recorder)}'}"
+def unknown(recorder: Recorder, what: str) -> NoEvidence:
+    """What there is where a recorder tells no moments."""
+    from cudamem_testing.model.evidence import NoEvidence, Why
+
+    if recorder.tells_blocks:
+        return NoEvidence(what, Why.NO_EVENTS)
+    return NoEvidence(what, Why.NO_BLOCKS, untold(recorder))
 
 
 class Explainer:
@@ -63,14 +67,14 @@ class Explainer:
         self._records = records
         self._replays: dict[Device, Replay | None] = {}
 
-    def __call__(self, breach: Breach) -> tuple[str, ...]:
-        """The lines for one broken limit."""
+    def __call__(self, breach: Breach) -> tuple[Evidence, ...]:
+        """What there is for one broken limit."""
         try:
             return self._explain(breach)
         except Exception as error:
             return (failed(error),)
 
-    def _explain(self, breach: Breach) -> tuple[str, ...]:
+    def _explain(self, breach: Breach) -> tuple[Evidence, ...]:
         window, metric = breach.window, breach.limit.metric
         if metric in ("retries", "allocations") or breach.limit.side == "at least":
             return ()
@@ -83,13 +87,14 @@ class Explainer:
         start = first_moment(replayed.recording, window)
         source = self._records.locator.source
         if metric == "retained":
-            return lines(new_since(replayed, window, start, source))
-        live = [at_peak(replayed, window, start, self._records.running, source)]
+            return (new_since(replayed, window, start, source),)
+        found: list[Evidence] = [at_peak(replayed, window, start, self._records.running, source)]
         if metric == "reserved":
             from cudamem_testing.snapshots.fragmentation import fragmentation
 
-            live.append(str(fragmentation(replayed.recording)))
-        return (*lines(*live), *self._records.purposes(window))
+            use = fragmentation(replayed.recording)
+            found += [use.main, *use.private]
+        return (*found, *self._records.purposes(window))
 
 
 def first_moment(recording: Recording, window: Window) -> int:
@@ -109,17 +114,16 @@ def allocations_before(window: Window) -> int | None:
     return None if window.opened is None else window.opened.allocations
 
 
-def at_peak(replayed: Replay, window: Window, start: int, running: str | None, source: Source) -> str:
+def at_peak(replayed: Replay, window: Window, start: int, running: str | None, source: Source) -> LiveTable:
     """What was live at the window's peak."""
-    from cudamem_testing.snapshots.text import live_section
+    from cudamem_testing.model.live_tables import live_table
 
     moved = window.opened is None or window.opened.allocated != window.start  # by a fixture: levels are not comparable
     measured = None if moved else window.peak
     peak = replayed.peak(start, measured=measured, allocations=allocations_before(window))
     dropped = not start and bool(replayed.recording.truncated)
     live = replace(peak.live, blocks=tuple(_told_apart(block, running, dropped) for block in peak.live))
-    notes = [f"note: {note}" for note in live.notes]
-    return "\n".join((live_section(live, start=window.start, width=WIDTH, source=source), *notes))
+    return live_table(live, start=window.start, source=source).cut()
 
 
 def _told_apart(block: Block, running: str | None, dropped: bool) -> Block:
@@ -132,19 +136,16 @@ def _told_apart(block: Block, running: str | None, dropped: bool) -> Block:
     return replace(block, owner=BEFORE) if block.preexisting and block.owner == running is not None else block
 
 
-def new_since(replayed: Replay, window: Window, start: int, source: Source) -> str:
+def new_since(replayed: Replay, window: Window, start: int, source: Source) -> LiveTable:
     """What was allocated in the window and is still live."""
-    from cudamem_testing.snapshots.text import live_section
+    from cudamem_testing.model.live_tables import live_table
 
     live = replayed.live_at(since=start, allocations=allocations_before(window))
-    return live_section(live.fresh(), title="still live", width=WIDTH, source=source)
+    return replace(live_table(live.fresh(), "still live", source=source).cut(), notes=())
 
 
-def lines(*texts: str) -> tuple[str, ...]:
-    """The texts line by line."""
-    return tuple(line for text in texts for line in text.splitlines())
+def failed(error: Exception) -> NoEvidence:
+    """What there is where reading it went wrong."""
+    from cudamem_testing.model.evidence import NoEvidence, Why
 
-
-def failed(error: Exception) -> str:
-    """The line that stands where evidence could not be made."""
-    return f"no evidence: {error_text(error)}"
+    return NoEvidence("evidence", Why.ERROR, error_text(error))

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from cudamem_testing.model.sizes import count, format_size
-from cudamem_testing.snapshots.record import MAIN_POOL, LiveBlock, Pool, Recording, Segment
+from cudamem_testing.model.pools import MAIN_POOL, Pool, PoolUse
+from cudamem_testing.snapshots.record import LiveBlock, Recording, Segment
 
 _Filled = tuple[Segment, list[LiveBlock]]
 
@@ -27,41 +27,6 @@ class FreeRange:
     stream: int
     pool: Pool
     split: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PoolUse:
-    """One pool in bytes.
-
-    ``allocated`` are live blocks, ``waiting`` blocks that another stream may still use, ``free`` the rest of
-    ``reserved``: of it ``split`` cannot be given back to the driver. ``padding`` is what blocks hold beyond what was
-    asked for (a part of ``allocated``).
-    """
-
-    pool: Pool
-    segments: int
-    reserved: int
-    allocated: int
-    waiting: int
-    free: int
-    split: int
-    largest_free: int
-    padding: int
-
-    @property
-    def fragmented(self) -> float:
-        """The share of free memory outside the largest free range, from 0 (one range) to 1."""
-        return 0.0 if not self.free else 1 - self.largest_free / self.free
-
-    def __str__(self) -> str:
-        name = "main pool" if self.pool == MAIN_POOL else f"private pool {self.pool}"
-        text = (
-            f"{name}: {format_size(self.reserved)} reserved in {count(self.segments, 'segment')}, "
-            f"{format_size(self.allocated)} allocated, {format_size(self.free)} unused"
-        )
-        if self.free:
-            text += f" (largest range {format_size(self.largest_free)}, {format_size(self.split)} beside blocks in use)"
-        return text if not self.waiting else f"{text}, {format_size(self.waiting)} waiting for a stream"
 
 
 @dataclass(frozen=True, slots=True)

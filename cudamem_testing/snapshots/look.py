@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cudamem_testing.model.live_tables import live_section
 from cudamem_testing.snapshots.fragmentation import fragmentation
 from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.replay import replay
-from cudamem_testing.snapshots.text import live_section
 
 
 def look(recording: Recording, width: int | None = None) -> str:

@@ -21,6 +21,7 @@ from cudamem_testing.windows.judge import Judge
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.evidence import Evidence, NoEvidence
     from cudamem_testing.model.windows import Window
     from cudamem_testing.snapshots.replay import Replay
     from cudamem_testing.windows.tracker import Tracker
@@ -54,10 +55,10 @@ class _Records:
         capture = next(one for one in self._tracker.recorders if one.device == device).capture()
         return None if capture is None else replay(recording_of(capture, self.locator))
 
-    def unknown(self, device: Device, title: str) -> str:
-        """The line that stands where nothing is recorded."""
-        return unknown(next(one for one in self._tracker.recorders if one.device == device), title)
+    def unknown(self, device: Device, what: str) -> NoEvidence:
+        """What there is where nothing is recorded."""
+        return unknown(next(one for one in self._tracker.recorders if one.device == device), what)
 
-    def purposes(self, window: Window) -> tuple[str, ...]:
+    def purposes(self, window: Window) -> tuple[Evidence, ...]:
         """None: no profile is noted outside of tests."""
         return ()

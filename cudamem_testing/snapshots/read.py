@@ -18,17 +18,16 @@ from itertools import chain, pairwise
 from typing import Any, TypeGuard
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.pools import MAIN_POOL, Pool
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots.frames import FrameTable
 from cudamem_testing.snapshots.record import (
-    MAIN_POOL,
     Annotation,
     Events,
     Extra,
     Kind,
     LiveBlock,
-    Pool,
     Recording,
     Segment,
     Settings,

@@ -18,12 +18,11 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.pools import MAIN_POOL, Pool
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 
-Pool = tuple[int, int]
 Extra = Mapping[str, object]
-MAIN_POOL: Pool = (0, 0)
 NO_STACK = -1
 
 

@@ -16,11 +16,12 @@ from itertools import accumulate
 
 from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.counters import Counters
+from cudamem_testing.model.pools import MAIN_POOL, Pool
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.snapshots.layout import taken_sizes
 from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes, lifetimes
-from cudamem_testing.snapshots.record import MAIN_POOL, NO_STACK, Kind, Pool, Recording
+from cudamem_testing.snapshots.record import NO_STACK, Kind, Recording
 
 DROPPED = "older events were dropped from the ring: blocks allocated in them count as live before"
 UNSEEN = "older events were dropped from the ring: a higher moment among them is not seen"

@@ -87,6 +87,7 @@ from cudamem_testing.torch_api.process import bindings, imported, version
 from cudamem_testing.torch_api.profiler import (
     EventTypes,
     disable_profiler,
+    dtype_name,
     event_tree,
     event_types,
     finished_results,
@@ -116,6 +117,7 @@ __all__ = [
     "cuda_initialized",
     "current_stream",
     "disable_profiler",
+    "dtype_name",
     "empty_cache",
     "event_tree",
     "event_types",

@@ -201,6 +201,11 @@ def let_callers_go(roots: Sequence[Any]) -> None:
         _let_go(address)
 
 
+def dtype_name(tensor: Any) -> str:
+    """The type of a tensor's elements as the profiler saw it: ``float32``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def strided_bytes(tensor: Any) -> int:
     """Bytes from a tensor's first to its last element, as the profiler saw sizes and strides; 0 unless strided.
 

@@ -10,17 +10,22 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from cudamem_testing.model.sizes import count
-from cudamem_testing.show.expected import assert_text
+from cudamem_testing.model.sizes import count, format_size
+from cudamem_testing.show.expected import Actual, Compare, assert_text
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.torch_api import has_kernel
+from cudamem_testing.trace.aliases import fold_device_families
 from cudamem_testing.trace.categories import Categories
+from cudamem_testing.trace.comparison import compare, compare_tables
 from cudamem_testing.trace.graph import DataFlow, Ids, short_name
 from cudamem_testing.trace.limits import enforce
 from cudamem_testing.trace.peak import Peak
+from cudamem_testing.trace.places import Places
+from cudamem_testing.trace.recorded import detail_of, read_text
 from cudamem_testing.trace.records import Operator, Trace
+from cudamem_testing.trace.text import Detail, shown
 from cudamem_testing.trace.timeline import Timeline
 from cudamem_testing.trace.timeline_text import By
 
@@ -62,6 +67,7 @@ class Expectations:
         self: Analysed,
         expected: Expected = None,
         *,
+        detail: Detail | None = None,
         ids: Ids = "first-use",
         min_bytes: int | str = 0,
         include: str | Iterable[str] | None = None,
@@ -69,12 +75,17 @@ class Expectations:
         regions: bool = False,
         frees: bool = True,
         device_aliases: bool = False,
+        sizes: bool = False,
+        dtypes: bool = False,
     ) -> None:
         """Compare the text of the data flow with the one at the call.
 
         Args:
             expected: the text, its indentation does not matter; or a text for each kind of device, by ``cpu``,
                 ``cuda``; or nothing, when it is kept in a file beside the test.
+            detail: ``"operators"``, those that make or change a tensor, in a line each; ``"full"``, with views, frees
+                and versions; ``"modules"``, a line for each module and phase. By default that of the expected text, and
+                ``"operators"`` for a new one.
             ids: ``"first-use"``, or ``"profiler"`` for the numbers and the layout of torch's own tests.
             min_bytes: leave out storages smaller than this, except those with a name.
             include: show only operators of these names.
@@ -82,22 +93,34 @@ class Expectations:
             regions: name the annotations around the rows.
             frees: show what is freed.
             device_aliases: one name and one row for families of operators that differ by device.
+            sizes: tell the size of each tensor that is made.
+            dtypes: tell the type of its elements.
 
         Raises:
-            TextMismatchError: an ``AssertionError`` with a diff.
+            TextMismatchError: an ``AssertionError`` that says what has changed, with a diff.
             ValueError: for an option that cannot be read.
         """
         __tracebackhide__ = True
-        text = self.data_flow().text(
-            ids=ids,
-            min_bytes=min_bytes,
-            include=include,
-            exclude=exclude,
-            regions=regions,
-            frees=frees,
-            device_aliases=device_aliases,
-        )
-        assert_on_device(text, expected, self.trace, depth=3, doubts=_doubts(self.data_flow()))
+        options: dict[str, Any] = {
+            "ids": ids,
+            "min_bytes": min_bytes,
+            "include": include,
+            "exclude": exclude,
+            "regions": regions,
+            "frees": frees,
+            "device_aliases": device_aliases,
+            "sizes": sizes,
+            "dtypes": dtypes,
+        }
+        flow = self.data_flow()
+
+        def text(wanted: str | None) -> str:
+            return flow.text(detail=_detail(detail, wanted, ids), **options)
+
+        def beside(wanted: str, found: str) -> tuple[list[str], str] | None:
+            return _compared(flow, wanted, found, detail=_detail(detail, wanted, ids), **options)
+
+        assert_on_device(text, expected, self.trace, depth=3, doubts=_doubts(flow), compare=beside)
 
     def assert_categories(
         self: Analysed,
@@ -127,7 +150,8 @@ class Expectations:
         """
         __tracebackhide__ = True
         text = self.categories().text(ids=ids, min_bytes=min_bytes, include=include, exclude=exclude, regions=regions)
-        assert_on_device(text, expected, self.trace, depth=3)
+        beside = _compared_categories if ids == "first-use" else None
+        assert_on_device(text, expected, self.trace, depth=3, compare=beside)
 
     def assert_timeline(
         self: Analysed,
@@ -184,22 +208,69 @@ class Expectations:
         enforce(self.peak(device), categories or {}, total, at_least or {})
 
 
-def assert_on_device(text: str, expected: Expected, trace: Trace, *, depth: int, doubts: Iterable[str] = ()) -> None:
+def assert_on_device(
+    text: Actual,
+    expected: Expected,
+    trace: Trace,
+    *,
+    depth: int,
+    doubts: Iterable[str] = (),
+    compare: Compare | None = None,
+) -> None:
     """Compare a text with the one for the device that a trace was recorded on.
 
     Args:
-        text: what was found.
+        text: what was found, or what makes it from the text wanted.
         expected: what the caller of the assertion gave for ``expected``.
         trace: where it comes from.
         depth: which call holds the literal; 3 is the call of a method that calls this function.
         doubts: what a mismatch may come from, a line each.
+        compare: what a mismatch shows of both texts.
     """
     __tracebackhide__ = True
 
     def remark(wanted: str) -> str:
-        return "\n".join([*_differences(wanted, text, trace), *doubts])
+        found = text(wanted) if callable(text) else text
+        return "\n".join([*_differences(wanted, found, trace), *doubts])
 
-    assert_text(text, expected, key=kind_of_device(trace), depth=depth, remark=remark)
+    assert_text(text, expected, key=kind_of_device(trace), depth=depth, remark=remark, compare=compare)
+
+
+def _detail(asked: Detail | None, wanted: str | None, ids: Ids) -> Detail:
+    """The detail that was asked for, else that of the text wanted."""
+    if asked is not None:
+        return asked
+    return "full" if ids == "profiler" else detail_of(wanted)
+
+
+def _compared(
+    flow: DataFlow, wanted: str, found: str, *, detail: Detail, **options: Any
+) -> tuple[list[str], str] | None:
+    if detail == "modules":
+        return compare_tables(wanted, found) if detail_of(wanted) == "modules" else None
+    before, after = read_text(wanted), read_text(found)
+    if options["ids"] == "profiler" or before is None or after is None:
+        return None
+    here = shown(flow, detail=detail, **options)
+    places = Places(fold_device_families(flow) if options["device_aliases"] else flow)
+    storages = {f"T{number}": storage for storage, number in here.numbers.items()}
+
+    def told(place: int) -> str:
+        node = here.nodes[place]
+        made = sum(use.storage.nbytes for use in node.uses if use.is_created)
+        frame = places.stack(node.event).project_frame
+        line = places.modules(node.event) if frame is None else str(frame)
+        return ", ".join(filter(None, (format_size(made) if made else "", line)))
+
+    def size_of(name: str) -> str:
+        return format_size(storages[name].nbytes) if name in storages else ""
+
+    return compare(before, after, told, size_of)
+
+
+def _compared_categories(wanted: str, found: str) -> tuple[list[str], str] | None:
+    before, after = read_text(wanted), read_text(found)
+    return None if before is None or after is None else compare(before, after)
 
 
 def kind_of_device(trace: Trace) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.evidence import Shown
 from cudamem_testing.model.limits import Budget, LimitError, budget
 from cudamem_testing.model.windows import Window
 from cudamem_testing.show.usage import hide_wrong_arguments
@@ -31,7 +32,7 @@ def enforce(peak: Peak, at_most: Mapping[str, object], total: object, at_least: 
     __tracebackhide__ = True
     budgets = dict(_budgets({**at_most, **({} if total is None else {TOTAL: total})}, at_least))
     sizes = {**{part.name: part.nbytes for part in peak.by_category}, TOTAL: peak.total}
-    judge = Judge(lambda: lambda breach: peak.text().splitlines())
+    judge = Judge(lambda: lambda breach: [Shown(tuple(peak.text().splitlines()))])
     broken = [
         finding
         for name, limits in budgets.items()

@@ -67,6 +67,21 @@ def named_tensors(name: str, value: object) -> Iterator[tuple[str, Any]]:
         pending.extend(reversed(list(parts)))
 
 
+def named_modules(name: str, value: object) -> dict[int, str]:
+    """The modules in a value by the addresses of their objects: ``model``, ``model.h.0.attn``."""
+    found: dict[int, str] = {}
+    pending: list[tuple[str, object]] = [(name, value)]
+    while pending:
+        name, value = pending.pop()
+        if not is_module(value) or id(value) in found:
+            continue
+        found[id(value)] = name
+        fields: dict[str, dict[str, object]] = object.__getattribute__(value, "__dict__")
+        parts = [(_joined(name, key), part) for key, part in dict.items(fields.get("_modules") or {})]
+        pending.extend(reversed(parts))
+    return found
+
+
 def addresses(name: str, value: object, *, given: bool = False) -> list[Address]:
     """The addresses of every tensor in a value."""
     return [Address(text, _place(tensor), given) for text, tensor in named_tensors(name, value)]

@@ -15,10 +15,10 @@ from functools import cached_property
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.trace.flow import MEMORY
 from cudamem_testing.trace.graph import DataFlow, short_name
-from cudamem_testing.trace.records import Operator, Scope, ScopeKind
+from cudamem_testing.trace.records import Operator, PythonCall, Scope, ScopeKind
 
 _OPTIMIZER = re.compile(r"Optimizer\.\w+#(.+)")
-_ENGINE = "autograd::engine::"
+ENGINE = "autograd::engine::"
 """What the engine calls its own steps, around the backward functions; they repeat the numbers."""
 PATH = " > "
 """Between the modules of a path."""
@@ -48,13 +48,27 @@ class Places:
         return short_name(node.name) if inside and node.name != MEMORY else ""
 
     def modules(self, event: int) -> str:
-        """The modules around an event by the names of their classes, from the outside in; empty outside of any."""
+        """The module around an event by its path, ``model.h.0.attn``; empty outside of any.
+
+        Modules that no name leads to are told by their classes, from the outside in: ``Sequential > Linear``.
+        """
         scope: Scope = self._trace.events[event].scope
-        path = scope.path(ScopeKind.MODULE)
-        if not path and scope.backward:
+        if scope.within(ScopeKind.MODULE) is None and scope.backward:
             made_in = self._author(scope)
-            path = () if made_in is None else made_in.path(ScopeKind.MODULE)
-        return PATH.join(path)
+            return "" if made_in is None else self._path(made_in)
+        return self._path(scope)
+
+    def _path(self, scope: Scope) -> str:
+        parts: list[str] = []
+        for one in scope.chain():
+            if one.kind is ScopeKind.MODULE:
+                call = self._trace.events[one.event]
+                owner = call.owner if isinstance(call, PythonCall) else None
+                path = None if owner is None else self._trace.modules.get(owner.identity)
+                parts.append(one.name if path is None else path)
+                if path is not None:
+                    break
+        return PATH.join(parts[::-1])
 
     def regions(self, event: int) -> tuple[str, ...]:
         """The names of the annotations around an event, from the outside in."""
@@ -87,7 +101,7 @@ class Places:
             if isinstance(event, Operator)
             and event.sequence >= 0
             and not event.scope.backward
-            and not event.name.startswith(_ENGINE)
+            and not event.name.startswith(ENGINE)
         }
 
     def _author(self, scope: Scope) -> Scope | None:

@@ -27,6 +27,8 @@ from types import FunctionType, TracebackType
 from typing import Any
 
 from cudamem_testing.guards import collect_garbage, restore_python_profiler
+from cudamem_testing.model.facts import OverLimit
+from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.windows import Window
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import is_a
@@ -46,7 +48,15 @@ from cudamem_testing.trace.dispatched import dispatched, sightings
 from cudamem_testing.trace.expect import Expectations
 from cudamem_testing.trace.graph import DataFlow, data_flow
 from cudamem_testing.trace.measured import Measurement, measure
-from cudamem_testing.trace.names import Address, addresses, named_tensors, resolve, with_gradients, with_results
+from cudamem_testing.trace.names import (
+    Address,
+    addresses,
+    named_modules,
+    named_tensors,
+    resolve,
+    with_gradients,
+    with_results,
+)
 from cudamem_testing.trace.peak import Peak, find_peak
 from cudamem_testing.trace.reader import read_events
 from cudamem_testing.trace.records import Trace
@@ -112,6 +122,7 @@ class MemoryProfile(Expectations):
         self._timeline: Timeline | None = None
         self._addresses: list[Address] = []
         self._tensors: list[weakref.ref[Any]] = []
+        self._modules: dict[int, str] = {}
 
     def __call__(self, function: Callable[..., object], /, *args: object, **kwargs: object) -> MemoryProfile:
         """Record one call; arguments and results get names.
@@ -191,7 +202,7 @@ class MemoryProfile(Expectations):
         # At once: as long as the profiler's result lives it may hold tensors.
         roots = event_tree(finished_results(profiler))
         let_callers_go(roots)
-        trace = with_results(read_events(roots), self._addresses)
+        trace = replace(with_results(read_events(roots), self._addresses), modules=self._modules)
         if calls is not None:
             trace = replace(trace, dispatched=tuple(dispatched(trace, calls, sightings(roots))))
         self._trace = trace
@@ -271,7 +282,7 @@ class MemoryProfile(Expectations):
         return find_peak(self.timeline(), device, self._root)
 
     def explain(self, window: Window) -> tuple[str, ...]:
-        """What a window's peak was for, if it was reached while this was recorded; else no lines."""
+        """What a window's peak was for, as a table, if it was reached while this was recorded; else no lines."""
         if self._trace is None:
             return ()
         measured = self._measurement.results if self._measurement is not None else ()
@@ -280,7 +291,7 @@ class MemoryProfile(Expectations):
 
     def _add_purposes(self, error: OverBudget) -> None:
         """A budget inside the recording was broken: say what the memory was for. Before Python 3.11 nobody hears it."""
-        devices = {str(one.device): None for one in error.findings if (one.cause or "").startswith("budget peak")}
+        devices = {str(one.device): None for one in error.findings if _breaks_peak(one)}
         add_note = getattr(error, "add_note", None)
         if add_note is not None:
             for device in devices:
@@ -309,11 +320,16 @@ class MemoryProfile(Expectations):
     def _note(self, name: str, value: object, *, given: bool) -> None:
         """Note addresses now, and the tensors weakly: their gradients are asked for at the end."""
         self._addresses += addresses(name, value, given=given)
+        self._modules |= named_modules(name, value)
         self._tensors += [weakref.ref(tensor) for _, tensor in named_tensors(name, value)]
 
     def _restore_python_profiler(self) -> None:
         previous, self._python_profiler = self._python_profiler, None
         restore_python_profiler(previous)
+
+
+def _breaks_peak(finding: Finding) -> bool:
+    return isinstance(finding.fact, OverLimit) and finding.fact.breach.limit.metric == "peak"
 
 
 def memory_profile(function: Callable[..., object] | None = None, /, *args: Any, **kwargs: Any) -> MemoryProfile:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.torch_api import EventTypes, event_types, strided_bytes
+from cudamem_testing.torch_api import EventTypes, dtype_name, event_types, strided_bytes
 from cudamem_testing.trace.records import (
     Allocation,
     Argument,
@@ -304,7 +304,7 @@ class _Storages:
         self.found: list[Storage] = []
         self.notes: list[str] = []
         self.settled: dict[int | None, Storage] = {}
-        """By allocation number, those whose size is final."""
+        """By allocation number, those whose size is final and whose type is known."""
         self.shared_numbers: set[int] = set()
         self.look_again = False
         self.unseen_frees = 0
@@ -324,7 +324,10 @@ class _Storages:
                 self.shared_numbers.add(tensor.id)
                 return None
             storage = self._add(tensor.id, allocation, pointer, str(tensor.device), start)
+        if storage.dtype is None:
+            storage.dtype = dtype_name(tensor)
         if storage.measured:
+            self.settled[allocation] = storage
             return storage
         seen = (allocation, tensor.impl_ptr)
         if self.look_again or seen not in self._measured:
@@ -348,7 +351,10 @@ class _Storages:
         if storage is not None:
             if not storage.measured:
                 storage.nbytes, storage.measured = abs(nbytes), True
-                self.settled[allocation] = storage
+                if storage.dtype is not None:
+                    self.settled[allocation] = storage
+                else:
+                    self.settled.pop(allocation, None)  # the storage that was there before
             elif storage.nbytes != abs(nbytes):
                 self.notes.append(
                     f"storage {storage.index} ({device}) was {storage.nbytes} bytes long, then {abs(nbytes)}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -44,6 +44,8 @@ class Storage:
     """What the allocator gave or took back; else the largest extent of a tensor seen in it."""
     measured: bool = False
     """Whether ``nbytes`` comes from the allocator."""
+    dtype: str | None = None
+    """Of the first tensor that was seen in it, as ``float32``; ``None`` where no operator took one."""
 
     def __repr__(self) -> str:
         return f"<storage {self.index}, {self.nbytes} bytes on {self.device}>"
@@ -267,6 +269,8 @@ class Trace:
     """Tensor numbers of the profiler that stand for many tensors: those that began without memory."""
     dispatched: tuple[Dispatched, ...] | None = None
     """The calls of the dispatcher, in the order in which they ended; ``None`` where they were not asked for."""
+    modules: Mapping[int, str] = field(default_factory=dict)
+    """Paths of modules that have a name, by :attr:`Owner.identity`: ``model.h.0.attn``."""
 
     def subtree(self, index: int) -> tuple[Event, ...]:
         """An event and everything inside it, depth first."""

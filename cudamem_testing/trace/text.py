@@ -14,6 +14,10 @@
 ``T2`` is a storage, ``v0`` its contents between two writes, ``*`` marks the read after which it is freed. Nodes that
 touch nothing that is shown have no row.
 
+That is ``detail="full"``. With ``detail="operators"`` a row is an operator that makes or changes a tensor: views, frees
+and what autograd only hands on have none, and tensors stand without versions. With ``detail="modules"`` a row is a
+module and a phase (:mod:`.module_text`).
+
 The text is made to be compared: it holds no addresses, times or paths, numbers are given by first use among what is
 shown, operands stand in the order of the operator's arguments, and lists longer than a column go on in the next line.
 ``ids="profiler"`` is another dialect, that of torch's own tests: the profiler's numbers in ascending order, columns of
@@ -25,15 +29,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.trace.aliases import fold_device_families
 from cudamem_testing.trace.flow import MEMORY, Node, Use
 from cudamem_testing.trace.graph import DataFlow, Ids, Name, check_ids, number_storages, short_name
-from cudamem_testing.trace.records import Storage
+from cudamem_testing.trace.records import Operator, Storage
 
-from ..model.sizes import parse_size
+from ..model.sizes import format_size, parse_size
 from ..show.usage import hide_wrong_arguments
 
 __tracebackhide__ = hide_wrong_arguments
@@ -48,6 +52,14 @@ TORCH_RULE_WIDTH = 105
 """The same in torch's tests of categories."""
 
 
+DETAILS = ("operators", "full", "modules")
+Detail: TypeAlias = Literal["operators", "full", "modules"]
+"""How much a text tells."""
+
+
+GRADIENT = ".grad"
+
+
 class Row(NamedTuple):
     """A node's line before it is padded."""
 
@@ -57,9 +69,19 @@ class Row(NamedTuple):
     outputs: tuple[str, ...]
 
 
+class Shown(NamedTuple):
+    """What a text shows: its names with what they stand for, its rows, and the node of each row."""
+
+    heads: list[tuple[str, str]]
+    rows: list[Row]
+    nodes: list[Node]
+    numbers: dict[Storage, int]
+
+
 def render(
     flow: DataFlow,
     *,
+    detail: Detail = "full",
     ids: Ids = "first-use",
     min_bytes: int | str = 0,
     include: str | Iterable[str] | None = None,
@@ -67,11 +89,14 @@ def render(
     regions: bool = False,
     frees: bool = True,
     device_aliases: bool = False,
+    sizes: bool = False,
+    dtypes: bool = False,
 ) -> str:
     """The text of a data flow.
 
     Args:
         flow: the graph; its names head the text.
+        detail: ``"full"``; ``"operators"``, those that make or change a tensor; ``"modules"``, a table.
         ids: ``"first-use"``, or ``"profiler"`` for the numbers and the layout of torch's own tests.
         min_bytes: leave out storages smaller than this, except those with a name; an ``int`` or a size as ``"4KiB"``.
         include: show only operators of these names, ``[memory]`` being one; ``*`` and ``?`` as in file names.
@@ -79,24 +104,79 @@ def render(
         regions: name the annotations (``record_function``, optimizer steps) around the rows in lines of their own.
         frees: show what is freed; otherwise rows that only free disappear, and so does the ``*``.
         device_aliases: give families of operators that differ by device one name and one row (:mod:`.aliases`).
+        sizes: tell the size of each tensor that is made, as ``64.0 KiB``.
+        dtypes: tell the type of its elements, as ``float32``, where an operator took it.
 
     Raises:
-        ValueError: for an unknown kind of ids or a size that cannot be read.
+        ValueError: for an unknown detail or kind of ids, or a size that cannot be read.
     """
+    check_detail(detail, ids)
+    if detail == "modules":
+        from cudamem_testing.trace.module_text import render_modules
+
+        return render_modules(flow, min_bytes=parse_size(min_bytes), dtypes=dtypes)
+    found = shown(
+        flow,
+        detail=detail,
+        ids=ids,
+        min_bytes=min_bytes,
+        include=include,
+        exclude=exclude,
+        regions=regions,
+        frees=frees,
+        device_aliases=device_aliases,
+        sizes=sizes,
+        dtypes=dtypes,
+    )
+    if ids == "profiler":
+        return "\n".join(_torch_layout(flow.names, found.rows, found.numbers))
+    return "\n".join(layout(found.heads, found.rows))
+
+
+def check_detail(detail: str, ids: Ids = "first-use") -> None:
+    """Refuse a detail that does not exist, and torch's dialect where it has none.
+
+    Raises:
+        ValueError: with those that do.
+    """
+    if detail not in DETAILS:
+        raise ValueError(f"detail={detail!r} is not known: write one of {', '.join(map(repr, DETAILS))}")
+    if ids == "profiler" and detail != "full":
+        raise ValueError(f"ids='profiler' is the layout of torch's own tests, which is detail='full', not {detail!r}")
+
+
+def shown(
+    flow: DataFlow,
+    *,
+    detail: Detail = "full",
+    ids: Ids = "first-use",
+    min_bytes: int | str = 0,
+    include: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] = (),
+    regions: bool = False,
+    frees: bool = True,
+    device_aliases: bool = False,
+    sizes: bool = False,
+    dtypes: bool = False,
+) -> Shown:
+    """The names and rows of a text, before they are laid out; options as in :func:`render`."""
     check_ids(ids)
     if device_aliases:
         flow = fold_device_families(flow)
     nodes = select_nodes(flow.nodes, include, exclude)
+    if detail == "operators":
+        nodes = [node for node in nodes if makes_or_changes(node, flow)]
+        frees = False
     is_shown = size_filter(parse_size(min_bytes), flow.names)
     nodes = [node for node in (without_hidden(node, is_shown, frees) for node in nodes) if node is not None]
     numbers = number_storages(nodes, flow.names, ids)
     for name in flow.names:
         if name.storage is not None:
             numbers.setdefault(name.storage, name.storage.number if ids == "profiler" else len(numbers))
-    rows = [_row(node, numbers, ids, frees, flow.regions(node) if regions else ()) for node in nodes]
-    if ids == "profiler":
-        return "\n".join(_torch_layout(flow.names, rows, numbers))
-    return "\n".join(layout([(name.text, _number(name, numbers)) for name in flow.names], rows))
+    label = _Labels(numbers, detail == "full", frees, sizes, dtypes)
+    rows = [_row(node, label, ids, flow.regions(node) if regions else ()) for node in nodes]
+    heads = [(name.text, _number(name, numbers)) for name in flow.names]
+    return Shown(heads if detail == "full" else _with_gradients(heads), rows, [*nodes], numbers)
 
 
 def select_nodes(
@@ -139,19 +219,60 @@ def without_hidden(node: Node, is_shown: Callable[[Storage], bool], frees: bool)
     return None if not uses else Node(node.index, node.event, node.name, node.start, node.thread, node.scope, uses)
 
 
-def _row(node: Node, numbers: dict[Storage, int], ids: Ids, frees: bool, region: tuple[str, ...]) -> Row:
+def makes_or_changes(node: Node, flow: DataFlow) -> bool:
+    """Whether a node makes or changes a tensor, as far as is known: views do not, and frees are no operators.
+
+    Of a backward function nothing is known but what it makes: where that is nothing, it only hands a gradient on.
+    """
+    if node.name == MEMORY:
+        return False
+    event = flow.trace.events[node.event]
+    backward = isinstance(event, Operator) and event.signature.backward
+    return any(use.is_created or (use.is_written and not backward) for use in node.uses)
+
+
+def _with_gradients(heads: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Each name with that of its gradient in one line."""
+    found: dict[str, str] = {}
+    for name, meaning in heads:
+        owner = name.removesuffix(GRADIENT)
+        if owner != name and owner in found and ", " not in found[owner]:
+            found[owner] += f", grad {meaning}"
+        else:
+            found[name] = meaning
+    return [*found.items()]
+
+
+class _Labels(NamedTuple):
+    """How tensors are written."""
+
+    numbers: dict[Storage, int]
+    versions: bool
+    frees: bool
+    sizes: bool
+    dtypes: bool
+
+    def read(self, use: Use) -> str:
+        number = f"T{self.numbers[use.storage]}"
+        return f"{number}(v{use.before}{'*' if self.frees and use.is_freed else ''})" if self.versions else number
+
+    def left(self, use: Use) -> str:
+        parts = [f"T{self.numbers[use.storage]}" + (f"(v{use.after})" if self.versions else "")]
+        if use.is_created:
+            parts += [use.storage.dtype or "unknown"] if self.dtypes else []
+            parts += [format_size(use.storage.nbytes)] if self.sizes else []
+        return " ".join(parts)
+
+
+def _row(node: Node, label: _Labels, ids: Ids, region: tuple[str, ...]) -> Row:
     uses = node.uses
     if ids == "profiler":
         uses = tuple(sorted(uses, key=lambda use: (use.storage.number, use.storage.allocation)))
-
-    def read(use: Use) -> str:
-        return f"T{numbers[use.storage]}(v{use.before}{'*' if frees and use.is_freed else ''})"
-
     return Row(
         region,
         short_name(node.name),
-        tuple(read(use) for use in uses if use.is_input),
-        tuple(f"T{numbers[use.storage]}(v{use.after})" for use in uses if use.is_output),
+        tuple(label.read(use) for use in uses if use.is_input),
+        tuple(label.left(use) for use in uses if use.is_output),
     )
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.sizes import format_size
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.evidence import Evidence
     from cudamem_testing.model.limits import Breach, Budget, Limit
     from cudamem_testing.model.windows import Window
 
-    Explain = Callable[[Breach], Sequence[str]]
+    Explain = Callable[[Breach], Sequence[Evidence]]
 
 IGNORED_BELOW = {"cpu": 64 * 1024}
 WHOLE = ("retained",)
@@ -23,8 +24,8 @@ WHOLE = ("retained",)
 class Judge:
     """Compares windows with budgets, and counts the budgets that could not be enforced by reason.
 
-    ``explainer`` is called once for each set of windows with a broken limit; what it returns gives the lines below
-    each finding.
+    ``explainer`` is called once for each set of windows with a broken limit; what it returns is the evidence
+    of each finding.
     """
 
     def __init__(self, explainer: Callable[[], Explain] | None = None) -> None:
@@ -103,25 +104,18 @@ def _unknown(limit: Limit, window: Window) -> str:
     return f"{limit.metric} is unknown on {window.device}{reason}"
 
 
-def over_budget(breach: Breach, evidence: Sequence[str] = ()) -> Finding:
-    """The finding of a broken limit, with its numbers and the evidence below."""
-    window, limit = breach.window, breach.limit
-    details = []
-    if limit.metric in ("peak", "reserved", "retained"):
-        levels = {
-            "peak": (("start", window.start), ("peak", window.peak), ("end", window.end)),
-            "reserved": (("start", window.reserved_start), ("peak", window.reserved_peak)),
-            "retained": (("start", window.start), ("end", window.end)),
-        }[limit.metric]
-        details.append(", ".join(f"{name} {format_size(size)}" for name, size in levels if size is not None))
-    details += [f"note: {note}" for note in window.notes]
+def over_budget(breach: Breach, evidence: Sequence[Evidence] = ()) -> Finding:
+    """The finding of a broken limit, with its numbers and what the memory was made of."""
+    limit, window = breach.limit, breach.window
+    from cudamem_testing.model.facts import OverLimit
+    from cudamem_testing.model.limits import SIZES
+
     return Finding(
         Kind.BUDGET,
         Verdict.OVER if limit.side == "at most" else Verdict.UNDER,
         Severity.FAIL,
-        f"cudamem: {breach}",
-        bytes=breach.excess if limit.metric in ("peak", "reserved", "retained") else None,
+        OverLimit(replace(breach, window=window._replace(opened=None, closed=None)), tuple(evidence)),
+        bytes=breach.excess if limit.metric in SIZES else None,
         device=window.device,
         cause=f"budget {limit.metric} {limit.side}",
-        details=(*details, *evidence),
     )

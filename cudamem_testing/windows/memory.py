@@ -45,7 +45,9 @@ class OverBudget(AssertionError):  # noqa: N818 - the name of the verdict
     """A budget was broken; ``findings`` says which."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        super().__init__("\n".join(map(str, findings)))
+        from cudamem_testing.wording import texts
+
+        super().__init__(texts(findings))
         self.findings = tuple(findings)
 
 

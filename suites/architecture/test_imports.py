@@ -48,7 +48,7 @@ def test_clean():
 NEEDED = {
     "cycles": {"older", "watch"},
     "guards": {"imports"},
-    "leaks": {"grown", "ledger"},
+    "leaks": {"ledger"},
     "model": {"counters", "devices", "errors", "findings", "records", "sizes", "windows"},
     "plugin": {
         *("baselines", "belongings", "books", "brief", "collector", "cycles", "evidence", "expected", "failures"),

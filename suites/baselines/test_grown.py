@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.baselines.grown import (
-    Grown,
     allocations_by_line,
     frees_of_others,
     grown,
-    lines_of,
     peak_without,
     segments_taken,
     top_of,
@@ -22,6 +20,7 @@ from cudamem_testing.baselines.grown import (
 from cudamem_testing.model.baselines import TOP, Place
 from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import GrownPlace, Taken
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.read import read
@@ -57,29 +56,16 @@ def test_what_grew() -> None:
         block(3, 7, "f"), block(9, 8, "f"), block(9, 9, "f"), block(4, 20, "g"), block(2, 31, "new"), block(1, 5, "f")
     )
     assert grown(before, now) == (
-        Grown("model.py::f", "model.py:9 in f", (5, 7, 8, 9), 6, 22),
-        Grown("model.py::new", "model.py:31 in new", (31,), None, 2),
+        GrownPlace("model.py::f", Frame("model.py", 9, "f"), (5, 7, 8, 9), 6, 22),
+        GrownPlace("model.py::new", Frame("model.py", 31, "new"), (31,), None, 2),
     )
-    assert lines_of([one.cells for one in grown(before, now)], 100) == [
-        "   +16 B  6 B -> 22 B  model.py:9 in f (and line 5, 7, 8)",
-        "    +2 B   new -> 2 B  model.py:31 in new",
-    ]
-    narrow = lines_of([one.cells for one in grown(before, now)], 40)
-    assert narrow[0] == "   +16 B  6 B -> 22 B  model... 5, 7, 8)"
-    assert str(grown(before, now)[1]) == "+2 B  new -> 2 B  model.py:31 in new"
     assert grown(before, live(block(6, 1, "f"), block(4, 2, "g"))) == ()
-
-
-def test_many_lines_of_one_place() -> None:
-    (one,) = grown((), live(*(block(1, number, "f") for number in range(1, 7))))
-    assert one.cells[-1] == "model.py:6 in f (and line 1, 2, 3, ...)"
 
 
 def test_places_beyond_the_recorded_ones_had_at_most_as_much_as_the_least() -> None:
     before = tuple(Place(f"model.py::f{number}", 10 - number) for number in range(TOP))
     now = live(block(4, 1, "a"), block(6, 2, "b"), block(9, 3, "c"))
-    assert grown(before, now) == (Grown("model.py::c", "model.py:3 in c", (3,), None, 9, 6),)
-    assert grown(before, now)[0].cells == ("+3 B", "<= 6 B -> 9 B", "model.py:3 in c")
+    assert grown(before, now) == (GrownPlace("model.py::c", Frame("model.py", 3, "c"), (3,), None, 9, 6),)
     assert len(grown((), live(*(block(1, 1, f"f{number}") for number in range(9))))) == TOP
 
 
@@ -144,19 +130,17 @@ def test_segments_and_allocations_since_a_moment() -> None:
     allocator.malloc(14 * MIB, stream=9)
     allocator.malloc(2 * MIB)
     replayed = replay(read(allocator.snapshot()))
-    unknown = "(no Python stack)"
-    assert segments_taken(replayed, start) == [("26.0 MiB", "2 segments", f"{unknown} (on a side stream)")]
-    assert segments_taken(replayed, 0)[1:] == [("20.0 MiB", "1 segment", unknown)]
-    assert sum(int(number) for number, _ in allocations_by_line(replayed, start)) == 3
+    assert segments_taken(replayed, start) == (Taken(None, 2, 26 * MIB, side_stream=True),)
+    assert segments_taken(replayed, 0)[1:] == (Taken(None, 1, 20 * MIB),)
+    assert sum(one.number for one in allocations_by_line(replayed, start)) == 3
 
 
 def test_segments_and_allocations_by_line() -> None:
     """As an H100 recorded them."""
     replayed = replay(read_file(RECORDINGS / "adam_foreach.pickle.gz"))
-    assert segments_taken(replayed, 0) == [("4.0 MiB", "2 segments", "programs.py:70 in adam_foreach")]
-    assert allocations_by_line(replayed, 0, 2) == [
-        ("18", "programs.py:70 in adam_foreach"),
-        ("6", "programs.py:66 in adam_foreach"),
+    (segments,) = segments_taken(replayed, 0)
+    assert (str(segments.line), segments.number, segments.bytes) == ("programs.py:70 in adam_foreach", 2, 4 * MIB)
+    assert [(str(one.line), one.number, one.bytes) for one in allocations_by_line(replayed, 0, 2)] == [
+        ("programs.py:70 in adam_foreach", 18, None),
+        ("programs.py:66 in adam_foreach", 6, None),
     ]
-    assert lines_of(segments_taken(replayed, 0), 100) == ["   4.0 MiB  2 segments  programs.py:70 in adam_foreach"]
-    assert lines_of([], 100) == []

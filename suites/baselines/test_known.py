@@ -26,8 +26,10 @@ from cudamem_testing.baselines.known import (
 )
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
+from cudamem_testing.wording import details
 
 KIB, MIB = 2**10, 2**20
 CAUSE = "leak | reachable | a.py::f | module a > KEPT (list)[*]"
@@ -50,7 +52,7 @@ def leak(
     standing: Standing | None = None,
 ) -> Finding:
     where = None if device is None else Device.parse(device)
-    return Finding(Kind.LEAK, Verdict.REACHABLE, severity, "m", size, where, cause=cause, standing=standing)
+    return Finding(Kind.LEAK, Verdict.REACHABLE, severity, Reported("m"), size, where, cause=cause, standing=standing)
 
 
 def found(findings: Mapping[str, Finding]) -> tuple:  # type: ignore[type-arg]
@@ -179,9 +181,9 @@ class TestJudged:
         lines = parse("known.jsonl", f"\n{TEXT}".encode())
         one = judged(leak(), lines, "known.jsonl")
         assert (one.severity, one.standing) == (Severity.NOTE, Standing.KNOWN)
-        assert one.details == ("   known: goes in May (known.jsonl:2)",)
+        assert details(one) == ("   known: goes in May (known.jsonl:2)",)
         bare = judged(leak(), known(KnownFinding(CAUSE, "cpu", 128 * KIB)), "k")
-        assert bare.details == ("   known: no reason given (k:0)",)
+        assert details(bare) == ("   known: no reason given (k:0)",)
 
     @pytest.mark.parametrize(
         ("recorded_", "size", "standing"),
@@ -201,7 +203,7 @@ class TestJudged:
     def test_larger_keeps_its_severity_and_says_so(self) -> None:
         one = judged(leak(MIB), parse("k", TEXT.encode()), "k")
         assert (one.severity, one.standing) == (Severity.FAIL, Standing.LARGER)
-        assert one.details == ("   larger than the 128.0 KiB that are known, 1%|64KiB allowed (k:1)",)
+        assert details(one) == ("   larger than the 128.0 KiB that are known, 1%|64KiB allowed (k:1)",)
 
     @pytest.mark.parametrize(
         "finding",
@@ -210,7 +212,7 @@ class TestJudged:
             leak(device="cuda:0"),
             leak(device=None),
             leak(severity=Severity.NOTE),
-            Finding(Kind.BUDGET, Verdict.OVER, Severity.FAIL, "m", 1, Device("cpu"), cause=CAUSE),
+            Finding(Kind.BUDGET, Verdict.OVER, Severity.FAIL, Reported("m"), 1, Device("cpu"), cause=CAUSE),
         ],
     )
     def test_what_has_no_line_is_as_it_was(self, finding: Finding) -> None:

@@ -17,6 +17,7 @@ from cudamem_testing.baselines.known import Evidence, KnownError, KnownFinding, 
 from cudamem_testing.baselines.known_file import PLACE, accept, change_known, name_of
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.report.files import write_json
@@ -26,9 +27,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def report(size: int = 512, severity: Severity = Severity.FAIL, standing: Standing | None = None) -> RunRecord:
-    finding = Finding(
-        Kind.LEAK, Verdict.REACHABLE, severity, "m", size, Device("cuda", 0), cause=CAUSE, standing=standing
-    )
+    card, fact = Device("cuda", 0), Reported("m")
+    finding = Finding(Kind.LEAK, Verdict.REACHABLE, severity, fact, size, card, cause=CAUSE, standing=standing)
     return RunRecord(tests=(TestRecord("tests/test_a.py::test_b[1]", "failed", findings=(finding,)),))
 
 

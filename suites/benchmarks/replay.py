@@ -13,12 +13,12 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+from cudamem_testing.model.live_tables import live_section
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
 from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.replay import replay
-from cudamem_testing.snapshots.text import live_section
 
 EVENTS = 1_000_000
 REPLAY_LIMIT = 3.0  # seconds for a million events

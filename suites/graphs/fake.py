@@ -20,8 +20,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from cudamem_testing.graphs.backend import Allocations
 from cudamem_testing.graphs.nodes import LevelError, Node, NodeList
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.stacks import Stack
-from cudamem_testing.snapshots.record import LiveBlock, Pool, Recording, Segment
+from cudamem_testing.snapshots.record import LiveBlock, Recording, Segment
 
 REFUSED = {"aten::_local_scalar_dense": "Tensor.item", "aten::nonzero": "nonzero", "aten::masked_select": "mask"}
 VIEWS = ("view", "t", "transpose", "slice", "select", "detach", "expand", "unsqueeze", "permute", "alias", "as_strided")

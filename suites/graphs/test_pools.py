@@ -8,8 +8,10 @@ import pytest
 
 from cudamem_testing.graphs.pools import CaptureStep, Growth, Sharing, is_private, judge_pool, pool_at, pools_of
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.pools import MAIN_POOL
 from cudamem_testing.snapshots.files import read_file
-from cudamem_testing.snapshots.record import MAIN_POOL, LiveBlock, Recording, Segment
+from cudamem_testing.snapshots.record import LiveBlock, Recording, Segment
+from cudamem_testing.wording.limits import broken
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "recordings"
 MIB = 2**20
@@ -63,9 +65,9 @@ def test_orphans() -> None:
 
 def test_a_limit() -> None:
     pools = pools_of(recording((2**30, 4, 1)))
-    assert str(judge_pool(pools, (1, 0), "2MiB")) == (
-        "reserved 4.0 MiB is over its budget of 2.0 MiB by 2.0 MiB (pool (1, 0), cuda:0)"
-    )
+    breach = judge_pool(pools, (1, 0), "2MiB")
+    assert breach is not None
+    assert broken(breach) == "reserved 4.0 MiB is over its budget of 2.0 MiB by 2.0 MiB (pool (1, 0), cuda:0)"
     assert judge_pool(pools, (1, 0), 4 * MIB) is None
     with pytest.raises(ValueError, match=r"^size 'much' is not understood"):
         judge_pool(pools, (1, 0), "much")

@@ -11,6 +11,7 @@ import os
 import pytest
 
 from cudamem_testing.model.findings import Severity
+from cudamem_testing.wording import text
 from suites.plugin.inner import run_outer
 
 RUNS = 10 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 1
@@ -34,7 +35,7 @@ def test_clean_programs(pytester: pytest.Pytester, number: int) -> None:
     inner = run_outer(pytester, source, "--cudamem", "-q", "--cudamem-ignore-below=0")
     assert len(inner.run.tests) == 100
     wrong = [
-        f"{test.nodeid}: {finding}"
+        f"{test.nodeid}: {text(finding)}"
         for test in inner.run.tests
         for finding in test.findings
         if finding.severity is not Severity.NOTE

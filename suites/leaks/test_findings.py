@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from cudamem_testing.leaks.findings import A_GRAPH, A_REDUCER, A_REDUCER_HINT, freed_finding, leak_findings, view_lines
-from cudamem_testing.leaks.verdicts import GRAPH_HINT
+from cudamem_testing.leaks.findings import freed_finding, leak_findings
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import GRAPH_STATE, REDUCER, View
 from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.model.references import Kind, Reach, RootKind
 from cudamem_testing.model.stacks import Frame, Stack
-from cudamem_testing.objects import HolderResult, Kind, Path, Reach, Reference, Step
+from cudamem_testing.objects import HolderResult
+from cudamem_testing.wording import details, text, title
+from suites.made import path
 
 CPU = Device("cpu")
 KIB = 1024
@@ -25,12 +30,8 @@ def block(address: int | None, size: int = 64 * KIB, **more: object) -> Block:
     return Block(size, size, CPU, address=address, **{"stack": stack(), **more})  # type: ignore[arg-type]
 
 
-def path(*steps: tuple[Kind, str, str], root: str = "module project.cache") -> Path:
-    return Path(root, "module", tuple(Step(Reference(kind, text), word) for kind, text, word in steps))
-
-
 def reachable(*steps: tuple[Kind, str, str], names: tuple[str, ...] = ("float32[16384] on cpu",)) -> HolderResult:
-    return HolderResult(Reach.REACHABLE, path(*steps), names)
+    return HolderResult(Reach.REACHABLE, path("module project.cache", *steps), names)
 
 
 CACHE = (Kind.GLOBAL, "_CACHE", "list")
@@ -42,13 +43,13 @@ def item(place: int) -> tuple[Kind, str, str]:
 
 def test_the_text() -> None:
     (found,) = leak_findings([block(1)], {1: reachable(CACHE, item(0))})
-    assert str(found) == (
+    assert text(found) == (
         "cudamem: 64.0 KiB leaked (1 block, cpu)\n"
         "   64.0 KiB  float32[16384] on cpu  reachable\n"
         "      allocated  cache.py:5 in helper (torch/functional.py einsum) <- test_it.py:9 in test_it\n"
         "      held by    module project.cache > _CACHE (list)[0]\n"
-        "   hint: drop the reference at the end of the test, or move what must live into a wider fixture\n"
-        "   more: python -m cudamem_testing explain reachable"
+        "   hint: call project.cache._CACHE.clear() at the end of the test\n"
+        "   more: python -m cudamem_testing explain reachable, docs/hints.md#module-global"
     )
     assert (found.bytes, found.device, found.severity) == (64 * KIB, CPU, Severity.FAIL)
     assert found.allocated == "cache.py:5 in helper"
@@ -66,8 +67,8 @@ def test_items_of_one_list_are_one_finding() -> None:
     blocks = [block(place, 1000 + place) for place in range(1, 6)]
     (found,) = leak_findings(blocks, {one: reachable(CACHE, item(one)) for one in range(1, 6)})
     assert found.bytes == sum(range(1001, 1006))
-    assert found.details[2] == "      held by    module project.cache > _CACHE (list)[5]"  # of the largest
-    assert found.details[3] == "   ... 4 more blocks: 3.9 KiB"
+    assert details(found)[2] == "      held by    module project.cache > _CACHE (list)[5]"  # of the largest
+    assert details(found)[3] == "   ... 4 more blocks: 3.9 KiB"
 
 
 def test_numbered_keys_of_one_dictionary_are_one_finding() -> None:
@@ -77,7 +78,7 @@ def test_numbered_keys_of_one_dictionary_are_one_finding() -> None:
     cache = (Kind.GLOBAL, "_CACHE", "dict")
     keys = ("layer0", "layer1", "block 2.layer12", "block 3.layer4", "last")
     found = leak_findings([block(one) for one in range(5)], {one: reachable(cache, key(keys[one])) for one in range(5)})
-    assert [(len(one.details), one.bytes, one.cause) for one in found] == [
+    assert [(len(details(one)), one.bytes, one.cause) for one in found] == [
         (6, 128 * KIB, "leak | reachable | cache.py::helper | module project.cache > _CACHE (dict)['layer*']"),
         (6, 128 * KIB, "leak | reachable | cache.py::helper | module project.cache > _CACHE (dict)['block *.layer*']"),
         (5, 64 * KIB, "leak | reachable | cache.py::helper | module project.cache > _CACHE (dict)['last']"),
@@ -90,21 +91,17 @@ def test_a_tensor_kept_with_its_graph_has_a_hint_of_its_own() -> None:
     node = (Kind.GRAD_FN, ".grad_fn[MulBackward0]", "MulBackward0")
     holders = {1: reachable(CACHE, item(0)), 2: reachable(CACHE, item(0), node, weight)}
     (found,) = leak_findings([block(1), block(2)], holders)
-    assert [line for line in found.details if "hint" in line] == [
-        f"   hint: {GRAPH_HINT}",
+    assert [line for line in details(found) if "hint:" in line] == [
+        "   hint: keep project.cache._CACHE[0].detach(), or .item() for a number: it keeps its autograd graph",
     ]
-    assert GRAPH_HINT == (
-        "a tensor is kept together with its autograd graph, and so all that the graph holds: "
-        "keep value.detach(), or value.item() for a number"
-    )
 
 
 def test_different_lines_of_one_holder_are_shown_up_to_three() -> None:
     blocks = [block(one, 1000 * one, stack=stack(one)) for one in range(1, 6)]
     (found,) = leak_findings(blocks, {one: reachable(CACHE, item(one)) for one in range(1, 6)})
-    lines = [line for line in found.details if "allocated" in line]
+    lines = [line for line in details(found) if "allocated" in line]
     assert [line.split()[1] for line in lines] == ["cache.py:5", "cache.py:4", "cache.py:3"]
-    assert "   ... 2 more blocks: 2.9 KiB" in found.details
+    assert "   ... 2 more blocks: 2.9 KiB" in details(found)
 
 
 def test_a_module_with_its_parameters_is_one_finding() -> None:
@@ -177,85 +174,72 @@ def test_the_largest_finding_is_first() -> None:
 def test_blocks_that_the_search_did_not_reach() -> None:
     found = leak_findings([block(1), block(None)], {})
     assert [(one.verdict, one.bytes) for one in found] == [(Verdict.UNATTRIBUTED, 128 * KIB)]
-    assert found[0].details[-1] == "   note: the search did not reach it"
-    assert "   64.0 KiB  memory without a Python tensor (65536 bytes)  unattributed" in found[0].details
+    assert details(found[0])[-1] == "   note: the search did not reach it"
+    assert "   64.0 KiB  memory without a Python tensor (65536 bytes)  unattributed" in details(found[0])
 
 
 def test_held_by_cpp_is_explained() -> None:
     holder = HolderResult(
-        Reach.UNREACHABLE, path((Kind.GRAD, ".grad", "Tensor"), root="Tensor"), ("float32[4] on cpu",)
+        Reach.UNREACHABLE, path("Tensor", (Kind.GRAD, ".grad", "Tensor"), kind=RootKind.UNHELD), ("float32[4] on cpu",)
     )
     (found,) = leak_findings([block(1)], {1: holder})
     assert found.holder == "Tensor.grad"
-    assert found.details[2] == "      from       Tensor.grad"
-    assert found.details[3].startswith("   held by C++: it lives after a collection, and no chain")
-    assert "a .grad with a graph of its own (set it to None after backward(create_graph=True))" in found.details[4]
-    assert found.details[5] == "   more: python -m cudamem_testing explain held-by-c"
+    assert details(found)[2] == "      from       Tensor.grad"
+    assert details(found)[3].startswith("   held by C++: it lives after a collection, and no chain")
+    assert "set .grad to None after backward(create_graph=True), or use torch.autograd.grad" in details(found)[4]
+    assert details(found)[5] == "   more: python -m cudamem_testing explain held-by-c, docs/hints.md#create_graph"
     assert found.cause == "leak | held by C++ | cache.py::helper"
 
 
 def test_what_pytest_keeps_is_a_note() -> None:
     kept = HolderResult(
         Reach.HARNESS,
-        path((Kind.ATTRIBUTE, "._instance", "TestX"), (Kind.ATTRIBUTE, ".x", "Tensor"), root="Function"),
+        path("Function", (Kind.ATTRIBUTE, "._instance", "TestX"), (Kind.ATTRIBUTE, ".x", "Tensor")),
         ("float32[4] on cpu",),
     )
     (found,) = leak_findings([block(1)], {1: kept})
     assert (found.verdict, found.severity) == (Verdict.TEST_INSTANCE, Severity.NOTE)
-    assert found.message == "cudamem: 64.0 KiB retained (1 block, cpu)"
-    assert found.details[2] == "      kept by    Function._instance (TestX).x"
-    assert not any("hint" in line for line in found.details)
+    assert title(found) == "cudamem: 64.0 KiB retained (1 block, cpu)"
+    assert details(found)[2] == "      kept by    Function._instance (TestX).x"
+    assert details(found)[-2:] == (
+        "   hint: set self.x to None in teardown_method, or use a fixture",
+        "   more: docs/hints.md#test-instance",
+    )
 
 
 def test_a_frame_of_pytest_is_no_holder() -> None:
-    steps = path((Kind.LOCAL, "local 'exception'", "ValueError"), root="frame _multicall (_execution.py:167)")
-    running = HolderResult(Reach.HARNESS, Path(steps.root, "frame", steps.steps), ("float32[4] on cpu",))
+    frame = path("frame _multicall (_execution.py:167)", (Kind.LOCAL, "local 'exception'", "ValueError"))
+    running = HolderResult(Reach.HARNESS, frame, ("float32[4] on cpu",))
     (found,) = leak_findings([block(1)], {1: running})
     assert (found.verdict, found.holder) == (Verdict.UNATTRIBUTED, None)
-    assert found.details == (
+    assert details(found) == (
         "   64.0 KiB  float32[4] on cpu  unattributed",
         "      allocated  cache.py:5 in helper (torch/functional.py einsum) <- test_it.py:9 in test_it",
-        "   unattributed: who holds it was not found out",
+        "   unattributed: holder unknown",
     )
     assert found.cause == "leak | unattributed | cache.py::helper"
 
 
-def test_views() -> None:
-    names = ("float32[16] on cpu, view of [64, 64]",)
-    assert view_lines(names, 4 * KIB) == [
-        "float32[16] on cpu is a view of a 4.0 KiB storage of shape [64, 64]; clone() would release it"
-    ]
-    (found,) = leak_findings([block(1, 4 * KIB)], {1: reachable(CACHE, item(0), names=names)})
-    assert found.details[3] == "      " + view_lines(names, 4 * KIB)[0]
-
-
-def test_views_of_all_of_a_storage_are_not_to_blame() -> None:
-    assert view_lines(("float32[2, 32] on cpu, view of [64]",), 256) == []
-    assert view_lines(("float32[10, 64] on cpu, view of [64]",), 256) == []
-    assert view_lines(("float32[] on cpu, view of []",), 4) == []
-
-
-def test_views_beside_their_whole_are_not_to_blame() -> None:
-    assert view_lines(("float32[16] on cpu, view of [64]", "float32[64] on cpu"), 256) == []
-    assert view_lines((), 256) == []
-
-
-def test_a_scalar_view() -> None:
-    (line,) = view_lines(("float32[] on cuda:0, view of [64]",), 512)
-    assert line == "float32[] on cuda:0 is a view of a 512 B storage of shape [64]; clone() would release it"
+def test_a_view_of_a_part() -> None:
+    view = View("float32[16] on cpu", (64, 64))
+    holder = replace(reachable(CACHE, item(0), names=("float32[16] on cpu, view of [64, 64]",)), view=view)
+    (found,) = leak_findings([block(1, 4 * KIB)], {1: holder})
+    assert details(found)[3] == (
+        "      float32[16] on cpu is a view of a 4.0 KiB storage of shape [64, 64]; clone() would release it"
+    )
 
 
 def test_what_a_step_freed() -> None:
     gone = [block(1, 100), block(2, 200, stack=stack(7)), block(3, 50)]
     found = freed_finding(Verdict.TRACEBACK, CPU, 350, 3, "frames of the failed test", gone)
     assert found.severity is Severity.NOTE
-    assert found.message == "cudamem: 350 B retained, then freed by: frames of the failed test (3 blocks, cpu)"
-    assert [line.split()[3] for line in found.details if "allocated" in line] == ["cache.py:7", "cache.py:5"]
+    assert title(found) == "cudamem: 350 B retained, then freed by: frames of the failed test (3 blocks, cpu)"
+    assert [line.split()[3] for line in details(found) if "allocated" in line] == ["cache.py:7", "cache.py:5"]
 
 
 def test_what_a_step_freed_where_blocks_are_not_known() -> None:
     found = freed_finding(Verdict.CYCLE, CPU, 350, 3, "garbage collection", [])
-    assert found.message == "cudamem: 350 B kept by a reference cycle (3 blocks, cpu)"
+    assert title(found) == "cudamem: 350 B kept by a reference cycle (3 blocks, cpu)"
     assert (found.allocated, found.cause) == (None, "cycle | cycle | (no Python stack)")
 
 
@@ -266,23 +250,23 @@ def test_the_state_of_captured_graphs() -> None:
     nobody = HolderResult(Reach.NOT_HELD, None)
     blocks = [block(1, 512, stack=CAPTURE), block(2, 512, stack=CAPTURE), block(3, 4 * KIB)]
     other, state = leak_findings(blocks, dict.fromkeys((1, 2, 3), nobody))
-    assert str(state) == (
+    assert text(state) == (
         "cudamem: 1.0 KiB leaked (2 blocks, cpu)\n"
         "   512 B  memory without a Python tensor (512 bytes)  held by C++\n"
         "      allocated  test_it.py:9 in test_it (torch/cuda/graphs.py capture_begin)\n"
-        "      held by    a CUDA graph that began a capture and lives, for its random numbers\n"
+        "      held by    random-number state of a live CUDA graph\n"
         "   ... 1 more block: 512 B\n"
         "   held by C++: it lives after a collection, and no chain of Python references from a root reaches it\n"
-        "   hint: reset the graph, or let it go\n"
-        "   more: python -m cudamem_testing explain held-by-c"
+        "   hint: reset the graph, or delete it\n"
+        "   more: python -m cudamem_testing explain held-by-c, docs/hints.md#graph-state"
     )
-    assert (state.holder, state.cause) == (A_GRAPH, f"leak | held by C++ | test_it.py::test_it | {A_GRAPH}")
+    assert (state.holder, state.cause) == (GRAPH_STATE, f"leak | held by C++ | test_it.py::test_it | {GRAPH_STATE}")
     assert (other.bytes, other.holder, other.verdict) == (4 * KIB, None, Verdict.HELD_BY_CPP)
 
 
 def test_a_block_of_a_thread_of_torchs_own() -> None:
     (found,) = leak_findings([block(1, stack=Stack(), after=TEST)], {1: reachable(CACHE, item(0))})
-    assert found.details[1] == (
+    assert details(found)[1] == (
         "      allocated  by a thread of torch's own, as in backward (no Python stack), after test_it.py:9 in test_it"
     )
     assert (found.allocated, found.cause.split(" | ")[2]) == ("(no Python stack)", "(no Python stack)")
@@ -294,18 +278,23 @@ REDUCED = Stack((Frame("torch/nn/parallel/distributed.py", 1240, "DistributedDat
 def test_buckets_of_a_reducer_are_its() -> None:
     """And a block that another holds is that one's, whoever allocated it."""
     blocks = [block(1, stack=REDUCED), block(2), block(3, stack=REDUCED)]
-    held = HolderResult(Reach.REACHABLE, path((Kind.GLOBAL, "KEPT", "list")), ("float32[4] on cpu",))
+    held = HolderResult(
+        Reach.REACHABLE, path("module project.cache", (Kind.GLOBAL, "KEPT", "list")), ("float32[4] on cpu",)
+    )
     nobody = HolderResult(Reach.NOT_HELD, None)
     found = {one.holder: one for one in leak_findings(blocks, {1: nobody, 2: nobody, 3: held})}
-    assert {*found} == {A_REDUCER, None, held.path.text}
-    reducer = found[A_REDUCER]
+    assert {*found} == {REDUCER, None, held.path.text}
+    reducer = found[REDUCER]
     assert (reducer.verdict, reducer.bytes) == (Verdict.HELD_BY_CPP, 64 * KIB)
-    assert f"      held by    {A_REDUCER}" in reducer.details
-    assert f"   hint: {A_REDUCER_HINT}" in reducer.details
-    assert ".grad" in next(line for line in found[None].details if "hint" in line)
+    assert f"      held by    {REDUCER}" in details(reducer)
+    hint = "   hint: drop the DistributedDataParallel, its module and all losses before destroy_process_group()"
+    assert hint in details(reducer)
+    assert "a DLPack capsule" in next(line for line in details(found[None]) if "hint" in line)
 
 
 def test_a_storage_is_shown_with_its_bytes() -> None:
-    holder = HolderResult(Reach.REACHABLE, path((Kind.GLOBAL, "KEPT", "list")), ("UntypedStorage",))
+    holder = HolderResult(
+        Reach.REACHABLE, path("module project.cache", (Kind.GLOBAL, "KEPT", "list")), ("UntypedStorage",)
+    )
     (found,) = leak_findings([block(1)], {1: holder})
-    assert found.details[0] == "   64.0 KiB  UntypedStorage (65536 bytes)  reachable"
+    assert details(found)[0] == "   64.0 KiB  UntypedStorage (65536 bytes)  reachable"

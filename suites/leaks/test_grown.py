@@ -8,26 +8,36 @@ import pytest
 
 from cudamem_testing.leaks.grown import GrownFixtures
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.facts import Allocation, Retained, RetainedBlock
+from cudamem_testing.model.findings import Finding, Severity, Verdict
+from cudamem_testing.model.findings import Kind as FaultKind
+from cudamem_testing.model.references import Doubt, Kind, Path, Reach, Unsure
+from cudamem_testing.model.stacks import Frame
+from cudamem_testing.wording import text
+from suites.made import path
 
 KIB = 2**10
 CPU, CARD = Device("cpu"), Device("cuda", 0)
-MEANING = "   fixture: a fixture or a parameter that outlives the test holds it"
+LINE = Frame("test_it.py", 9, "test_it")
 
 
 def left(kib: int, fixture: str = "cache", device: Device = CPU, key: str = "a") -> Finding:
-    holder = f"fixture '{fixture}'.cached_result (tuple)[0] > dict['{key}']"
+    steps = (Kind.ATTRIBUTE, ".cached_result", "tuple"), (Kind.ITEM, "[0]", "dict"), (Kind.ITEM, f"['{key}']", "Tensor")
+    return retained(kib, path(f"fixture '{fixture}'", *steps), device)
+
+
+def retained(kib: int, holder: Path, device: Device = CPU) -> Finding:
+    block = RetainedBlock(kib * KIB, "float32[1]", Allocation(LINE), Reach.HARNESS, holder)
     return Finding(
-        Kind.LEAK,
+        FaultKind.LEAK,
         Verdict.FIXTURE,
         Severity.NOTE,
-        f"cudamem: {kib}.0 KiB retained (1 block, {device})",
+        Retained((block,), 1, doubts=(Doubt(Unsure.NOT_REACHED),)),
         bytes=kib * KIB,
         device=device,
-        allocated="test_it.py:9 in test_it",
-        holder=holder,
-        cause=f"leak | fixture | test_it.py::test_it | {holder}",
-        details=("   of it", MEANING),
+        allocated=str(LINE),
+        holder=holder.text,
+        cause=f"leak | fixture | test_it.py::test_it | {holder.text}",
     )
 
 
@@ -61,11 +71,14 @@ def test_what_is_told() -> None:
     grown = GrownFixtures()
     for kib, key in ((100, "a"), (200, "b"), (300, "c")):
         (found,) = grown.judged([left(kib, key=key)], {"cache": 1}, {CPU: 2**30}, Severity.WARN)
-    assert str(found) == (
+    assert text(found) == (
         "cudamem: fixture 'cache' grows by 200.0 KiB per test: 600.0 KiB in 3 uses in a row (cpu)\n"
-        "   of it\n"
+        "   300.0 KiB  float32[1]  fixture\n"
+        "      allocated  test_it.py:9 in test_it\n"
+        "      kept by    fixture 'cache'.cached_result (tuple)[0] > dict['c']\n"
+        "   note: the search did not reach it\n"
         "   hint: bound what the fixture keeps, or take out at the end of each test what it put in\n"
-        "   more: python -m cudamem_testing explain fixture"
+        "   more: python -m cudamem_testing explain fixture, docs/hints.md#growing-fixture"
     )
     assert (found.severity, found.bytes, found.allocated) == (Severity.WARN, 300 * KIB, "test_it.py:9 in test_it")
     assert found.holder == "fixture 'cache'.cached_result (tuple)[0] > dict['c']"
@@ -111,7 +124,7 @@ def test_what_takes_the_place_of_another_is_no_growth() -> None:
 
 def test_other_leaks_of_the_test_do_not_make_it_grow() -> None:
     use = Uses()
-    leak = replace(left(100), verdict=Verdict.REACHABLE, holder="module a > KEPT", severity=Severity.FAIL)
+    leak = replace(retained(100, path("module a")), verdict=Verdict.REACHABLE, severity=Severity.FAIL)
     for _ in range(3):
         assert use(leak, left(64), gained=100 * KIB) == [Severity.FAIL, Severity.NOTE]
     assert not use.grown.watching
@@ -139,6 +152,6 @@ def test_the_largest_of_several_is_told() -> None:
 
 def test_parameters_are_no_fixtures() -> None:
     use = Uses()
-    parameter = replace(left(64), holder="CallSpec2.params (dict)['options'] (dict)['cache']")
+    parameter = retained(64, path("CallSpec2", (Kind.ATTRIBUTE, ".params", "dict")))
     assert [use(parameter) for _ in range(4)] == [NOTE] * 4
     assert not use.grown.watching

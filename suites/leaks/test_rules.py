@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.leaks.rules import Ignored, Rule, RuleError, parse_rules
+from cudamem_testing.model.facts import Allocation, Retained, RetainedBlock
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.references import Reach
+from cudamem_testing.model.stacks import Frame
 
 
 def finding(allocated: str | None = None, holder: str | None = None) -> Finding:
-    return Finding(Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, "message", allocated=allocated, holder=holder)
+    file, _, function = (allocated or "").partition(" in ")
+    line = None if allocated is None else Frame(file.partition(":")[0], int(file.partition(":")[2] or 0), function)
+    block = RetainedBlock(1, None, Allocation(line), Reach.REACHABLE)
+    fact = Retained((block,), 1)
+    return Finding(Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, fact, allocated=allocated, holder=holder)
 
 
 def test_parsing() -> None:

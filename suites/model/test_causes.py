@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 
@@ -24,7 +25,9 @@ def leak(
     cause: str | None = TEXT,
     kind: Kind = Kind.LEAK,
 ) -> Finding:
-    return Finding(kind, Verdict.REACHABLE, severity, f"{size} B", size, device, cause=cause, standing=standing)
+    return Finding(
+        kind, Verdict.REACHABLE, severity, Reported(f"{size} B"), size, device, cause=cause, standing=standing
+    )
 
 
 def test_findings_of_one_cause_are_one() -> None:

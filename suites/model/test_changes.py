@@ -123,29 +123,6 @@ def test_changes(before: tuple[int, int], after: tuple[int, int], growth: int, g
     assert (change.growth, change.grew, change.shrank) == (growth, grew, shrank)
 
 
-@pytest.mark.parametrize(
-    ("metric", "before", "after", "text"),
-    [
-        (
-            "requested",
-            512 * MIB,
-            612 * MIB,
-            "requested 612.0 MiB above start is 100.0 MiB (+19.5%) above its baseline of 512.0 MiB, 5.1 MiB allowed",
-        ),
-        (
-            "retained",
-            4096,
-            0,
-            "retained 0 B is 4.0 KiB (-100.0%) below its baseline of 4.0 KiB, 40 B allowed",
-        ),
-        ("allocations", 0, 3, "allocations 3 is 3 above its baseline of 0, 0 allowed"),
-    ],
-)
-def test_texts(metric: str, before: int, after: int, text: str) -> None:
-    compared = Comparison((metric,), Tolerance.parse("1%"))
-    assert str(compared.change(metric, Spread.of(before), Spread.of(after))) == text
-
-
 def test_the_arguments_of_a_comparison() -> None:
     assert comparison() == Comparison()
     assert comparison() == comparison(tolerance="1%|64KiB", metrics=("requested",), warmup=0)

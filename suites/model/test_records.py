@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 
 CARD, CPU = Device("cuda", 0), Device("cpu")
 FAILS, WARNS = (
-    Finding(Kind.BUDGET, Verdict.OVER, severity, f"cudamem: {severity.value}")
+    Finding(Kind.BUDGET, Verdict.OVER, severity, Reported(f"cudamem: {severity.value}"))
     for severity in (Severity.FAIL, Severity.WARN)
 )
 RECORD = TestRecord(
@@ -59,8 +60,8 @@ def test_as_text() -> None:
         "setup on cuda:0: start 1 B, peak ?, end ?\n"
         "call on cuda:0: start 2 B, peak 4 B, end 3 B\n"
         "call on cpu: start 5 B, peak ?, end ?\n"
-        "cudamem: warn\n"
-        "cudamem: fail"
+        "budget, over budget, warn\n"
+        "budget, over budget, fail"
     )
 
 

@@ -575,7 +575,7 @@ def test_a_hook_over_its_own_tensor() -> None:
 def test_an_address_that_nobody_holds() -> None:
     (result,) = find_holders([12345]).values()
     assert (result.reach, result.path, result.objects, result.complete) == (Reach.NOT_HELD, None, (), True)
-    assert result.note is None or not nodes.shows_saved()
+    assert result.doubt is None or not nodes.shows_saved()
     assert find_holders([]) == {}
 
 
@@ -584,7 +584,7 @@ def test_the_budget_is_named() -> None:
     where = address(tensor[0])
     result = find_holders([where], budget_seconds=0.0)[where]
     assert (result.reach, result.complete) == (Reach.UNKNOWN, False)
-    assert result.note == "the search stopped at its budget of 0.0 s or 500000 objects"
+    assert str(result).endswith("(the search stopped at its budget of 0.0 s or 500000 objects)")
 
 
 def test_a_search_leaves_nothing_behind() -> None:

@@ -15,6 +15,7 @@ from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.baselines import Baselines
 from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Tracker
+from cudamem_testing.wording import title
 from suites.plugin.inner import KIB
 from suites.plugin.recorded import FILE, HERE, SMALL, UPDATE, VERSION, entries, run
 
@@ -125,7 +126,7 @@ def test_marked_tests_are_recorded_and_compared(run_inner, pytester, monkeypatch
 
     inner = run(run_inner, monkeypatch, -200)
     assert inner.last == "7 passed"
-    assert inner.run.notes == ("1 test improved beyond the tolerance: --cudamem-update=baselines keeps it so",)
+    assert inner.run.notes == ("1 test uses less than recorded: record it with --cudamem-update=baselines",)
     (finding,) = inner.test("test_peak").findings
     assert (finding.verdict.value, finding.severity.value, finding.bytes) == ("improved", "note", 200 * KIB)
 
@@ -174,7 +175,7 @@ def test_a_metric_without_a_baseline_is_noted_or_required(run_inner, pytester, m
     assert (inner.status, inner.run.notes) == (0, ())
     assert inner.run.unchecked == {f"test: no baseline of retained, allocations {RECORD}": 1}
     inner = run(run_inner, monkeypatch, 0, "--cudamem-baseline=require")
-    assert [finding.message for finding in inner.test("test_peak").failing] == [
+    assert [title(finding) for finding in inner.test("test_peak").failing] == [
         f"cudamem: no baseline of {metric} on cpu ({HERE}): --cudamem-update=baselines records one"
         for metric in ("allocations", "retained")
     ]

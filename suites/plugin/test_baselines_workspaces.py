@@ -11,6 +11,7 @@ from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.evidence import NoEvidence, Why
 from cudamem_testing.model.windows import Window
 from cudamem_testing.objects import HolderResult, Reach
 from cudamem_testing.plugin.comparing import Comparing
@@ -53,8 +54,8 @@ def looked_at(allocator, requested, allocations, room=None, **ends):
     comparing = Comparing(None, None, library, library)
     found, look = comparing._look(window, Measured(library.device, "here", numbers, metrics=("requested",)))
     assert found.metrics == (("requested",) if "requested" in found.values else ())
-    told = look if isinstance(look, str) else [block.size for block in look.live]
-    assert comparing._notes == ([f"baseline on cuda:0: {told.partition(': ')[2]}"] if not found.metrics else [])
+    told = look if isinstance(look, str | NoEvidence) else [block.size for block in look.live]
+    assert comparing._notes == ([f"baseline on cuda:0: {UNKNOWN}"] if not found.metrics else [])
     return {name: spread.low for name, spread in found.values.items()}, told
 
 
@@ -100,7 +101,10 @@ def test_a_new_workspace_and_missing_events_hide_the_peak(room, early):
             allocator.malloc(32 * MIB)
         allocator.free(allocator.malloc(8 * MIB))
     ends = {"opened": opened, "closed": counted(allocator, 8, 2)}
-    assert looked_at(allocator, 40 * MIB, 7, room, **ends) == ({"retries": 0}, f"live at the peak: {UNKNOWN}")
+    assert looked_at(allocator, 40 * MIB, 7, room, **ends) == (
+        {"retries": 0},
+        NoEvidence("live at the peak", Why.WORKSPACES),
+    )
 
 
 @pytest.mark.parametrize(

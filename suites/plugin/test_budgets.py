@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.wording import title
 from suites.plugin.inner import KIB
 
 OVER = """
@@ -133,7 +134,7 @@ def test_outcomes_and_texts(run_inner):
     assert (finding.bytes, str(finding.device), finding.cause) == (2 * KIB, "cpu", "budget peak at most")
     assert inner.test("test_over").budget_used == 3.0
     assert inner.test("test_just_within").budget_used == 1.0
-    assert inner.test("test_skips").findings[0].message == over
+    assert title(inner.test("test_skips").findings[0]) == over
 
 
 def test_a_strict_xfail_within_its_budget_fails(run_inner):
@@ -171,7 +172,7 @@ def test_absolute(run_inner):
     window = inner.window("test_absolute")
     assert window.start >= 10 * KIB
     peak, over = format_size(window.peak), format_size(window.peak - KIB)
-    assert inner.test("test_absolute").findings[0].message == (
+    assert title(inner.test("test_absolute").findings[0]) == (
         f"cudamem: peak {peak} is over its budget of 1.0 KiB by {over} (cpu)"
     )
 
@@ -390,8 +391,8 @@ def test_other_kinds_of_tests(run_inner):
     assert inner.last == "5 failed, 3 passed, 1 skipped, 1 xfailed"
     over = "cudamem: peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB (cpu)"
     assert inner.section("test_over")[0] == over
-    for title in ("TestUnit.test_over", "TestUnit.test_subtests", "[doctest] test_doc.helper_over"):
-        assert inner.section(title)[0] == over, title
+    for name in ("TestUnit.test_over", "TestUnit.test_subtests", "[doctest] test_doc.helper_over"):
+        assert inner.section(name)[0] == over, name
     own = inner.section("TestUnit.test_fails_by_itself")
     assert "E       AssertionError: 1 != 2" in own
     assert over in own

@@ -6,6 +6,7 @@ import pytest
 
 from cudamem_testing.model.findings import Kind
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.wording import details, text, title
 from suites.plugin.inner import KIB
 
 FAILED = """
@@ -90,7 +91,7 @@ def test_retained_is_shown_below_the_failure_of_the_test(run_inner, flags):
         "   3.0 KiB   1 block  test_it.py:18 in test_fails",
         "                      | KEPT.append(torch.empty(3 * 256))",
     ]
-    assert [(one.message, one.severity.value) for one in inner.test("test_fails").findings] == [
+    assert [(title(one), one.severity.value) for one in inner.test("test_fails").findings] == [
         ("cudamem: peak 4.0 KiB above start is over its budget of 1.0 KiB by 3.0 KiB (cpu)", "fail"),
         ("cudamem: retained 3.0 KiB is over its budget of 0 B by 3.0 KiB (test, cpu)", "warn"),
     ]
@@ -115,7 +116,7 @@ def test_retained_is_shown_below_the_failure_of_the_test(run_inner, flags):
         "TestUnit.test_unit": [over],
     }
     budget = {
-        test.nodeid[12:]: [one.message for one in test.findings if one.kind is Kind.BUDGET] for test in inner.run.tests
+        test.nodeid[12:]: [title(one) for one in test.findings if one.kind is Kind.BUDGET] for test in inner.run.tests
     }
     assert {name: budget[name] for name in ("test_skips", "test_expected", "test_setup_fails", "test_fails_twice")} == {
         "test_skips": [],
@@ -230,12 +231,12 @@ def test_garbage_of_earlier_tests_hides_no_retained_memory(run_inner, switches):
     assert [inner.test(name).whole[0].retained for name in ("test_keeps", "test_keeps_at_least")] == [2**22, 2**22]
     (over,) = [one for one in inner.test("test_keeps").findings if one.kind is Kind.BUDGET]
     start = inner.test("test_keeps").whole[0].start
-    assert str(over).splitlines()[:2] == [
+    assert text(over).splitlines()[:2] == [
         "cudamem: retained 4.0 MiB is over its budget of 0 B by 4.0 MiB (test, cpu)",
         f"start {format_size(start)}, end {format_size(start + 2**22)}",
     ]
     changed = "garbage of earlier tests changed cpu by -8.0 MiB, not counted here"
-    assert (f"note: {changed}" in over.details) == (switches != ("--cudamem",))  # there each test's own is collected
+    assert (f"note: {changed}" in details(over)) == (switches != ("--cudamem",))  # there each test's own is collected
     assert [one.verdict for one in inner.test("test_keeps_at_least").findings if one.kind is Kind.BUDGET] == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.report.files import read_json
+from cudamem_testing.wording import title
 
 pytestmark = pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 8 has no subtests")
 
@@ -24,7 +25,7 @@ def test_subtests(run_inner):
     inner = run_inner(file)
     record = inner.test("test_parts")
     assert record.outcome == "failed"
-    assert [finding.message for finding in record.failing] == [
+    assert [title(finding) for finding in record.failing] == [
         "cudamem: peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB (cpu)"
     ]
     assert "assert 1 != 1" in inner.out
@@ -130,8 +131,8 @@ def test_a_budget_that_a_subtest_breaks(run_inner, pytester):
     inner = run_inner(file, "--cudamem-json=report.json")
     over = "cudamem: peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB (budget, cpu)"
     for run in (inner.run, read_json(pytester.path / "report.json")):
-        assert [(one.message, one.severity.value) for one in run.test("test_breaks").findings] == [(over, "fail")]
-        assert [(one.message, one.severity.value) for one in run.test("test_handles").findings] == [(over, "note")]
+        assert [(title(one), one.severity.value) for one in run.test("test_breaks").findings] == [(over, "fail")]
+        assert [(title(one), one.severity.value) for one in run.test("test_handles").findings] == [(over, "note")]
         assert [(test.outcome, len(test.failing)) for test in run.tests] == [("failed", 1), ("passed", 0)]
 
 

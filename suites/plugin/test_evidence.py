@@ -12,6 +12,7 @@ import pytest
 from torch.cuda import _memory_viz
 
 from cudamem_testing.recorders import native
+from cudamem_testing.wording import details
 from suites.plugin.inner import MIB, Inner
 
 Run = Callable[..., Inner]
@@ -111,10 +112,10 @@ def test_the_rows_add_up_to_the_measured_peak(run_inner: Run) -> None:
     for seed in range(4):
         record = inner.test(f"test_step[{seed}]")
         (finding,) = record.findings
-        header = next(line for line in finding.details if line.startswith("live at the peak"))
+        header = next(line for line in details(finding) if line.startswith("live at the peak"))
         assert re.search(r"in \d+ blocks", header)
-        assert not any("counted by the allocator beyond" in line for line in finding.details)
-        assert not any("less than the blocks" in line or "more than the blocks" in line for line in finding.details)
+        assert not any("counted by the allocator beyond" in line for line in details(finding))
+        assert not any("less than the blocks" in line or "more than the blocks" in line for line in details(finding))
 
 
 def test_without_stacks_the_section_says_so(run_inner: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 BODY = """
@@ -53,6 +55,40 @@ ACCEPTED = '''\
         """)'''
 
 
+NET = """
+    import torch
+
+    def forward(x, w, v):
+        h = torch.relu(x @ w)
+        return (h @ v).sum()
+"""
+FLOW = {
+    "net.py": NET,
+    "test_it.py": '''
+    import torch
+    from net import forward
+
+    def test_flow(memory_profile):
+        w, v = (torch.ones(64, 64, requires_grad=True) for _ in range(2))
+        profile = memory_profile(lambda x, w, v: forward(x, w, v).backward(), x=torch.ones(256, 64), w=w, v=v)
+        profile.assert_data_flow("""
+            x:       T0
+            w:       T1, grad T11
+            v:       T2, grad T8
+
+            aten::matmul              T0, T1           ->  T3
+            aten::relu                T3               ->  T4
+            aten::matmul              T4, T2           ->  T5
+            aten::sum                 T5               ->  T6
+            aten::ones_like           T6               ->  T7
+            MmBackward0               T7, T4, T2       ->  T8, T9
+            ReluBackward0             T9, T4           ->  T10
+            MmBackward0               T10, T0          ->  T11
+            """)
+    ''',
+}
+
+
 @pytest.mark.parametrize("how", ["--cudamem-update=expected", "--cudamem-update"])
 def test_accepted_and_then_compared(run_inner, pytester, how):
     inner = run_inner(BODY, how)
@@ -73,6 +109,24 @@ def test_a_constant_counts_whatever_was_accepted(run_inner, pytester):
     assert not (pytester.path / "__cudamem__").exists()
 
 
+def test_a_mismatch_says_what_has_changed_and_shows_no_source(run_inner: Any, pytester: pytest.Pytester) -> None:
+    """First the operator, its size and its line; nothing of the text that stands in the test is printed before it."""
+    inner = run_inner(FLOW)
+    assert inner.last == "1 passed"
+    inner = run_inner(FLOW | {"net.py": NET.replace("h = torch.relu(x @ w)", "h = torch.relu(x @ w).clone()")})
+    assert inner.last == "1 failed"
+    place = next(place for place, line in enumerate(inner.lines) if line.strip("_") == " test_flow ")
+    assert inner.lines[place + 1 : place + 6] == [
+        "1 operator more: aten::clone, 64.0 KiB, net.py:4 in forward",
+        "T12 in place of T4: aten::matmul, MmBackward0",
+        "the text is not the expected one, test_it.py:7",
+        "--- expected",
+        "+++ actual",
+    ]
+    assert "FAILED test_it.py::test_flow - 1 operator more: aten::clone, 64.0 KiB, net.py" in inner.out
+    assert not [line for line in inner.lines if line.startswith(("E  ", ">  "))]
+
+
 def test_the_variable_of_expecttest(run_inner, monkeypatch):
     monkeypatch.setenv("EXPECTTEST_ACCEPT", "1")
     inner = run_inner(BODY)
@@ -82,7 +136,7 @@ def test_the_variable_of_expecttest(run_inner, monkeypatch):
 def test_not_accepted_without_being_asked(run_inner, pytester):
     inner = run_inner(BODY)
     assert inner.last == "3 failed"
-    assert "E       to accept the actual text: pytest --cudamem-update=expected, or EXPECTTEST_ACCEPT=1" in inner.lines
+    assert "to accept the actual text: pytest --cudamem-update=expected, or EXPECTTEST_ACCEPT=1" in inner.lines
     assert not (pytester.path / "__cudamem__").exists()
 
 

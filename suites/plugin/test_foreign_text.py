@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cudamem_testing.show.printable import LONGEST_LINE
+from cudamem_testing.wording import details, text
 from suites.plugin.inner import Inner
 
 Run = Callable[..., Inner]
@@ -76,6 +77,6 @@ def test_no_line_of_a_finding_is_long(run_inner: Run) -> None:
     result = run_inner(MERGED, "--cudamem", "--cudamem-cycles=fail", "--cudamem-ignore-below=0")
     assert result.last == "1 passed, 1 error"
     (finding,) = result.test("test_it").findings
-    assert max(map(len, str(finding).split("\n"))) <= LONGEST_LINE
-    assert "   allocated  test_it.py:6 in Stat.__init__ (value)" in finding.details
-    assert "   found 500 times" in finding.details
+    assert max(map(len, text(finding).split("\n"))) <= LONGEST_LINE
+    assert "   allocated  test_it.py:6 in Stat.__init__ (value)" in details(finding)
+    assert "   found 500 times" in details(finding)

@@ -11,6 +11,7 @@ import pytest
 
 from cudamem_testing.model.findings import Severity, Standing
 from cudamem_testing.plugin.known import recording_command
+from cudamem_testing.wording import details
 from fixtures import legacy
 from suites.plugin.inner import KIB, Inner, run_inner
 
@@ -57,7 +58,7 @@ class TestRecorded:
         assert f"note: known findings: 1 the same ({FILE} is as it was)" in again.summary
         after = run(pytester, {})
         assert (after.status, standing(after)) == (0, [(Severity.NOTE, Standing.KNOWN)])
-        assert after.test("test_leaks").findings[0].details[-1] == f"   known: no reason given ({FILE}:1)"
+        assert details(after.test("test_leaks").findings[0])[-1] == f"   known: no reason given ({FILE}:1)"
         assert "known: 1 finding of 1 cause" in after.summary
         assert after.run.notes == ()
 
@@ -264,8 +265,8 @@ class TestAudit:
             "   256.0 KiB  float32[65536] on cpu  reachable",
             "      allocated  test_it.py:6 in test_leaks",
             "      held by    module test_it > KEPT (list)[1]",
-            "   hint: drop the reference at the end of the test, or move what must live into a wider fixture",
-            "   more: python -m cudamem_testing explain reachable",
+            "   hint: call test_it.KEPT.clear() at the end of the test",
+            "   more: python -m cudamem_testing explain reachable, docs/hints.md#module-global",
         ]
         assert audit[8] == "2. 1 test, 128.0 KiB, first in test_it.py::test_cycle"
         assert audit[-2] == "to record them as known:"
@@ -311,7 +312,7 @@ class TestFirstUse:
             "test_grows[1]": first,
             "test_grows[2]": fails,
         }
-        assert inner.test("test_cache").findings[0].details[-1] == (
+        assert details(inner.test("test_cache").findings[0])[-1] == (
             "   first use: it fails when the same cause keeps more"
         )
 

@@ -15,6 +15,7 @@ from cudamem_testing.plugin.belongings import Belongings
 from cudamem_testing.plugin.running import Subject
 from cudamem_testing.plugin.settling import Reading
 from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.wording import text, title
 from suites.plugin.inner import KIB, Inner
 
 LEAKS = """
@@ -120,8 +121,8 @@ def test_the_words_of_the_run(ran: Inner) -> None:
         "   128.0 KiB  float32[32768] on cpu  reachable",
         "      allocated  test_it.py:6 in remember <- test_it.py:12 in test_leaks",
         "      held by    module test_it > KEPT (list)[0]",
-        "   hint: drop the reference at the end of the test, or move what must live into a wider fixture",
-        "   more: python -m cudamem_testing explain reachable",
+        "   hint: call test_it.KEPT.clear() at the end of the test",
+        "   more: python -m cudamem_testing explain reachable, docs/hints.md#module-global",
     ]
     assert "leak: 5 findings (reachable) in 5 tests" in ran.summary
     assert "leak: 4 findings (reachable, warning) in 4 tests" in ran.summary
@@ -480,13 +481,13 @@ def test_possible_garbage_is_no_leak_while_a_stream_captures(run_inner, monkeypa
     inner = run_inner(ONE + cycle, "--cudamem", "--cudamem-device=cpu")
     assert inner.outcomes == {"test_leaks": "error", "test_cycle": "passed"}
     (finding,) = inner.test("test_cycle").findings
-    assert str(finding).splitlines() == [
+    assert text(finding).splitlines() == [
         "cudamem: 128.0 KiB retained (1 block, cpu)",
         "   128.0 KiB  float32[32768] on cpu  unattributed",
         "      allocated  test_it.py:8 in test_cycle",
         "      from       list[0]",
-        "   unattributed: who holds it was not found out",
-        "   note: it may be garbage: none is collected while a stream captures a CUDA graph",
+        "   unattributed: holder unknown",
+        "   note: it may be garbage: garbage collection is paused during graph capture",
     ]
 
 
@@ -548,7 +549,7 @@ def test_a_failed_verdict_is_reported_and_the_next_test_judged(run_inner) -> Non
     )
     assert inner.outcomes == {"test_passes": "error", "test_fails": "failed", "test_after": "error"}
     passes, fails, after = (inner.test(name) for name in ("test_passes", "test_fails", "test_after"))
-    assert [(one.message, one.severity) for one in passes.findings] == [(UNJUDGED, Severity.FAIL)]
-    assert [(one.message, one.severity) for one in fails.findings] == [(UNJUDGED, Severity.NOTE)]
+    assert [(title(one), one.severity) for one in passes.findings] == [(UNJUDGED, Severity.FAIL)]
+    assert [(title(one), one.severity) for one in fails.findings] == [(UNJUDGED, Severity.NOTE)]
     assert [one.verdict for one in after.findings] == [Verdict.REACHABLE]
     assert [window.retained for window in (*passes.whole, *fails.whole, *after.whole)] == [1 << 20] * 3

@@ -23,9 +23,10 @@ from cudamem_testing.plugin.leaks import LeakCheck
 from cudamem_testing.plugin.running import Fixture, Subject
 from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.capture import CudaCapture
-from cudamem_testing.report.schema import finding_to_json
+from cudamem_testing.report.schema import FINDING
 from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Tracker
+from cudamem_testing.wording import details, text
 from suites.windows.fake import FakeRecorder
 
 KIB, MIB = 2**10, 2**20
@@ -367,26 +368,26 @@ def test_each_step_is_shown_with_what_it_freed(test: Judged, monkeypatch: pytest
     monkeypatch.setattr(settling, "collect_garbage", lambda: test.card.free(garbage))
     test.tracker.read(test.card)
     traceback, waited, cycle, leak = test.check.judge(test.subject, Severity.FAIL)
-    assert str(waited).splitlines() == [
+    assert text(waited).splitlines() == [
         "cudamem: 512 B retained, then freed by: waiting for the device (1 block, cuda:0)",
         "   512 B  allocated  test_a.py:5 in test_a <- .venv/bin/pytest:8 in <module>",
-        "   nobody kept it: it went when the device had done its work",
+        "   freed after device synchronization; not a leak",
     ]
-    told = finding_to_json(waited)
+    told = FINDING.write(waited)
     assert {name: told[name] for name in ("kind", "verdict", "severity", "bytes", "allocated", "details")} == {
         "kind": "leak",
         "verdict": "unattributed",
         "severity": "note",
         "bytes": 512,
         "allocated": "test_a.py:5 in test_a",
-        "details": str(waited).splitlines()[1:],
+        "details": text(waited).splitlines()[1:],
     }
-    assert (traceback.verdict.value, traceback.bytes, traceback.details[0]) == (
+    assert (traceback.verdict.value, traceback.bytes, details(traceback)[0]) == (
         "traceback",
         2 * MIB,
         "   2.0 MiB  allocated  test_a.py:3 in test_a <- .venv/bin/pytest:8 in <module>",
     )
-    assert (cycle.verdict.value, cycle.bytes, cycle.details[0]) == (
+    assert (cycle.verdict.value, cycle.bytes, details(cycle)[0]) == (
         "cycle",
         8 * MIB,
         "   8.0 MiB  allocated  test_a.py:5 in test_a <- .venv/bin/pytest:8 in <module>",
@@ -429,7 +430,7 @@ def test_what_autograd_allocates_is_placed_by_the_line_before(test: Judged) -> N
     test.tracker.read(test.card)
     (finding,) = test.check.judge(test.subject, Severity.FAIL)
     assert backward in test.card.live
-    assert str(finding).splitlines()[2] == (
+    assert text(finding).splitlines()[2] == (
         "      allocated  by a thread of torch's own, as in backward (no Python stack), after test_a.py:3 in test_a"
     )
     assert finding.allocated == "(no Python stack)"

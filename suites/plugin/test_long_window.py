@@ -105,6 +105,7 @@ def test_on_a_card_it_is_not_known():
 
 def rows(snapshot, window, entries):
     """Size, number and place of the rows of the section."""
-    text = at_peak(replay(read(snapshot, max_entries=entries)), window, 0, "test_a", lambda frame: "")
+    table = at_peak(replay(read(snapshot, max_entries=entries)), window, 0, "test_a", lambda frame: "")
+    text = table.text()
     found = re.findall(r"^ +([\d.]+ MiB) +(\d+ blocks? +[^\n]+?)(?: {3,}[^\n]*)?$", text, re.M)
     return [(size, re.sub(r"layer\d+.py:\d+", "layer.py", what)) for size, what in found]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cudamem_testing.wording import title
+
 USAGE_ERROR = 4
 KNOWN = "absolute, allocations, at_least, device, peak, reserved, retained, retries, warmup"
 SIZES = "write bytes as an int, or a number with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
@@ -275,7 +277,7 @@ def test_the_nearest_budget_wins_for_each_metric_and_device(run_inner):
     inner = run_inner(NEAREST)
     over = "cudamem: peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB (cpu)"
     failing = {
-        test.nodeid.partition("::")[2]: [finding.message for finding in test.failing]
+        test.nodeid.partition("::")[2]: [title(finding) for finding in test.failing]
         for test in inner.run.tests
         if test.outcome == "failed"
     }

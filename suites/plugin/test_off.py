@@ -146,28 +146,42 @@ LOADING = """
 import sys, time
 import pytest
 
-def load():
-    for name in [name for name in sys.modules if name.startswith("cudamem_testing")]:
+def cost(packages, load):
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
-    parser = pytest.Parser(_ispytest=True)
     start = time.process_time_ns()
-    import cudamem_testing.plugin
-    cudamem_testing.plugin.pytest_addoption(parser)
+    load()
     return time.process_time_ns() - start
 
-print(min(load() for _ in range(40)), sorted(name for name in ("torch", "ctypes") if name in sys.modules))
+def plugin():
+    import cudamem_testing.plugin
+    cudamem_testing.plugin.pytest_addoption(parser)
+
+def others():
+    import argparse, json.decoder, logging, tarfile
+
+found = []
+for _ in range(40):
+    parser = pytest.Parser(_ispytest=True)
+    of_others = cost({"argparse", "json", "logging", "tarfile"}, others)
+    found.append((cost({"cudamem_testing"}, plugin), of_others))
+least = [min(times) for times in zip(*found)]
+print(*least, sorted(name for name in ("torch", "ctypes") if name in sys.modules))
 """
 
 
 @pytest.mark.subprocess
 def test_loading_is_cheap(tmp_path):
-    """Under 3 ms after pytest (in processor time: the machine may be busy), the least of forty times; no torch."""
+    """Under one and a half times what four modules of Python's own take in the same process; no torch.
+
+    That is 3 ms where these take 2: a limit in milliseconds would tell how busy the machine is. The benchmark has one.
+    """
     environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run([sys.executable, "-c", LOADING], env=environ, capture_output=True, text=True, check=True)
-    cost, brought = done.stdout.split(maxsplit=1)
+    cost, of_others, brought = done.stdout.split(maxsplit=2)
     assert brought.strip() == "[]"
-    assert 0 < int(cost) < 3_000_000
+    assert 0 < int(cost) < 1.5 * int(of_others)
 
 
 LATE = {

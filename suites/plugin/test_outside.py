@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.plugin.outside import HINT, OutsideCheck
+from cudamem_testing.model.facts import OutsideUse
+from cudamem_testing.plugin.outside import OutsideCheck
 from cudamem_testing.recorders import cards
-from cudamem_testing.recorders.outside import Outside
 from cudamem_testing.windows.tracker import Tracker
+from cudamem_testing.wording import text, title
+from cudamem_testing.wording.memory import OUTSIDE_HINT, outside
 from suites.plugin.test_cost import ONE_CARD
 from suites.windows.fake import FakeRecorder
 
@@ -20,9 +22,9 @@ MIB = 2**20
 class Card(FakeRecorder):
     """Tells what it is told."""
 
-    reading: Outside | None = None
+    reading: OutsideUse | None = None
 
-    def outside(self) -> Outside | None:
+    def outside(self) -> OutsideUse | None:
         return self.reading
 
 
@@ -33,8 +35,8 @@ def card() -> tuple[Card, OutsideCheck]:
     return recorder, OutsideCheck(tracker)
 
 
-def taken(mib: int | None = None, **more: Any) -> Outside:
-    return Outside(Device("cuda", 0), 100 * MIB, None if mib is None else (100 + mib) * MIB, **more)
+def taken(mib: int | None = None, **more: Any) -> OutsideUse:
+    return OutsideUse(Device("cuda", 0), 100 * MIB, None if mib is None else (100 + mib) * MIB, **more)
 
 
 def test_growth_is_told_of_each_file_once(card: tuple[Card, OutsideCheck]) -> None:
@@ -48,8 +50,9 @@ def test_growth_is_told_of_each_file_once(card: tuple[Card, OutsideCheck]) -> No
     check.begin()  # only the first reading is taken there
     recorder.reading = taken(524, plans=3)
     (finding,) = check.border("test_b.py")
-    assert str(finding) == (
-        f"cudamem: 24.0 MiB more outside torch's allocator since test_b.py (cuda:0)\n   {recorder.reading}\n   {HINT}"
+    assert text(finding) == (
+        f"cudamem: 24.0 MiB more outside torch's allocator since test_b.py (cuda:0)\n   {outside(recorder.reading)}"
+        f"\n   {OUTSIDE_HINT}"
     )
     assert (finding.kind.value, finding.verdict.value, finding.severity.value, finding.bytes, finding.cause) == (
         "outside allocator",
@@ -61,11 +64,11 @@ def test_growth_is_told_of_each_file_once(card: tuple[Card, OutsideCheck]) -> No
     assert check.border("test_c.py") == []
     recorder.reading = taken(400)
     assert check.border("test_d.py") == []
-    assert check.notes() == [str(recorder.reading)]
+    assert check.notes() == [outside(recorder.reading)]
 
 
 @pytest.mark.parametrize("then", [taken(), taken(in_use=900 * MIB)])
-def test_readings_of_two_kinds_are_not_compared(card: tuple[Card, OutsideCheck], then: Outside) -> None:
+def test_readings_of_two_kinds_are_not_compared(card: tuple[Card, OutsideCheck], then: OutsideUse) -> None:
     recorder, check = card
     recorder.reading = taken(500)
     check.begin()
@@ -88,4 +91,4 @@ def test_a_run(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
     assert inner.run.notes == (told,)
     assert " ".join(inner.summary).count("outside torch's allocator") == 1
     (finding,) = inner.run.findings
-    assert finding.message == "cudamem: 24.0 MiB more outside torch's allocator since test_b.py (cuda:0)"
+    assert title(finding) == "cudamem: 24.0 MiB more outside torch's allocator since test_b.py (cuda:0)"

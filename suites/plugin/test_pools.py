@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,16 @@ import pytest
 import torch
 
 from cudamem_testing import torch_api
-from cudamem_testing.leaks.findings import A_GRAPH
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Retained
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.plugin import pools
 from cudamem_testing.plugin.evidence import Evidence
 from cudamem_testing.plugin.pools import PoolCheck
 from cudamem_testing.recorders.capture import CudaCapture
 from cudamem_testing.windows.tracker import Tracker
+from cudamem_testing.wording import details, text
+from cudamem_testing.wording.memory import POOL_HINT
 from suites.plugin.inner import run_inner
 from suites.windows.fake import FakeRecorder
 
@@ -88,11 +89,11 @@ def test_a_pool_that_a_failed_capture_left(card: tuple[Card, PoolCheck]) -> None
     assert graph.begun == (((1, 2),), {"capture_error_mode": "relaxed"})
     recorder.pools = [(0, 20, False), (3, 2, False), (4, 2, True)]
     (finding,) = check.judge("test_a.py::test_decode[4]")
-    assert str(finding) == (
+    assert text(finding) == (
         "cudamem: private pool (3, 0) of a CUDA graph keeps 2.0 MiB without a live block (cuda:0)\n"
         "   a capture of test_a.py::test_decode[4] failed, or all that its graph made is gone; "
         "nothing else can use this memory\n"
-        "   hint: reset the graph (or let it go) after a capture that failed; graph_capture does it, "
+        "   hint: reset the graph (or delete it) after a capture that failed; graph_capture does it, "
         "and says what failed"
     )
     assert (finding.kind.value, finding.verdict.value, finding.severity.value) == ("pool", "unattributed", "warn")
@@ -180,11 +181,11 @@ def test_in_a_run(pytester: pytest.Pytester) -> None:
 def test_what_the_graph_keeps_beside_its_pool_goes_with_it(card: tuple[Card, PoolCheck]) -> None:
     recorder, check = card
 
-    def leak(holder: str | None, device: str = "cuda:0") -> Finding:
-        found = Finding(Kind.LEAK, Verdict.HELD_BY_CPP, Severity.FAIL, "cudamem: leaked", bytes=1024)
-        return replace(found, holder=holder, device=Device.parse(device))
+    def leak(graph_state: bool, device: str = "cuda:0") -> Finding:
+        fact = Retained((), 1, graph_state=graph_state)
+        return Finding(Kind.LEAK, Verdict.HELD_BY_CPP, Severity.FAIL, fact, 1024, Device.parse(device))
 
-    leaks = [leak(A_GRAPH), leak(None), leak(A_GRAPH, "cuda:1")]
+    leaks = [leak(True), leak(False), leak(True, "cuda:1")]
     assert check.judge("test_a.py::test", leaks) == leaks, "nothing was captured"
     Graph().capture_begin()
     assert check.judge("test_a.py::test", leaks) == leaks, "no pool was left"
@@ -192,8 +193,8 @@ def test_what_the_graph_keeps_beside_its_pool_goes_with_it(card: tuple[Card, Poo
     Graph().capture_begin()
     *rest, pool = check.judge("test_a.py::test", leaks)
     assert rest == leaks[1:]
-    assert pool.details == (
+    assert details(pool) == (
         "   a capture of test_a.py::test failed, or all that its graph made is gone; nothing else can use this memory",
-        "   beside it: 1.0 KiB held by a CUDA graph that began a capture and lives, for its random numbers",
-        f"   hint: {pools.HINT}",
+        "   beside it: 1.0 KiB held by random-number state of a live CUDA graph",
+        f"   hint: {POOL_HINT}",
     )

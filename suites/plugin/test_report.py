@@ -10,6 +10,7 @@ import stat
 import pytest
 
 from cudamem_testing.report.files import read_json
+from cudamem_testing.wording import title
 from suites.plugin.inner import KIB
 
 SEVERAL = """
@@ -373,7 +374,7 @@ def test_forked_tests(run_inner, flags):
     names = ["test_marked"] if "-k" in flags else ["test_marked", "test_other"]
     assert [*inner.outcomes.items()] == [(name, "failed") for name in names]
     for test in inner.run.tests:
-        assert [one.message for one in test.failing] == [over]
+        assert [title(one) for one in test.failing] == [over]
         assert test.window("call").peak_growth == 2 * KIB
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.wording import title
 
 FAILING = """
     import pytest, torch
@@ -125,7 +126,7 @@ def test_a_failure_that_refers_to_a_wider_fixture(run_inner):
     assert inner.last == "1 failed, 1 passed"
     (finding,) = inner.test("test_last_user").findings
     assert (finding.verdict, finding.severity) == (Verdict.TRACEBACK, Severity.NOTE)
-    assert finding.message == "cudamem: fixture 'model': 1.0 MiB retained (1 block, cpu)"
+    assert title(finding) == "cudamem: fixture 'model': 1.0 MiB retained (1 block, cpu)"
     before, after = inner.test("test_last_user").whole[0], inner.test("test_next").whole[0]
     assert (before.retained, after.start, after.retained) == (0, before.start - 2**20, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cudamem_testing.wording import title
 from suites.plugin.inner import KIB, Inner
 from suites.versions import qualified
 
@@ -59,7 +60,7 @@ LEAKING = """
 
 
 def told(inner: Inner, name: str) -> list[tuple[str, str, str]]:
-    return [(one.message, one.severity.value, one.allocated or "") for one in inner.test(name).findings]
+    return [(title(one), one.severity.value, one.allocated or "") for one in inner.test(name).findings]
 
 
 def test_what_a_fixture_leaves_is_its_own(run_inner) -> None:
@@ -98,8 +99,8 @@ def test_what_a_fixture_leaves_is_its_own(run_inner) -> None:
         "   300.0 KiB  float32[76800] on cpu  reachable",
         "      allocated  test_it.py:6 in remember <- test_it.py:25 in parameter",
         "      held by    module test_it > KEPT (list)[0]",
-        "   hint: drop the reference when the fixture ends, after its yield or in a finalizer",
-        "   more: python -m cudamem_testing explain reachable",
+        "   hint: call test_it.KEPT.clear() after the fixture's yield",
+        "   more: python -m cudamem_testing explain reachable, docs/hints.md#module-global",
     ]
 
 
@@ -180,7 +181,7 @@ def test_a_cycle_of_a_fixture_is_explained(run_inner) -> None:
     inner = run_inner(CYCLE, "--cudamem", "--cudamem-cycles=fail")
     assert inner.last == "1 passed, 1 error"
     (finding,) = inner.test("test_uses").findings
-    assert finding.message == "cudamem: fixture 'cyclic': 100.0 KiB kept by a reference cycle (1 tensor, cpu)"
+    assert title(finding) == "cudamem: fixture 'cyclic': 100.0 KiB kept by a reference cycle (1 tensor, cpu)"
     assert (finding.holder, finding.allocated) == ("Node.__dict__['me'] -> Node", "test_it.py:11 in cyclic")
     assert inner.test("test_uses").whole[0].retained == 0
 
@@ -318,7 +319,7 @@ def test_a_fixture_that_grows(run_inner) -> None:
         f"      allocated  test_it.py:6 in {qualified('cache.<lambda>')} <- test_it.py:17 in test_grows",
         "      kept by    fixture 'cache'.cached_result (tuple)[0] > function <lambda>.__closure__[0] 'kept' (list)[2]",
         "   hint: bound what the fixture keeps, or take out at the end of each test what it put in",
-        "   more: python -m cudamem_testing explain fixture",
+        "   more: python -m cudamem_testing explain fixture, docs/hints.md#growing-fixture",
     ]
     assert [
         [severity for _, severity, _ in told(inner, f"{name}[{step}]")]
@@ -383,7 +384,7 @@ def test_a_new_value_of_a_fixture_begins_anew(run_inner) -> None:
     inner = run_inner(files, "--cudamem")
     assert inner.last == "21 passed, 1 error"
     found = [(test.nodeid, one) for test in inner.run.tests for one in test.findings]
-    assert [(nodeid, one.message) for nodeid, one in found if one.severity.value != "note"] == [
+    assert [(nodeid, title(one)) for nodeid, one in found if one.severity.value != "note"] == [
         (
             "c/test_c.py::test_growing",
             "cudamem: fixture 'growing' grows by 100.0 KiB per test: 300.0 KiB in 3 uses in a row (cpu)",

@@ -7,8 +7,9 @@ import torch
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import OutsideUse
 from cudamem_testing.recorders import cards, outside
-from cudamem_testing.recorders.outside import Outside
+from cudamem_testing.wording import memory
 
 GIB, MIB = 2**30, 2**20
 CARD = Device("cuda", 0)
@@ -20,36 +21,36 @@ BESIDE = "of cuda:0 are outside torch's allocator"
     ("reading", "size", "text"),
     [
         (
-            Outside(CARD, 2 * GIB, process=2 * GIB + 514 * MIB),
+            OutsideUse(CARD, 2 * GIB, process=2 * GIB + 514 * MIB),
             514 * MIB,
             f"514.0 MiB {BESIDE}: the process takes 2.5 GiB, the allocator 2.0 GiB of it",
         ),
         (
-            Outside(CARD, 2 * GIB, in_use=3 * GIB, plans=1),
+            OutsideUse(CARD, 2 * GIB, in_use=3 * GIB, plans=1),
             GIB,
             f"at most 1.0 GiB {BESIDE}: {SHARED}; cuFFT keeps 1 plan",
         ),
         (
-            Outside(CARD, 2 * GIB, plans=0),
+            OutsideUse(CARD, 2 * GIB, plans=0),
             None,
             "memory outside torch's allocator is not known on cuda:0: neither NVML nor CUDA tells",
         ),
     ],
 )
-def test_a_reading(reading: Outside, size: int | None, text: str) -> None:
-    assert (reading.bytes, str(reading)) == (size, text)
+def test_a_reading(reading: OutsideUse, size: int | None, text: str) -> None:
+    assert (reading.bytes, memory.outside(reading)) == (size, text)
 
 
 @pytest.mark.parametrize(
     ("process", "in_use", "found"),
     [
-        (700, 900, Outside(CARD, 100, 700, None, 4)),  # the driver is not asked for what all take
-        (None, 900, Outside(CARD, 100, None, 900, 4)),
-        (None, None, Outside(CARD, 100, None, None, 4)),
+        (700, 900, OutsideUse(CARD, 100, 700, None, 4)),  # the driver is not asked for what all take
+        (None, 900, OutsideUse(CARD, 100, None, 900, 4)),
+        (None, None, OutsideUse(CARD, 100, None, None, 4)),
     ],
 )
 def test_where_it_is_read_from(
-    monkeypatch: pytest.MonkeyPatch, process: int | None, in_use: int | None, found: Outside
+    monkeypatch: pytest.MonkeyPatch, process: int | None, in_use: int | None, found: OutsideUse
 ) -> None:
     monkeypatch.setattr(cards, "this_process", lambda device: process)
     monkeypatch.setattr(torch_api, "memory_in_use", lambda index: in_use)

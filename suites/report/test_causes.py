@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
@@ -24,10 +25,8 @@ def fault(
     verdict: Verdict = Verdict.REACHABLE,
 ) -> Finding:
     cause = f"{kind.value} | {verdict.value} | {name}.py::put | module {name} > K (list)[*]"
-    message = f"cudamem: {size} B by {name}"
-    return Finding(
-        kind, verdict, severity, message, size, Device("cpu"), cause=cause, details=("   more",), standing=standing
-    )
+    fact = Reported(f"cudamem: {size} B by {name}", ("   more",))
+    return Finding(kind, verdict, severity, fact, size, Device("cpu"), cause=cause, standing=standing)
 
 
 def measured(*findings: Finding) -> TestRecord:
@@ -151,9 +150,13 @@ class TestMarkdown:
             """)
 
     def test_what_has_no_cause_is_listed(self) -> None:
-        over = Finding(Kind.BUDGET, Verdict.OVER, Severity.FAIL, "cudamem: peak 3.0 MiB is over its budget", 9, CPU)
-        grew = Finding(Kind.BASELINE, Verdict.OVER, Severity.WARN, "cudamem: requested 9 KiB | 1 KiB allowed", 9, CPU)
-        better = Finding(Kind.BASELINE, Verdict.IMPROVED, Severity.NOTE, "cudamem: less", 9, CPU)
+        over = Finding(
+            Kind.BUDGET, Verdict.OVER, Severity.FAIL, Reported("cudamem: peak 3.0 MiB is over its budget"), 9, CPU
+        )
+        grew = Finding(
+            Kind.BASELINE, Verdict.OVER, Severity.WARN, Reported("cudamem: requested 9 KiB | 1 KiB allowed"), 9, CPU
+        )
+        better = Finding(Kind.BASELINE, Verdict.IMPROVED, Severity.NOTE, Reported("cudamem: less"), 9, CPU)
         assert markdown(RunRecord(tests=(measured(over), measured(grew, better)))) == exactly("""
             ### Memory: 2 findings
 

@@ -15,6 +15,7 @@ from cudamem_testing.baselines.known_file import PLACE
 from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.report.files import write_json
@@ -26,7 +27,9 @@ LONG = "x" * 300 + ".py"
 
 def record(file: str) -> TestRecord:
     """A test with a leak of its own and with numbers for a baseline."""
-    leak = Finding(Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, "m", 512, CPU, cause=f"leak | reachable | {file}")
+    leak = Finding(
+        Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, Reported("m"), 512, CPU, cause=f"leak | reachable | {file}"
+    )
     measured = Measured(CPU, "here", {"requested": Spread(5, 5)}, (), ("requested",), True)
     return TestRecord(f"{file}::test_a", "error", findings=(leak,), measured=(measured,))
 

@@ -11,6 +11,7 @@ from cudamem_testing.baselines.files import read_file
 from cudamem_testing.model.baselines import Measured, Place
 from cudamem_testing.model.changes import Change, Spread, Tolerance
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
@@ -169,7 +170,7 @@ def test_equal_reports() -> None:
 
 
 def test_shards_as_one_run() -> None:
-    fault = Finding(Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, "of the run")
+    fault = Finding(Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, Reported("of the run"))
     first = run(record("test_a", MIB), record("test_b", MIB), notes=("one", "both"))
     second = run(record("test_b", 2 * MIB), record("test_c", MIB), notes=("both",), torch="2.11.0")
     merged = merge_runs([first, second])

@@ -12,6 +12,7 @@ from cudamem_testing.__main__ import main
 from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
@@ -23,7 +24,9 @@ PLAIN = "größe東"
 
 
 def report(word: str, requested: int) -> dict[str, Any]:
-    finding = Finding(Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, "leaked", 8, CPU, word, word, f"leak | {word}")
+    finding = Finding(
+        Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, Reported("leaked"), 8, CPU, word, word, f"leak | {word}"
+    )
     values = {"requested": Spread.of(requested)}
     test = TestRecord(
         f"{word}.py::test_{word}",

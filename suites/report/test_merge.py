@@ -12,6 +12,7 @@ from cudamem_testing.__main__ import main
 from cudamem_testing.baselines.known import KnownFinding, evidence_of, judged, render, unseen, unseen_lines
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import Environment, Extent, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
@@ -25,7 +26,7 @@ NAME = "known.jsonl"
 
 
 def leak(cause: str, size: int, device: Device = CPU, kind: Kind = Kind.LEAK) -> Finding:
-    return Finding(kind, Verdict.REACHABLE, Severity.FAIL, "m", size, device, cause=f"{kind.value} | {cause}")
+    return Finding(kind, Verdict.REACHABLE, Severity.FAIL, Reported("m"), size, device, cause=f"{kind.value} | {cause}")
 
 
 def ran(nodeid: str, *findings: Finding, device: Device = CPU) -> TestRecord:

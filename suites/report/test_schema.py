@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -13,19 +15,15 @@ from hypothesis import strategies as st
 from cudamem_testing.model.baselines import Measured, Place
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Fact, Note, Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
-from cudamem_testing.report.schema import (
-    fixture_from_json,
-    fixture_to_json,
-    record_from_json,
-    record_to_json,
-    run_from_json,
-    run_to_json,
-)
+from cudamem_testing.report.codec import word_of
+from cudamem_testing.report.schema import FINDING, FIXTURE, TEST, run_from_json, run_to_json
 from cudamem_testing.show.expected.callsite import CallSite, Span
 from cudamem_testing.show.expected.checked import Checked
+from cudamem_testing.wording import details, title
 
 CARD = Device("cuda", 0)
 RUN = RunRecord(
@@ -42,13 +40,12 @@ RUN = RunRecord(
                     Kind.BUDGET,
                     Verdict.OVER,
                     Severity.FAIL,
-                    "cudamem: too much",
+                    Reported("cudamem: too much", ("start 1 B",)),
                     4,
                     CARD,
                     "a.py:1 in f",
                     "module a > x",
                     "budget peak at most",
-                    ("start 1 B",),
                 ),
             ),
             1.5,
@@ -69,12 +66,12 @@ RUN = RunRecord(
     ),
     (FixtureRecord("model", "session", "test_a.py::test_b[x]", (Window("setup of fixture 'model'", CARD),)),),
     (
-        Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.WARN, "of the run"),
+        Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.WARN, Reported("of the run")),
         Finding(
             Kind.LEAK,
             Verdict.REACHABLE,
             Severity.FAIL,
-            "cudamem: more",
+            Reported("cudamem: more"),
             512,
             CARD,
             cause="leak | reachable | a.py::f",
@@ -166,6 +163,9 @@ DOCUMENT = {
                     "message": "cudamem: too much",
                     "details": ["start 1 B"],
                     "standing": None,
+                    "owner": None,
+                    "remarks": [],
+                    "fact": {"type": "reported", "message": "cudamem: too much", "details": ["start 1 B"]},
                 }
             ],
             "budget_used": 1.5,
@@ -213,6 +213,9 @@ DOCUMENT = {
                 "message": "of the run",
                 "details": [],
                 "standing": None,
+                "owner": None,
+                "remarks": [],
+                "fact": {"type": "reported", "message": "of the run", "details": []},
             },
             {
                 "kind": "leak",
@@ -226,6 +229,9 @@ DOCUMENT = {
                 "message": "cudamem: more",
                 "details": [],
                 "standing": "larger than known",
+                "owner": None,
+                "remarks": [],
+                "fact": {"type": "reported", "message": "cudamem: more", "details": []},
             },
         ],
         "causes": [
@@ -251,44 +257,44 @@ DOCUMENT = {
         "expected": [
             {
                 "test": "test_a.py::test_b[x]",
-                "device": "cuda",
                 "file": "test_a.py",
                 "digest": "f00d",
                 "call": {
                     "function": "test_b",
                     "first_line": 2,
                     "line": 4,
+                    "span": [4, 4, 6, 7],
                     "callee": "assert_text",
                     "argument": "expected",
                     "position": 0,
-                    "span": [4, 4, 6, 7],
                 },
+                "device": "cuda",
                 "expected": {"cpu": "a"},
                 "actual": "b\nc",
             },
             {
                 "test": "test_a.py::test_b[x]",
-                "device": None,
                 "file": "__cudamem__/test_a/test_b[x].txt",
                 "digest": None,
                 "call": None,
+                "device": None,
                 "expected": None,
                 "actual": "b",
             },
             {
                 "test": "test_a.py::test_c",
-                "device": None,
                 "file": "test_a.py",
                 "digest": None,
                 "call": {
                     "function": "<module>",
                     "first_line": 1,
                     "line": 9,
+                    "span": None,
                     "callee": "assert_text",
                     "argument": "expected",
                     "position": None,
-                    "span": None,
                 },
+                "device": None,
                 "expected": None,
                 "actual": None,
             },
@@ -353,7 +359,7 @@ def test_only_the_keys_of_the_design_are_needed_and_others_are_welcome() -> None
             "a",
             "passed",
             windows=(Window("call", CARD, 0, 1, 0),),
-            findings=(Finding(Kind.LEAK, Verdict.OVER, Severity.NOTE, "m"),),
+            findings=(Finding(Kind.LEAK, Verdict.OVER, Severity.NOTE, Reported("m")),),
         ),
     )
 
@@ -365,17 +371,22 @@ TEXT = st.text(max_size=8)
 TEXTS = st.lists(TEXT, max_size=2).map(tuple)
 DEVICES = st.sampled_from([CARD, Device("cuda", 12), Device("cuda"), Device("cpu"), Device("host")])
 WINDOWS = st.builds(Window, TEXT, DEVICES, *[NUMBER] * 12, st.booleans(), TEXTS)
+SMALL = {str: TEXT, int: st.integers(-(2**60), 2**60), float: st.floats(0, 1e9), Device: DEVICES, Window: WINDOWS}
+for kind, values in SMALL.items():
+    st.register_type_strategy(kind, values)
+FACTS = st.one_of(*map(st.from_type, get_args(Fact)))
 FINDINGS = st.builds(
     Finding,
     st.sampled_from(Kind),
     st.sampled_from(Verdict),
     st.sampled_from(Severity),
-    TEXT,
+    FACTS,
     NUMBER,
     st.one_of(st.none(), DEVICES),
     *[st.one_of(st.none(), TEXT)] * 3,
-    TEXTS,
     st.one_of(st.none(), st.sampled_from(Standing)),
+    st.one_of(st.none(), TEXT),
+    st.lists(st.from_type(Note), max_size=2).map(tuple),
 )
 
 
@@ -428,10 +439,10 @@ def test_round_trip(run: RunRecord) -> None:
 
 @given(TESTS, FIXTURES)
 def test_what_a_worker_sends_is_plain_and_complete(test: TestRecord, fixture: FixtureRecord) -> None:
-    sent = json.loads(json.dumps(record_to_json(test), allow_nan=False))
-    assert sent == record_to_json(test)  # lists and plain types only: nothing changed on the way
-    assert record_from_json(sent) == test
-    assert fixture_from_json(json.loads(json.dumps(fixture_to_json(fixture)))) == fixture
+    sent = json.loads(json.dumps(TEST.write(test), allow_nan=False))
+    assert sent == TEST.write(test)  # lists and plain types only: nothing changed on the way
+    assert TEST.read(sent, "") == test
+    assert FIXTURE.read(json.loads(json.dumps(FIXTURE.write(fixture))), "") == fixture
 
 
 # -- what is no report ------------------------------------------------------------------------------------
@@ -546,3 +557,31 @@ def test_nothing_but_a_value_error_comes_of_a_broken_document(path: tuple[Any, .
         return
     assert all(map(str, (*run.tests, *run.checked)))  # what was accepted can be shown, and written again
     json.dumps(run_to_json(run))
+
+
+@given(FINDINGS)
+def test_every_fact_is_read_back_and_has_a_text(finding: Finding) -> None:
+    data = json.loads(json.dumps(FINDING.write(finding)))
+    assert (data["message"], data["details"]) == (title(finding), [*details(finding)])
+    read = FINDING.read(data, "finding")
+    assert read == finding
+    assert (title(read), details(read)) == (title(finding), details(finding))
+
+
+def test_a_fact_that_this_version_does_not_know_is_read_as_its_text() -> None:
+    data = {"kind": "leak", "verdict": "reachable", "severity": "fail", "message": "m", "details": ["a"]}
+    known = FINDING.read(data, "f")
+    later = FINDING.read({**data, "fact": {"type": "shadow", "x": 1}, "remarks": [{"type": "later"}]}, "f")
+    assert known == later == Finding(Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, Reported("m", ("a",)))
+    with pytest.raises(ValueError, match=r"^f\.fact\.shown\[0\]\.bytes is text, not a whole number$"):
+        FINDING.read({**data, "fact": {"type": "retained", "shown": [{"bytes": "x"}], "count": 1}}, "f")
+
+
+def test_every_fact_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z ]+)` \| [^|]* \|$", page, re.M)
+    assert [word_of(fact) for fact in get_args(Fact)] == [row for row in rows if " " in row or row in ROWS]
+
+
+#: Facts of one word.
+ROWS = {"changed", "retained", "refused", "reported"}

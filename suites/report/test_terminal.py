@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, RunRecord, TestRecord
 from cudamem_testing.model.sizes import parse_size
@@ -42,7 +43,7 @@ def measured(
 
 
 def finding(kind: Kind = Kind.BUDGET, verdict: Verdict = Verdict.OVER, severity: Severity = Severity.FAIL) -> Finding:
-    return Finding(kind, verdict, severity, "cudamem: ...")
+    return Finding(kind, verdict, severity, Reported("cudamem: ..."))
 
 
 def summary(run: RunRecord, top: int = 10, width: int = 80, **options: Any) -> str:

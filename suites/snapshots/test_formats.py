@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.pools import MAIN_POOL
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots.export import to_snapshot
 from cudamem_testing.snapshots.files import load, loads
 from cudamem_testing.snapshots.read import devices, read
-from cudamem_testing.snapshots.record import MAIN_POOL, Kind, SnapshotError
+from cudamem_testing.snapshots.record import Kind, SnapshotError
 from cudamem_testing.snapshots.replay import moment_before_last, moment_of, replay
 from suites.snapshots.mutations import damaged_values
 from suites.snapshots.test_bad_input import everything

@@ -11,12 +11,12 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.live_tables import live_table
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.snapshots.capture import recording_of
 from cudamem_testing.snapshots.evidence import moment_of
 from cudamem_testing.snapshots.replay import replay
-from cudamem_testing.snapshots.text import live_table
 from cudamem_testing.windows.tracker import Tracker
 
 HERE = Path(__file__).parent

@@ -15,7 +15,6 @@ from cudamem_testing.snapshots.fragmentation import fragmentation
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.record import Kind, SnapshotError
 from cudamem_testing.snapshots.replay import moment_before_last, moment_of, replay
-from cudamem_testing.snapshots.text import live_section
 from suites.snapshots.mutations import damaged_values
 from suites.snapshots.test_bad_input import everything
 
@@ -134,11 +133,13 @@ def test_annotations_mark_the_program():
 
 def test_out_of_memory_is_explained():
     told = counted("out_of_memory")
-    error = explain(recorded("out_of_memory"), 200 * 2**20, allowed=told["limit"], others=0)
+    recording = recorded("out_of_memory")
+    error = explain(recording, 200 * 2**20, allowed=told["limit"], others=0)
+    stack = recording.stacks[recording.events.stacks[recording.events.kinds.rfind(Kind.OOM)]]
     assert error.free == told["observer"]["free"]
-    assert error.cause == "fragmentation"
-    assert str(error.where.called_from) == marked_line("out_of_memory")
-    assert "programs.py" in live_section(error.live)
+    assert error.blame == "fragmentation"
+    assert (error.where, str(stack.called_from)) == (stack.where, marked_line("out_of_memory"))
+    assert "programs.py" in error.live.text()
 
 
 @pytest.mark.parametrize("name", ALL)

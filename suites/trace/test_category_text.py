@@ -14,6 +14,7 @@ from cudamem_testing.trace import MemoryProfile
 from cudamem_testing.trace.places import region_name
 from cudamem_testing.trace.series import NAMES
 from cudamem_testing.windows.memory import OverBudget
+from cudamem_testing.wording import text
 
 
 class Net(torch.nn.Module):
@@ -168,7 +169,7 @@ def test_wrong_options(profile, options, message):
 
 PEAK = """
 peak of cpu: 540.0 KiB in 12 blocks
-  in ReluBackward0, Net, region backward, at suites/trace/test_category_text.py:40 in step
+  in ReluBackward0, Net, region backward, at suites/trace/test_category_text.py:41 in step
 by category
   256.0 KiB  2 blocks  AUTOGRAD_DETAIL
   136.0 KiB  3 blocks  ACTIVATION
@@ -182,11 +183,11 @@ by module
   132.0 KiB  2 blocks  Net > Linear
     8.0 KiB  2 blocks  (outside of modules)
 by line
-  260.0 KiB  3 blocks  suites/trace/test_category_text.py:40 in step  torch/autograd/graph.py _engine_run_backward
+  260.0 KiB  3 blocks  suites/trace/test_category_text.py:41 in step  torch/autograd/graph.py _engine_run_backward
   144.0 KiB  6 blocks  (before the recording)
-  128.0 KiB   1 block  suites/trace/test_category_text.py:26 in forward
-    8.0 KiB   1 block  suites/trace/test_category_text.py:38 in step  torch/nn/functional.py mse_loss
-        4 B   1 block  suites/trace/test_category_text.py:40 in step  torch/autograd/__init__.py _make_grads
+  128.0 KiB   1 block  suites/trace/test_category_text.py:27 in forward
+    8.0 KiB   1 block  suites/trace/test_category_text.py:39 in step  torch/nn/functional.py mse_loss
+        4 B   1 block  suites/trace/test_category_text.py:41 in step  torch/autograd/__init__.py _make_grads
 """
 
 
@@ -209,7 +210,7 @@ def test_limits_on_the_peak(profile):
     profile.assert_peak({"ACTIVATION": "400KiB", "unknown": 0}, total={"cpu": "600KiB"}, at_least={"GRADIENT": 1})
     with pytest.raises(OverBudget) as caught:
         profile.assert_peak({"ACTIVATION": "1KiB"}, at_least={"PARAMETER": "1MiB"})
-    assert [str(finding).splitlines()[0] for finding in caught.value.findings] == [
+    assert [text(finding).splitlines()[0] for finding in caught.value.findings] == [
         "cudamem: peak 136.0 KiB is over its budget of 1.0 KiB by 135.0 KiB (ACTIVATION, cpu)",
         "cudamem: peak 36.0 KiB is under its lower bound of 1.0 MiB by 988.0 KiB (PARAMETER, cpu)",
     ]

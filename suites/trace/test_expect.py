@@ -28,7 +28,7 @@ class Profile(Expectations):
 def told(profile, expected, **options):
     """What a mismatch says below its diff."""
     with pytest.raises(TextMismatchError) as caught:
-        profile.assert_data_flow(expected, **options)
+        profile.assert_data_flow(expected, detail="full", **options)
     return [line for line in str(caught.value).splitlines()[3:] if not line.startswith(("+", "-", "@", " aten", "?"))]
 
 

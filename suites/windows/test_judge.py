@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.limits import Breach, budget
+from cudamem_testing.model.evidence import Shown
+from cudamem_testing.model.facts import OverLimit
+from cudamem_testing.model.findings import Kind, Severity, Verdict
+from cudamem_testing.model.limits import Breach, Limit, budget
 from cudamem_testing.model.windows import Window
 from cudamem_testing.windows.judge import Judge
+from cudamem_testing.wording import details, text, title
 
 CARD, CPU = Device("cuda", 0), Device("cpu")
 ON_CARD = Window(
@@ -30,18 +33,14 @@ WINDOWS = (ON_CARD, ON_CPU)
 
 def test_a_broken_limit_with_its_numbers() -> None:
     (found,) = Judge().call([budget(peak="2KiB", device="cuda")], WINDOWS)
-    assert found == Finding(
-        Kind.BUDGET,
-        Verdict.OVER,
-        Severity.FAIL,
-        "cudamem: peak 4.0 KiB above start is over its budget of 2.0 KiB by 2.0 KiB (cuda:0)",
-        bytes=2048,
-        device=CARD,
-        cause="budget peak at most",
-        details=(
-            "start 1.0 KiB, peak 5.0 KiB, end 2.0 KiB",
-            "note: setup of fixture 'm' changed cuda:0 by 1.0 KiB, not counted here",
-        ),
+    assert (found.kind, found.verdict, found.severity) == (Kind.BUDGET, Verdict.OVER, Severity.FAIL)
+    assert (found.bytes, found.device, found.cause) == (2048, CARD, "budget peak at most")
+    limit = Limit("peak", 2048, device=Device("cuda"))
+    assert found.fact == OverLimit(Breach(limit, 2048, 4096, ON_CARD))
+    assert text(found) == (
+        "cudamem: peak 4.0 KiB above start is over its budget of 2.0 KiB by 2.0 KiB (cuda:0)\n"
+        "start 1.0 KiB, peak 5.0 KiB, end 2.0 KiB\n"
+        "note: setup of fixture 'm' changed cuda:0 by 1.0 KiB, not counted here"
     )
 
 
@@ -72,8 +71,8 @@ def test_what_each_metric_says(
     arguments: dict[str, object], message: str, size: int | None, numbers: list[str]
 ) -> None:
     (found,) = Judge().call([budget(**arguments)], WINDOWS)
-    assert (found.message, found.bytes) == (message, size)
-    assert [*found.details] == numbers + ([] if found.device == CPU else [f"note: {ON_CARD.notes[0]}"])
+    assert (title(found), found.bytes) == (message, size)
+    assert [*details(found)] == numbers + ([] if found.device == CPU else [f"note: {ON_CARD.notes[0]}"])
     assert found.verdict is (Verdict.UNDER if "at_least" in arguments else Verdict.OVER)
 
 
@@ -82,7 +81,7 @@ def test_retained_is_for_the_whole_test_and_the_rest_for_the_call() -> None:
     judge = Judge()
     assert [finding.cause for finding in judge.call(limits, WINDOWS)] == ["budget peak at most"]
     assert [finding.cause for finding in judge.whole(limits, WINDOWS)] == ["budget retained at most"]
-    assert [finding.details[0] for finding in judge.whole(limits, WINDOWS)] == ["start 1.0 KiB, end 2.0 KiB"]
+    assert [details(finding)[0] for finding in judge.whole(limits, WINDOWS)] == ["start 1.0 KiB, end 2.0 KiB"]
     assert [finding.cause for finding in judge.all(limits, WINDOWS)] == [
         "budget peak at most",
         "budget retained at most",
@@ -140,9 +139,9 @@ def test_evidence_is_asked_for_once_and_only_when_a_limit_is_broken() -> None:
     def explainer() -> object:
         asked.append("opened")
 
-        def explain(breach: Breach) -> tuple[str, ...]:
+        def explain(breach: Breach) -> tuple[Shown, ...]:
             asked.append(str(breach.window.device))
-            return (f"live on {breach.window.device}",)
+            return (Shown((f"live on {breach.window.device}",)),)
 
         return explain
 
@@ -151,4 +150,4 @@ def test_evidence_is_asked_for_once_and_only_when_a_limit_is_broken() -> None:
     assert asked == []
     found = judge.call([budget(peak=0)], WINDOWS)
     assert asked == ["opened", "cuda:0", "cpu"]
-    assert [finding.details[-1] for finding in found] == ["live on cuda:0", "live on cpu"]
+    assert [details(finding)[-1] for finding in found] == ["live on cuda:0", "live on cpu"]

@@ -21,7 +21,7 @@ PYTEST_DONT_REWRITE
 
 from .accept import accept_texts
 from .callsite import CallSite
-from .check import accepting, assert_text, check
+from .check import Actual, Compare, accepting, assert_text, check
 from .checked import Checked
 from .edits import Edits, Refused, Written
 from .errors import ConflictError, NotAcceptedError, NotLocatedError, NotWrittenError, TextMismatchError
@@ -29,8 +29,10 @@ from .session import Session
 from .text import canonical
 
 __all__ = [
+    "Actual",
     "CallSite",
     "Checked",
+    "Compare",
     "ConflictError",
     "Edits",
     "NotAcceptedError",

@@ -3,9 +3,10 @@
 PYTEST_DONT_REWRITE
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from cudamem_testing.show.files import shown
 from cudamem_testing.static import type_name
@@ -21,8 +22,16 @@ from .text import canonical
 HOW = "to accept the actual text: pytest --cudamem-update=expected, or EXPECTTEST_ACCEPT=1"
 
 
+Actual: TypeAlias = str | Callable[[str | None], str]
+"""A text; or what makes it, given the text wanted (``None`` where there is none yet), for texts of several styles."""
+Compare: TypeAlias = Callable[[str, str], "tuple[Sequence[str], str] | None"]
+"""What has changed from the text wanted to the one at hand, in statements, and what is shown below them; ``None`` where
+their lines say it.
+"""
+
+
 def assert_text(
-    actual: str,
+    actual: Actual,
     expected: str | Mapping[str, str] | None,
     *,
     key: str | None = None,
@@ -30,6 +39,7 @@ def assert_text(
     depth: int = 1,
     session: Session | None = None,
     remark: Callable[[str], str] | None = None,
+    compare: Compare | None = None,
 ) -> None:
     """Check `actual` against the text written at a call.
 
@@ -37,13 +47,14 @@ def assert_text(
     literal is looked for in the call of the method.
 
     Args:
-        actual: the text at hand.
-        expected: the text wanted; or one text per key; or None, and the text is kept in a side file.
+        actual: the text at hand, or what makes it.
+        expected: the text wanted; or one text per key; or None, if it is kept in a side file.
         key: which text of a mapping is meant, such as the kind of device. A plain text holds for every key.
         argument: the name of the parameter that takes the literal.
         depth: which call holds the literal; 1 is the call of this function, 2 the call of its caller.
         session: the run; by default the current session, and without one texts are only compared.
         remark: asked when the texts differ, with the expected one: what else the message is to say, or ``""``.
+        compare: asked when the texts differ: what has changed, and what the message shows in place of a diff.
 
     Raises:
         TextMismatchError: the texts differ.
@@ -53,21 +64,22 @@ def assert_text(
     """
     __tracebackhide__ = True
     at = CallSite.of_caller(depth, argument=argument)
-    check(actual, expected, at=at, key=key, session=session, remark=remark)
+    check(actual, expected, at=at, key=key, session=session, remark=remark, compare=compare)
 
 
 def check(
-    actual: str,
+    actual: Actual,
     expected: str | Mapping[str, str] | None,
     *,
     at: CallSite,
     key: str | None = None,
     session: Session | None = None,
     remark: Callable[[str], str] | None = None,
+    compare: Compare | None = None,
 ) -> None:
     """Check `actual` against the text written at `at`; see `assert_text`."""
     __tracebackhide__ = True
-    text, given = canonical(_text("actual text", actual)), _given(expected, key)
+    given = _given(expected, key)
     session = session or Session.current()
     accept = session is not None and session.accept
     place, wanted, obstacle = None, given, None
@@ -77,16 +89,17 @@ def check(
         except NotLocatedError as error:
             obstacle = str(error)
         obstacle = session.refusal or obstacle
-        if accept and place is not None and obstacle is None:
-            _record(session, place, Wish(text, session.test_name(at), wanted), at)
-            return
+    text = canonical(_text("actual text", actual(wanted) if callable(actual) else actual))
+    if session is not None and accept and place is not None and obstacle is None:
+        _record(session, place, Wish(text, session.test_name(at), wanted), at)
+        return
     if wanted is not None and canonical(wanted) == text:
         if session is not None:
             session.was_right(at, place, key if isinstance(expected, Mapping) else None)
         return
     kind: type[TextMismatchError] = NotAcceptedError if accept else TextMismatchError
     kept = place.file if isinstance(place, SideFile) and wanted is not None else None
-    lines = [*_problem(text, wanted, expected, key, at, kept)]
+    lines = [*_problem(text, wanted, expected, key, at, kept, compare)]
     more = remark(canonical(wanted)) if remark is not None and wanted is not None else ""
     raise kind(
         "\n".join([*lines, *filter(None, [more]), f"not accepted: {obstacle}" if accept else _how(at, expected, key)]),
@@ -133,10 +146,14 @@ def _problem(
     key: str | None,
     at: CallSite,
     kept: Path | None,
+    compare: Compare | None,
 ) -> Iterator[str]:
     if wanted is not None:
+        compared = None if compare is None else compare(canonical(wanted), text)
+        statements, below = ((), difference(canonical(wanted), text)) if compared is None else compared
+        yield from statements
         yield f"the text is not the expected one, {_where(at)}" + (f" (kept in {shown(kept)})" if kept else "")
-        yield difference(canonical(wanted), text)
+        yield below
         return
     if isinstance(expected, Mapping):
         there = ", ".join(map(repr, expected)) or "none"

@@ -45,6 +45,58 @@ class Kind(str, Enum):
         return self.value
 
 
+class RootKind(str, Enum):
+    """What a chain starts at."""
+
+    MODULE = "module"
+    CLASS = "class"
+    LRU_CACHE = "lru_cache"
+    THREAD = "thread"
+    EXECUTOR = "executor"
+    EVENT_LOOP = "event loop"
+    LOGGER = "logger"
+    FINALIZER = "finalizer"
+    SIGNAL = "signal handler"
+    CONTEXT = "context"
+    #: A fixture of pytest, which outlives the tests that use it.
+    FIXTURE = "fixture"
+    #: Another object of the harness, such as a collected test: a chain through it is not the user's doing.
+    HARNESS = "harness"
+    FRAME = "frame"
+    #: No root at all: the first object of a chain that nothing in Python holds.
+    UNHELD = "unheld"
+
+
+class Reach(str, Enum):
+    """What a search says about a target."""
+
+    #: A root reaches it.
+    REACHABLE = "reachable"
+    #: Only a root of the harness reaches it (pytest's session, its frames).
+    HARNESS = "held by the harness"
+    #: Python objects hold it, and no root reaches them: C++ holds them, or they wait for the collector.
+    UNREACHABLE = "held by unreachable objects"
+    #: No object that Python can see holds it.
+    NOT_HELD = "no python holder"
+    #: The search stopped at its budget before it found out.
+    UNKNOWN = "not found within the budget"
+
+
+class Unsure(str, Enum):
+    """What a search for holders could not know."""
+
+    #: It was not asked about this block.
+    NOT_REACHED = "not reached"
+    #: It stopped at its budget of time or objects.
+    BUDGET = "budget"
+    #: Garbage was not collected before it, since a stream was capturing a CUDA graph.
+    UNCOLLECTED = "uncollected"
+    #: This version of torch does not show what autograd saved for backward.
+    HIDDEN_GRAPH = "hidden graph"
+    #: A library may keep it, and is not asked while a CUDA graph lives.
+    LIBRARY = "library"
+
+
 #: An edge before it has become text: what it is, the part of the label that varies, and the referent.
 Edge = tuple[Kind, object, object]
 #: Kinds whose text is appended to what stands before it: ``x.grad.grad_fn[MulBackward0].saved self``.
@@ -65,11 +117,21 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """What a search could not know, with the budget or the version that is to blame."""
+
+    why: Unsure
+    of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One edge of a path and the object it leads to: a short type word (``dict``, ``Encoder``, ``function f``)."""
 
     reference: Reference
     type_name: str
+    #: Whether the reference is the kept value of a ``functools.cached_property``.
+    cached_property: bool = False
     #: ``id()`` of the referent while it lived; for joining with other results, not part of equality.
     referent_id: int = field(default=0, compare=False, repr=False)
 
@@ -78,15 +140,18 @@ class Step:
 class Path:
     """Chain of references from a root to an object.
 
-    ``root`` is the root in an engineer's words (``module project.cache``, ``frame step (train.py:12)``), ``root_kind``
-    its word in ``roots.RootKind``. ``str(path)`` is one line::
+    ``root`` is the root in an engineer's words (``module project.cache``, ``frame step (train.py:12)``), ``root_name``
+    its own name in them (``project.cache``, ``step``). ``str(path)`` is one line::
 
         module project.cache > _CACHE (dict)['layer0'] > list[0]
     """
 
     root: str
-    root_kind: str
+    root_kind: RootKind
     steps: tuple[Step, ...] = ()
+    root_name: str = ""
+    #: The name of the thread in whose frame it begins, for other threads than the test's own.
+    thread: str = ""
     root_id: int = field(default=0, compare=False, repr=False)
 
     def __str__(self) -> str:

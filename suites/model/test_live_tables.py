@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.live_tables import live_section, live_table
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.snapshots.text import live_section, live_table
 
 GPU = Device("cuda", 0)
 MIB = 2**20

@@ -1,0 +1,41 @@
+"""Evidence: what memory was made of, or why that is not known. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from cudamem_testing.model.live_tables import LiveTable
+from cudamem_testing.model.pools import PoolUse
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table of another part of the package, as it shows itself: operators, the peak of a profile."""
+
+    lines: tuple[str, ...]
+
+
+class Why(str, Enum):
+    """Why there is no evidence."""
+
+    #: No events were recorded.
+    NO_EVENTS = "no events"
+    #: A library may have taken a workspace in events that were not recorded.
+    WORKSPACES = "workspaces"
+    #: Blocks cannot be told apart on the device.
+    NO_BLOCKS = "no blocks"
+    #: It could not be read.
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class NoEvidence:
+    """What is not known, and why; ``said`` is the reason of a recorder, or the text of an error."""
+
+    what: str
+    why: Why
+    said: str = ""
+
+
+Evidence = LiveTable | PoolUse | Shown | NoEvidence

@@ -1,0 +1,423 @@
+"""Facts: what findings are about, in numbers, lines of code and references.
+
+Judges make them, policy adds remarks, and every report reads them. They hold no sentence: ``wording`` makes all text
+when it is asked for. Sizes are bytes. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from cudamem_testing.model.changes import Change
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.evidence import Evidence, NoEvidence
+from cudamem_testing.model.limits import Breach
+from cudamem_testing.model.live_tables import LiveTable
+from cudamem_testing.model.pools import Pool, PoolUse
+from cudamem_testing.model.references import Doubt, Path, Reach
+from cudamem_testing.model.stacks import Frame, Stack
+
+# -- limits and baselines ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OverLimit:
+    """A limit that was broken, and what the memory was made of."""
+
+    breach: Breach
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GrownPlace:
+    """A function with more live bytes than before; ``line`` is its line of most bytes, the last of equals.
+
+    ``numbers`` are those of all of its lines that hold something, for which of them grew is not recorded.
+    ``before`` is ``None`` for a place that is not among the recorded ones, which then had ``hidden`` bytes at most.
+    """
+
+    place: str
+    line: Frame | None
+    numbers: tuple[int, ...]
+    before: int | None
+    after: int
+    hidden: int = 0
+
+    @property
+    def growth(self) -> int:
+        """Bytes more than before, at least."""
+        return self.after - (self.hidden if self.before is None else self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one line has taken: ``number`` segments or blocks, with their ``bytes`` where these count."""
+
+    line: Frame | None
+    number: int
+    bytes: int | None = None
+    side_stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A number that is off its baseline, and what grew: places of what is live, or lines that took something.
+
+    ``recorded`` and ``now`` are what the environments differ in where it was recorded in another one.
+    """
+
+    change: Change
+    places: tuple[GrownPlace, ...] = ()
+    taken: tuple[Taken, ...] = ()
+    missing: NoEvidence | None = None
+    recorded: str = ""
+    now: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoBaseline:
+    """No baseline is recorded in this environment, or none of the metrics that are ``lacking``."""
+
+    environment: str
+    lacking: tuple[str, ...] = ()
+
+
+# -- leaks ------------------------------------------------------------------------------------------------
+
+
+#: Who holds what ``capture_begin`` allocates: it lives as long as one graph that began a capture does.
+GRAPH_STATE = "random-number state of a live CUDA graph"
+#: Who holds what ``DistributedDataParallel.__init__`` allocates.
+REDUCER = "the reducer of a DistributedDataParallel, in C++"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Where a block was allocated: the line to look at, the library call behind it, the call in the test.
+
+    Without a Python stack ``line`` is ``None``; ``after`` is then the project's line that allocated last before it.
+    """
+
+    line: Frame | None = None
+    library: str = ""
+    caller: Frame | None = None
+    after: Frame | None = None
+
+    @classmethod
+    def of(cls, stack: Stack, after: Frame | None = None) -> Allocation:
+        """That of a stack."""
+        caller = None if stack.caller == stack.project_frame else stack.caller
+        return cls(stack.where, stack.library, caller, None if stack.frames else after)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor that looks at a part of its storage: its description, and the shape of the whole."""
+
+    name: str
+    whole: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedBlock:
+    """A block that is still live: the tensor that stands for it, where it was allocated, and who holds it.
+
+    ``view`` is set where all that is held of it are views of a part. ``requested`` are the bytes that were asked for.
+    """
+
+    bytes: int
+    name: str | None
+    allocated: Allocation
+    reach: Reach
+    path: Path | None = None
+    view: View | None = None
+    requested: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """Blocks that one object holds, of which the largest are ``shown``.
+
+    ``count`` are all. ``keeps_graph`` is whether a tensor is kept with its autograd graph, ``graph_state`` whether they
+    are the random numbers of captured CUDA graphs, ``reducer`` whether they are its buckets, ``in_fixture`` whether a
+    wider fixture made them. ``doubts`` are what the search for holders could not know. ``tests`` is how many tests made
+    them where each left less than ``each`` bytes.
+    """
+
+    shown: tuple[RetainedBlock, ...]
+    count: int
+    keeps_graph: bool = False
+    graph_state: bool = False
+    in_fixture: bool = False
+    doubts: tuple[Doubt, ...] = ()
+    reducer: bool = False
+    tests: int = 1
+    each: int | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The chain of references to the largest block."""
+        return self.shown[0].path if self.shown else None
+
+    @property
+    def line(self) -> Frame | None:
+        """The line that allocated the largest block."""
+        return self.shown[0].allocated.line if self.shown else None
+
+
+@dataclass(frozen=True, slots=True)
+class FreedBy:
+    """Memory that a step of settling freed, and the lines that allocated most of it."""
+
+    step: str
+    count: int
+    lines: tuple[tuple[int, Allocation], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FixtureGrew:
+    """A fixture in which each of several uses in a row left more; ``uses`` are the bytes of each."""
+
+    fixture: str
+    uses: tuple[int, ...]
+    left: Retained
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOver:
+    """Blocks of a file that are still live and did not show in the counts of any of its tests."""
+
+    place: str
+    live: LiveTable
+
+
+# -- cycles -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBy:
+    """A line that allocated what a cycle kept, with the names of its tensors as far as they are known."""
+
+    line: str
+    names: tuple[str, ...] = ()
+
+
+class Remark(str, Enum):
+    """What policy says of a finding, beyond its standing."""
+
+    #: The test harness is part of the cycle.
+    HARNESS = "harness"
+    #: A mock is part of the cycle, and keeps the arguments of its calls.
+    MOCK = "mock"
+    #: Another part of the test harness is part of the cycle.
+    OTHER_HARNESS = "other harness"
+    #: Only library objects are part of the cycle, which was not seen before.
+    LIBRARY = "library"
+    #: The objects of the cycle could not be read.
+    UNREAD = "unread"
+    #: A cache that was filled for the first time in this process.
+    FIRST_USE = "first use"
+    #: The run records it as known.
+    RECORDED = "recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class CycleKept:
+    """A reference cycle and what it kept.
+
+    ``chain`` are the objects and references along it, the last as the first. ``tensors`` are the largest storages by
+    name and shape, of ``count``. ``lines`` are the first lines that allocated them. ``closed_by`` is the line of source
+    that closes the cycle, ``hanging`` the number of further cycles that hang off it. ``times`` is how often it was
+    found, ``at_once`` the bytes that such cycles kept at the same time.
+    """
+
+    chain: tuple[str, ...]
+    tensors: tuple[str, ...]
+    count: int
+    lines: tuple[KeptBy, ...] = ()
+    closed_by: str | None = None
+    hanging: int = 0
+    times: int = 1
+    at_once: int = 0
+    remark: Remark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotExplained:
+    """Garbage with tensors in it that was not explained: an ``error``, or no more time (``seconds``) for one test."""
+
+    error: str | None = None
+    seconds: float | None = None
+
+
+# -- out of memory, pools, the rest -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What an earlier test or fixture left, and the line that allocated most of it."""
+
+    owner: str
+    bytes: int
+    line: Frame | None = None
+
+
+class Blame(str, Enum):
+    """What alone would have made room for a request; the test's own need when nothing would."""
+
+    NEED = "need"
+    EARLIER_TESTS = "earlier tests"
+    PRIVATE_POOLS = "private pools"
+    FRAGMENTATION = "fragmentation"
+    OTHER_PROCESSES = "other processes"
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """One failed allocation.
+
+    ``shortage`` is by how much the request exceeded what could still be taken, ``None`` where no bound is known.
+    ``allowed`` is the limit in force. ``base`` is what was taken when ``cuda_memory.limit`` set it, and did not count
+    towards it; ``None`` for other limits. ``free`` is what the driver had, ``others`` what other processes hold on
+    the device; each is ``None`` where it is not known. ``held`` counts towards ``allowed``. ``left`` are earlier
+    owners; ``before`` is what was live before the test and has no known owner, or, where events of the test were
+    ``dropped``, may have been allocated in these. ``main`` and ``private`` tell how segments are used, ``main`` is
+    ``None`` where the device has none (the CPU). ``largest`` is the line of the test that holds most.
+    """
+
+    device: Device
+    requested: int
+    live: LiveTable
+    blame: Blame
+    shortage: int | None = None
+    held: int = 0
+    where: Frame | None = None
+    allowed: int | None = None
+    base: int | None = None
+    free: int | None = None
+    others: int | None = None
+    left: tuple[Left, ...] = ()
+    before: int = 0
+    dropped: bool = False
+    main: PoolUse | None = None
+    private: tuple[PoolUse, ...] = ()
+    largest: Frame | None = None
+
+    @property
+    def private_unused(self) -> int:
+        """Bytes that private pools hold without using them."""
+        return sum(pool.free for pool in self.private)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An allocation was refused, and what was live is not known: nothing was recorded, or reading it failed."""
+
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyPool:
+    """A private pool of a CUDA graph that holds memory without a live block; ``beside`` is the state of its graph."""
+
+    pool: Pool
+    test: str
+    beside: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerPool:
+    """The pool of the CUDA graphs that torch.compile captures, without a live block."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideUse:
+    """One reading of what a process takes of a card.
+
+    ``process`` is what this process takes and ``in_use`` what all processes take, ``None`` where that is not known.
+    ``reserved`` is what torch's allocator has taken of it. ``plans`` is how many plans cuFFT keeps.
+    """
+
+    device: Device
+    reserved: int
+    process: int | None = None
+    in_use: int | None = None
+    plans: int | None = None
+
+    @property
+    def bytes(self) -> int | None:
+        """Outside the allocator; where only all processes together are known, theirs is in it."""
+        taken = self.in_use if self.process is None else self.process
+        return None if taken is None else taken - self.reserved
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideGrew:
+    """More memory of a card outside torch's allocator than before the tests of a file."""
+
+    place: str
+    now: OutsideUse
+
+
+@dataclass(frozen=True, slots=True)
+class NotRepeatable:
+    """A run of a test's body failed after others: warm-up run ``run`` of ``runs``, or the measured one (``None``)."""
+
+    run: int | None
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotJudged:
+    """What a test retains could not be judged."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """The lines of a report whose facts this version does not know, as they were written there."""
+
+    message: str
+    details: tuple[str, ...] = ()
+
+
+Fact = (
+    OverLimit
+    | Changed
+    | NoBaseline
+    | Retained
+    | FreedBy
+    | FixtureGrew
+    | LeftOver
+    | CycleKept
+    | NotExplained
+    | OutOfMemory
+    | Refused
+    | EmptyPool
+    | CompilerPool
+    | OutsideGrew
+    | NotRepeatable
+    | NotJudged
+    | Reported
+)
+
+# -- policy -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OnRecord:
+    """The line of the known findings with a finding's cause: the file, the line's number, and its reason.
+
+    ``larger_than`` is what is recorded there where the finding is larger, ``tolerance`` what is allowed beyond it.
+    """
+
+    file: str
+    number: int
+    reason: str = ""
+    larger_than: int | None = None
+    tolerance: str = ""
+
+
+Note = Remark | OnRecord

@@ -1,0 +1,36 @@
+"""A text that is not the expected one: its message alone, which says what has changed and where.
+
+pytest would print the call in front of it, with the whole text that stands in the test, and the test's arguments.
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from cudamem_testing.show.expected.errors import TextMismatchError
+from cudamem_testing.static import is_a
+
+
+def show_alone(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+    """Show the message of a mismatch and nothing else; other failures stay as they are."""
+    if report.failed and call.excinfo is not None and is_a(call.excinfo.value, TextMismatchError):
+        shown = report.longrepr = call.excinfo.getrepr(style="value")
+        crash = getattr(shown, "reprcrash", None)
+        if crash is not None:  # what the short summary shows: the first statement, not where the class lives
+            crash.message = str(call.excinfo.value)
+
+
+class Mismatches:
+    """Does so in a run that measures nothing."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Change the report of a failure."""
+        report = yield
+        show_alone(report, call)
+        return report

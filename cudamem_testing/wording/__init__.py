@@ -1,0 +1,65 @@
+"""Wording: the only place that turns facts into text. Titles, details, hints, notes and explanations of findings.
+
+Nothing outside of it writes a sentence about a finding, and nothing anywhere reads one back. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from cudamem_testing.model import facts
+from cudamem_testing.model.findings import Finding
+from cudamem_testing.show.printable import short_lines
+from cudamem_testing.wording import baselines, cycles, leaks, limits, memory, remarks
+
+#: What makes the lines of a finding, by the type of its fact; the first line is its title.
+_LINES: dict[type, Callable[[Finding, Any], list[str]]] = {
+    facts.OverLimit: limits.over_limit,
+    facts.Changed: baselines.changed,
+    facts.NoBaseline: baselines.no_baseline,
+    facts.Retained: leaks.retained,
+    facts.FreedBy: leaks.freed_by,
+    facts.FixtureGrew: leaks.fixture_grew,
+    facts.LeftOver: leaks.left_over,
+    facts.CycleKept: cycles.cycle_kept,
+    facts.NotExplained: cycles.not_explained,
+    facts.OutOfMemory: memory.out_of_memory,
+    facts.Refused: memory.refused,
+    facts.EmptyPool: memory.empty_pool,
+    facts.CompilerPool: memory.compiler_pool,
+    facts.OutsideGrew: memory.outside_grew,
+    facts.NotRepeatable: remarks.not_repeatable,
+    facts.NotJudged: remarks.not_judged,
+}
+
+
+def text(finding: Finding) -> str:
+    """Everything that is said of a finding: its title, and the details below it."""
+    return "\n".join((title(finding), *details(finding)))
+
+
+def texts(findings: Iterable[Finding]) -> str:
+    """Several findings below each other."""
+    return "\n".join(map(text, findings))
+
+
+def title(finding: Finding) -> str:
+    """The first line of a finding, such as ``cudamem: 12.0 MiB leaked (1 block, cuda:0)``."""
+    fact = finding.fact
+    if isinstance(fact, facts.Reported):
+        return short_lines(fact.message)
+    owner = "" if finding.owner is None else f"{finding.owner}: "
+    return short_lines(f"cudamem: {owner}{_LINES[type(fact)](finding, fact)[0]}")
+
+
+def details(finding: Finding) -> tuple[str, ...]:
+    """The lines below the title. They are safe to show whoever wrote what they quote, and none is very long."""
+    fact = finding.fact
+    lines = fact.details if isinstance(fact, facts.Reported) else _LINES[type(fact)](finding, fact)[1:]
+    return tuple(map(short_lines, (*lines, *map(remarks.remark, finding.remarks))))
+
+
+def same_cause(finding: Finding, first: str) -> str:
+    """The line that stands for a finding whose cause was shown in full before; ``first`` is the id of a test."""
+    return f"{title(finding)}: the same cause as in {short_lines(first)}"

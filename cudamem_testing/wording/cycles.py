@@ -1,0 +1,70 @@
+"""Cycles: the chain of objects, what it keeps, and what closes it. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from cudamem_testing.model.facts import CycleKept, KeptBy, NotExplained
+from cudamem_testing.model.findings import Finding, Verdict
+from cudamem_testing.model.sizes import count, format_size
+from cudamem_testing.wording.meanings import MEANINGS
+from cudamem_testing.wording.remarks import remark
+
+#: Widest line of a chain, in characters, and most lines that it may take.
+WIDTH, CHAIN_LINES = 100, 4
+ARROW = " -> "
+
+
+def cycle_kept(finding: Finding, fact: CycleKept) -> list[str]:
+    """What a cycle kept, and how it runs."""
+    size, tensors = finding.bytes or 0, count(fact.count, "tensor")
+    inflated = f"; up to {format_size(fact.at_once)} at once, which may inflate the peak" if fact.times > 1 else ""
+    meaning = MEANINGS[Verdict.CYCLE]
+    return [
+        f"{format_size(size)} kept by a reference cycle ({tensors}, {finding.device}){inflated}",
+        *(f"   {line}" for line in cycle_lines(fact, size)),
+        *([] if fact.remark is None else [remark(fact.remark)]),
+        f"   {Verdict.CYCLE.value}: {meaning.text}; {meaning.hint}",
+    ]
+
+
+def not_explained(finding: Finding, fact: NotExplained) -> list[str]:
+    """Why garbage with tensors was not read."""
+    reason = fact.error
+    if reason is None:
+        reason = f"the test's collections took more than {fact.seconds or 0:g} s to look at; later ones are not counted"
+    return [f"garbage with tensors in it was not explained: {reason}"]
+
+
+def cycle_lines(fact: CycleKept, size: int) -> list[str]:
+    """At most ten lines: the chain, what it keeps, where that was allocated, what closes it."""
+    lines = [*chain_lines(fact.chain), keeps(fact.tensors, fact.count, size)]
+    lines += [f"allocated  {_place(place, len(fact.lines))}" for place in fact.lines]
+    lines += [f"closed by  {fact.closed_by}"] if fact.closed_by else []
+    if fact.hanging:
+        lines.append(f"{count(fact.hanging, 'further cycle')} hang{'s' if fact.hanging == 1 else ''} off it")
+    return [*lines, f"found {fact.times} times"] if fact.times > 1 else lines
+
+
+def keeps(tensors: tuple[str, ...], number: int, size: int) -> str:
+    """``keeps 48.0 MiB in 12 tensors: layer.0.weight float32[1024, 1024], ...``."""
+    if not number:
+        return "keeps no tensor"
+    more = ", ..." if number > len(tensors) else ""
+    return f"keeps {format_size(size)} in {count(number, 'tensor')}: {', '.join(tensors)}{more}"
+
+
+def chain_lines(chain: tuple[str, ...]) -> list[str]:
+    """The pieces of a chain joined by arrows, on few lines."""
+    lines: list[str] = []
+    for piece in chain:
+        if lines and len(lines[-1]) + len(ARROW) + len(piece) <= WIDTH:
+            lines[-1] += ARROW + piece
+        else:
+            lines.append(f"  -> {piece}" if lines else piece)
+    if len(lines) > CHAIN_LINES:
+        gone = len(lines) - CHAIN_LINES + 1
+        lines[CHAIN_LINES - 2 : CHAIN_LINES - 2 + gone] = [f"  ... {gone} more lines ..."]
+    return lines
+
+
+def _place(place: KeptBy, places: int) -> str:
+    return f"{place.line} ({', '.join(place.names)})" if place.names and places > 1 else place.line

@@ -1,0 +1,304 @@
+"""What each verdict means, where it usually comes from, and what to do about it. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cudamem_testing.model.findings import Verdict
+
+#: The kind of findings that is explained like a verdict, since its verdicts are those of limits.
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a verdict means in one line and what it does, the usual causes, what to do, and the page with more."""
+
+    text: str
+    hint: str
+    outcome: str
+    causes: tuple[str, ...]
+    fixes: tuple[str, ...]
+    page: str = "verdicts.md"
+
+
+def more(verdict: Verdict) -> str:
+    """Where a verdict is explained."""
+    return f"python -m cudamem_testing explain {verdict.anchor}"
+
+
+FAILS, NOTE = "Fails the test.", "A note: it never fails a test."
+MEANINGS: dict[Verdict, Meaning] = {
+    Verdict.OVER: Meaning(
+        "a number is above its limit: a budget's, or a baseline's with its tolerance",
+        "look at the lines below: they hold most of what is live at the peak",
+        FAILS,
+        (
+            "an extra copy: .float(), .repeat() instead of .expand(), an operation that is no longer done in place",
+            "activations that are kept longer: checkpointing is off, a result is not detached",
+            "a larger batch, sequence or model than the budget was written for",
+        ),
+        (
+            "read `live at the peak`: the largest lines come first, each with the call behind it",
+            "free what is not needed before the peak (del, a smaller scope), or compute it in pieces",
+            "wrap regions in cuda_memory.window(...) to see where the peak is reached",
+            "when the new number is right, raise the budget",
+            "a baseline says what grew: `python -m cudamem_testing explain baseline`",
+        ),
+        "budgets.md",
+    ),
+    Verdict.UNDER: Meaning(
+        "a number is below the lower bound that at_least= sets",
+        "check that the test still does the work that it is to measure",
+        FAILS,
+        (
+            "the test no longer runs what it is to measure: an early return, an empty batch, a cache that was filled",
+            "the work moved to another device, or to another process",
+        ),
+        (
+            "check the inputs of the test, and that the measured call runs",
+            "when less memory is right, lower the bound",
+        ),
+        "budgets.md",
+    ),
+    Verdict.IMPROVED: Meaning(
+        "a number is below its baseline by more than the tolerance",
+        "record it with --cudamem-update=baselines",
+        NOTE,
+        ("a change that saves memory", "a test that does less than before: then it is no improvement"),
+        (
+            "check that the test still does its work",
+            "record it with `pytest --cudamem-update=baselines`: the next increase is then found",
+        ),
+        "baselines.md",
+    ),
+    Verdict.NO_BASELINE: Meaning(
+        "no baseline is recorded for this test, device and environment",
+        "record one with --cudamem-update=baselines",
+        "Fails the test, and only with `--cudamem-baseline=require`.",
+        (
+            "a new test, or a test that was renamed",
+            "another device, torch version, number of threads or allocator setting than recorded",
+        ),
+        (
+            "record it here: `pytest --cudamem-update=baselines`, and commit the file",
+            "without the card: `python -m cudamem_testing accept report.json` records what CI has measured",
+        ),
+        "baselines.md",
+    ),
+    Verdict.OUT_OF_MEMORY: Meaning(
+        "an allocation was refused: the finding says what was live, by line, and what would have made room",
+        "follow the hint: it names what alone would have made room",
+        "Fails the test, which failed already.",
+        (
+            "the test needs more than there is, or than its cuda_memory.limit(...)",
+            "an earlier test or fixture left memory: the finding names it",
+            "fragmentation: enough is free, but no range is large enough",
+            "pools of CUDA graphs, or other processes, hold the rest of the card",
+        ),
+        (
+            "fix the leak of the test that is named, if one is",
+            "run the test alone to see whether it needs the memory itself",
+            "for fragmentation set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        ),
+        "evidence.md",
+    ),
+    Verdict.REACHABLE: Meaning(
+        "a chain of references reaches it",
+        "drop the reference at the end of the test, or move what must live into a wider fixture",
+        FAILS,
+        (
+            "a list, dictionary or cache of a module or class that nothing empties",
+            "functools.lru_cache: it keeps arguments, such as self, and results",
+            "a loss that is kept with its autograd graph",
+            "a hook, callback, thread or handler that was registered and not removed",
+        ),
+        (
+            "read `held by`: the chain begins at what lives on, and ends at the tensor",
+            "cut it at the first link that should not outlive the test, as the hint says",
+            "what must live for several tests belongs into a fixture of a wider scope",
+            "what may stay by design: a rule in cudamem_ignore, or --cudamem-update=known",
+        ),
+    ),
+    Verdict.HELD_BY_CPP: Meaning(
+        "it lives after a collection, and no chain of Python references from a root reaches it",
+        "break what C++ holds: set .grad to None after backward(create_graph=True) or use torch.autograd.grad,"
+        " remove the hook's handle, keep losses with .item() or .detach(), unregister callbacks of atexit",
+        FAILS,
+        (
+            "backward(create_graph=True): a gradient and its graph hold each other",
+            "a C++ object or an extension that stores a tensor",
+            "a scripted or traced module, a DLPack capsule that nobody has consumed",
+            "callbacks of atexit, which Python cannot list",
+        ),
+        (
+            "read `from`, if it is there: the chain starts at an object that nothing in Python holds",
+            "set .grad to None after backward(create_graph=True), or use torch.autograd.grad",
+            "remove hooks by their handles, and unregister callbacks of atexit",
+        ),
+    ),
+    Verdict.RAW: Meaning(
+        "it was taken from the allocator directly and never given back",
+        "call torch.cuda.caching_allocator_delete with its address",
+        FAILS,
+        ("torch.cuda.caching_allocator_alloc without a matching delete", "an extension that allocates this way"),
+        (
+            "call torch.cuda.caching_allocator_delete(address), in a finally block",
+            "or allocate a torch.empty(..., dtype=torch.uint8) and keep that instead",
+        ),
+    ),
+    Verdict.CYCLE: Meaning(
+        "only the garbage collector freed it: its objects refer to each other in a cycle",
+        "break the cycle, or use a weak reference for the way back",
+        "Fails the test on CUDA and warns on CPU (--cudamem-cycles); a library's own cycle warns first.",
+        (
+            "self.hook = lambda: self..., a bound method stored on its own object",
+            "a child that refers to its parent, an exception kept in a local variable of its frame",
+            "backward(create_graph=True), a custom autograd.Function that stores a tensor on ctx",
+        ),
+        (
+            "read the chain: its last object is its first; `closed by` is the line that closes it",
+            "use weakref.ref or weakref.WeakMethod for one of the references, or set it to None when done",
+            "inside a test: `with reference_cycles() as cycles: ...; cycles.assert_none()`",
+        ),
+        "cycles.md",
+    ),
+    Verdict.TRACEBACK: Meaning(
+        "the traceback of the failed test held it; it was released before the next test",
+        "no action needed: released with the failure",
+        NOTE,
+        ("the frames of the failed test keep its local variables until pytest has reported it",),
+        ("no action is needed: fix the failure itself", "an exception that a test catches and keeps is another matter"),
+    ),
+    Verdict.TEST_INSTANCE: Meaning(
+        "an attribute of the test's own instance holds it; pytest keeps that until the session ends",
+        "set the attribute to None in teardown_method, or use a fixture",
+        NOTE,
+        ("self.model = ... in a test of a plain class", "setup_method that stores tensors on self"),
+        (
+            "use a fixture that returns the value instead of self.model",
+            "or delete the attribute in teardown_method; unittest.TestCase instances are dropped after each test",
+        ),
+    ),
+    Verdict.WORKSPACE: Meaning(
+        "a library took it for its own work (cuBLAS, cuDNN, cuFFT) and gave it back when asked",
+        "no action needed",
+        NOTE,
+        ("the first matrix product on a stream: cuBLAS takes a workspace for each handle and stream",),
+        (
+            "no action is needed: it is not counted in the numbers of the test",
+            "CUBLAS_WORKSPACE_CONFIG=:16:8 makes it smaller",
+        ),
+        "how-it-measures.md",
+    ),
+    Verdict.COMPILER_CACHE: Meaning(
+        "a cache of torch.compile holds it until torch.compiler.reset()",
+        "no action needed, or torch.compiler.reset() at the end of the test",
+        NOTE,
+        ("torch.compile keeps compiled functions and the constants in them", "guards keep what they compare with"),
+        (
+            "no action is needed, unless it adds up over the run",
+            "call torch.compiler.reset() at the end of the test, or in an autouse fixture",
+        ),
+    ),
+    Verdict.FIXTURE: Meaning(
+        "a fixture or a parameter that outlives the test holds it",
+        "no action needed, unless every use makes it grow",
+        "A note. The third use in a row that leaves more in one fixture fails: that is no plateau.",
+        (
+            "a model of a wider fixture has gradients after its first backward",
+            "a cache in a fixture that each test fills, a parameter that a test writes to",
+        ),
+        (
+            "no action is needed when it stays the same from test to test",
+            "when it grows: bound what the fixture keeps, or take out at the end of each test what it put in",
+            "for gradients: optimizer.zero_grad(set_to_none=True) in the fixture's own cleanup",
+        ),
+    ),
+    Verdict.HARNESS: Meaning(
+        "pytest, doctest or a plugin keeps it, for its report or until the session ends",
+        "no action needed, or hand text and numbers to pytest instead of tensors",
+        NOTE,
+        (
+            "record_property, subtests or hypothesis keep a value for their report",
+            "doctest keeps the value of the last expression in the name _",
+            "a warning that was given a tensor: pytest records it for its summary",
+        ),
+        (
+            "no action is needed: it goes with the report, or with the session",
+            "hand str(value) or value.item() to record_property and warnings instead of tensors",
+        ),
+    ),
+    Verdict.UNATTRIBUTED: Meaning(
+        "holder unknown",
+        "run the test alone",
+        NOTE,
+        (
+            "the search for holders ended at its budget of time or objects",
+            "a frame of pytest that runs holds it, on its way to a report",
+            "a stream was capturing a CUDA graph, so garbage could not be collected",
+        ),
+        (
+            "run the test alone: fewer objects are searched then",
+            "look at `allocated`: the line is known even where the holder is not",
+        ),
+    ),
+    Verdict.NOT_REPEATABLE: Meaning(
+        "the body of a test with warmup= did not pass when it was repeated",
+        "let the body make what it changes, or drop warmup=",
+        NOTE,
+        (
+            "the first run changed what the second one needs: a consumed generator, a closed file, a trained model",
+            "a fixture that is used up: fixtures are set up once for all runs",
+        ),
+        (
+            "create such state inside the test's body",
+            "or drop warmup= from the marker, and warm up by hand",
+        ),
+        "budgets.md",
+    ),
+}
+#: The same for findings of baselines, whichever their verdict.
+BASELINES = Meaning(
+    "a number of a test is off what __cudamem__/<test module>.json records for this device and environment",
+    "look at what grew, then fix it or record it",
+    "Fails the test when it is above by more than the tolerance; less is a note.",
+    (
+        "a change of the code under test: `places that grew` names functions and lines",
+        "a change of torch: entries are kept by torch's minor version, so an update is no comparison",
+        "noise: with --cudamem-repeat=N the spread of several runs is recorded",
+    ),
+    (
+        "fix what grew, or accept it: `pytest --cudamem-update=baselines`, and commit the file",
+        "widen the tolerance of one test: @pytest.mark.memory_baseline(tolerance='5%|10MiB')",
+        "`python -m cudamem_testing compare before.json after.json` shows all tests that changed",
+    ),
+    "baselines.md",
+)
+
+
+def explained(word: str) -> str:
+    """A verdict for people: what it means, the usual causes, what to do. ``word`` is the verdict or its anchor.
+
+    Raises:
+        ValueError: when there is no such verdict.
+    """
+    if word == BASELINE:
+        return _page(BASELINE, BASELINES)
+    found = next((verdict for verdict in Verdict if word in (verdict.value, verdict.anchor)), None)
+    if found is None:
+        words = (*(verdict.anchor for verdict in Verdict), BASELINE)
+        raise ValueError(f"{word!r} is no verdict: write {', '.join(words)}")
+    return _page(found.value, MEANINGS[found])
+
+
+def _page(name: str, meaning: Meaning) -> str:
+    lines = [name, "", f"{sentence(meaning.text)} {meaning.outcome}", "", "Usual causes"]
+    lines += [f"  - {cause}" for cause in meaning.causes]
+    lines += ["", "What to do", *(f"  - {fix}" for fix in meaning.fixes)]
+    return "\n".join((*lines, "", f"More: docs/{meaning.page}"))
+
+
+def sentence(text: str) -> str:
+    """A meaning as a sentence."""
+    return f"{text[0].upper()}{text[1:]}."
