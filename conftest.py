@@ -54,7 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def is_installed(module: ModuleType) -> bool:
     """Whether a module belongs to the interpreter or to an installed package."""
-    return (getattr(module, "__file__", None) or INSTALLED[0]).startswith(INSTALLED)
+    file = getattr(module, "__file__", None)
+    places = [file] if file else [*getattr(module, "__path__", ())]  # of a folder without a file of its own
+    return not places or places[0].startswith(INSTALLED)
 
 
 class KeepingSnapshot(pytester.SysModulesSnapshot):
@@ -62,11 +64,11 @@ class KeepingSnapshot(pytester.SysModulesSnapshot):
 
     def restore(self) -> None:
         """Restore them."""
-        meanwhile = dict(sys.modules)
+        # First: what the path of a folder is depends on the modules around it.
+        installed = {name: module for name, module in dict(sys.modules).items() if is_installed(module)}
         super().restore()
-        for name, module in meanwhile.items():
-            if is_installed(module):
-                sys.modules.setdefault(name, module)
+        for name, module in installed.items():
+            sys.modules.setdefault(name, module)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

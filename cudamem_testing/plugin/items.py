@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import _pytest.doctest
 import _pytest.fixtures
@@ -68,6 +68,22 @@ def fixtures_of(item: pytest.Item) -> dict[str, int | None]:
     names = getattr(request if request else item, "fixturenames", ())
     definitions = getattr(request, "_fixture_defs", {})
     return {**dict.fromkeys(names), **{name: id(definition) for name, definition in definitions.items()}}
+
+
+def own_arguments_dropped(item: pytest.Item) -> dict[str, Any] | None:
+    """Take the values of its fixtures from a test; what is left are those of wider ones that have ended, which may be
+    the last to hold what they hold.
+    """
+    arguments: dict[str, Any] | None = getattr(item, "funcargs", None)
+    info = getattr(item, "_fixtureinfo", None)
+    if not arguments or info is None:
+        return None
+    for name in [*arguments]:
+        definitions = info.name2fixturedefs.get(name)
+        result = definitions[-1].cached_result if definitions else None
+        if not definitions or definitions[-1].scope == "function" or (result and result[0] is arguments[name]):
+            del arguments[name]  # pytest's own record of a wider fixture still has its value
+    return arguments
 
 
 def keepers_of(item: pytest.Item) -> list[object]:

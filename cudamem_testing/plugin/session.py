@@ -33,6 +33,7 @@ from cudamem_testing.plugin.items import (
     harness_codes,
     id_without_group,
     is_foreign,
+    own_arguments_dropped,
     own_status,
     place_at_test,
 )
@@ -379,25 +380,13 @@ class Session:
 
     def _drop_arguments(self, item: pytest.Item) -> None:
         """Let go of fixture values as pytest is about to, those of wider fixtures outside the test's own window."""
-        arguments = getattr(item, "funcargs", None)
-        info = getattr(item, "_fixtureinfo", None)
-        if not arguments or info is None:
-            return
-        ended = False  # whether clearing the arguments may free a value that nobody else has
-        for name in [*arguments]:
-            definitions = info.name2fixturedefs.get(name)
-            if not definitions or definitions[-1].scope == "function":
-                del arguments[name]
-            elif definitions[-1].cached_result is None or definitions[-1].cached_result[0] is not arguments[name]:
-                ended = True
-        if ended:
+        left = own_arguments_dropped(item)
+        if left:
             span = self.tracker.open("values of wider fixtures", exclusive=True)
-            arguments.clear()
+            left.clear()
             windows = self.tracker.close(span)
             if self.running is not None:
                 self.running.foreign += windows
-        else:
-            arguments.clear()
 
 
 UNMEASURED = "not measured: see the notes of the run"

@@ -136,8 +136,9 @@ class Categories:
 class Board:
     """What the passes know so far: a bit for each content, and what they read it from."""
 
-    def __init__(self, flow: DataFlow) -> None:
+    def __init__(self, flow: DataFlow, witnesses: bool = True) -> None:
         self.trace = flow.trace
+        self.witnesses = witnesses
         self.nodes = flow.nodes
         self.contents = find_contents(flow.nodes, flow.trace)
         self.bits = [_NONE] * len(self.contents.tensors)
@@ -179,6 +180,8 @@ def find_gradients_and_temporaries(board: Board) -> None:
     """What needs no argument: gradients were seen, temporaries live inside one node."""
     gradients = find_gradients(board.trace, board.owners)
     board.name_tensors(board.tensors(gradient.storage for gradient in gradients), _GRADIENT)
+    if board.witnesses:
+        board.name_tensors(board.tensors(board.trace.gradients), _GRADIENT)
     board.name_contents(board.contents.intermediates, _TEMPORARY)
 
 
@@ -301,6 +304,8 @@ def find_optimizer_state(board: Board) -> None:
     for _, owner in board.owners:
         for parameter in owner.parameters:
             board.name_tensors(board.tensors(storage for _, storage in parameter.state), _STATE)
+    if board.witnesses:
+        board.name_tensors(board.tensors(board.trace.states), _STATE)
 
 
 def find_autograd_detail(board: Board) -> None:
@@ -355,10 +360,15 @@ def depends_on_gradient(board: Board) -> set[int]:
     return found
 
 
-def categories(flow: DataFlow) -> Categories:
-    """The categories of a data flow."""
+def categories(flow: DataFlow, *, witnesses: bool = True) -> Categories:
+    """The categories of a data flow.
+
+    Args:
+        flow: the data flow.
+        witnesses: use what the process itself showed; without it the answers are those of torch's own analysis.
+    """
     with CollectorPaused():
-        board = Board(flow)
+        board = Board(flow, witnesses)
         for find in PASSES:
             find(board)
     return Categories(flow, board.contents, tuple(board.bits), board.whole, _notes(board.compiled))

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from cudamem_testing.trace.categories import Categories, Category
+from cudamem_testing.trace.categories import categories as find_categories
 from cudamem_testing.trace.flow import MEMORY, Node, Use
 from cudamem_testing.trace.graph import Ids, check_ids, number_storages, short_name
 from cudamem_testing.trace.places import region_name
@@ -60,6 +61,8 @@ def render_categories(
     """
     check_ids(ids)
     flow = categories.flow
+    if ids == "profiler" and (flow.trace.gradients or flow.trace.states):
+        categories = find_categories(flow, witnesses=False)
     is_shown = size_filter(parse_size(min_bytes), flow.names)
     if ids == "profiler" and flow.trace.dispatched is not None:
         is_wanted = name_filter(include, exclude)

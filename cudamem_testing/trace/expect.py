@@ -27,7 +27,7 @@ from cudamem_testing.trace.recorded import detail_of, read_text
 from cudamem_testing.trace.records import Operator, Trace
 from cudamem_testing.trace.text import Detail, shown
 from cudamem_testing.trace.timeline import Timeline
-from cudamem_testing.trace.timeline_text import By
+from cudamem_testing.trace.timeline_text import By, unit_of
 
 __tracebackhide__ = hide_wrong_arguments
 
@@ -160,7 +160,7 @@ class Expectations:
         device: str | None = None,
         by: By = "region",
         depth: int = 2,
-        unit: str = "MiB",
+        unit: str | None = None,
         min_bytes: int | str = 0,
     ) -> None:
         """Compare a coarse table, bytes by category at the peak of each region or module, with the text at the call.
@@ -171,15 +171,21 @@ class Expectations:
             device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
             by: what has a row: ``"region"`` for annotations and optimizer steps, ``"module"`` for calls of modules.
             depth: how many levels of them inside each other have rows.
-            unit: what sizes are rounded to and told in.
+            unit: what sizes are rounded to and told in; by default that of the expected text, and for a new one the
+                largest of MiB, KiB and B in which the peak has at least two digits.
             min_bytes: leave out regions and modules whose peak is smaller than this.
 
         Raises:
             TextMismatchError: an ``AssertionError`` with a diff.
-            ValueError: for an option that is not known, or a device on which nothing happened.
+            ValueError: for an option that is not known, a device on which nothing happened, or a unit in which all
+                is 0.
         """
         __tracebackhide__ = True
-        text = self.timeline().text(device=device, by=by, depth=depth, unit=unit, min_bytes=min_bytes)
+        timeline = self.timeline()
+
+        def text(wanted: str | None) -> str:
+            return timeline.text(device=device, by=by, depth=depth, unit=unit or unit_of(wanted), min_bytes=min_bytes)
+
         assert_on_device(text, expected, self.trace, depth=3)
 
     def assert_peak(

@@ -133,6 +133,16 @@ def resolve(addressed: Iterable[Address], trace: Trace) -> tuple[Name, ...]:
     return tuple(names)
 
 
+def places_of(tensors: Iterable[object], *, given: bool = False) -> list[Address]:
+    """The addresses of tensors that need no name."""
+    return [Address("", _place(tensor), given) for tensor in tensors]
+
+
+def storages_of(addressed: Iterable[Address], trace: Trace) -> tuple[Storage, ...]:
+    """The storages at some addresses."""
+    return tuple(dict.fromkeys(name.storage for name in resolve(addressed, trace) if name.storage is not None))
+
+
 def _wrapped(tensor: object) -> list[tuple[str, object]]:
     """The tensors in the attributes of one that has no memory of its own."""
     if storage_of(tensor) is not None:

@@ -53,7 +53,9 @@ from cudamem_testing.trace.names import (
     addresses,
     named_modules,
     named_tensors,
+    places_of,
     resolve,
+    storages_of,
     with_gradients,
     with_results,
 )
@@ -61,6 +63,7 @@ from cudamem_testing.trace.peak import Peak, find_peak
 from cudamem_testing.trace.reader import read_events
 from cudamem_testing.trace.records import Trace
 from cudamem_testing.trace.timeline import Timeline, timeline
+from cudamem_testing.trace.witnesses import gradients_of, optimizers_in, parts_of, state_of
 from cudamem_testing.windows.memory import OverBudget
 from cudamem_testing.windows.tracker import Tracker
 
@@ -123,6 +126,8 @@ class MemoryProfile(Expectations):
         self._addresses: list[Address] = []
         self._tensors: list[weakref.ref[Any]] = []
         self._modules: dict[int, str] = {}
+        self._optimizers: list[weakref.ref[Any]] = []
+        self._states: list[Address] = []
 
     def __call__(self, function: Callable[..., object], /, *args: object, **kwargs: object) -> MemoryProfile:
         """Record one call; arguments and results get names.
@@ -135,6 +140,7 @@ class MemoryProfile(Expectations):
             Exception: whatever the function raises; the profiler is stopped.
         """
         self._check_fresh()
+        self._note_optimizers(function)
         for name, value in (*zip(_argument_names(function, len(args)), args, strict=True), *kwargs.items()):
             self._note(name, value, given=True)
         with self:
@@ -184,7 +190,12 @@ class MemoryProfile(Expectations):
             self._end_mark()
             if self._collect and error is None:
                 collect_garbage()
-            self._addresses = [*with_gradients(self._addresses, (tensor() for tensor in self._tensors))]
+            alive = [tensor() for tensor in self._tensors]
+            self._addresses = [*with_gradients(self._addresses, alive)]
+            gradients = places_of(parts_of(gradients_of(alive)))
+            for optimizer in self._optimizers:
+                self._states += places_of(state_of(optimizer()))
+            alive.clear()
         finally:
             self._tensors = []
             try:
@@ -202,7 +213,13 @@ class MemoryProfile(Expectations):
         # At once: as long as the profiler's result lives it may hold tensors.
         roots = event_tree(finished_results(profiler))
         let_callers_go(roots)
-        trace = replace(with_results(read_events(roots), self._addresses), modules=self._modules)
+        trace = with_results(read_events(roots), self._addresses)
+        trace = replace(
+            trace,
+            gradients=storages_of(gradients, trace),
+            states=storages_of(self._states, trace),
+            modules=self._modules,
+        )
         if calls is not None:
             trace = replace(trace, dispatched=tuple(dispatched(trace, calls, sightings(roots))))
         self._trace = trace
@@ -321,7 +338,17 @@ class MemoryProfile(Expectations):
         """Note addresses now, and the tensors weakly: their gradients are asked for at the end."""
         self._addresses += addresses(name, value, given=given)
         self._modules |= named_modules(name, value)
+        self._note_optimizers(value)
         self._tensors += [weakref.ref(tensor) for _, tensor in named_tensors(name, value)]
+
+    def _note_optimizers(self, value: object) -> None:
+        """Look for optimizers, and note what the state of new ones is before the recording, or at its end."""
+        known = [one() for one in self._optimizers]
+        found = [one for one in optimizers_in(value) if not any(one is other for other in known)]
+        self._optimizers += map(weakref.ref, found)
+        if self._profiler is None:
+            for optimizer in found:
+                self._states += places_of(state_of(optimizer), given=True)
 
     def _restore_python_profiler(self) -> None:
         previous, self._python_profiler = self._python_profiler, None

@@ -269,6 +269,10 @@ class Trace:
     """Tensor numbers of the profiler that stand for many tensors: those that began without memory."""
     dispatched: tuple[Dispatched, ...] | None = None
     """The calls of the dispatcher, in the order in which they ended; ``None`` where they were not asked for."""
+    gradients: tuple[Storage, ...] = ()
+    """What the process itself showed to be gradients (:mod:`.witnesses`)."""
+    states: tuple[Storage, ...] = ()
+    """The same of the state of optimizers."""
     modules: Mapping[int, str] = field(default_factory=dict)
     """Paths of modules that have a name, by :attr:`Owner.identity`: ``model.h.0.attn``."""
 

@@ -12,6 +12,7 @@ processor. What the rounding leaves nothing of has no column. PYTEST_DONT_REWRIT
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Literal, TypeAlias, get_args
 
@@ -20,12 +21,21 @@ from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.trace.series import NAMES, Series, Span, module_spans
 from cudamem_testing.trace.timeline import Timeline
 
-from ..model.sizes import UNITS, parse_size
+from ..model.sizes import UNITS, format_size, parse_size
 
 __tracebackhide__ = hide_wrong_arguments
 
 By: TypeAlias = Literal["region", "module"]
 WHOLE = "everything"
+_CHOICE = ("MiB", "KiB")
+_DIGITS = 10
+_HEAD = re.compile(r"\s*(\w+) on \S+ +peak\b")
+
+
+def unit_of(text: str | None) -> str | None:
+    """The unit that a table was recorded in; ``None`` where it is none."""
+    match = None if text is None else _HEAD.match(text)
+    return None if match is None else match[1]
 
 
 def render_timeline(
@@ -34,7 +44,7 @@ def render_timeline(
     device: str | None = None,
     by: By = "region",
     depth: int = 2,
-    unit: str = "MiB",
+    unit: str | None = None,
     min_bytes: int | str = 0,
 ) -> str:
     """The table of one device.
@@ -44,17 +54,25 @@ def render_timeline(
         device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
         by: what has a row: annotations (``record_function``, optimizer steps), or calls of modules.
         depth: how many levels of regions or modules inside each other have rows.
-        unit: what sizes are rounded to and told in: ``MiB``, ``KiB``, ``B``, ``MB``, ...
+        unit: what sizes are rounded to and told in: ``MiB``, ``KiB``, ``B``, ``MB``, ... By default the largest of MiB,
+            KiB and B in which the peak has at least two digits.
         min_bytes: leave out regions and modules whose peak is smaller than this.
 
     Raises:
-        ValueError: for an option that is not known, or a device on which nothing happened.
+        ValueError: for an option that is not known, a device on which nothing happened, or a unit in which all is 0.
     """
     if by not in get_args(By):
         raise ValueError(f"by={by!r} is not known: write by='region' or by='module'")
-    if unit.upper() not in UNITS:
+    if unit is not None and unit.upper() not in UNITS:
         raise ValueError(f"unit={unit!r} is not known: write one of B, KiB, MiB, GiB, kB, MB, GB")
     columns = timeline.series(device)
+    peak = max(columns.totals, default=0)
+    if unit is None:
+        unit = next((one for one in _CHOICE if peak >= _DIGITS * UNITS[one.upper()]), "B")
+    elif peak and 2 * peak < UNITS[unit.upper()]:
+        raise ValueError(
+            f"every number would be 0 in {unit}, for the peak is {format_size(peak)}: write a smaller unit="
+        )
     spans: Iterable[Span] = columns.spans if by == "region" else module_spans(timeline, depth)
     rows = [Span(WHOLE, 0, columns.times[-1] + 1, -1), *(span for span in spans if span.depth < depth)]
     return "\n".join(_table(columns, rows, unit, parse_size(min_bytes)).lines())

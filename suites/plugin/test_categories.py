@@ -80,7 +80,7 @@ by category
   514.0 KiB  2 blocks  PARAMETER
 by module
   4.0 MiB  4 blocks  (outside of modules)
-  2.0 MiB   1 block  Linear
+  2.0 MiB   1 block  model
   1.5 MiB  3 blocks  (before the recording)
 by line
   4.0 MiB  2 blocks  test_it.py:5 in step  torch/autograd/graph.py _engine_run_backward

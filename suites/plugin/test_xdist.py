@@ -178,7 +178,7 @@ def test_a_card_for_each_worker(ran: Inner) -> None:
 
 
 def test_workers_accept_no_text_their_report_has_it(ran: Inner, monkeypatch, capsys) -> None:
-    refused = "E       not accepted: texts are not accepted under pytest-xdist: run without -n"
+    refused = "not accepted: texts are not accepted under pytest-xdist: run without -n"
     assert ran.lines.count(refused) == 3
     monkeypatch.chdir(ran.folder)
     capsys.readouterr()

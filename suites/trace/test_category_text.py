@@ -10,9 +10,12 @@ import torch
 
 from cudamem_testing.model.limits import LimitError
 from cudamem_testing.model.sizes import _HINT
+from cudamem_testing.show.expected import TextMismatchError
 from cudamem_testing.trace import MemoryProfile
 from cudamem_testing.trace.places import region_name
+from cudamem_testing.trace.profile import memory_profile
 from cudamem_testing.trace.series import NAMES
+from cudamem_testing.trace.timeline_text import unit_of
 from cudamem_testing.windows.memory import OverBudget
 from cudamem_testing.wording import text
 
@@ -131,7 +134,7 @@ def test_the_timeline_is_coarse(profile):
         """,
     )
     same(
-        str(profile.timeline()),
+        profile.timeline().text(unit="MiB"),
         """
         MiB on cpu       peak
         everything          1
@@ -169,7 +172,7 @@ def test_wrong_options(profile, options, message):
 
 PEAK = """
 peak of cpu: 540.0 KiB in 12 blocks
-  in ReluBackward0, Net, region backward, at suites/trace/test_category_text.py:41 in step
+  in ReluBackward0, Net, region backward, at suites/trace/test_category_text.py:44 in step
 by category
   256.0 KiB  2 blocks  AUTOGRAD_DETAIL
   136.0 KiB  3 blocks  ACTIVATION
@@ -183,11 +186,11 @@ by module
   132.0 KiB  2 blocks  Net > Linear
     8.0 KiB  2 blocks  (outside of modules)
 by line
-  260.0 KiB  3 blocks  suites/trace/test_category_text.py:41 in step  torch/autograd/graph.py _engine_run_backward
+  260.0 KiB  3 blocks  suites/trace/test_category_text.py:44 in step  torch/autograd/graph.py _engine_run_backward
   144.0 KiB  6 blocks  (before the recording)
-  128.0 KiB   1 block  suites/trace/test_category_text.py:27 in forward
-    8.0 KiB   1 block  suites/trace/test_category_text.py:39 in step  torch/nn/functional.py mse_loss
-        4 B   1 block  suites/trace/test_category_text.py:41 in step  torch/autograd/__init__.py _make_grads
+  128.0 KiB   1 block  suites/trace/test_category_text.py:30 in forward
+    8.0 KiB   1 block  suites/trace/test_category_text.py:42 in step  torch/nn/functional.py mse_loss
+        4 B   1 block  suites/trace/test_category_text.py:44 in step  torch/autograd/__init__.py _make_grads
 """
 
 
@@ -254,3 +257,25 @@ def test_a_picture(profile, tmp_path):
     drawn = picture(profile.timeline().series())
     assert (drawn.title, drawn.peak_text) == ("Memory of cpu by category", "peak 540.0 KiB")
     assert [band.name for band in drawn.bands] == ["SGD.zero_grad", "forward", "backward", "SGD.step"]
+
+
+@pytest.mark.parametrize(("elements", "unit"), [(4 << 20, "MiB"), (1 << 20, "KiB"), (64, "B")])
+def test_a_new_table_has_the_largest_unit_that_shows_something(elements, unit):
+    profile = memory_profile(lambda: torch.ones(elements).sin())
+    text = profile.timeline().text()
+    assert text.startswith(f"{unit} on cpu ")
+    assert unit_of(text) == unit
+
+
+def test_a_table_of_zeros_is_refused():
+    profile = memory_profile(lambda: torch.ones(64).sin())
+    message = "every number would be 0 in MiB, for the peak is 512 B: write a smaller unit="
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        profile.timeline().text(unit="MiB")
+
+
+def test_a_table_follows_the_unit_of_the_text_at_the_call():
+    profile = memory_profile(lambda: torch.ones(1 << 20).sin())
+    with pytest.raises(TextMismatchError, match=r"(?s)-MiB on cpu +peak.*MiB on cpu  peak.*everything +8"):
+        profile.assert_timeline("MiB on cpu  peak\n  everything   9")
+    assert unit_of("nonsense") is None
