@@ -62,10 +62,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A number that is off its baseline, and what grew: places of what is live, or lines that took something.
-
-    ``recorded`` and ``now`` are what the environments differ in where it was recorded in another one.
-    """
+    """A number off its baseline, with places or lines that grew; ``recorded`` and ``now``: where environments differ."""
 
     change: Change
     places: tuple[GrownPlace, ...] = ()

@@ -216,7 +216,8 @@ def _collect(config: pytest.Config, settings: Settings) -> None:
 def _has_requirements(config: pytest.Config, settings: Settings) -> bool:
     """Whether a flag may do nothing without a marker, or needs a card: few runs have one."""
     flags = (config.getoption(name) is not None for name in ("cudamem_baseline", "cudamem_json"))
-    return not isinstance(settings.device, str) or settings.repeat > 1 or bool(settings.update) or any(flags)
+    card = not isinstance(settings.device, str) and settings.device.kind == "cuda"
+    return card or settings.repeat > 1 or bool(settings.update) or any(flags)
 
 
 def _asks(items: list[pytest.Item], fixtures: frozenset[str]) -> bool:

@@ -235,7 +235,7 @@ def test_what_compiled_graphs_need_is_the_compilers(test: Judged, monkeypatch: p
     cache, leak = test.check.judge(test.subject, Severity.FAIL)
     assert (cache.verdict.value, cache.severity.value, cache.bytes) == ("compiler cache", "note", 2 * MIB + 512)
     assert cache.holder == "module torch._inductor.cudagraph_trees"
-    assert cache.details[-1] == "   compiler cache: a cache of torch.compile holds it until torch.compiler.reset()"
+    assert "   compiler cache: a cache of torch.compile holds it until torch.compiler.reset()" in details(cache)
     assert (leak.verdict.value, leak.bytes) == ("held by C++", 4 * KIB)
 
 
@@ -261,7 +261,7 @@ def test_libraries_are_not_asked_while_a_graph_lives(test: Judged) -> None:
     test.tracker.read(test.card)
     doubtful, leak = test.check.judge(test.subject, Severity.FAIL)
     assert (doubtful.verdict.value, doubtful.severity.value, doubtful.bytes) == ("unattributed", "note", WORKSPACE)
-    assert doubtful.details[-1] == (
+    assert details(doubtful)[-1] == (
         "   note: it may be a library's workspace: libraries are not asked for theirs while a CUDA graph lives"
     )
     assert (leak.verdict.value, leak.bytes) == ("held by C++", 4 * KIB)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.report.files import read_json
+from cudamem_testing.wording import text
 from suites.plugin.inner import CACHE, Inner, write
 
 pytestmark = [pytest.mark.gpu, pytest.mark.subprocess]
@@ -93,7 +94,7 @@ COMPILED = """
 
 def test_graphs_of_the_compiler_are_no_leak(run_on_card):
     inner = run_on_card(COMPILED)
-    print(inner.out, *(str(one) for test in inner.run.tests for one in test.findings), sep="\n")
+    print(inner.out, *(text(one) for test in inner.run.tests for one in test.findings), sep="\n")
     assert inner.outcomes == {
         "test_clean": "passed",
         "test_again": "passed",
@@ -128,7 +129,7 @@ REDUCER = """
 
 def test_what_a_reducer_leaves_is_named(run_on_card):
     inner = run_on_card(REDUCER)
-    print(inner.out, *(str(one) for test in inner.run.tests for one in test.findings), sep="\n")
+    print(inner.out, *(text(one) for test in inner.run.tests for one in test.findings), sep="\n")
     held = [one for test in inner.run.tests for one in test.findings if one.verdict.value == "held by C++"]
     assert {one.holder for one in held} == {"the reducer of a DistributedDataParallel, in C++"}
 
@@ -148,6 +149,6 @@ def test_a_workspace_is_asked_for_once(run_on_card):
     """Libraries take it again at once: later tests retain nothing, and nothing is searched."""
     inner = run_on_card(PRODUCTS)
     found = [test.nodeid for test in inner.run.tests if test.findings]
-    print(inner.lines[-1], found, *(str(one) for test in inner.run.tests for one in test.findings), sep="\n")
+    print(inner.lines[-1], found, *(text(one) for test in inner.run.tests for one in test.findings), sep="\n")
     assert inner.last == "100 passed"
     assert len(found) <= 2

@@ -108,7 +108,7 @@ def test_the_pool_of_compiled_graphs_is_the_compilers(
     recorder.pools = [(3, 2, False), (4, 6, False)]
     Graph().capture_begin()
     compiled, orphan = check.judge("test_a.py::test_it")
-    assert str(compiled) == (
+    assert text(compiled) == (
         "cudamem: the pool of torch.compile's CUDA graphs keeps 2.0 MiB without a live block (cuda:0)\n"
         "   torch.compiler.reset() frees it"
     )

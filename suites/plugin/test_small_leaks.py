@@ -46,8 +46,8 @@ def test_one_finding_at_the_end_of_the_run(run_inner):
         "      allocated  test_it.py:6 in remember <- test_it.py:10 in test_keeps",
         "      held by    module test_it > KEPT (list)[0]",
         "   ... 29 more blocks: 1.4 MiB",
-        "   hint: drop the reference at the end of the test, or move what must live into a wider fixture",
-        "   more: python -m cudamem_testing explain reachable",
+        "   hint: call test_it.KEPT.clear() at the end of the test",
+        "   more: python -m cudamem_testing explain reachable, docs/hints.md#module-global",
     ]
 
 
