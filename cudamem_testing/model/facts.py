@@ -62,7 +62,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A number off its baseline, with places or lines that grew; ``recorded`` and ``now``: where environments differ."""
+    """A number off its baseline, and places or lines that grew; ``recorded`` and ``now`` tell environments apart."""
 
     change: Change
     places: tuple[GrownPlace, ...] = ()

@@ -108,8 +108,8 @@ def _held_by_cpp(path: Path | None) -> Hint:
         grad = "set .grad to None after backward(create_graph=True), or use torch.autograd.grad"
         return Hint(Holder.CREATE_GRAPH, grad)
     kept = (
-        "remove what C++ keeps: hooks by handle.remove(), callbacks by atexit.unregister, a scripted or traced module,"
-        " a DLPack capsule, an extension's own object"
+        "remove what C++ keeps: hooks by handle.remove(), callbacks by atexit.unregister, scripted or traced modules,"
+        " DLPack capsules, an extension's own object"
     )
     return Hint(Holder.CPP, kept)
 
