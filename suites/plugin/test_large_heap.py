@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from cudamem_testing.wording import details
 from suites.plugin.inner import run_outer
 
 pytestmark = [
@@ -110,7 +111,7 @@ def test_a_search_that_ends_at_its_budget_says_so(pytester: pytest.Pytester) -> 
     for test in inner.run.tests:
         (found,) = test.findings
         assert found.verdict.value == "unattributed"
-        assert found.details[-1] == "   note: the search stopped at its budget of 30,000 objects"
+        assert details(found)[-1] == "   note: the search stopped at its budget of 30,000 objects"
     assert json.loads(known.read_text())["cause"] == line["cause"]
     assert peak <= MOST * plain, (peak, plain)
     assert longest < SECONDS

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cudamem_testing.wording import text
 from suites.plugin.inner import run_inner, run_outer
 
 KEYS = {
@@ -37,8 +38,8 @@ KEYED = "import datetime, random, uuid, torch\n" + "".join(
 FILE = "__cudamem__/known.jsonl"
 
 
-def lines(text: str) -> list[dict[str, object]]:
-    return [json.loads(line) for line in text.splitlines()]
+def lines(content: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in content.splitlines()]
 
 
 def test_no_key_enters_a_cause(pytester: pytest.Pytester) -> None:
@@ -54,7 +55,7 @@ def test_no_key_enters_a_cause(pytester: pytest.Pytester) -> None:
     assert (again.status, again.last) == (0, "13 passed")
     assert "known: 26 findings of 26 causes" in again.summary
     (plain, _) = again.test("test_hex").findings
-    assert "CACHE_hex (dict)['" in str(plain)  # the message shows the key
+    assert "CACHE_hex (dict)['" in text(plain)  # the message shows the key
 
 
 def test_another_container_is_another_cause(pytester: pytest.Pytester) -> None:
@@ -178,4 +179,4 @@ def test_causes_under_ten_seeds_two_orders_and_two_workers(
     recorded.add(known(11, "-n2", plugins=("xdist",)))
     monkeypatch.setenv("REVERSED", "1")
     recorded.add(known(12))
-    assert [[one["cause"] for one in lines(text)] for text in recorded] == [CAUSES], recorded
+    assert [[one["cause"] for one in lines(content)] for content in recorded] == [CAUSES], recorded
