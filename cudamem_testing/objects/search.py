@@ -288,7 +288,7 @@ class Search(ExitStack):
 
     def _is_over_budget(self, more: int = 0) -> bool:
         if self._clock.expired():
-            self._stopped = f"{self._budget_seconds:g} s"
+            self._stopped = f"{self._budget_seconds or 0:g} s"
         elif self.visited_count + more > self._budget_objects + self._target_count:
             self._stopped = f"{self._budget_objects:,} objects"
         return self._stopped is not None
