@@ -137,6 +137,8 @@ class Graph:
         self._holders = _Links()
         self._held = _Links()
         self._ordered: dict[int, list[int]] = {}
+        self.looked_at = 0
+        """Objects that :meth:`cycle_or_source` has looked at, in all."""
 
     def add(self, holder: int, referent: int) -> None:
         """Add an edge between two objects of the graph; a second one between them changes nothing."""
@@ -222,6 +224,7 @@ class Graph:
                 if holder not in next_one:
                     next_one[holder] = one
                     waiting.append(holder)
+        self.looked_at += len(next_one)
         chain: list[int] = []
         while last is not None:
             chain.append(last)
@@ -239,10 +242,12 @@ class Graph:
                     chain = [one, current]
                     while chain[-1] != one:
                         chain.append(previous[chain[-1]])
+                    self.looked_at += len(previous)
                     return [chain[::-1] if current != one else [one, one]]
                 if held not in previous and held in self.objects:
                     previous[held] = current
                     waiting.append(held)
+        self.looked_at += len(previous)
         return []
 
 

@@ -47,6 +47,8 @@ NOTHING_IGNORED = Ignore()
 #: Holders of one object that are met.
 MOST_HOLDERS = 2_000
 _CHECKED_EVERY = 1_000
+#: Objects that are looked at for the chains of targets that no root reaches.
+_MOST_LOOKED_AT = 100_000
 #: Objects that a search meets at most, so that it takes little beside what the process has.
 BUDGET_OBJECTS = 30_000
 Key = TypeVar("Key")
@@ -367,7 +369,10 @@ class Search(ExitStack):
         return writer.write(root, chain, holder=root.holder)
 
     def _island(self, writer: PathWriter, objects: list[object]) -> tuple[Reach, Path | None]:
-        """What is known of a target that no root reaches."""
+        """What is known of a target that no root reaches; of very many only that something holds it."""
+        if self.graph.looked_at > _MOST_LOOKED_AT:
+            is_held = any(self.graph.holders_of(id(obj)) for obj in objects)
+            return (Reach.UNREACHABLE if is_held else Reach.NOT_HELD), None
         chain = self.graph.cycle_or_source([id(obj) for obj in objects])
         if len(chain) < 2:
             return Reach.NOT_HELD, None

@@ -616,6 +616,28 @@ def test_of_very_many_holders_the_first_and_the_roots_are_met(root: bool) -> Non
         assert result.doubt == Doubt(Unsure.CROWDED, f"{MOST_HOLDERS:,}")
 
 
+def test_of_many_tensors_that_no_root_reaches_the_first_have_chains() -> None:
+    """What each hangs on would be looked for in all of their garbage."""
+
+    class Garbage:
+        pass
+
+    ring: Any = [Garbage() for _ in range(500)]
+    for place, one in enumerate(ring):
+        one.next, one.tensor = ring[place - 1], torch.ones(3)
+    wanted = [address(one.tensor) for one in ring]
+    gc.disable()
+    try:
+        del ring, one
+        found = [*find_holders(wanted).values()]
+    finally:
+        gc.enable()
+        gc.collect()
+    assert {one.reach for one in found} == {Reach.UNREACHABLE}
+    assert found[0].path is not None
+    assert found[-1].path is None
+
+
 def test_a_search_leaves_nothing_behind() -> None:
     thing = Holder()
     box = [thing]
