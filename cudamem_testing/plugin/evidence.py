@@ -55,17 +55,19 @@ class Evidence:
         """Explains limits that broke at one moment."""
         return Explainer(self)
 
-    def replay(
-        self, device: Device, owners: Mapping[int, str] | None = None, counter: Counter = "allocated"
-    ) -> Replay | None:
-        """The record of a device from now back to the start of the test; ``None`` where none is kept.
-
-        Blocks have the owners of all tests, or of those that are given by their numbers alone.
-        """
+    def replay(self, device: Device, counter: Counter = "allocated") -> Replay | None:
+        """The record of a device from now back to the start of the test; ``None`` where none is kept."""
         from cudamem_testing.snapshots.replay import replay  # each import costs every run, and few need this one
 
         capture = self._recorder(device).capture()
-        return None if capture is None else replay(self.recording(capture, owners), counter)
+        return None if capture is None else replay(self.recording(capture), counter)
+
+    def live_of(self, device: Device, number: int, label: str) -> list[Block]:
+        """The live blocks of an owner, on a device whose blocks carry one: as many as it has, whatever others have."""
+        from cudamem_testing.snapshots.replay import replay
+
+        capture = self._recorder(device).capture_of(number)
+        return [] if capture is None else [*replay(self.recording(capture, {number: label})).live_at()]
 
     def unknown(self, device: Device, what: str = "live at the peak") -> NoEvidence:
         """What there is where a record tells no moments of a device."""
