@@ -18,6 +18,7 @@ from cudamem_testing.snapshots.evidence import Explainer, failed, unknown
 from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.evidence import Evidence as Piece
     from cudamem_testing.model.evidence import NoEvidence
@@ -55,12 +56,17 @@ class Evidence:
         """Explains limits that broke at one moment."""
         return Explainer(self)
 
-    def replay(self, device: Device, counter: Counter = "allocated") -> Replay | None:
-        """The record of a device from now back to the start of the test; ``None`` where none is kept."""
+    def replay(
+        self, device: Device, counter: Counter = "allocated", *, owners: Mapping[int, str] | None = None
+    ) -> Replay | None:
+        """The record of a device from now back to the start of the test; ``None`` where none is kept.
+
+        ``owners`` are those whose blocks get a name, in place of the tests'.
+        """
         from cudamem_testing.snapshots.replay import replay  # each import costs every run, and few need this one
 
         capture = self._recorder(device).capture()
-        return None if capture is None else replay(self.recording(capture), counter)
+        return None if capture is None else replay(self.recording(capture, owners), counter)
 
     def live_of(self, device: Device, number: int, label: str) -> list[Block]:
         """The live blocks of an owner, on a device whose blocks carry one: as many as it has, whatever others have."""
