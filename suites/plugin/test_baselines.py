@@ -264,7 +264,8 @@ def test_another_number_of_threads_is_compared_all_the_same(with_threads, pytest
     assert (inner.status, inner.outcomes) == (1, {"test_a": "failed"})
     assert inner.section("test_a")[0].startswith("cudamem: requested 3.0 MiB above start is 2.0 MiB (+200.0%) above")
     assert inner.section("test_a")[-1] == (
-        "recorded with 2 threads, this run has 1 thread: if that is the reason, record with --cudamem-update=baselines"
+        "recorded with 2 threads, this run has 1 thread: if that is the reason, "
+        "record it with --cudamem-update=baselines"
     )
     assert with_threads(1, 1024, "--cudamem-baseline=require").status == 0
 
