@@ -209,7 +209,7 @@ class Remark(str, Enum):
     MOCK = "mock"
     #: Another part of the test harness is part of the cycle.
     OTHER_HARNESS = "other harness"
-    #: Only library objects are part of the cycle, which was not seen before.
+    #: A library made the cycle, not the project.
     LIBRARY = "library"
     #: The objects of the cycle could not be read.
     UNREAD = "unread"
@@ -226,7 +226,9 @@ class CycleKept:
     ``chain`` are the objects and references along it, the last as the first. ``tensors`` are the largest storages by
     name and shape, of ``count``. ``lines`` are the first lines that allocated them. ``closed_by`` is the line of source
     that closes the cycle, ``hanging`` the number of further cycles that hang off it. ``times`` is how often it was
-    found, ``at_once`` the bytes that such cycles kept at the same time.
+    found, ``at_once`` the bytes that such cycles kept at the same time. ``library`` is the one that made it, empty for
+    the project, and ``pattern`` what a rule that ignores it matches. ``small`` are bytes of garbage that was too small
+    to be looked at.
     """
 
     chain: tuple[str, ...]
@@ -238,14 +240,21 @@ class CycleKept:
     times: int = 1
     at_once: int = 0
     remark: Remark | None = None
+    library: str = ""
+    pattern: str = ""
+    small: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class NotExplained:
-    """Garbage with tensors in it that was not explained: an ``error``, or no more time (``seconds``) for one test."""
+    """Garbage with tensors in it that was not explained: an ``error``; ``later`` collections, for which the ``seconds``
+    of one test were used up; or ``unseen`` ones.
+    """
 
     error: str | None = None
     seconds: float | None = None
+    later: int = 0
+    unseen: int = 0
 
 
 # -- out of memory, pools, the rest -----------------------------------------------------------------------
