@@ -128,20 +128,20 @@ class GarbageWatch:
                 _started[0].cudamem_collector_end()
 
     def counting(
-        self, library: ctypes.PyDLL, block_at: int, offset: int, parameter: type
+        self, library: ctypes.PyDLL, functions: tuple[int, int], offset: int, parameter: type
     ) -> Callable[[int, int], None]:
         """A function of an owner and a limit in bytes, that has this watch look only at garbage that may keep so much
         of the owner's, and once at each kind; the blocks of other garbage are counted. Counts from before are gone.
 
-        ``block_at`` is the address of the function of the CPU recorder that finds a block, ``offset`` where the object
-        of a tensor has the address of the C++ tensor.
+        ``functions`` are the addresses of those of the CPU recorder that find a block and what an owner has, ``offset``
+        is where the object of a tensor has the address of the C++ tensor.
         """
-        return functools.partial(library.cudamem_collector_meter, self, block_at, offset, parameter)
+        return functools.partial(library.cudamem_collector_meter, self, *functions, offset, parameter)
 
     @staticmethod
     def look_at_all() -> None:
         """Count nothing."""
-        _started[0].cudamem_collector_meter(None, None, 0, object, 0, 0)
+        _started[0].cudamem_collector_meter(None, None, None, 0, object, 0, 0)
 
     def counts(self) -> list[Count]:
         """The blocks of kinds that were shown before."""
@@ -175,7 +175,8 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     library.cudamem_collector_mark.argtypes = [ctypes.py_object, ctypes.c_uint64]
     library.cudamem_collector_mark.restype = library.cudamem_collector_seen.restype = ctypes.c_int64
     library.cudamem_collector_end.restype = None
-    meter = (ctypes.py_object, ctypes.c_void_p, ctypes.c_uint32, ctypes.py_object, ctypes.c_uint32, ctypes.c_uint64)
+    given = (ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
+    meter = (*given, ctypes.py_object, ctypes.c_uint32, ctypes.c_uint64)
     library.cudamem_collector_meter.argtypes, library.cudamem_collector_meter.restype = meter, None
     library.cudamem_collector_counts.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
     library.cudamem_collector_counts.restype = library.cudamem_collector_unshown.restype = ctypes.c_uint64

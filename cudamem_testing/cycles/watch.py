@@ -92,17 +92,17 @@ class CycleWatch:
         self.start = functools.partial(self._watch.start, library())
         self.unshown = library().cudamem_collector_unshown
 
-    def counting(self, block_at: int) -> Callable[[int, int], None] | None:
+    def counting(self, functions: tuple[int, int]) -> Callable[[int, int], None] | None:
         """A function of an owner and a limit in bytes, that has this watch look only at garbage that may keep so much.
 
-        It looks once at each kind; the blocks of other garbage are counted. ``block_at`` is the address of the CPU
-        recorder's function that finds a block. ``None`` where tensors are not as they are known.
+        It looks once at each kind; the blocks of other garbage are counted. ``functions`` are the addresses of the CPU
+        recorder's functions that find a block and what an owner has. ``None`` where tensors are not as they are known.
         """
         offset = implementation_offset()
         if offset is None:
             return None
         self._counted = functools.partial(library().cudamem_collector_counts, None, 0)
-        return self._watch.counting(library(), block_at, offset, parameter_class())
+        return self._watch.counting(library(), functions, offset, parameter_class())
 
     def look_at_all(self) -> None:
         """Count nothing from here on."""

@@ -91,7 +91,7 @@ class CycleCheck:
 
     @cached_property
     def _counts(self) -> Callable[[int, int], None] | None:
-        return None if self._counting is None else self._watch.counting(self._counting.block_at)
+        return None if self._counting is None else self._watch.counting(self._counting.addresses())
 
     @cached_property
     def _limit(self) -> int:

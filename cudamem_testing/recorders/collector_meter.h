@@ -22,6 +22,7 @@
 class Meter {
  public:
   using BlockAt = int32_t (*)(uint64_t, cudamem::Block*);
+  using Totals = int32_t (*)(uint32_t, cudamem::OwnerTotals*);
 
   // Blocks that one collection freed, and the block that was shown in their place: that of a collection at an address,
   // zeros where there is none.
@@ -33,11 +34,12 @@ class Meter {
   uint64_t small = 0;  // bytes that garbage kept below the limit
 
   // From here on for a watch; `impl_offset` is where the object of a tensor has the address of its C++ tensor.
-  void begin(Object* new_watch, BlockAt block_at, uint32_t impl_offset, Object* parameter, uint32_t owner,
-             uint64_t limit) {
+  void begin(Object* new_watch, BlockAt block_at, Totals totals, uint32_t impl_offset, Object* parameter,
+             uint32_t owner, uint64_t limit) {
     *this = Meter();
     watch = new_watch;
     block_at_ = block_at;
+    totals_ = totals;
     impl_offset_ = impl_offset;
     parameter_ = parameter;
     owner_ = owner;
@@ -65,9 +67,13 @@ class Meter {
       counted_ = std::move(held);
       return {};
     }
-    if (small + bytes < limit_) {
-      if (!opaque.empty()) return objects;
+    below_ = small + bytes < limit_;
+    if (below_ && opaque.empty()) {
       small += bytes;
+      return {};
+    }
+    if (below_ && small + live() < limit_) {  // however much autograd saved, it is not enough
+      before_ = live();
       return {};
     }
     return choose_parts(garbage, held, opaque);
@@ -80,7 +86,7 @@ class Meter {
     return bytes;
   }
 
-  bool waits() const { return !counted_.empty() || !shown_.empty(); }
+  bool waits() const { return !counted_.empty() || !shown_.empty() || before_ > 0; }
 
   // A collection is over; `looked` tells whether what was chosen was read.
   void finish(bool looked) {
@@ -93,7 +99,10 @@ class Meter {
         shown_for_.emplace(one.kind ^ one.part, shown);
       }
     }
+    const uint64_t now = before_ > 0 ? live() : 0;
+    small += before_ > now ? before_ - now : 0;
     for (const Held& one : counted_) {
+      if (below_ && !looked && !known_.count(one.kind)) small += one.block.size;
       // What was shown in its place may have been saved by a finalizer: then a later one tells what it was.
       if ((looked || known_.count(one.kind)) && is_freed(one.block)) count(one);
     }
@@ -134,6 +143,15 @@ class Meter {
     shown_.clear();
     counted_.clear();
     candidates_.clear();
+    before_ = 0;
+    below_ = false;
+  }
+
+  // Bytes of the owner.
+  uint64_t live() const {
+    cudamem::OwnerTotals totals = {};
+    totals_(owner_, &totals);
+    return totals.bytes > 0 ? static_cast<uint64_t>(totals.bytes) : 0;
   }
 
   // Adds the block of a tensor, and that of its gradient. False where they cannot be told from the tensor alone.
@@ -213,6 +231,9 @@ class Meter {
   }
 
   BlockAt block_at_ = nullptr;
+  Totals totals_ = nullptr;
+  bool below_ = false;   // whether what is known of a collection does not reach the limit
+  uint64_t before_ = 0;  // bytes of the owner before a collection of which more is not known
   uint32_t owner_ = 0, impl_offset_ = 0;
   uint64_t limit_ = 0, collection_ = 0;
   Object* parameter_ = nullptr;

@@ -451,9 +451,10 @@ EXPORT int64_t cudamem_collector_seen() { return static_cast<int64_t>(state.seen
 
 // Measures for one watch, which is null for none: it is shown what may keep `limit` bytes, and of that what it was not
 // shown before. See collector_meter.h.
-EXPORT void cudamem_collector_meter(Object* watch, Meter::BlockAt block_at, uint32_t impl_offset, Object* parameter,
-                                    uint32_t owner, uint64_t limit) {
-  state.meter.begin(watch == &_Py_NoneStruct ? nullptr : watch, block_at, impl_offset, parameter, owner, limit);
+EXPORT void cudamem_collector_meter(Object* watch, Meter::BlockAt block_at, Meter::Totals totals, uint32_t impl_offset,
+                                    Object* parameter, uint32_t owner, uint64_t limit) {
+  Object* const metered = watch == &_Py_NoneStruct ? nullptr : watch;
+  state.meter.begin(metered, block_at, totals, impl_offset, parameter, owner, limit);
 }
 
 // Copies what was counted and not shown; returns how many there are.

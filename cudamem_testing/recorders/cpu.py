@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cached_property
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -176,10 +175,9 @@ class CpuRecorder(WithoutWorkspaces):
         block = self._native.block_at(address)
         return None if block is None else (block.owner, block.stack)
 
-    @cached_property
-    def block_at(self) -> int:
-        """The address of the native function that finds the live block at an address."""
-        return self._native.block_at_address
+    def addresses(self) -> tuple[int, int]:
+        """The addresses of the native functions that find the live block at an address, and what an owner has."""
+        return self._native.addresses()
 
     def frames(self, stack: int) -> list[RawFrame]:
         """The calls behind the number of a stack, innermost first."""

@@ -255,10 +255,11 @@ class NativeRecorder:
         found = self._library.cudamem_block_at(address, self._block)
         return BlockRecord._make(_BLOCK.unpack(self._block)) if found else None
 
-    @property
-    def block_at_address(self) -> int:
-        """Where the function behind ``block_at`` is, for native code."""
-        return ctypes.cast(self._library.cudamem_block_at, ctypes.c_void_p).value or 0
+    def addresses(self) -> tuple[int, int]:
+        """Where the functions behind ``block_at`` and ``owner_totals`` are, for native code."""
+        functions = self._library.cudamem_block_at, self._library.cudamem_owner_totals
+        block_at, totals = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions)
+        return block_at, totals
 
     def set_recording(self, *, stacks: bool, events: bool) -> Recording:
         """Choose what is noted beside the counters; returns the earlier choice. Events need a ring.

@@ -112,6 +112,16 @@ def test_where_all_that_was_looked_at_was_saved_the_rest_counts(run_inner: Run) 
     assert judged(run_inner, SAVES.format(times=1)) == [(3 * NODE, "(objects that were not read)", "found 3 times")]
 
 
+def test_where_the_test_has_too_little_nothing_is_looked_at(run_inner: Run, looks: list[int]) -> None:
+    """Autograd may have saved much for a tensor of the garbage, but not more than the test has."""
+    make = "one = Node(); one.lin = None; one.big = torch.ones(1024, requires_grad=True).exp().sum()"
+    test = (
+        f"gc.collect()\n        for _ in range(3):\n            {make}\n            del one\n            gc.collect()"
+    )
+    assert judged(run_inner, test, "--cudamem-ignore-below=100KiB") == []
+    assert looks == []
+
+
 def test_memory_that_autograd_saved_counts(run_inner: Run) -> None:
     """The cycle holds a tensor of four bytes, and with it all that its history saved."""
     make = "one = Node(); one.big = torch.ones(64 * 1024, requires_grad=True).exp().sum(); one.lin = None"
