@@ -3,7 +3,8 @@
 A line is JSON with the keys ``cause``, ``device`` (its kind), ``bytes`` (what one test may keep by it), ``tests`` and
 ``reason`` (for people: why it may stay, or who mends it). Lines are sorted, so that branches that add causes meet in
 few places, where each line can be kept or dropped by itself. A finding whose cause has a line is a note; one that is
-larger by more than the tolerance fails as a new one does. Pure: text in, text out. PYTEST_DONT_REWRITE
+larger by more than the tolerance fails as a new one does. A line written by hand may have ``*`` in its cause for any
+text; such patterns are for causes without a line of their own. Pure: text in, text out. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cudamem_testing.baselines.cause_text import current, pattern_of
 from cudamem_testing.baselines.lines import CONFLICT, check_keys, json_of, text_of
 from cudamem_testing.model.causes import Cause, has_cause, key_of
 from cudamem_testing.model.changes import Tolerance
@@ -60,6 +62,18 @@ class KnownFinding:
         """The kind of its findings."""
         return self.cause.partition(" | ")[0]
 
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it may speak of many causes."""
+        return pattern_of(self.cause) is not None
+
+    def matches(self, key: Key) -> bool:
+        """Whether it speaks of a cause."""
+        pattern = pattern_of(self.cause)
+        return key == self.key or (
+            pattern is not None and key[1] == self.device and pattern.fullmatch(key[0]) is not None
+        )
+
     def allows(self, size: int) -> bool:
         """Whether a finding of so many bytes is no more than what is known."""
         return size <= self.bytes + TOLERANCE.slack("retained", self.bytes)
@@ -73,18 +87,23 @@ class KnownFinding:
 def parse(name: str, content: bytes) -> dict[Key, KnownFinding]:
     """The lines of a file by cause and device; ``name`` is for errors.
 
+    Lines of older files that are one cause now are one line, which allows what they allowed together.
+
     Raises:
         KnownError: naming the line and the reason.
     """
     found: dict[Key, KnownFinding] = {}
+    written: dict[Key, int] = {}
     for number, raw in enumerate(content.split(b"\n"), 1):
         try:
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             if text:
                 one = _line(text, number)
-                if one.key in found:
-                    raise ValueError(f"the same cause and device as in line {found[one.key].number}: keep one of them")
-                found[one.key] = one
+                if one.key in written:
+                    raise ValueError(f"the same cause and device as in line {written[one.key]}: keep one of them")
+                written[one.key] = number
+                one = replace(one, cause=current(one.cause))
+                found[one.key] = _together(found[one.key], one) if one.key in found else one
         except ValueError as error:
             reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
             raise KnownError(name, number, reason) from None
@@ -96,13 +115,22 @@ def render(lines: Lines) -> bytes:
     return "".join(f"{lines[key]}\n" for key in sorted(lines)).encode()
 
 
+def line_of(lines: Lines, key: Key) -> KnownFinding | None:
+    """The line that speaks of a cause: its own, else the longest pattern that matches it."""
+    if key in lines:
+        return lines[key]
+    matching = [line for line in lines.values() if line.is_pattern and line.matches(key)]
+    return max(matching, key=lambda line: (len(line.cause), line.cause), default=None)
+
+
 def judged(finding: Finding, lines: Lines, name: str) -> Finding:
     """The finding as it stands to what is known: a note, larger than that, or unchanged.
 
     ``name`` is the file's, for people.
     """
-    line = lines.get(key_of(finding) or ("", ""))
-    if line is None or not has_cause(finding):
+    key = key_of(finding)
+    line = None if key is None or not has_cause(finding) else line_of(lines, key)
+    if line is None:
         return finding
     if line.allows(finding.bytes or 0):
         return noted(finding, OnRecord(name, line.number, line.reason))
@@ -217,20 +245,25 @@ def recorded(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> Updat
     told = evidence.told()
     kept = dict(lines)
     new = changed = 0
-    found = [cause for cause in causes if cause.standing is not Standing.FIRST_USE]
-    for cause in found:
-        old = lines.get(cause.key)
+    by_line: dict[Key, list[Cause]] = {}
+    for cause in causes:
+        if cause.standing is not Standing.FIRST_USE:
+            line = line_of(lines, cause.key)
+            by_line.setdefault(cause.key if line is None else line.key, []).append(cause)
+    for key, some in by_line.items():
+        largest, tests = max(cause.largest for cause in some), [test for cause in some for test in cause.tests]
+        old = lines.get(key)
         if old is None:
-            kept[cause.key] = KnownFinding(*cause.key, cause.largest, places(cause.tests))
+            kept[key] = KnownFinding(*key, largest, places(tests))
             new += 1
             continue
         rest = [place for place in old.tests if not told(place, old.kind)]
-        size = max(old.bytes, cause.largest) if rest else cause.largest
+        size = max(old.bytes, largest) if rest else largest
         slack = TOLERANCE.slack("retained", old.bytes)
-        one = replace(old, bytes=old.bytes if abs(size - old.bytes) <= slack else size, tests=places(cause.tests, rest))
-        kept[cause.key] = one
+        one = replace(old, bytes=old.bytes if abs(size - old.bytes) <= slack else size, tests=places(tests, rest))
+        kept[key] = one
         changed += one != old
-    return Update(kept, new, changed, len(found) - new - changed, before=lines)
+    return Update(kept, new, changed, len(by_line) - new - changed, before=lines)
 
 
 def unseen(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> list[KnownFinding]:
@@ -240,9 +273,20 @@ def unseen(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> list[Kn
     return [
         line
         for line in lines.values()
-        if line.key not in met and line.tests and evidence.looked(line)
-        if all(told(place, line.kind) for place in line.tests)
+        if line.tests and evidence.looked(line) and all(told(place, line.kind) for place in line.tests)
+        if not any(map(line.matches, met))
     ]
+
+
+def last_matches(lines: Lines, run: RunRecord) -> dict[Key, tuple[str, str]]:
+    """For each line by its key the last cause of a run that it matched, and the test; empty for the run's own."""
+    last: dict[Key, tuple[str, str]] = {}
+    for nodeid, finding in run.all_findings:
+        key = key_of(finding)
+        if key is not None and has_cause(finding):
+            last.pop(key, None)
+            last[key] = key[0], nodeid
+    return {line.key: met for key, met in last.items() for line in lines.values() if line.matches(key)}
 
 
 def unseen_lines(gone: Sequence[KnownFinding], flag: str) -> str:
@@ -286,6 +330,11 @@ def function_of(nodeid: str) -> str:
 def _is_complete(test: TestRecord) -> bool:
     """Whether the test came to its end: then its findings are all that there are."""
     return test.outcome in ("passed", "xpassed") or bool(test.failing)
+
+
+def _together(one: KnownFinding, other: KnownFinding) -> KnownFinding:
+    reason = "; ".join(dict.fromkeys(filter(None, (one.reason, other.reason))))
+    return replace(one, bytes=one.bytes + other.bytes, tests=places((), (*one.tests, *other.tests)), reason=reason)
 
 
 def _line(text: str, number: int) -> KnownFinding:

@@ -5,7 +5,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -27,14 +26,6 @@ SHOWN = 3
 DISTRIBUTED = "torch/nn/parallel/distributed.py"
 #: Where a holder is named.
 _NAMED = (Reach.REACHABLE, Reach.HARNESS)
-_KEY = re.compile(r"\['[^']*\d[^']*'\]")
-#: Numbers in a chain that another run, another order of tests or an edited file would change.
-_PASSING = (
-    (re.compile(r"\[\d+\]"), "[*]"),
-    (re.compile(r"\b__compiled_fn_\d+\w*"), "__compiled_fn"),
-    (re.compile(r"(hook |(?:Thread|Task|Executor)-)[\d_]+"), r"\1*"),
-    (re.compile(r"(\([^()\s]+):\d+\)"), r"\1)"),  # the line at which a frame stands
-)
 #: Kinds of references inside one whole: a module with its parameters, a tensor with its gradient and its graph.
 _INSIDE = frozenset(
     {PathKind.SUBMODULE, PathKind.GRAD, PathKind.GRAD_FN, PathKind.NEXT, PathKind.SAVED, PathKind.STORAGE}
@@ -62,7 +53,7 @@ def leak_findings(
         verdict = verdict_of(block, holder)
         held = Held(block, holder, verdict)
         groups.setdefault((verdict, held.by), []).append(held)
-    ordered = (sorted(group, key=lambda held: -held.block.size) for group in groups.values())
+    ordered = (sorted(group, key=_first_shown) for group in groups.values())
     found = [_finding(group, severity, of_fixture=of_fixture) for group in ordered]
     return sorted(found, key=lambda finding: -(finding.bytes or 0))
 
@@ -139,28 +130,20 @@ class Held(NamedTuple):
 
 
 def holder_of(holder: HolderResult) -> str:
-    """The chain up to the object that holds, without positions.
+    """The chain up to the object that holds, as it is in every run.
 
     What is inside a module, an optimizer or the graph of a tensor is not told apart: it goes when they go.
     """
     if holder.path is None or holder.reach not in _NAMED or _is_running_harness(holder):
         return ""
     steps = tuple(takewhile(lambda step: not _inside(step), holder.path.steps))
-    return _stable(replace(holder.path, steps=steps).text)
+    return replace(holder.path, steps=steps).stable
 
 
 def _is_running_harness(holder: HolderResult) -> bool:
     """Whether it is a frame of pytest that runs now, on its way to the report of a failure: that names nobody."""
     path = holder.path
     return holder.reach is Reach.HARNESS and path is not None and path.root_kind is RootKind.FRAME
-
-
-def _stable(text: str) -> str:
-    """Without positions (the number in ``['layer0']`` is one) and other numbers that pass."""
-    text = _KEY.sub(lambda key: re.sub(r"\d+", "*", key.group()), text)
-    for pattern, stable in _PASSING:
-        text = pattern.sub(stable, text)
-    return text
 
 
 def _inside(step: Step) -> bool:
@@ -210,7 +193,7 @@ def _finding(
     shown: dict[tuple[Allocation, str], Held] = {}
     for held in group:
         where = Allocation.of(held.block.stack, held.block.after)
-        key = (where, "" if held.holder.path is None else _stable(held.holder.path.text))
+        key = (where, "" if held.holder.path is None else held.holder.path.stable)
         if len(shown) < SHOWN:
             shown.setdefault(key, held)
     fact = Retained(
@@ -235,6 +218,11 @@ def _finding(
         holder=first.in_cpp or (None if path is None else path.text),
         cause=" | ".join(part for part in ("leak", first.verdict.value, block.stack.place, first.by) if part),
     )
+
+
+def _first_shown(held: Held) -> tuple[int, str]:
+    """The largest first; among equals the order in which they were allocated may be another in the next run."""
+    return -held.block.size, held.block.stack.place
 
 
 def _keeps_graph(group: Sequence[Held]) -> bool:

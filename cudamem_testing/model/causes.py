@@ -1,7 +1,8 @@
 """Causes: findings that one change would mend, taken together.
 
-A cause is told by its text (kind, verdict, allocating ``file::qualname``, holder with indices as ``[*]``) and by the
-kind of device, for sizes differ between them. Limits and out-of-memory errors are judged one by one and have none.
+A cause is told by its text (kind, verdict, allocating ``file::qualname``, holder with keys and indices as ``[*]``) and
+by the kind of device, for sizes differ between them. Limits and out-of-memory errors are judged one by one and have
+none.
 PYTEST_DONT_REWRITE
 """
 

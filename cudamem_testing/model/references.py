@@ -2,14 +2,19 @@
 
 They hold strings and ids only, so a result that is kept, pickled or shown keeps nothing of the user's alive.
 
+A path has two texts: ``text`` for people, and ``stable``, which is the same in every run: in it each key and position
+of a container is ``[*]``, for a key may be a number, a uuid or a temporary path.
+
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+
+from cudamem_testing.model.findings import ANY_KEY, PASSING_NAME
 
 #: Longest chain that is shown in full; of longer ones the middle is left out.
 SHOWN_STEPS = 14
@@ -89,6 +94,8 @@ class Unsure(str, Enum):
     NOT_REACHED = "not reached"
     #: It stopped at its budget of time or objects.
     BUDGET = "budget"
+    #: It led to an object with too many holders to look at all of them.
+    CROWDED = "crowded"
     #: Garbage was not collected before it, since a stream was capturing a CUDA graph.
     UNCOLLECTED = "uncollected"
     #: This version of torch does not show what autograd saved for backward.
@@ -103,6 +110,13 @@ Edge = tuple[Kind, object, object]
 _CHAINED = frozenset({Kind.SUBMODULE, Kind.GRAD, Kind.GRAD_FN, Kind.NEXT, Kind.SAVED, Kind.STORAGE, Kind.CALL})
 #: Kinds that name the referent, so that its type follows in parentheses: ``_CACHE (dict)['k']``.
 _NAMING = frozenset({Kind.GLOBAL, Kind.ATTRIBUTE, Kind.LOCAL, Kind.CLOSURE, Kind.CALLBACK, Kind.ROOT})
+#: Kinds with a class in their brackets.
+_OF_A_CLASS = frozenset({Kind.GRAD_FN, Kind.NEXT})
+#: Containers whose keys are names in the source code.
+_NAMESPACES = frozenset({".__dict__", "._modules", "._parameters", "._buffers"})
+_COMPILED = re.compile(r"\b__compiled_fn_\d+\w*")
+_LINE_OF_FRAME = re.compile(r"(\([^()\s]+):\d+\)")
+_THREAD = re.compile(r"thread '.*?'(?= > frame |$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +174,24 @@ class Path:
     @property
     def text(self) -> str:
         """The path as one line; long ones lose their middle."""
+        return self._joined(f" > ... {self._left_out()} more ...")
+
+    @property
+    def stable(self) -> str:
+        """The path as one line without what another run, another order of tests or an edited file would change: keys
+        and positions, but for those of namespaces, the line of a frame, numbers in names of threads and of compiled
+        functions, and how long a middle is left out.
+        """
+        steps = tuple(map(stable_step, (None, *self.steps), self.steps))
+        return replace(self, root=_stable_root(self.root), steps=steps)._joined(" > ...")
+
+    def _joined(self, middle: str) -> str:
         pieces = [self.root]
         edge = len(self.steps) > SHOWN_STEPS
         for index, step in enumerate(self.steps):
             if edge and SHOWN_STEPS // 2 <= index < len(self.steps) - SHOWN_STEPS // 2:
                 if index == SHOWN_STEPS // 2:
-                    pieces.append(f" > ... {self._left_out()} more ...")
+                    pieces.append(middle)
                 continue
             previous = self.steps[index - 1] if index else None
             pieces.append(_joined(previous, step.reference))
@@ -181,6 +207,35 @@ class Path:
     def length(self) -> int:
         """Number of references in the path."""
         return len(self.steps)
+
+
+def stable_step(before: Step | None, step: Step) -> Step:
+    """A step without its key or position; ``before`` is the step to what holds it."""
+    kind, text = step.reference.kind, step.reference.text
+    if kind in (Kind.KEY, Kind.HOOK):
+        text = f"{kind.value} {ANY_KEY}"
+    elif kind is Kind.OTHER and text.startswith("..."):
+        text = "..."
+    elif kind not in _OF_A_CLASS and not (kind is Kind.ITEM and _is_name(before, text)):
+        text = _without_key(text)
+    reference = Reference(kind, _COMPILED.sub("__compiled_fn", text))
+    return replace(step, reference=reference, type_name=_COMPILED.sub("__compiled_fn", step.type_name))
+
+
+def _is_name(before: Step | None, text: str) -> bool:
+    """Whether the text of an item is a name in a namespace."""
+    return before is not None and before.reference.text in _NAMESPACES and text[1:2] in ("'", '"')
+
+
+def _without_key(text: str) -> str:
+    """A label with ``[*]`` for all of its brackets; a long one may have lost the last."""
+    before, bracket, rest = text.partition("[")
+    return f"{before}{ANY_KEY}{rest.rpartition(']')[2] if ']' in rest else ''}" if bracket else text
+
+
+def _stable_root(root: str) -> str:
+    root = _THREAD.sub(lambda name: PASSING_NAME.sub(ANY_KEY, name.group()), root)
+    return _LINE_OF_FRAME.sub(r"\1)", root)
 
 
 def _joined(previous: Step | None, reference: Reference) -> str:

@@ -7,8 +7,9 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cudamem_testing import static
@@ -16,6 +17,10 @@ from cudamem_testing.objects.roots import RootValue
 
 #: Objects at each end of a long chain that are kept; what lies between is only counted.
 CHAIN_END = 24
+#: Objects that a label may need: a namespace's owner, the namespace, and what a name in it leads to.
+_NAMED = 3
+#: The words along a chain of ids, which order chains of one length.
+Words = Callable[[Sequence[int]], list[tuple[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,35 @@ class Reached:
         head, length = self.head[end], self._length(end)
         return _cut(head, tail[::-1], length)
 
+    def end(self, one: int) -> list[int]:
+        """The last ids of the chain to an object, as many as a label may need."""
+        found = [one]
+        while len(found) < _NAMED and found[0] in self.previous:
+            found.insert(0, self.previous[found[0]])
+        return found
+
+    def is_before(self, previous: int, one: int, order: Mapping[int, int], words: Words) -> bool:
+        """Whether the chain to an object over ``previous`` comes before its known one.
+
+        The ``order`` of their starts decides, else the words along them from where they part. Chains that part farther
+        back than ``CHAIN_END`` are equal.
+        """
+        known = self.previous.get(one)
+        if known is None:
+            return False
+        left, right = [one, previous], [one, known]
+        while left[-1] != right[-1]:
+            ends = left[-1], right[-1]
+            steps = [self.previous[end] for end in ends if end in self.previous]
+            if not steps:
+                return order.get(ends[0], 0) < order.get(ends[1], 0)
+            if len(steps) < len(ends) or len(left) > CHAIN_END:
+                return False
+            left.append(steps[0])
+            right.append(steps[1])
+        before = self.end(left[-1])[:-1]
+        return words([*before, *left[::-1]]) < words([*before, *right[::-1]])
+
     def _length(self, end: int) -> int:
         first = self.head[end][0]
         return self.distance[end] - self.distance[first] + 1
@@ -75,36 +109,55 @@ def _cut(head: Sequence[int], tail: Sequence[int], length: int) -> Chain:
     return Chain(tuple(head), max(between, 0), tuple(tail[max(-between, 0) :]))
 
 
+class _Links:
+    """Which ids each id is linked to, in the order in which they came: most have one, which takes no container."""
+
+    def __init__(self) -> None:
+        self._links: dict[int, int | dict[int, None]] = {}
+
+    def add(self, one: int, other: int) -> None:
+        """Add a link; a second one changes nothing."""
+        known = self._links.setdefault(one, other)
+        if type(known) is dict:
+            known[other] = None
+        elif known != other:
+            self._links[one] = {known: None, other: None}  # type: ignore[dict-item] # a number, as it is no dict
+
+    def of(self, one: int) -> Collection[int]:
+        """What an id is linked to."""
+        known = self._links.get(one)
+        return () if known is None else known if type(known) is dict else (known,)  # type: ignore[return-value]
+
+
 class Graph:
     """Objects by id, with their holders and what they hold. Holds the objects alive."""
 
     def __init__(self) -> None:
         self.objects: dict[int, object] = {}
-        self._holders: dict[int, dict[int, None]] = {}
-        self._held: dict[int, dict[int, None]] = {}
+        self._holders = _Links()
+        self._held = _Links()
         self._ordered: dict[int, list[int]] = {}
+        self.looked_at = 0
+        """Objects that :meth:`cycle_or_source` has looked at, in all."""
 
     def add(self, holder: int, referent: int) -> None:
         """Add an edge between two objects of the graph; a second one between them changes nothing."""
-        self._holders.setdefault(referent, {})[holder] = None
-        self._held.setdefault(holder, {})[referent] = None
+        self._holders.add(referent, holder)
+        self._held.add(holder, referent)
 
-    def holders_of(self, one: int) -> Iterable[int]:
+    def holders_of(self, one: int) -> Collection[int]:
         """What is known to hold an object."""
-        return self._holders.get(one, ())
+        return self._holders.of(one)
 
-    def held_by(self, one: int) -> Sequence[int]:
+    def held_by(self, one: int) -> Collection[int]:
         """What an object is known to hold, in the order in which it holds it: the same in every run."""
-        held = self._held.get(one)
-        if held is None:
-            return ()
+        held = self._held.of(one)
+        if len(held) < 2:
+            return held
         ordered = self._ordered.get(one)
         if ordered is None or len(ordered) != len(held):
-            ordered = [*held]
-            if len(held) > 1:
-                place = {number: place for place, number in enumerate(_referents(self.objects[one]))}
-                ordered.sort(key=lambda number: place.get(number, len(place)))
-            self._ordered[one] = ordered
+            place = {number: place for place, number in _places(self.objects[one], held)}
+            ordered = self._ordered[one] = sorted(held, key=lambda number: place.get(number, sys.maxsize))
         return ordered
 
     def ancestors(self, ids: Iterable[int]) -> set[int]:
@@ -112,20 +165,26 @@ class Graph:
         found = set(ids)
         waiting = list(found)
         while waiting:
-            for holder in self._holders.get(waiting.pop(), ()):
+            for holder in self._holders.of(waiting.pop()):
                 if holder not in found:
                     found.add(holder)
                     waiting.append(holder)
         return found
 
-    def reach(self, starts: Sequence[tuple[int, int]], values: Sequence[tuple[int, int, RootValue]]) -> Reached:
+    def reach(
+        self,
+        starts: Sequence[tuple[int, int]],
+        values: Sequence[tuple[int, int, RootValue]],
+        words: Words | None = None,
+    ) -> Reached:
         """Shortest chains from roots to all objects.
 
         ``starts`` are (rank, id) of objects that are roots, at distance 0; ``values`` are (rank, id, ...) of objects
         that a root outside of the heap holds, at distance 1. Among chains of one length the lowest rank wins, then
-        the order given, then the order in which objects hold others.
+        the order given, then with ``words`` the lower ones, then the order in which objects hold others.
         """
         found = Reached()
+        order = {one: place for place, (_, one) in enumerate(starts)}
         candidates: list[tuple[int, int, int | None, RootValue | None]] = [
             (rank, one, None, None) for rank, one in starts
         ]
@@ -133,10 +192,13 @@ class Graph:
         while candidates or distance == 0:
             level: list[int] = []
             for rank, one, previous, value in sorted(candidates, key=lambda candidate: candidate[0]):
-                if one in found.distance:
+                if one not in found.distance:
+                    level.append(one)
+                elif (found.distance[one], found.rank[one]) != (distance, rank) or not (
+                    words is not None and previous is not None and found.is_before(previous, one, order, words)
+                ):
                     continue
                 found.add(one, distance, rank, previous, value)
-                level.append(one)
             candidates = [(found.rank[one], held, one, None) for one in level for held in self.held_by(one)]
             if distance == 0:
                 candidates += [(rank, one, None, value) for rank, one, value in values]
@@ -155,13 +217,14 @@ class Graph:
         last = waiting[-1] if waiting else None
         while waiting:
             one = last = waiting.popleft()
-            holders = self._holders.get(one, ())
+            holders = self._holders.of(one)
             if not holders and next_one[one] is not None:
                 break
             for holder in holders:
                 if holder not in next_one:
                     next_one[holder] = one
                     waiting.append(holder)
+        self.looked_at += len(next_one)
         chain: list[int] = []
         while last is not None:
             chain.append(last)
@@ -174,19 +237,21 @@ class Graph:
         waiting = deque([one])
         while waiting:
             current = waiting.popleft()
-            for held in self._held.get(current, ()):
+            for held in self._held.of(current):
                 if held == one:
                     chain = [one, current]
                     while chain[-1] != one:
                         chain.append(previous[chain[-1]])
+                    self.looked_at += len(previous)
                     return [chain[::-1] if current != one else [one, one]]
                 if held not in previous and held in self.objects:
                     previous[held] = current
                     waiting.append(held)
+        self.looked_at += len(previous)
         return []
 
 
-def _referents(obj: object) -> list[int]:
-    """The ids of what an object holds; the collector sees sequences from their ends."""
-    found = [*map(id, static.referents(obj))]
-    return found[::-1] if static.is_a(obj, list) or static.is_a(obj, tuple) else found
+def _places(obj: object, wanted: Collection[int]) -> list[tuple[int, int]]:
+    """Where an object holds some others, by their ids; the collector sees sequences from their ends."""
+    found = [(place, number) for place, number in enumerate(map(id, static.referents(obj))) if number in wanted]
+    return [(-place, number) for place, number in found] if static.is_one_of(obj, list, tuple) else found

@@ -164,7 +164,12 @@ def lru_name(wrapper: object) -> str:
 
 def code_place(code: types.CodeType, line: int | None = None) -> str:
     """``file.py:12`` of a code object; the file without its folders."""
-    return f"{PurePath(static.plain_text(code.co_filename)).name}:{code.co_firstlineno if line is None else line}"
+    return f"{_file_name(static.plain_text(code.co_filename))}:{code.co_firstlineno if line is None else line}"
+
+
+@functools.lru_cache(maxsize=512)
+def _file_name(path: str) -> str:
+    return PurePath(path).name
 
 
 def _sized(word: str, size: int) -> str:

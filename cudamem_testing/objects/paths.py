@@ -6,10 +6,12 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import cast
 
 from cudamem_testing import static
-from cudamem_testing.model.references import Edge, Kind, Path, Reference, Step
+from cudamem_testing.model.references import Edge, Kind, Path, Reference, Step, stable_step
 from cudamem_testing.objects.graph import Chain
 from cudamem_testing.objects.names import type_word
 from cudamem_testing.objects.references import edges, label
@@ -60,6 +62,16 @@ class PathWriter:
             self._walk(head + tail, steps)
         return Path(root.text, root.kind, tuple(steps), root.name, root.thread, root_id)
 
+    def words(self, objects: Sequence[object]) -> list[tuple[str, str]]:
+        """The label of each step along a chain and the class it leads to, as they are in every run."""
+        steps: list[Step] = []
+        found: list[tuple[str, str]] = []
+        for holder, referent in itertools.pairwise(objects):
+            steps.append(self._step(holder, referent, self._edges_of(holder).get(id(referent))))
+            stable = stable_step(steps[-2] if len(steps) > 1 else None, steps[-1])
+            found.append((stable.reference.text, stable.type_name))
+        return found
+
     def _walk(self, objects: list[object], steps: list[Step]) -> None:
         position = 0
         while position < len(objects) - 1:
@@ -85,10 +97,40 @@ class PathWriter:
         found = self._edges.get(id(holder))
         if found is None:
             found = self._edges[id(holder)] = {}
-            for edge in edges(holder):
-                if id(edge[2]) in self._objects:
-                    found.setdefault(id(edge[2]), edge)
+            objects = self._objects
+            for edge in _among(holder, objects) or edges(holder):
+                if id(edge[2]) in objects and _is_before(edge, found.get(id(edge[2]))):
+                    found[id(edge[2])] = edge
         return found
+
+
+def _among(holder: object, objects: Mapping[int, object]) -> list[Edge]:
+    """The edges of a plain list or dictionary to some objects: it may hold a million others. None for other objects."""
+    cls = type(holder)
+    if cls is list:
+        values = enumerate(cast("list[object]", holder))
+        return [(Kind.ITEM, place, value) for place, value in values if id(value) in objects]
+    if cls is not dict:
+        return []
+    try:
+        return _among_items(dict.items(cast("dict[object, object]", holder)), objects)
+    except RuntimeError:  # another thread inserts: then in a copy
+        return _among_items(static.items(holder), objects)
+
+
+def _among_items(items: Collection[tuple[object, object]], objects: Mapping[int, object]) -> list[Edge]:
+    found: list[Edge] = [(Kind.ITEM, key, value) for key, value in items if id(value) in objects]
+    return found + [(Kind.KEY, key, key) for key, _ in items if id(key) in objects]
+
+
+def _is_before(edge: Edge, known: Edge | None) -> bool:
+    """Whether an edge names its referent better: the first does, and of several names the lowest, for a namespace may
+    have been filled in any order.
+    """
+    if known is None:
+        return True
+    kind, name, _ = edge
+    return kind is known[0] and type(name) is str and type(known[1]) is str and name < known[1]
 
 
 def _is_cached_property(holder: object, name: str) -> bool:

@@ -2,7 +2,8 @@
 
 A search of the whole heap costs tenths of a second. Most leaks of a suite are in the same few containers, so the chains
 that a search has found are remembered (their roots by weak reference, everything else by id), and the next time their
-surroundings are read from the roots on: known objects are followed, what hangs on them is new.
+surroundings are read from the roots on: known objects are followed, what hangs on them is new. Of modules of the
+project that held something, and of the test's own, all that lies near is read: the next leak may be in another name.
 
 The same search then runs over this small part of the heap, and its answer counts only where it is proven to be that of
 the whole heap: each object that the search walked back from has exactly as many references as the part accounts for, so
@@ -19,18 +20,19 @@ import gc
 import types
 import weakref
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 
 from cudamem_testing import static
 from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.model.references import Reach
+from cudamem_testing.model.references import Reach, RootKind
 from cudamem_testing.objects.carriers import Carriers
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.objects.modules import ModuleTable
-from cudamem_testing.objects.roots import Ignore, Roots
+from cudamem_testing.objects.roots import Ignore, Roots, defining_module
 from cudamem_testing.objects.search import NOTHING_IGNORED, HolderResult, Search, find_holders
 from cudamem_testing.originals import Original
 from cudamem_testing.torch_api import nodes, tensors
@@ -42,13 +44,17 @@ MOST_OBJECTS = 10_000
 _MOST_KNOWN = 100_000
 #: References that are walked back from what holds a known place beside the chain that was found.
 _EXPLORED = 4
+#: References from the namespace of a module or class to what may have been filled since it was looked at.
+_NEAR = 4
+#: Items of a container that is read again for that, and of one that is never read.
+_SMALL = 256
+_LARGE = 100_000
 #: Objects on the ways to what was found that are worth following the next time; those of a whole model are not.
 _FEW = 16
 _BUDGET_OBJECTS = 500_000
-#: Objects that are no roots whatever they hold, so that they are not asked.
-_PLAIN = frozenset(
-    map(id, (dict, list, tuple, set, frozenset, types.CellType, types.MethodType, torch.Tensor, torch.nn.Parameter))
-)
+#: Classes of objects that are not filled later, as a rule.
+_FINISHED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, tensors.TensorBase)
+_CONTAINERS = (list, dict, tuple, set, frozenset, deque)
 #: References that a local variable means: its own, and that of the root that was made of it.
 _OF_A_LOCAL = 2
 _EXPLAINED = (Reach.REACHABLE, Reach.HARNESS)
@@ -61,6 +67,7 @@ class KnownPlaces:
         self._roots: dict[int, weakref.ref[object]] = {}
         self._known: set[int] = set()
         self._names: dict[int, set[str]] = {}
+        self._namespaces: set[int] = set()
         self._looked_at: set[int] = set()
         self._modules = ModuleTable()
 
@@ -90,7 +97,7 @@ class KnownPlaces:
     ) -> dict[int, HolderResult] | None:
         roots = Roots(ignore, self._modules)
         ignore = Ignore(ignore.ids | {id(roots.around_test)}, ignore.packages)
-        part = _Part(roots, self._known, self._names, self._looked_at)
+        part = _Part(roots, self._known, self._names, self._namespaces, self._looked_at)
         part.look([roots.around_test, *starts], beside + 1)
         with Search(wanted, None, _BUDGET_OBJECTS, ignore, (part.objects, roots)) as search:
             targets = search.carriers.targets(wanted)
@@ -124,7 +131,7 @@ class KnownPlaces:
         self._remember_roots(search, targets)
         self._known |= search.graph.ancestors(own) - own
         if len(self._known) > _MOST_KNOWN:
-            for table in (self._roots, self._known, self._names, self._looked_at):
+            for table in (self._roots, self._known, self._names, self._namespaces, self._looked_at):
                 table.clear()
 
     def _remember_roots(
@@ -141,6 +148,8 @@ class KnownPlaces:
             except TypeError:
                 continue
             self._known.add(one)
+            if root.kind is RootKind.MODULE and not root.is_library:
+                self._namespaces.add(one)
             held = ancestors.intersection(search.graph.held_by(one))
             names = (name for name, value in _namespace(obj) if id(value) in held and type(name) is str)
             self._names.setdefault(one, set()).update(names)
@@ -153,44 +162,58 @@ class _Part:
     them objects of this part hold; by id.
     """
 
-    def __init__(self, roots: Roots, known: set[int], names: dict[int, set[str]], looked_at: set[int]) -> None:
+    def __init__(
+        self, roots: Roots, known: set[int], names: dict[int, set[str]], namespaces: set[int], looked_at: set[int]
+    ) -> None:
         self.objects: list[object] = []
         self.outside: dict[int, int] = {}
         self.inside: Counter[int] = Counter()
         self._roots, self._known, self._names, self._looked_at = roots, known, names, looked_at
         self._around_test = {*map(id, roots.around_test)}
-        self._waiting: deque[tuple[object, int]] = deque()
+        self._waiting: deque[_Waiting] = deque()
+        self._namespaces = namespaces
         self._whole: set[int] = set()
 
     def look(self, starts: Sequence[object], beside: int) -> None:
         """Read what hangs on roots, breadth first: all of it on the first ``beside`` of them."""
-        self._whole = {*map(id, starts[:beside])}
+        self._whole = {*map(id, starts[:beside])} | self._namespaces
         for start in starts:
             if id(start) not in self.outside:
                 self.outside[id(start)] = -1  # never accounted for: one that is no root any more has other holders
                 self.objects.append(start)
-                self._waiting.append((start, 0))
+                self._waiting.append(_Waiting(start, 0, 0))
         while self._waiting and len(self.objects) < MOST_OBJECTS:
             self._read(*self._waiting.popleft())
 
-    def _read(self, obj: object, beyond: int) -> None:
+    def _read(self, obj: object, beyond: int, near: int) -> None:
+        if id(obj) in self._whole and (self._roots.is_module(obj) or defining_module(obj) is not None):
+            near = _NEAR
+            self._whole.update(_defined_in(obj))
         wanted = self._followed(obj)  # first: it may make the object's dictionary
         children = static.referents(obj)
+        if len(children) > _SMALL and near < _NEAR:
+            near = 0
         numbers = [*map(id, children)]
         self.inside.update(numbers)
         times = Counter(numbers) if len({*numbers}) < len(numbers) else None
         own = _own_references()
         for child, number in zip(children, numbers, strict=True):
             known = number in self._known
-            if number in self.outside or (wanted is not None and number not in wanted):
+            if number in self.outside or (wanted is not None and number not in wanted) or not gc.is_tracked(child):
                 continue
-            if not gc.is_tracked(child) or (not known and number in self._looked_at):
+            if not known and number in self._looked_at and (near <= 0 or self._is_passed_over(child)):
                 continue
             self.outside[number] = Original.getrefcount(child) - own - (0 if times is None else times[number] - 1)
+            if _size(child) > _LARGE:
+                continue
             self.objects.append(child)
             farther = 0 if known else beyond + 1
             if farther <= DEPTH:
-                self._waiting.append((child, farther))
+                self._waiting.append(_Waiting(child, farther, near - 1))
+
+    def _is_passed_over(self, child: object) -> bool:
+        """Whether an object near a namespace, which was looked at before, will not have been filled since."""
+        return id(child) not in self._whole and (static.is_one_of(child, *_FINISHED) or _size(child) > _SMALL)
 
     def _followed(self, obj: object) -> set[int] | None:
         """The ids of what is followed from an object: all from most, from roots only what was followed before."""
@@ -199,7 +222,7 @@ class _Part:
         return self._known.union(map(id, self._named(obj)))
 
     def _is_root(self, obj: object) -> bool:
-        return self._roots.is_module(obj) or (id(type(obj)) not in _PLAIN and self._roots.anchor(obj) is not None)
+        return self._roots.anchor(obj) is not None
 
     def _named(self, obj: object) -> list[object]:
         names = self._names.get(id(obj), ())
@@ -234,6 +257,29 @@ class _Part:
             return False  # clones share the memory, and have storages of their own
         uses, references = _uses_of_own_storage()
         return tensors.storage_use_count(objects[0]) == (uses + len(objects) - 1, references)
+
+
+class _Waiting(NamedTuple):
+    """An object to read: references from the last known one, and how many more lie near the namespace of a module."""
+
+    obj: object
+    beyond: int
+    near: int
+
+
+def _defined_in(namespace: object) -> Iterator[int]:
+    """The ids of the classes and caches that a module defines: roots, of which all is read as of the module."""
+    own = None if type(namespace) is not dict else static.get(namespace, "__name__")
+    if type(own) is str:
+        for _, value in static.items(namespace):
+            if defining_module(value) == own:
+                yield id(value)
+
+
+def _size(obj: object) -> int:
+    """The number of items of a container; 0 for other objects."""
+    base: Any = next((base for base in _CONTAINERS if static.is_a(obj, base)), None)
+    return 0 if base is None else base.__len__(obj)
 
 
 def _ids(targets: dict[int, list[object]]) -> set[int]:

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
+
 from cudamem_testing import static
 from cudamem_testing.model import stacks
 from cudamem_testing.model.references import Kind, Reference, RootKind
@@ -46,6 +48,11 @@ _RUN_TEST = "runtest"
 _CALLING_MODULES = frozenset({("_pytest.unittest", _RUN_TEST), ("_pytest.doctest", _RUN_TEST)})
 _FINALIZER: type = static.class_dict(weakref.finalize)["_Info"]
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
+_OF_A_LIBRARY = 3
+#: Classes, by id, whose instances are no roots whatever they hold; but for the namespaces of modules.
+PLAIN = frozenset(
+    map(id, (dict, list, tuple, set, frozenset, types.CellType, types.MethodType, torch.Tensor, torch.nn.Parameter))
+)
 _OWN_PACKAGE = __name__.rpartition(".")[0] + "."
 
 
@@ -78,14 +85,29 @@ class Root:
     name: str = ""
     thread: str = ""
 
+    @property
+    def is_library(self) -> bool:
+        """Whether it is a module of a library."""
+        return self.rank == _OF_A_LIBRARY
+
 
 @dataclass(frozen=True, slots=True)
 class RootValue:
-    """An object that a root holds directly, where the root itself is no object of the heap (a frame's local)."""
+    """An object that a root holds directly, where the root itself is no object of the heap.
+
+    ``name`` is that of a frame's local variable; ``None`` for the value of a context variable.
+    """
 
     root: Root
-    reference: Reference
+    name: str | None
     value: object
+
+    @property
+    def reference(self) -> Reference:
+        """The edge from the root."""
+        if self.name is None:
+            return Reference(Kind.ROOT, "value")
+        return Reference(Kind.LOCAL, clean(f"local '{self.name}'"))
 
 
 #: A root that a registry lists: what makes its text and its name is called when it is met, for few are.
@@ -117,6 +139,8 @@ class Roots:
         loops are judged when met.
         """
         number = id(obj)
+        if not self._may_be_anchor(obj):
+            return None
         if number not in self._anchors:
             registered = self._registered.get(number) or _registration(obj)
             if registered is not None:
@@ -129,6 +153,16 @@ class Roots:
     def is_module(self, obj: object) -> bool:
         """Whether an object is a module, or the namespace of one."""
         return obj in self._modules
+
+    def is_root(self, obj: object) -> bool:
+        """Whether an object is a root, without keeping the answer: there may be a million of them to ask."""
+        if not self._may_be_anchor(obj):
+            return False
+        known = obj in self._modules or id(obj) in self._registered or _registration(obj) is not None
+        return known or self._judge(obj) is not None
+
+    def _may_be_anchor(self, obj: object) -> bool:
+        return id(type(obj)) not in PLAIN or obj in self._modules or id(obj) in self._registered
 
     def release(self) -> None:
         """Let all objects go."""
@@ -202,14 +236,14 @@ class Roots:
         root = Root(RootKind.FRAME, clean(text), rank, ignored, None, clean(code.co_name), clean(name))
         shared = {*code.co_cellvars, *code.co_freevars}
         for name, value in frame_locals(frame):
-            self._add_value(root, Reference(Kind.LOCAL, clean(f"local '{name}'")), value)
+            self._add_value(root, name, value)
             if name in shared:
                 self._in_cells.add(id(value))
             if around_test and not known:
                 self.around_test.append(value)
 
-    def _add_value(self, root: Root, reference: Reference, value: object) -> None:
-        self.values.setdefault(id(value), []).append(RootValue(root, reference, value))
+    def _add_value(self, root: Root, name: str | None, value: object) -> None:
+        self.values.setdefault(id(value), []).append(RootValue(root, name, value))
 
     def _add_anchors(self, found: Iterable[_Registered]) -> None:
         for registered in found:
@@ -219,7 +253,7 @@ class Roots:
         context = contextvars.copy_context()
         for variable, value in context.items():
             root = self._root(RootKind.CONTEXT, f"context variable '{variable.name}'", variable.name, context, "")
-            self._add_value(root, Reference(Kind.ROOT, "value"), value)
+            self._add_value(root, None, value)
 
 
 def _callers(frame: types.FrameType | None) -> Iterator[types.FrameType]:
@@ -246,6 +280,16 @@ def _around_test(stack: Sequence[types.FrameType]) -> Sequence[types.FrameType]:
     return ()
 
 
+def defining_module(obj: object) -> str | None:
+    """The module that defines a class or an ``lru_cache``, which may be roots; ``None`` for other objects."""
+    if static.is_a(obj, type):
+        return static.class_module(obj)
+    if type(obj) is _LRU_WRAPPER:
+        owner = static.get(static.instance_dict(obj), "__module__")
+        return owner if type(owner) is str else None
+    return None
+
+
 def _harness(obj: object) -> tuple[RootKind, str, str]:
     """Kind, text and name of an object of the harness: a fixture by its name, others by their class."""
     word = type_word(obj)
@@ -259,7 +303,7 @@ def _rank(kind: RootKind, module: str) -> int:
     """Among chains of one length the lower rank is reported: the project's modules before frames before libraries."""
     if kind is RootKind.FRAME:
         return 2
-    return 3 if kind is RootKind.MODULE and _is_library(module) else 0 if module else 1
+    return _OF_A_LIBRARY if kind is RootKind.MODULE and _is_library(module) else 0 if module else 1
 
 
 def _is_library(module: str) -> bool:

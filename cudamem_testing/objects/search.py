@@ -6,8 +6,12 @@ holds a module. After each level a forward search from the roots found so far, o
 the distance of each target; a distance of at most the number of levels walked is final. Branches that lead only to
 targets with a final distance are dropped.
 
+Of an object with very many holders the first ones are met, and all that are roots: a chain that is found is true, and
+as short as any over those; where none is found, the search has no answer.
+
 Among chains of one length the order is: the project's modules, classes and caches; registries and threads; frames;
-modules of libraries; then by the roots' names; then the order in which objects hold others.
+modules of libraries; then by the roots' names; then by the words along the chains, without keys; then the order in
+which objects hold others. So the same one is named in every run.
 
 PYTEST_DONT_REWRITE
 """
@@ -15,9 +19,11 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -29,7 +35,7 @@ from cudamem_testing.model.references import Doubt, Path, Reach, RootKind, Unsur
 from cudamem_testing.objects import arrays, results
 from cudamem_testing.objects.carriers import Carriers
 from cudamem_testing.objects.clock import Clock
-from cudamem_testing.objects.graph import Graph, Reached, cut
+from cudamem_testing.objects.graph import Graph, Reached, Words, cut
 from cudamem_testing.objects.index import NARROW, Heap, ReferrerIndex, Referrers
 from cudamem_testing.objects.names import name_of, type_word, view_of
 from cudamem_testing.objects.paths import PathWriter
@@ -38,6 +44,13 @@ from cudamem_testing.torch_api import nodes
 from cudamem_testing.wording.leaks import doubt_text
 
 NOTHING_IGNORED = Ignore()
+#: Holders of one object that are met.
+MOST_HOLDERS = 2_000
+_CHECKED_EVERY = 1_000
+#: Objects that are looked at for the chains of targets that no root reaches.
+_MOST_LOOKED_AT = 100_000
+#: Objects that a search meets at most, so that it takes little beside what the process has.
+BUDGET_OBJECTS = 30_000
 Key = TypeVar("Key")
 #: Some objects of the heap, and the roots of the moment.
 Part = tuple[list[object], Roots]
@@ -69,7 +82,7 @@ def find_holders(
     addresses: Iterable[int],
     *,
     budget_seconds: float | None = 5.0,
-    budget_objects: int = 500_000,
+    budget_objects: int = BUDGET_OBJECTS,
     ignore: Ignore = NOTHING_IGNORED,
     learn: Callable[[Search], object] | None = None,
 ) -> dict[int, HolderResult]:
@@ -78,7 +91,7 @@ def find_holders(
     Args:
         addresses: data pointers of storages, as an allocator's record has them.
         budget_seconds: the search stops after this much processor time; results then have ``complete=False``.
-        budget_objects: the search stops after visiting this many objects on its way back.
+        budget_objects: the search stops after visiting this many objects on its way back, beside its targets.
         ignore: what is never named as a holder.
         learn: called with the search before it is taken apart.
     """
@@ -94,7 +107,7 @@ def find_object_holders(
     objects: Sequence[object],
     *,
     budget_seconds: float | None = 5.0,
-    budget_objects: int = 500_000,
+    budget_objects: int = BUDGET_OBJECTS,
     ignore: Ignore = NOTHING_IGNORED,
 ) -> list[HolderResult]:
     """Who holds each of these objects; results in their order. The sequence itself is no holder."""
@@ -142,8 +155,11 @@ class Search(ExitStack):
         self.root_at: dict[int, Root] = {}
         self._put_off: set[int] = set()
         """Met, and not walked back from: nothing that is still searched for was known to hang on them."""
+        self._target_count = 0
+        self._left_out: set[int] = set()
+        """Those of whose holders some were left out, by id."""
         self.object_count = len(objects)
-        self.complete = self.carriers.complete and self._referrers.complete
+        self._stopped: str | None = None
 
     def __exit__(self, *error: Any) -> None:
         """Take the search apart: its list of the heap holds the search too, and nothing may wait for a collection."""
@@ -160,6 +176,7 @@ class Search(ExitStack):
     def run(self, targets: dict[Key, list[object]]) -> dict[Key, HolderResult]:
         """Results for the targets, each given as the objects that stand for it."""
         frontier = [id(obj) for objects in targets.values() for obj in objects if self._meet(obj)]
+        self._target_count = self.visited_count
         pending = {key: objects for key, objects in targets.items() if objects}
         reached = self._forward(ignored=False)
         level, last_resort = 0, False
@@ -180,14 +197,16 @@ class Search(ExitStack):
                 frontier = self._beyond_the_collector()
             if not frontier:
                 break
-            if self._clock.expired() or self.visited_count > self._budget_objects:
-                self.complete = False
+            if self._is_over_budget():
                 break
             frontier, joined = self._step(frontier)
             level += 1
             if joined or not frontier:
                 reached = self._forward(ignored=False)
-        return self._results(targets, reached)
+        if not (self.carriers.complete and self._referrers.complete):
+            self._is_over_budget()
+        unsettled = {key for key, objects in targets.items() if key in pending or not objects}
+        return self._results(targets, unsettled if self._stopped else set())
 
     def explore(self, ids: Iterable[int], levels: int) -> None:
         """Walk back farther from objects that were met but not walked back from, to where roots hold them as well."""
@@ -212,9 +231,7 @@ class Search(ExitStack):
         found: list[int] = []
         joined = any(one in self._roots.values for one in frontier)
         self.walked.update(frontier)
-        heap = {one: self.graph.objects[one] for one in frontier if one not in self.carriers.fresh}
-        pairs = list(self._referrers.referrers(heap)) if heap else []
-        del heap
+        pairs = self._holders({one: self.graph.objects[one] for one in frontier if one not in self.carriers.fresh})
         pairs += [(holder, one) for one in frontier for holder in self.carriers.holders.get(one, {}).values()]
         for holder, referent in pairs:
             number = id(holder)
@@ -232,6 +249,21 @@ class Search(ExitStack):
             self.graph.add(number, referent)
         return found, joined
 
+    def _holders(self, held: Mapping[int, object]) -> list[tuple[object, int]]:
+        """Pairs (holder, id of what it holds): not more than ``MOST_HOLDERS`` of one object, beside possible roots."""
+        pairs: list[tuple[object, int]] = []
+        met: Counter[int] = Counter()
+        for number, pair in enumerate(self._referrers.referrers(held) if held else ()):
+            holder, one = pair
+            met[one] += 1
+            if met[one] <= MOST_HOLDERS or self._roots.is_root(holder):
+                pairs.append(pair)
+            else:
+                self._left_out.add(one)
+            if number % _CHECKED_EVERY == 0 and self._is_over_budget(len(pairs)):
+                break
+        return pairs
+
     def _beyond_the_collector(self) -> list[int]:
         """Holders that the collector cannot see; where one holds a visited object, that is walked back from again."""
         values = self._roots.local_values()
@@ -241,7 +273,7 @@ class Search(ExitStack):
             self.carriers.hold(holder, referent)
         return list(dict.fromkeys(id(referent) for _, referent in extra if id(referent) in self.graph.objects))
 
-    def _forward(self, *, ignored: bool) -> Reached:
+    def _forward(self, *, ignored: bool, words: Words | None = None) -> Reached:
         """Distances from the roots met so far, with the holder that each object was reached from."""
         starts = [(root, one) for one, root in self.root_at.items() if root.ignored is ignored]
         starts.sort(key=lambda start: start[0].text)  # the same in every run
@@ -253,11 +285,20 @@ class Search(ExitStack):
         ]
         values.sort(key=lambda value: (value[0].root.text, value[0].reference.text))
         return self.graph.reach(
-            [(root.rank, one) for root, one in starts], [(value.root.rank, one, value) for value, one in values]
+            [(root.rank, one) for root, one in starts], [(value.root.rank, one, value) for value, one in values], words
         )
 
-    def _results(self, targets: dict[Key, list[object]], reached: Reached) -> dict[Key, HolderResult]:
+    def _is_over_budget(self, more: int = 0) -> bool:
+        if self._clock.expired():
+            self._stopped = f"{self._budget_seconds or 0:g} s"
+        elif self.visited_count + more > self._budget_objects + self._target_count:
+            self._stopped = f"{self._budget_objects:,} objects"
+        return self._stopped is not None
+
+    def _results(self, targets: dict[Key, list[object]], unsettled: Collection[Key]) -> dict[Key, HolderResult]:
         writer = PathWriter(self.graph.objects)
+        words = partial(self._words, writer)
+        reached = self._forward(ignored=False, words=words)
         by_harness: Reached | None = None
         results: dict[Key, HolderResult] = {}
         for key, objects in targets.items():
@@ -265,12 +306,21 @@ class Search(ExitStack):
             names = tuple(dict.fromkeys(map(name_of, own)))
             reach, path = Reach.REACHABLE, self._path(writer, reached, objects)
             if path is None:
-                by_harness = by_harness or self._forward(ignored=True)
+                by_harness = by_harness or self._forward(ignored=True, words=words)
                 reach, path = Reach.HARNESS, self._path(writer, by_harness, objects)
-            if path is None:
+            if path is None and (key in unsettled or self._left_out):
+                reach = Reach.UNKNOWN
+            elif path is None:
                 reach, path = self._island(writer, objects)
-            results[key] = HolderResult(reach, path, names, self.complete, self._doubt(reach), view_of(own))
+            complete = key not in unsettled and reach is not Reach.UNKNOWN
+            results[key] = HolderResult(reach, path, names, complete, self._doubt(reach, complete), view_of(own))
         return results
+
+    def _words(self, writer: PathWriter, chain: Sequence[int]) -> list[tuple[str, str]]:
+        """The words along some objects of the graph; a root is its holder, as in a path."""
+        objects = [self.graph.objects[one] for one in chain]
+        first = self.root_at.get(chain[0])
+        return writer.words(objects if first is None or first.holder is None else [first.holder, *objects[1:]])
 
     def own(self, objects: list[object]) -> list[object]:
         """The objects that Python holds itself: not those held only by another, as what a view looks at, and not the
@@ -286,23 +336,32 @@ class Search(ExitStack):
         holders = set(self.graph.holders_of(id(obj)))
         return bool(holders) and holders <= self.carriers.holders.get(id(obj), {}).keys()
 
-    def _doubt(self, reach: Reach) -> Doubt | None:
+    def _doubt(self, reach: Reach, complete: bool) -> Doubt | None:
         """What the result cannot know."""
-        if not self.complete:
-            return Doubt(Unsure.BUDGET, f"{self._budget_seconds} s or {self._budget_objects} objects")
+        if not complete:
+            budget = self._stopped
+            return Doubt(Unsure.CROWDED, f"{MOST_HOLDERS:,}") if budget is None else Doubt(Unsure.BUDGET, budget)
         if reach in (Reach.NOT_HELD, Reach.UNREACHABLE) and self.carriers.node_count and not nodes.shows_saved():
             return Doubt(Unsure.HIDDEN_GRAPH, f"torch {torch_api.version()}")
         return None
 
     def _path(self, writer: PathWriter, reached: Reached, objects: list[object]) -> Path | None:
-        best = min(
-            (one for one in map(id, objects) if one in reached.distance),
-            key=lambda one: (reached.distance[one], reached.rank[one]),
-            default=None,
-        )
-        if best is None:
+        there = [one for one in map(id, objects) if one in reached.distance]
+        if not there:
             return None
-        chain = reached.chain(best)
+        places = {one: (reached.distance[one], reached.rank[one]) for one in there}
+        least = min(places.values())
+        equal = [one for one in there if places[one] == least]
+        if len(equal) > 1:  # those that one object holds by one label are alike
+            ends = {
+                (reached.previous.get(one, one), *self._words(writer, reached.end(one))): one for one in equal[::-1]
+            }
+            equal = [*ends.values()]
+        paths = [self._path_to(writer, reached, one) for one in equal]
+        return min(paths, key=lambda path: path.stable) if len(paths) > 1 else paths[0]
+
+    def _path_to(self, writer: PathWriter, reached: Reached, one: int) -> Path:
+        chain = reached.chain(one)
         start = reached.start[chain.head[0]]
         if start is not None:
             return writer.write(start.root, chain, first=start.reference)
@@ -310,9 +369,10 @@ class Search(ExitStack):
         return writer.write(root, chain, holder=root.holder)
 
     def _island(self, writer: PathWriter, objects: list[object]) -> tuple[Reach, Path | None]:
-        """What is known of a target that no root reaches."""
-        if not self.complete:
-            return Reach.UNKNOWN, None
+        """What is known of a target that no root reaches; of very many only that something holds it."""
+        if self.graph.looked_at > _MOST_LOOKED_AT:
+            is_held = any(self.graph.holders_of(id(obj)) for obj in objects)
+            return (Reach.UNREACHABLE if is_held else Reach.NOT_HELD), None
         chain = self.graph.cycle_or_source([id(obj) for obj in objects])
         if len(chain) < 2:
             return Reach.NOT_HELD, None

@@ -62,8 +62,7 @@ class Belongings:
         device = recorder.device
         number = subject.owner.numbers.get(device)
         if number is not None:
-            replayed = self._evidence.replay(device, {number: subject.owner.label})
-            return [] if replayed is None else [block for block in replayed.live_at() if block.owner is not None]
+            return self._evidence.live_of(device, number, subject.owner.label)
         replayed = self._evidence.replay(device)
         if replayed is None:
             return []

@@ -171,9 +171,13 @@ class Collector:
                 terminalreporter.write_line(printable(line))
         if self._settings.audit:
             from cudamem_testing.plugin import known
-            from cudamem_testing.report.causes import audit_lines
+            from cudamem_testing.report.causes import audit_lines, matched_lines
 
-            for line in audit_lines(run, known.recording_command(self._config.invocation_params.args)):
+            lines = audit_lines(run, known.recording_command(self._config.invocation_params.args))
+            measuring = self._config.stash.get(keys.SESSION, None)
+            if measuring is not None:
+                lines += matched_lines(measuring.ratchet.lines, run, measuring.ratchet.name)
+            for line in lines:
                 terminalreporter.write_line(printable(line))
 
     @staticmethod

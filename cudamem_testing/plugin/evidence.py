@@ -18,6 +18,7 @@ from cudamem_testing.snapshots.evidence import Explainer, failed, unknown
 from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.evidence import Evidence as Piece
     from cudamem_testing.model.evidence import NoEvidence
@@ -56,16 +57,23 @@ class Evidence:
         return Explainer(self)
 
     def replay(
-        self, device: Device, owners: Mapping[int, str] | None = None, counter: Counter = "allocated"
+        self, device: Device, counter: Counter = "allocated", *, owners: Mapping[int, str] | None = None
     ) -> Replay | None:
         """The record of a device from now back to the start of the test; ``None`` where none is kept.
 
-        Blocks have the owners of all tests, or of those that are given by their numbers alone.
+        ``owners`` are those whose blocks get a name, in place of the tests'.
         """
         from cudamem_testing.snapshots.replay import replay  # each import costs every run, and few need this one
 
         capture = self._recorder(device).capture()
         return None if capture is None else replay(self.recording(capture, owners), counter)
+
+    def live_of(self, device: Device, number: int, label: str) -> list[Block]:
+        """The live blocks of an owner, on a device whose blocks carry one: as many as it has, whatever others have."""
+        from cudamem_testing.snapshots.replay import replay
+
+        capture = self._recorder(device).capture_of(number)
+        return [] if capture is None else [*replay(self.recording(capture, {number: label})).live_at()]
 
     def unknown(self, device: Device, what: str = "live at the peak") -> NoEvidence:
         """What there is where a record tells no moments of a device."""

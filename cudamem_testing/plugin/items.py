@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import _pytest.doctest
@@ -87,8 +87,11 @@ def own_arguments_dropped(item: pytest.Item) -> dict[str, Any] | None:
 
 
 def keepers_of(item: pytest.Item) -> list[object]:
-    """What pytest keeps when a test is over, and what may hold memory that the test made: its item and fixtures."""
-    return [item, *getattr(getattr(item, "_request", None), "_fixture_defs", {}).values()]
+    """What may hold memory that a test made: what pytest keeps of it (its item and fixtures), and its module."""
+    fixtures = getattr(getattr(item, "_request", None), "_fixture_defs", {}).values()
+    module = getattr(item, "module", None)
+    namespace = static.module_dict(module) if is_a(module, ModuleType) else None
+    return [item, *fixtures, *([] if namespace is None else [namespace])]
 
 
 def harness_codes() -> tuple[CodeType, ...]:

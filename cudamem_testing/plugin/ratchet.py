@@ -54,11 +54,13 @@ class Ratchet:
         found = [*findings]
         if not found:
             return found
-        from cudamem_testing.baselines.known import is_recordable, judged, noted
+        from cudamem_testing.baselines.known import is_recordable, judged, line_of, noted
+        from cudamem_testing.model.causes import key_of
         from cudamem_testing.model.facts import Remark
 
         if self._first_use is not None:
-            found = self._first_use.judged(found, self.lines)
+            keys = {*filter(None, map(key_of, found))}
+            found = self._first_use.judged(found, {key for key in keys if line_of(self.lines, key) is not None})
         found = [judged(finding, self.lines, self.name) for finding in found]
         if self._update:
             found = [noted(finding, Remark.RECORDED) if is_recordable(finding) else finding for finding in found]

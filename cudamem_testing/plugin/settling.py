@@ -127,7 +127,7 @@ class Settling:
         """Findings for what a fixture that is over was expected to free, and is still live."""
         found: list[Finding] = []
         for device, number, label, blocks in fixture.entrusted:
-            replayed = self._evidence.replay(device, None if number is None else {number: label})
+            replayed = self._evidence.replay(device, owners=None if number is None else {number: label})
             live = [] if replayed is None else [*replayed.live_at()]
             still = [block for block in live if (block.address, block.size) in blocks and block.owner in (label, None)]
             if still:

@@ -82,7 +82,7 @@ class SmallLeaks:
 
     def _blocks(self, device: Device) -> list[Block]:
         owners = self._without_number.get(device)
-        replayed = self._evidence.replay(device, self._labels.get(device))
+        replayed = self._evidence.replay(device, owners=self._labels.get(device))
         if replayed is None:
             return []
         live = replayed.live_at()

@@ -83,6 +83,10 @@ class Recorder(Protocol):
         """What is live now and how that came, for evidence; ``None`` where nothing of it is kept."""
         ...
 
+    def capture_of(self, owner: int) -> Capture | None:
+        """What is live now of an owner; ``None`` where nothing of it is kept."""
+        ...
+
     def refusal(self) -> Refusal | None:
         """The last allocation since the recorder woke up that failed for want of memory."""
         ...
@@ -130,6 +134,9 @@ class WithoutOwners:
     def owned(self, owner: int) -> Owned:
         """Nothing is known."""
         return Owned(0, 0)
+
+    def capture_of(self, owner: int) -> None:
+        """Nothing is known."""
 
     def thread(self) -> None:
         """Nothing is known."""

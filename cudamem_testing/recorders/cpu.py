@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -159,6 +160,15 @@ class CpuRecorder(WithoutWorkspaces):
             truncated=trace.start > self._first,
             missing=self._native.no_stacks,
         )
+
+    def capture_of(self, owner: int) -> CpuCapture:
+        """The live blocks of one owner alone; with events only where a block has no stack, for what came before it."""
+        from cudamem_testing.recorders.capture import CpuCapture
+
+        blocks = self._native.scan(owner)
+        if not all(block.stack for block in blocks):
+            return replace(self.capture(), blocks=blocks)
+        return CpuCapture(self.device, blocks, (), self._frames)
 
     def refusal(self) -> Refusal | None:
         """The last allocation that a hard limit refused."""

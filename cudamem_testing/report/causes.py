@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cudamem_testing.baselines.known import Lines, last_matches
 from cudamem_testing.model.causes import Cause, causes, key_of
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord
@@ -47,6 +48,18 @@ def audit_lines(run: RunRecord, command: str, most: int = MOST) -> list[str]:
         lines.append(f"{number}. {_tests(cause)}, {format_size(cause.bytes)},{where}")
         lines += text(cause.example).split("\n")
     return [*lines, *_rest(found, most), "to record them as known:", f"  {command}"]
+
+
+def matched_lines(lines: Lines, run: RunRecord, name: str) -> list[str]:
+    """What an audit says of each line of known findings: which cause of the run it matched last, and in which test."""
+    last = last_matches(lines, run)
+    found = [f"{count(len(lines), 'line')} of known findings, with what each matched last:"] if lines else []
+    for line in sorted(lines.values(), key=lambda line: line.number):
+        cause, nodeid = last.get(line.key, ("", ""))
+        what = f"{cause} in " if cause and line.is_pattern else ""
+        met = f"{what}{one_line(nodeid) or 'the run itself'}" if cause else "nothing"
+        found += [f"  {name}:{line.number}: {line.cause} ({line.device})", f"    {met}"]
+    return found
 
 
 def markdown(run: RunRecord) -> str:

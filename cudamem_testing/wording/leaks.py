@@ -25,6 +25,7 @@ WAITED = "freed after device synchronization; not a leak"
 _DOUBTS = {
     Unsure.NOT_REACHED: "the search did not reach it",
     Unsure.BUDGET: "the search stopped at its budget of {of}",
+    Unsure.CROWDED: "the search leads to an object with more than {of} holders and looked at no more of them",
     Unsure.UNCOLLECTED: "it may be garbage: garbage collection is paused during graph capture",
     Unsure.LIBRARY: "it may be a library's workspace: libraries are not asked for theirs while a CUDA graph lives",
     Unsure.HIDDEN_GRAPH: "{of} does not show what autograd saved for backward: a graph may hold it",

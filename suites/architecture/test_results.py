@@ -30,6 +30,7 @@ WORKING = {
     "graphs.compare.Values": "what calls and replays gave, while they are compared",
     "leaks.settle.Step": "one thing to try, with the function that does it",
     "objects.graph.Reached": "the front of a search",
+    "objects.places._Waiting": "an object that is to be read",
     "objects.roots.Root": "holds the root object while holders are looked for",
     "objects.roots.RootValue": "holds the root object while holders are looked for",
     "plugin.running.Subject": "the test that is being judged",

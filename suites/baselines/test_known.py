@@ -16,6 +16,8 @@ from cudamem_testing.baselines.known import (
     KnownFinding,
     is_recordable,
     judged,
+    last_matches,
+    line_of,
     noted,
     parse,
     places,
@@ -172,6 +174,70 @@ class TestFile:
             assert reason.strip()
         else:
             assert parse("k", render(read)) == read
+
+    def test_lines_of_older_files_that_are_one_cause_now_are_one_line(self) -> None:
+        old = [
+            KnownFinding(f"leak | reachable | a.py::f | module a > KEPT (dict)[{key}]", "cpu", size, tests, reason)
+            for key, size, tests, reason in (
+                ("'a'", 1, ("t.py::x",), "first"),
+                ("(1, 2.5)", 2, ("t.py::y", "t.py::x"), ""),
+                ("'b*'", 4, (), "second"),
+            )
+        ]
+        found = parse("k", "".join(f"{line}\n" for line in old).encode())
+        cause = "leak | reachable | a.py::f | module a > KEPT (dict)[*]"
+        assert found == known(KnownFinding(cause, "cpu", 7, ("t.py::x", "t.py::y"), "first; second"))
+        assert [line.number for line in found.values()] == [1]
+        assert parse("k", render(found)) == found
+
+
+class TestPatterns:
+    """Lines with ``*``."""
+
+    WIDE = KnownFinding("leak | * | module a > *", "cpu", 128 * KIB, ("test_a.py::test_b",), "all of it")
+    NARROW = KnownFinding("leak | reachable | a.py::* | module a > *", "cpu", 128 * KIB)
+
+    def test_a_cause_is_known_by_a_pattern(self) -> None:
+        assert details(judged(leak(), known(self.WIDE), "k"))[-1] == "   known: all of it (k:0)"
+        assert judged(leak(MIB), known(self.WIDE), "k").standing is Standing.LARGER
+
+    @pytest.mark.parametrize("finding", [leak(cause=CAUSE.replace("module a", "module b")), leak(device="cuda:0")])
+    def test_what_it_does_not_match_is_as_it_was(self, finding: Finding) -> None:
+        assert judged(finding, known(self.WIDE), "k") is finding
+
+    def test_a_recorded_line_is_no_pattern(self) -> None:
+        inner = leak(cause=f"{CAUSE} > Box.x (list)[*]")
+        assert judged(inner, known(LINE), "k") is inner
+
+    def test_the_cause_itself_then_the_longest_pattern(self) -> None:
+        assert line_of(known(self.WIDE, self.NARROW, LINE), LINE.key) == LINE
+        assert line_of(known(self.WIDE, self.NARROW), LINE.key) == self.NARROW
+        assert line_of(known(self.WIDE), LINE.key) == self.WIDE
+        assert line_of(known(self.WIDE), (CAUSE, "cuda")) is None
+
+    def test_an_update_writes_no_line_for_what_a_pattern_matches(self) -> None:
+        other = CAUSE.replace("KEPT", "OTHER")
+        findings = {"test_a.py::test_b": leak(300 * KIB), "test_a.py::test_c": leak(200 * KIB, cause=other)}
+        update = recorded(known(self.WIDE), found(findings), ran(*findings))
+        tests = ("test_a.py::test_b", "test_a.py::test_c")
+        assert update.lines == known(KnownFinding(self.WIDE.cause, "cpu", 300 * KIB, tests, "all of it"))
+        assert str(update) == "1 changed"
+
+    def test_it_is_unseen_when_nothing_matches_it(self) -> None:
+        evidence = ran("test_a.py::test_b")
+        assert unseen(known(self.WIDE), found({"test_a.py::test_b": leak()}), evidence) == []
+        assert unseen(known(self.WIDE), found({"test_a.py::test_b": leak(cause="leak | x")}), evidence) == [self.WIDE]
+
+    def test_what_each_line_matched_last(self) -> None:
+        other = CAUSE.replace("KEPT", "OTHER")
+        tests = (("t::1", leak()), ("t::2", leak(cause=other)), ("t::3", leak()), ("t::4", leak(cause="leak | x")))
+        run = RunRecord(tests=tuple(TestRecord(name, findings=(one,)) for name, one in tests))
+        lines = known(self.WIDE, LINE, KnownFinding(other, "cpu", 1), KnownFinding("no", "cpu", 1))
+        assert last_matches(lines, run) == {
+            self.WIDE.key: (CAUSE, "t::3"),
+            LINE.key: (CAUSE, "t::3"),
+            (other, "cpu"): (other, "t::2"),
+        }
 
 
 class TestJudged:

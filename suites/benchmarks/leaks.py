@@ -140,12 +140,13 @@ class Timed:
     found: int
 
 
-def run(test: str, conftest: str, *arguments: str) -> Timed:
-    """One run in a fresh process."""
+def run(tests: str | Mapping[str, str], conftest: str, *arguments: str) -> Timed:
+    """One run in a fresh process over some files; one text alone is ``test_it.py``."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "conftest.py").write_text(conftest, encoding="utf-8")
-        (place / "test_it.py").write_text(test, encoding="utf-8")
+        for name, text in ({"test_it.py": tests} if isinstance(tests, str) else tests).items():
+            (place / name).write_text(text, encoding="utf-8")
         out = place / "out.json"
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environ = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
@@ -211,11 +212,72 @@ def test_one_unknown_block_leaves_all_to_the_search() -> None:
     CACHE.append(torch.ones(64))
     places.search([address(CACHE[0])])
     CACHE.append(torch.ones(64))
-    OTHER.append([torch.ones(64)])
-    assert places.find([address(CACHE[1])]) is not None
-    assert places.find([address(CACHE[1]), address(OTHER[0][0])]) is None
-    assert places.find([address(CACHE[1]), 12345]) is None
-    assert places.find([]) is None
+    elsewhere = sys.modules["elsewhere"] = types.ModuleType("elsewhere")
+    elsewhere.__dict__["kept"] = torch.ones(64)
+    try:
+        assert places.find([address(CACHE[1])]) is not None
+        assert places.find([address(CACHE[1]), address(elsewhere.__dict__["kept"])]) is None
+        assert places.find([address(CACHE[1]), 12345]) is None
+        assert places.find([]) is None
+    finally:
+        del sys.modules["elsewhere"]
+
+
+def _in_another_list(made: torch.Tensor) -> None:
+    OTHER.append([made])
+
+
+def _in_an_object(made: torch.Tensor) -> None:
+    REGISTRY.items.append({"x": made})
+
+
+def _in_a_class(made: torch.Tensor) -> None:
+    Registry.shared.append(made)
+
+
+def _in_a_new_class(made: torch.Tensor) -> None:
+    globals()["LAST"] = type("Fresh", (), {"__module__": __name__, "__qualname__": "LAST", "kept": [made]})
+
+
+@functools.lru_cache
+def cached(made: torch.Tensor) -> torch.Tensor:
+    return made
+
+
+@pytest.mark.parametrize("keep", [_named, _in_another_list, _in_an_object, _in_a_class, _in_a_new_class, cached])
+def test_another_name_of_a_known_module_needs_no_search(keep: Callable[[torch.Tensor], None]) -> None:
+    """Also where it was looked at before, and empty then."""
+    places = KnownPlaces()
+    CACHE.append(torch.ones(64))
+    places.search([address(CACHE[0])])
+    for _ in range(2):
+        CACHE.append(torch.ones(64))
+        where = address(CACHE[-1])
+        assert places.find([where]) == find_holders([where], budget_seconds=60)
+    try:
+        made = torch.ones(64)
+        where = address(made)
+        keep(made)
+        del made
+        passed_over = {*places._looked_at}
+        found = places.find([where])
+        assert found is not None
+        assert found == find_holders([where], budget_seconds=60)
+        assert passed_over <= places._looked_at | places._known  # nothing had to be looked at once more
+    finally:
+        cached.cache_clear()
+
+
+def test_a_large_container_is_not_read_unless_it_must_be() -> None:
+    """The control has the same list with fewer items."""
+    for size, found in ((100_001, False), (200, True)):
+        places = KnownPlaces()
+        CACHE.append(torch.ones(64))
+        places.search([address(CACHE[0])])
+        OTHER.append([object()] * (size - 1) + [torch.ones(64)])
+        where = address(OTHER[-1][-1])
+        assert (places.find([where]) is not None) is found
+        _empty_all()
 
 
 def test_an_old_entry_that_is_filled_later_is_found() -> None:

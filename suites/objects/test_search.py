@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 import torch
 
+from cudamem_testing.model.references import Doubt, Unsure
 from cudamem_testing.objects import (
     HolderResult,
     Ignore,
@@ -36,6 +37,7 @@ from cudamem_testing.objects import (
     is_tensor,
     storage_of,
 )
+from cudamem_testing.objects.search import MOST_HOLDERS, Search
 from cudamem_testing.torch_api import nodes
 
 _CACHE: dict[str, Any] = {}
@@ -584,7 +586,56 @@ def test_the_budget_is_named() -> None:
     where = address(tensor[0])
     result = find_holders([where], budget_seconds=0.0)[where]
     assert (result.reach, result.complete) == (Reach.UNKNOWN, False)
-    assert str(result).endswith("(the search stopped at its budget of 0.0 s or 500000 objects)")
+    assert str(result).endswith("(the search stopped at its budget of 0 s)")
+    result = find_holders([where], budget_objects=0)[where]
+    assert (result.reach, result.complete) == (Reach.REACHABLE, False)  # a chain is known, a shorter one may be there
+    assert str(result).endswith("(the search stopped at its budget of 0 objects)")
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_of_very_many_holders_the_first_and_the_roots_are_met(root: bool) -> None:
+    """Where none of these leads to a root, there is no answer: another one may."""
+    shared: Any = [torch.ones(3)]
+    where = address(shared[0])
+    crowd = [[shared] for _ in range(3 * MOST_HOLDERS)]
+    ignored = Ignore(frozenset({id(crowd)}))
+    if root:
+        globals()["_shared"] = shared
+    try:
+        del shared
+        with Search((where,), 60.0, 10**6, ignored) as search:
+            (result,) = search.run(search.carriers.targets([where])).values()
+            assert search.visited_count < 2 * MOST_HOLDERS
+    finally:
+        globals().pop("_shared", None)
+    if root:
+        assert result.path is not None
+        assert (result.path.text, result.complete, result.doubt) == (f"{HERE} > _shared (list)[0]", True, None)
+    else:
+        assert (result.reach, result.complete) == (Reach.UNKNOWN, False)
+        assert result.doubt == Doubt(Unsure.CROWDED, f"{MOST_HOLDERS:,}")
+
+
+def test_of_many_tensors_that_no_root_reaches_the_first_have_chains() -> None:
+    """What each hangs on would be looked for in all of their garbage."""
+
+    class Garbage:
+        pass
+
+    ring: Any = [Garbage() for _ in range(500)]
+    for place, one in enumerate(ring):
+        one.next, one.tensor = ring[place - 1], torch.ones(3)
+    wanted = [address(one.tensor) for one in ring]
+    gc.disable()
+    try:
+        del ring, one
+        found = [*find_holders(wanted).values()]
+    finally:
+        gc.enable()
+        gc.collect()
+    assert {one.reach for one in found} == {Reach.UNREACHABLE}
+    assert found[0].path is not None
+    assert found[-1].path is None
 
 
 def test_a_search_leaves_nothing_behind() -> None:

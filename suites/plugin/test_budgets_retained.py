@@ -194,8 +194,8 @@ def test_what_the_collector_frees_is_not_retained(run_inner, switches):
 
 
 EARLIER = """
-    import gc, pytest, torch
-    KEPT = []
+    import gc, pytest, sys, torch, types
+    KEPT = sys.modules["elsewhere"] = types.ModuleType("elsewhere")  # what is near needs no collection
 
     class Node:
         def __init__(self):
@@ -212,14 +212,14 @@ EARLIER = """
 
     @pytest.mark.memory_budget(retained=0)
     def test_keeps():
-        KEPT.append(torch.empty(2**22, dtype=torch.uint8))
+        KEPT.a = torch.empty(2**22, dtype=torch.uint8)
 
     def test_earlier_again():
         Node()
 
     @pytest.mark.memory_budget(at_least={"retained": "4MiB"})
     def test_keeps_at_least():
-        KEPT.append(torch.empty(2**22, dtype=torch.uint8))
+        KEPT.b = torch.empty(2**22, dtype=torch.uint8)
 
     def test_before_the_collector_is_back(): pass
 """

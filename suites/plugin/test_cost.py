@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import textwrap
 
 import pytest
 
+from cudamem_testing.objects import find_holders, places
 from cudamem_testing.recorders import outside
 
 #: Frames of functions of the package, generators counted each time they go on.
@@ -209,3 +211,35 @@ def test_a_clean_test_on_the_cpu_takes_few_calls_of_ours(run_inner) -> None:
     assert inner.last == "6 passed"
     calls = [int(text) for text in (inner.folder / "calls.txt").read_text().split()]
     assert 0 < min(calls) <= CALLS_OF_A_CLEAN_TEST
+
+
+LEAKING = """
+    import torch
+    A, B, C = [], {}, set()
+
+    class D: kept = []
+
+    def make(): return torch.zeros(32 << 10)
+    def test_a(): A.append(make())
+    def test_b(): B["x"] = [make()]
+    def test_c(): C.add(make())
+    def test_d(): D.kept.append(make())
+"""
+
+
+def test_leaks_in_names_of_the_tests_module_need_no_search(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a whole heap takes a tenth of a second; one of another module, once it is known, needs none either."""
+    searched: list[object] = []
+
+    def search(wanted: tuple[int, ...], **options: object) -> object:
+        searched.append(wanted)
+        return find_holders(wanted, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(places, "find_holders", search)
+    other = "import elsewhere\n" + textwrap.dedent(LEAKING).replace("A.a", "elsewhere.A.a").replace(
+        "D.k", "elsewhere.D.k"
+    )
+    files = {"elsewhere.py": LEAKING, "test_here.py": LEAKING, "test_there.py": f"import elsewhere\n{other}"}
+    inner = run_inner(files, "--cudamem", "--cudamem-device=cpu")
+    assert inner.last == "8 passed, 8 errors"
+    assert len(searched) == 1

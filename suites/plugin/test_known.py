@@ -112,6 +112,24 @@ class TestRecorded:
         assert f"note: known findings: 1 new ({FILE} was written)" in inner.summary
 
 
+class TestWrittenByHand:
+    """A line with ``*``."""
+
+    PATTERN = "leak | reachable | *::test_leaks | module test_it > *"
+
+    def test_a_pattern_makes_a_note_of_what_it_matches(self, pytester: pytest.Pytester) -> None:
+        inner = run(pytester, {"test_it.py": ONE, FILE: line(self.PATTERN, tests=())})
+        assert (inner.status, standing(inner)) == (0, [(Severity.NOTE, Standing.KNOWN)])
+
+    def test_and_nothing_else(self, pytester: pytest.Pytester) -> None:
+        inner = run(pytester, {"test_it.py": ONE.replace("KEPT", "_KEPT"), FILE: line(f"{self.PATTERN} (dict)[*]")})
+        assert (inner.status, standing(inner)) == (1, [(Severity.FAIL, None)])
+
+    def test_an_update_keeps_it(self, pytester: pytest.Pytester) -> None:
+        run(pytester, {"test_it.py": ONE, FILE: line(self.PATTERN, tests=())}, "--cudamem-update=known")
+        assert known(pytester) == line(self.PATTERN)
+
+
 class TestUnseen:
     """A cause that is gone."""
 
@@ -278,6 +296,22 @@ class TestAudit:
         inner = run(pytester, files, "--cudamem-audit", "-q")
         assert inner.status == 1
         assert "audit: nothing was found that is not known" in inner.lines
+
+    def test_it_says_what_each_line_matched_last(self, pytester: pytest.Pytester) -> None:
+        pattern = "leak | reachable | test_it.py::* | module test_it > *"
+        old = "leak | reachable | x.py::f | module x > C (dict)['a1']"
+        files = {"test_it.py": ONE, FILE: line(pattern) + line(old, tests=()) + line()}
+        inner = run(pytester, files, "--cudamem-audit")
+        assert inner.status == 0
+        start = inner.summary.index("3 lines of known findings, with what each matched last:")
+        assert inner.summary[start + 1 :] == [
+            f"  {FILE}:1: {pattern} (cpu)",
+            f"    {CAUSE} in test_it.py::test_leaks",
+            f"  {FILE}:2: leak | reachable | x.py::f | module x > C (dict)[*] (cpu)",
+            "    nothing",
+            f"  {FILE}:3: {CAUSE} (cpu)",
+            "    test_it.py::test_leaks",
+        ]
 
     def test_the_command(self) -> None:
         arguments = ["--cudamem", "--cudamem-audit", "-k", "a b", "tests"]

@@ -187,10 +187,10 @@ def test_a_cycle_of_a_fixture_is_explained(run_inner) -> None:
 
 
 TOGETHER = """
-    import gc
+    import gc, sys, types
     import pytest, torch
 
-    KEPT = []
+    ELSEWHERE = sys.modules["elsewhere"] = types.ModuleType("elsewhere")
 
     class Node:
         def __init__(self, kib):
@@ -210,7 +210,7 @@ TOGETHER = """
 
     class TestLeaks:
         def test_leaks(self, first):
-            KEPT.append(torch.zeros(300 * 256))
+            ELSEWHERE.x = torch.zeros(300 * 256)  # nobody looks there before garbage is collected
 """
 
 
