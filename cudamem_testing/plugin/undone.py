@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import gc
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import _GeneratorContextManager
@@ -22,6 +21,7 @@ import pytest
 from cudamem_testing.leaks.holders import Holders
 from cudamem_testing.objects import HolderResult, Reach, RootKind
 from cudamem_testing.plugin.running import Entrusted
+from cudamem_testing.static import referents
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
@@ -48,7 +48,7 @@ def _names(obj: Any, depth: int) -> Iterator[str]:
     if kind is types.GeneratorType:
         if obj.gi_frame is not None:
             yield from _mentioned(obj.gi_code, obj.gi_frame.f_lasti)
-            yield from _patched(gc.get_referents(obj, obj.gi_frame), depth)
+            yield from _patched(referents(obj, obj.gi_frame), depth)
             for name, value in obj.gi_frame.f_locals.items():
                 if name.startswith(("teardown", "tearDown")):  # of a module or class, which pytest calls
                     yield from _names(value, depth - 1)

@@ -95,7 +95,8 @@ def test_a_selection_that_is_not_there_is_noted(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(torch_api, "cuda_device_count", lambda: 0)
     recorders = Recorders(selection)
     assert recorders.open() == ()
-    assert recorders.notes == [f"{selection} is not on this machine: nothing is measured"]
+    there = "torch finds no CUDA device"
+    assert recorders.notes == [f"{selection} is not on this machine ({there}): nothing is measured"]
     assert recorders.environment == Environment((), VERSION, None)
     recorders.close()
 
