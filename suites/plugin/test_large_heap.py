@@ -83,7 +83,7 @@ def keep(number): FIRST().next = (make(), FIRST().next)
 
 def taken(pytester: pytest.Pytester, heap: str, *arguments: str) -> tuple[int, float]:
     """The peak of the process in KiB, and the longest test in seconds of processor time."""
-    run_outer(pytester, {"conftest.py": CONFTEST, "test_it.py": HEAD + heap + TEST}, *arguments)
+    run_outer(pytester, {"conftest.py": CONFTEST, "test_it.py": HEAD + heap + TEST}, *arguments, report=False)
     peak, longest = json.loads((pytester.path / "taken.json").read_text())
     return peak, longest
 
