@@ -28,6 +28,8 @@ _MODULE_DICT: Any = cast("Any", _Module).__dict__["__dict__"]
 _HEAP_TYPE = 1 << 9
 _WITH_PARTS = (int, float, complex, str, bytes)
 _PLAIN: tuple[Any, ...] = (*_WITH_PARTS, bool, type(None))
+#: Modules whose frames may be on the way when an object is read.
+_OWN = ("cudamem_testing.", "torch.")
 _GENERIC_DICT_TYPE = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
 _generic_dict = _GENERIC_DICT_TYPE(("PyObject_GenericGetDict", ctypes.pythonapi))
 # Modules whose heap types are written in C: their members are fields, though they have no ``__slots__``.
@@ -79,8 +81,22 @@ def derives(cls: type, base: type) -> bool:
         return True
     try:
         return type.__subclasscheck__(base, cls)
-    except TypeError:
+    except TypeError as error:
+        pass_on(error)
         return False
+
+
+def pass_on(error: BaseException) -> None:
+    """Raise an error again that neither what was called nor this package raised: it came from a signal's handler.
+
+    Reading an object calls functions written in C alone. What they raise has no frame of others, and is expected.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = None if trace is None else trace.tb_frame.f_globals.get("__name__")
+    if type(name) is str and not f"{name}.".startswith(_OWN):
+        raise error
 
 
 def class_dict(cls: type) -> types.MappingProxyType[str, Any]:
@@ -147,7 +163,8 @@ def instance_dict(obj: object) -> dict[str, Any] | None:
                 # Boxed by hand: ctypes would ask the object itself for an attribute ``_as_parameter_``.
                 boxed = None if genuine else ctypes.py_object(obj)
                 found = types.GetSetDescriptorType.__get__(descriptor, obj) if genuine else _generic_dict(boxed, None)
-            except Exception:
+            except Exception as error:
+                pass_on(error)
                 return None
             return found if is_a(found, dict) else None
     return None
@@ -180,7 +197,8 @@ def slots(obj: object, until: type | None = None) -> Iterator[tuple[str, object]
             if type(descriptor) is types.MemberDescriptorType and type(name) is str:
                 try:
                     yield name, types.MemberDescriptorType.__get__(descriptor, obj)
-                except Exception:
+                except Exception as error:
+                    pass_on(error)
                     continue
 
 

@@ -1,37 +1,43 @@
-"""Garbage before its finalizers run.
+"""Garbage before its finalizers run: the watch over the collector, as Python sees it.
 
 The collector finds what cannot be reached, clears the weak references to it and calls their callbacks; then it calls
 finalizers, and only after that it shows what is left. A finalizer may let go what matters: that of a suspended
 generator closes it, which drops its variables; a ``__del__`` may drop a buffer. The callbacks alone come before. So a
-mark that is garbage itself is put beside the rest, and the callback of a weak reference to it looks around.
+mark that is garbage itself lies beside the rest, and the callback of a weak reference to it looks around.
 
-Nobody sees the mark: it is gone before the collector counts. The collector does not tell what it found, so its list is
-read as CPython keeps it (``PyGC_Head``, the same from 3.8 on): each object lies between its neighbours, and while the
-collector works a flag tells garbage. Whether the list is kept like that is tried first; where it is not (builds without
-the global lock), nothing is found here.
+Native code does that (``collector_watch.cpp``), so nothing of the interpreter runs inside a collection of garbage
+without an instance of a wanted class. The mark is gone before the collector counts, and ``gc.callbacks`` has an entry
+of ours only while a collection goes on that found such instances. The collector does not tell what it found, so its
+list is read as CPython keeps it (``PyGC_Head``, the same from 3.8 on): each object lies between its neighbours, and
+while the collector works a flag tells garbage. Whether the list is kept like that is tried first.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import builtins
 import ctypes
+import functools
 import gc
+import struct
 import sys
-import weakref
-from collections import Counter
-from collections.abc import Callable, Container, Iterable
-from functools import partial
-from typing import Any
+import types
+from collections.abc import Callable, Iterable
+from gc import callbacks, disable, enable, get_count, get_freeze_count, get_stats, isenabled
+from threading import main_thread
+from typing import Any, NamedTuple
 
-from cudamem_testing import static
+#: Bits of a link that are flags.
+_FLAGS = 3
+#: Versions of Python on which an instance has a dictionary only once somebody asks for it.
+_MAKES_DICTIONARIES = (3, 11) <= sys.version_info[:2] <= (3, 12)
+UNREADABLE = "this build of Python keeps its garbage in another way"
+INTERRUPTED = "signals interrupted it again and again"
 
-#: Bits of a link that are flags; the one that tells garbage while the collector works.
-_FLAGS, _IS_GARBAGE = 3, 2
-#: Number of the slot of a class in CPython's stable interface (``typeslots.h``).
-_FINALIZER = 80
-# Objects are passed by address: ctypes would ask an object itself for an attribute ``_as_parameter_``.
-_slot_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(("PyType_GetSlot", ctypes.pythonapi))
+
+class CollectorUnreadableError(RuntimeError):
+    """The collector cannot be watched here; the message says why."""
 
 
 class _Entry(ctypes.Structure):
@@ -55,122 +61,150 @@ class _Mark:
     me: _Mark | None
 
 
-class Unfinalized:
-    """Shows the garbage of a collection before its finalizers run, where a class in it has one."""
+class Count(NamedTuple):
+    """Blocks of one kind that one collection freed, and the block that was shown in their place.
 
-    def __init__(self) -> None:
-        self._readable: bool | None = None
-        self._reference: weakref.ref[_Mark] | None = None
-        self._made: list[object] = []
-        self._shown: set[int] = set()
-
-    def begin(self, look: Callable[[list[object]], None]) -> None:
-        """A collection begins.
-
-        ``look`` gets its garbage in a list, and must keep nothing of it: whatever is held afterwards stays alive.
-        """
-        if self._readable is None:
-            self._readable = any(_is_readable() for _ in range(3))
-        if self._readable:
-            mark = _Mark()
-            mark.me = mark
-            self._reference = weakref.ref(mark, partial(self._found, look, id(mark)))
-
-    def end(self, found: list[object]) -> list[object]:
-        """The collection is over and found this; the rest of what nobody can reach, which it took for saved.
-
-        On CPython 3.11 and 3.12 an instance has a dictionary only once somebody asks for it. One that looking made was
-        no garbage of this collection, so all that it refers to seemed to be saved by a finalizer.
-        """
-        self._reference = None  # one that goes before the end is counted as garbage
-        reached = _reached(self._made, self._shown)
-        self._made.clear()
-        self._shown.clear()
-        return _held_by_each_other(reached, found) if reached else []
-
-    def pass_on(self, other: Unfinalized) -> None:
-        """Leave the rest of this collection to another one."""
-        self._reference = None
-        other._made += self._made
-        other._shown |= self._shown
-        self._made.clear()
-        self._shown.clear()
-
-    def _found(self, look: Callable[[list[object]], None], mark: int, _: weakref.ref[_Mark]) -> None:
-        addresses, classes = _garbage_beside(mark)
-        _object_at(mark).me = None
-        if any(_slot_of(cls, _FINALIZER) for cls in classes):
-            self._shown.update(addresses)
-            garbage = [*map(_object_at, addresses)]
-            young = _young_dictionaries()
-            before, held = set(map(id, young)), set(map(id, static.referents(*garbage)))
-            garbage += [one for one in young if id(one) in held]  # an earlier look made them: they are of it by now
-            young.clear()
-            try:
-                look(garbage)
-            finally:
-                self._made += [found for found in _young_dictionaries() if id(found) not in before]
-
-
-def _garbage_beside(mark: int) -> tuple[list[int], set[int]]:
-    """Addresses of the objects in a mark's list, and of their classes; the mark's own are left out."""
-    found: list[int] = []
-    classes: set[int] = set()
-    start = last = mark - _LINKS
-    at = _Entry.from_address(start).after & ~_FLAGS
-    while at != start:
-        entry = _Entry.from_address(at)
-        before = entry.before
-        if before & ~_FLAGS != last:
-            return [], set()
-        if before & _IS_GARBAGE:  # else it is the head of the list, which is no object
-            found.append(at + _LINKS)
-            classes.add(entry.type)
-        last, at = at, entry.after & ~_FLAGS
-    return found, classes
-
-
-def _reached(starts: Iterable[object], inside: Container[int]) -> list[object]:
-    """The starts, and what is reached from them through objects of which the addresses are given."""
-    found = [*starts]
-    seen = set(map(id, found))
-    for obj in found:
-        for held in static.referents(obj):
-            if id(held) in inside and id(held) not in seen:
-                seen.add(id(held))
-                found.append(held)
-    return found
-
-
-def _held_by_each_other(objects: list[object], garbage: list[object]) -> list[object]:
-    """Those of the objects that nothing reaches but garbage and others of them; empties the list.
-
-    As the collector finds it: what has more references than those is reachable, and what that reaches.
+    That was in the collection ``shown_in``, at ``address``; zeros where there is none.
     """
-    inside = dict(zip(map(id, objects), objects, strict=True))
-    references: Counter[int] = Counter()
-    for obj in (*objects, *garbage):
-        references.update(filter(inside.__contains__, map(id, static.referents(obj))))
-    del obj
-    objects.clear()
-    # One table is all that holds them here, and an object of its own tells how much that and the asking count for.
-    inside[0] = object()
-    counts = dict(zip(inside, map(sys.getrefcount, inside.values()), strict=True))
-    ours = counts.pop(0)
-    del inside[0]
-    reachable = [inside[number] for number, count in counts.items() if count - ours > references[number]]
-    for obj in _reached(reachable, inside):
-        inside.pop(id(obj))
-    return [*inside.values()]
+
+    collection: int
+    size: int
+    blocks: int
+    shown_in: int
+    address: int
 
 
-def _young_dictionaries() -> list[object]:
-    """Those made since the collection began, which has passed all others on to an older generation."""
-    return [obj for obj in gc.get_objects(generation=0) if type(obj) is dict and obj]
+_COUNT = struct.Struct("=5Q")
 
 
-def _object_at(address: int) -> Any:
-    return ctypes.py_object.from_buffer(ctypes.c_size_t(address)).value
+class GarbageWatch:
+    """Shows the garbage of every collection in which there is an instance of one of ``kinds``.
+
+    ``look`` gets it in a list before finalizers run, must keep nothing of it, and returns whether ``gone`` is to be
+    called when the collection is over; ``gone`` returns whether ``outside`` is to be called soon after, in the main
+    thread, between two bytecodes. ``look`` and ``gone`` run inside the collection: no other one starts meanwhile. What
+    a signal's handler raises there is raised in the main thread after the collection, and they begin again. ``failed``
+    gets any other error of theirs. What ``outside`` raises is raised where the main thread is.
+    """
+
+    def __init__(
+        self,
+        kinds: tuple[type, ...],
+        look: Callable[[list[object]], bool],
+        gone: Callable[[], bool],
+        failed: Callable[[BaseException], None],
+        outside: Callable[[], None] | None = None,
+    ) -> None:
+        self.kinds = kinds
+        self.look, self.gone, self.failed, self.outside = look, gone, failed, outside
+        #: Collections until the last stop that were not looked at, for something held the mark: ``gc.freeze()``, a
+        #: list of all objects.
+        self.missed = 0
+        self._unseen = 0
+
+    def start(self, library: ctypes.PyDLL, modules: Iterable[types.ModuleType] = (builtins, gc)) -> None:
+        """Watch from here on with the library ``collector_watch``.
+
+        While it looks, ``modules`` are as they were when the first watch of the process began.
+
+        Raises:
+            CollectorUnreadableError: the collector cannot be watched here.
+        """
+        if self not in _watches:
+            if not _started:
+                _begin(library, modules)
+            _watches.append(self)
+            refresh()
+            self._unseen = _unseen(library)
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        if self in _watches:
+            _watches.remove(self)
+            self.missed += _unseen(_started[0]) - self._unseen
+            if _watches:
+                refresh()
+            else:
+                _started[0].cudamem_collector_end()
+
+    def counting(
+        self, library: ctypes.PyDLL, functions: tuple[int, int], offset: int, parameter: type
+    ) -> Callable[[int, int], None]:
+        """A function of an owner and a limit in bytes, that has this watch look only at garbage that may keep so much
+        of the owner's, and once at each kind; the blocks of other garbage are counted. Counts from before are gone.
+
+        ``functions`` are the addresses of those of the CPU recorder that find a block and what an owner has, ``offset``
+        is where the object of a tensor has the address of the C++ tensor.
+        """
+        return functools.partial(library.cudamem_collector_meter, self, *functions, offset, parameter)
+
+    @staticmethod
+    def look_at_all() -> None:
+        """Count nothing."""
+        _started[0].cudamem_collector_meter(None, None, None, 0, object, 0, 0)
+
+    def counts(self) -> list[Count]:
+        """The blocks of kinds that were shown before."""
+        room = int(_started[0].cudamem_collector_counts(None, 0))
+        if not room:
+            return []
+        buffer = ctypes.create_string_buffer(room * _COUNT.size)
+        _started[0].cudamem_collector_counts(buffer, room)
+        return [*map(Count._make, _COUNT.iter_unpack(buffer.raw))]
+
+
+_watches: list[GarbageWatch] = []
+_started: list[ctypes.PyDLL] = []
+
+
+def refresh() -> None:
+    """Let the next collection be looked at, whatever has held the mark meanwhile; nothing where nobody watches."""
+    if not _watches:
+        return
+    kinds = _watches[0].kinds
+    if len(_watches) > 1:
+        kinds = tuple({id(kind): kind for watch in _watches for kind in watch.kinds}.values())
+    _started[0].cudamem_collector_mark(kinds, main_thread().ident)
+
+
+def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
+    if not any(_is_readable() for _ in range(3)):
+        raise CollectorUnreadableError(UNREADABLE)
+    genuine = tuple((vars(module), name, value) for module in modules for name, value in vars(module).items())
+    library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 7, ctypes.c_int32]
+    library.cudamem_collector_mark.argtypes = [ctypes.py_object, ctypes.c_uint64]
+    library.cudamem_collector_mark.restype = library.cudamem_collector_seen.restype = ctypes.c_int64
+    library.cudamem_collector_end.restype = None
+    given = (ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
+    meter = (*given, ctypes.py_object, ctypes.c_uint32, ctypes.c_uint64)
+    library.cudamem_collector_meter.argtypes, library.cudamem_collector_meter.restype = meter, None
+    library.cudamem_collector_counts.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+    library.cudamem_collector_counts.restype = library.cudamem_collector_unshown.restype = ctypes.c_uint64
+    arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, get_count, get_freeze_count, _interrupted, genuine)
+    if library.cudamem_collector_begin(*arguments, _MAKES_DICTIONARIES) < 0:
+        raise CollectorUnreadableError(UNREADABLE)
+    _started.append(library)
+
+
+def _interrupted() -> RuntimeError:
+    return RuntimeError(INTERRUPTED)
+
+
+def _unseen(library: ctypes.PyDLL) -> int:
+    """Collections of this process that no callback of ours saw, also before anything was watched.
+
+    None starts meanwhile: asking makes objects.
+    """
+    enabled = isenabled()
+    disable()
+    try:
+        young, middle, old = get_stats()
+        every: int = young["collections"] + middle["collections"] + old["collections"]
+        seen: int = library.cudamem_collector_seen()
+        return every - seen
+    finally:
+        if enabled:
+            enable()
 
 
 def _is_readable() -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,11 +14,8 @@ from typing import Any
 
 import pytest
 
-import cudamem_testing
 from cudamem_testing.guards import (
-    GarbageWatch,
     Patches,
-    WholeModules,
     collect_garbage,
     collect_young_garbage,
     replaced,
@@ -24,6 +23,7 @@ from cudamem_testing.guards import (
     stand_in,
     thawed,
 )
+from cudamem_testing.guards.imports import import_whole
 
 
 def original(number: int, *, times: int = 1) -> int:
@@ -246,37 +246,20 @@ def test_an_environment_variable_comes_back(monkeypatch: pytest.MonkeyPatch, bef
     assert os.environ.get("CUDAMEM_GUARD") == before
 
 
-def test_no_collection_starts_amid_the_import_of_a_module_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "whole_package"
-    package.mkdir()
-    body = "import gc\nenabled = gc.isenabled()\n"
-    for name in ("__init__", "inner", "broken"):
-        (package / f"{name}.py").write_text(body + ("1 / 0\n" if name == "broken" else ""))
+def test_no_collection_starts_amid_an_import_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "whole_modules" / "inner"
+    inner.mkdir(parents=True)
+    for folder in (inner.parent, inner):
+        (folder / "__init__.py").touch()
+    for file in (inner.parent / "before.py", inner.parent / "after.py", inner / "after.py"):
+        file.write_text("import gc\n\ncollects = gc.isenabled()\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "meta_path", [WholeModules("whole_package"), *sys.meta_path])
-    assert gc.isenabled()
-    from whole_package import enabled, inner  # type: ignore[import-not-found]
-
-    assert (enabled, inner.enabled, inner.__file__) == (True, False, str(package / "inner.py"))
-    with pytest.raises(ZeroDivisionError):
-        import whole_package.broken  # type: ignore[import-not-found] # noqa: F401
-    assert gc.isenabled()
-
-
-def test_a_watch_finds_modules_of_ours_whole_and_leaves_the_finders_as_they_were() -> None:
-    before = [*sys.meta_path]
-    watch, other = (GarbageWatch(lambda garbage: None) for _ in range(2))
-    watch.start()
-    other.start()
-    watch.start()
-    first, second, *rest = sys.meta_path
-    assert (type(first), type(second), rest) == (WholeModules, WholeModules, before)
-    spec = first.find_spec("cudamem_testing.model.stacks", [*cudamem_testing.model.__path__])
-    assert spec.loader.exec_module.__wrapped__ == type(spec.loader).exec_module.__get__(spec.loader)
-    assert first.find_spec("json", None) is None
-    watch.stop()
-    other.stop()
-    watch.stop()
-    assert sys.meta_path == before
+    collects = [importlib.import_module("whole_modules.before").collects]
+    finders = [*sys.meta_path]
+    import_whole("whole_modules")
+    for name in ("whole_modules.after", "whole_modules.inner.after"):
+        module = importlib.import_module(name)
+        collects.append(module.collects)
+        assert inspect.getsource(module).startswith("import gc")
+        assert importlib.reload(module) is module
+    assert (collects, gc.isenabled(), sys.meta_path) == ([True, False, False], True, finders)

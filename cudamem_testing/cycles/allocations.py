@@ -1,4 +1,4 @@
-"""Who allocated a block, from the history of CUDA's allocator where somebody keeps it.
+"""Who allocated a block: from a recorder, or from the history of CUDA's allocator where somebody keeps it.
 
 PYTEST_DONT_REWRITE
 """
@@ -6,11 +6,70 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.recorders.history import snapshot
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.blocks import Block
+    from cudamem_testing.recorders.cpu import CpuRecorder
+
+
+class Blocks(Protocol):
+    """Live blocks of one device."""
+
+    def counts(self, address: int) -> bool:
+        """Whether the block at an address counts as far as that can be told in constant time."""
+
+    def stack(self, address: int) -> Stack | None:
+        """The calls that allocated the block, ``None`` where it does not count; empty where they are not known."""
+
+
+class OwnedBlocks:
+    """Blocks of the CPU; those of one owner count, or all without one. ``stacks`` keeps what was found, by number."""
+
+    def __init__(self, recorder: CpuRecorder, owner: int | None, locator: Locator, stacks: dict[int, Stack]) -> None:
+        self._recorder, self._owner = recorder, owner
+        self._locator, self._stacks = locator, stacks
+
+    def counts(self, address: int) -> bool:
+        """Whether it is of the owner."""
+        found = self._recorder.allocation(address)
+        return self._owner is None or (found is not None and found[0] == self._owner)
+
+    def stack(self, address: int) -> Stack | None:
+        """The calls that allocated the block."""
+        found = self._recorder.allocation(address)
+        if found is None or not self.counts(address):
+            return None
+        number = found[1]
+        if number not in self._stacks:
+            self._stacks[number] = self._locator.stack(self._recorder.frames(number))
+        return self._stacks[number]
+
+
+class ListedBlocks:
+    """Blocks of a device whose record is read as a whole; that takes milliseconds, so it is read when first asked."""
+
+    def __init__(self, read: Callable[[], Sequence[Block] | None]) -> None:
+        self._read = read
+        self._found: dict[int, Stack] | None = None
+        self._unknown = False
+
+    def counts(self, address: int) -> bool:
+        """Not told without the record."""
+        return True
+
+    def stack(self, address: int) -> Stack | None:
+        """The calls that allocated the block."""
+        if self._found is None:
+            blocks = self._read()
+            self._unknown = blocks is None
+            self._found = {block.address or 0: block.stack for block in blocks or ()}
+        return Stack() if self._unknown else self._found.get(address)
 
 
 def recorded_allocations() -> Callable[[str, int], Stack | None]:

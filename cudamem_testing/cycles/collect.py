@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from cudamem_testing.cycles.explain import Question
-from cudamem_testing.cycles.results import Cycle, merged
+from cudamem_testing.cycles.results import Cycle
+from cudamem_testing.cycles.source import Sources, worded
 from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.guards import collect_garbage
+from cudamem_testing.model.stacks import Locator
 from cudamem_testing.show.expected import assert_text
 from cudamem_testing.static import error_text
 
@@ -31,10 +34,10 @@ class ReferenceCycles:
     """
 
     def __init__(self, question: Callable[[], Question | None] | None = None, kind: type | None = None) -> None:
-        self._found: list[Cycle] = []
-        self._failures: list[Exception] = []
         self.entered = False
-        self._watch = CycleWatch(self._found.extend, question, kind, self._failures.append)
+        self._found: tuple[Cycle, ...] = ()
+        self._failures: list[BaseException] = []
+        self._watch = CycleWatch(question, self._failures.append, kind)
 
     def __enter__(self) -> ReferenceCycles:
         self.entered = True
@@ -50,13 +53,14 @@ class ReferenceCycles:
                 collect_garbage(needed=True)
         finally:
             self._watch.stop()
+            self._found = _worded(self._watch)
         if kind is None:
             _raise(self._failures)
 
     @property
     def found(self) -> tuple[Cycle, ...]:
         """What was found; cycles of one signature are one."""
-        return tuple(merged(self._found))
+        return self._found
 
     def assert_none(self) -> None:
         """Fail if a cycle was found.
@@ -112,19 +116,27 @@ def find_cycles(kind: type | None = None) -> tuple[Cycle, ...]:
         RuntimeError: when there was garbage with tensors that could not be explained, or a stream captures: then
             nothing is collected.
     """
-    found: list[Cycle] = []
-    failures: list[Exception] = []
-    watch = CycleWatch(found.extend, kind=kind, failed=failures.append)
+    failures: list[BaseException] = []
+    watch = CycleWatch(None, failures.append, kind)
     watch.start()
     try:
         collect_garbage(needed=True)
     finally:
         watch.stop()
     _raise(failures)
-    return tuple(merged(found))
+    return _worded(watch)
 
 
-def _raise(failures: Sequence[Exception]) -> None:
+def _worded(watch: CycleWatch, sources: Sources | None = None) -> tuple[Cycle, ...]:
+    cycles = [cycle for together in watch.take() for cycle in together]
+    return tuple(worded(cycles, sources or _sources())) if cycles else ()
+
+
+def _sources() -> Sources:
+    return Sources(Locator(os.getcwd()))
+
+
+def _raise(failures: Sequence[BaseException]) -> None:
     for error in failures:
         message = f"garbage with tensors in it was not explained: {error_text(error)}"
         raise RuntimeError(message) from error
@@ -133,20 +145,28 @@ def _raise(failures: Sequence[Exception]) -> None:
 def watch_cycles(callback: Callable[[Cycle], object], kind: type | None = None) -> Callable[[], None]:
     """Call ``callback`` with each cycle that a collection of this process finds; returns what ends the watch.
 
-    It ends by itself when the interpreter exits. An exception of the callback is reported like any of a callback of
-    the collector (``sys.unraisablehook``) and changes nothing. While CUDA's memory history is on
+    It is called in the main thread, between two bytecodes soon after the collection. The watch ends by itself when the
+    interpreter exits. An exception of the callback is reported like any of a callback of the collector
+    (``sys.unraisablehook``) and changes nothing. While CUDA's memory history is on
     (``torch.cuda.memory._record_memory_history()``), cycles name the lines that allocated.
 
     Args:
         callback: gets a ``Cycle``: texts and numbers, so it may be kept.
         kind: a class; cycles that keep instances of it are reported in the place of those that keep tensors.
+
+    Raises:
+        RuntimeError: collections cannot be watched here.
     """
+    sources = _sources()
 
-    def tell(cycles: list[Cycle]) -> None:
-        for cycle in cycles:
-            callback(cycle)
+    def tell() -> None:
+        for cycle in _worded(watch, sources):
+            try:
+                callback(cycle)
+            except Exception as error:
+                _Reported(error)
 
-    watch = CycleWatch(tell, kind=kind)
+    watch = CycleWatch(None, None, kind, tell)
 
     def remove() -> None:
         atexit.unregister(remove)
@@ -155,6 +175,16 @@ def watch_cycles(callback: Callable[[Cycle], object], kind: type | None = None) 
     watch.start()
     atexit.register(remove)
     return remove
+
+
+class _Reported:
+    """Has the interpreter report an error where nobody can catch it; ``sys.unraisablehook`` takes none of ours."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __del__(self) -> None:
+        raise self._error
 
 
 def warn_cycles(folder: str | None = None) -> Callable[[], None]:

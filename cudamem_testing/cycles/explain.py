@@ -1,4 +1,7 @@
-"""From the garbage of one collection to the cycles in it that keep memory.
+"""From the garbage of one collection to the facts of the cycles in it that keep memory.
+
+This runs inside the collection, so it does little: nothing for garbage that keeps too little memory to count, and
+what one cycle is known by is read once (``Memory``). Source is looked up later (``source``).
 
 In passes, each linear in the garbage: the tensors, and what they hold through C++; who refers to whom; what leads to a
 tensor; strongly connected components of that (Tarjan); for each source component the shortest cycle through or towards
@@ -12,17 +15,17 @@ from __future__ import annotations
 
 import types
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cudamem_testing import static
 from cudamem_testing.cycles import graph
 from cudamem_testing.cycles.draw import cycle_diagram
+from cudamem_testing.cycles.origins import Origins, is_harness
 from cudamem_testing.cycles.results import NAMED, Cycle, KeptTensor, merged
-from cudamem_testing.cycles.source import Sources, is_harness
 from cudamem_testing.cycles.words import INNER, Hop, hops, name_along, pieces, rank, shape_of, signature
 from cudamem_testing.model.stacks import Locator, Stack
-from cudamem_testing.objects import carried_by, is_tensor
+from cudamem_testing.objects import Storage, carried_by, is_tensor
 from cudamem_testing.objects.torch_references import node_edges, tensor_edges
 from cudamem_testing.show.diagrams import Diagram
 from cudamem_testing.torch_api.nodes import is_node_type
@@ -32,8 +35,8 @@ from cudamem_testing.torch_api.tensors import StoredMemory, TensorBase
 MOST_BEYOND = 20_000
 #: Objects at the start and at the end of a long cycle that are put into words.
 ENDS = 24
-#: Cycles of one collection that are put into words; what others keep is counted with those of the same classes.
-MOST_CYCLES = 100
+#: Cycles of the same classes in one collection that are read; what others keep is counted with those.
+MOST_ALIKE = 8
 NOBODY = -1
 UNSEEN = "(through C++, where it cannot be followed)"
 
@@ -45,15 +48,32 @@ class Question:
     """What is looked for.
 
     ``device`` tells which devices count. ``allocated`` gives the stack that allocated the block at an address of a
-    device; with ``known_only``, blocks that it does not know do not count. ``kind`` looks for instances of a class in
-    the place of tensors.
+    device; with ``known_only``, blocks that it does not know do not count. ``counts`` tells sooner of some. ``enough``
+    tells whether so many bytes on each device are worth reading on. ``kind`` looks for instances of a class in the
+    place of tensors. ``memory`` is for questions that are asked again.
     """
 
     locator: Locator
     device: Callable[[str], bool] = lambda device: True
     allocated: Allocated = lambda device, address: None
+    counts: Callable[[str, int], bool] = lambda device, address: True
     known_only: bool = False
     kind: type | None = None
+    enough: Callable[[Mapping[str, int]], bool] = lambda kept: True
+    memory: Memory | None = None
+
+
+class Memory:
+    """What is known of cycles that were met before, by signature: words that need not be found again.
+
+    ``kinds`` has the first cycle of each kind: the classes along it, and of its largest tensors the sizes and the lines
+    of the project that allocated them. Others of a kind are not read.
+    """
+
+    def __init__(self, locator: Locator) -> None:
+        self.origins = Origins(locator)
+        self.known: dict[str, Cycle] = {}
+        self.kinds: dict[tuple[object, ...], Cycle] = {}
 
 
 class Draft:
@@ -63,19 +83,25 @@ class Draft:
         self._found = found
         self._needs_tensors = needs_tensors
 
+    def __len__(self) -> int:
+        return len(self._found)
+
     def settled(self, *, freed: bool = True) -> list[Cycle]:
         """The cycles with what was freed when the garbage went; without ``freed``, with everything they referred to."""
         cycles = []
         for cycle, memory in self._found:
-            kept = tuple(tensor for tensor, weak in zip(cycle.tensors, memory, strict=True) if not freed or weak.gone)
+            kept = tuple(
+                tensor for tensor, weak in zip(cycle.tensors, memory, strict=True) if weak.release() or not freed
+            )
             if kept or not self._needs_tensors:
                 cycles.append(replace(cycle, tensors=kept))
         return merged(cycles)
 
 
 def explain(garbage: Sequence[object], question: Question) -> Draft:
-    """The cycles in garbage that keep what is asked for."""
-    return Draft(list(_Explanation(garbage, question).cycles()), question.kind is None)
+    """The cycles in garbage that keep what is asked for; none where that is not enough."""
+    reading = _Explanation(garbage, question)
+    return Draft([*reading.cycles()] if reading.is_enough() else [], question.kind is None)
 
 
 class _Explanation:
@@ -83,14 +109,28 @@ class _Explanation:
 
     def __init__(self, garbage: Sequence[object], question: Question) -> None:
         self._question = question
-        self._sources = Sources(question.locator)
-        self._garbage = len(garbage)
+        self._known = question.memory or Memory(question.locator)
         self._objects = [*garbage]
         self._places = dict(zip(map(id, self._objects), range(len(self._objects)), strict=True))
         self._targets = self._instances(question.kind or TensorBase)
-        beyond = [*self._follow_cpp()] if self._targets else []
-        self._edges = graph.referents(self._objects, self._places, beyond) if self._targets else []
+        self._beyond = [*self._follow_cpp()] if self._targets else []
+        self._edges: list[list[int]] = []
         self._memory: dict[int, list[tuple[KeptTensor, StoredMemory]]] = {}
+        self._alike: Counter[tuple[object, ...]] = Counter()
+
+    def is_enough(self) -> bool:
+        """Whether there is enough to read on; reads the storages."""
+        if not self._targets:
+            return False
+        if self._question.kind is not None:
+            self._read_memory(self._storages())
+            return True
+        counts = self._question.counts
+        storages = [one for one in self._storages() if counts(one[1].device, one[1].address)]
+        if not storages or not self._question.enough(_totals(storage for _, storage, _ in storages)):
+            return False
+        self._read_memory(storages)
+        return bool(self._memory)
 
     def _instances(self, *wanted: type) -> list[int]:
         """Places of instances of some classes; each class among the objects is judged once, by its id."""
@@ -130,10 +170,8 @@ class _Explanation:
 
     def cycles(self) -> Iterator[tuple[Cycle, list[StoredMemory]]]:
         """Every source component that keeps something, put into words."""
-        self._read_memory()
         targets = self._targets if self._question.kind is not None else [*self._memory]
-        if not targets:
-            return
+        self._edges = graph.referents(self._objects, self._places, self._beyond)
         holders = graph.reversed_edges(self._edges)
         relevant = graph.ancestors(holders, targets)
         found = graph.components(relevant, self._edges)
@@ -143,32 +181,31 @@ class _Explanation:
             groups.setdefault(keeper.get(target, NOBODY), []).append(target)
         cyclic = Counter(keeper[one[0]] for one in found if graph.is_cyclic(one, self._edges))
         sizes = Counter(keeper.values())
-        written: dict[tuple[object, ...], Cycle] = {}
         unseen = groups.pop(NOBODY, None)
         for place, members in sorted(groups.items(), key=lambda pair: -self._bytes(pair[1])):
             members.sort(key=lambda one: -self._bytes([one]))
             inside = _Region(keeper, place)
-            yield self._cycle(found[place], members, inside, holders, cyclic[place] - 1, sizes[place], written)
+            yield self._cycle(found[place], members, inside, holders, cyclic[place] - 1, sizes[place])
         if unseen is not None:
             kept = [pair for one in unseen for pair in self._memory.get(one, ())]
             yield Cycle((UNSEEN,), tuple(tensor for tensor, _ in kept), UNSEEN), [memory for _, memory in kept]
 
-    def _read_memory(self) -> None:
-        """The storages of all tensors, each once: the first tensor stands for it."""
+    def _storages(self) -> Iterator[tuple[int, Storage, object]]:
+        """The storages of all tensors on the devices that count, each once: the first tensor stands for it."""
         seen: set[int] = set()
-        question = self._question
-        for place in self._targets if question.kind is None else self._instances(TensorBase):
+        for place in self._targets if self._question.kind is None else self._instances(TensorBase):
             for storage, carrier in carried_by(self._objects[place]):
-                if storage.identity in seen or not question.device(storage.device):
-                    continue
-                seen.add(storage.identity)
-                stack = question.allocated(storage.device, storage.address)
-                if stack is None and question.known_only:
-                    continue
-                line = None if stack is None else stack.line
-                frames = () if stack is None else tuple(map(str, stack.frames))
-                kept = KeptTensor("", "", storage.nbytes, storage.device, storage.address, line, frames)
-                self._memory.setdefault(place, []).append((kept, StoredMemory(carrier)))
+                if storage.identity not in seen and self._question.device(storage.device):
+                    seen.add(storage.identity)
+                    yield place, storage, carrier
+
+    def _read_memory(self, storages: Iterable[tuple[int, Storage, object]]) -> None:
+        for place, storage, carrier in storages:
+            stack = self._question.allocated(storage.device, storage.address)
+            if stack is None and self._question.known_only:
+                continue
+            kept = KeptTensor("", "", storage.nbytes, storage.device, storage.address, stack)
+            self._memory.setdefault(place, []).append((kept, StoredMemory(carrier)))
 
     def _bytes(self, members: Sequence[int]) -> int:
         return sum(tensor.bytes for one in members for tensor, _ in self._memory.get(one, ()))
@@ -181,25 +218,49 @@ class _Explanation:
         holders: graph.Edges,
         hanging: int,
         size: int,
-        written: dict[tuple[object, ...], Cycle],
     ) -> tuple[Cycle, list[StoredMemory]]:
         within = set(component)
         start = graph.nearest(members[0], holders, inside, _Outer(self._objects, within))
         if start is None:  # nothing but dictionaries and tuples
             start = component[0]
         chain = self._turned(graph.shortest_cycle(start, self._edges, within))
-        key = tuple(map(_raw_key, (self._objects[one] for one in chain)))
-        first = written.get(key) if len(written) >= MOST_CYCLES else None
-        if first is not None:
-            kept = [pair for one in members for pair in self._memory.get(one, ())]
-            tensors = tuple(tensor for tensor, _ in kept)
-            return replace(first, tensors=tensors, hanging=hanging), [memory for _, memory in kept]
+        objects = [self._objects[one] for one in chain]
+        pairs = [pair for one in members for pair in self._memory.get(one, ())]
+        largest = [tensor for tensor, _ in pairs[:NAMED]]
+        kind = (len(pairs), *map(_raw_key, objects), *map(_place_of, largest))
+        self._alike[kind] += 1
+        first = self._known.kinds.get(kind)
+        lines_known = bool(largest) and all(tensor.stack is not None for tensor in largest)
+        if first is not None and (lines_known or self._alike[kind] > MOST_ALIKE):
+            named = [
+                replace(tensor, name=same.name, shape=same.shape)
+                for tensor, same in zip(largest, first.tensors, strict=False)
+            ]
+            tensors = (*named, *(tensor for tensor, _ in pairs[NAMED:]))
+            return replace(first, tensors=tensors, hanging=hanging), [memory for _, memory in pairs]
         steps = hops([self._objects[one] for one in _shortened([*chain, chain[0]])])
         holding = {id(step.holder) for step in steps}
         starts = [one for one in chain if id(self._objects[one]) in holding]
         paths = graph.chains(starts, self._edges, inside, members[:NAMED])
         kept = [*self._named(members, paths, steps)]
         tensors = tuple(tensor for tensor, _ in kept)
+        written = signature(steps, self._known.origins.storing_class)
+        known = self._known.known.get(written)
+        if known is None:
+            known = self._known.known[written] = self._new(chain, steps, tensors, written, paths, inside, size)
+        cycle = self._known.kinds[kind] = replace(known, tensors=tensors, hanging=hanging)
+        return cycle, [memory for _, memory in kept]
+
+    def _new(
+        self,
+        chain: Sequence[int],
+        steps: Sequence[Hop],
+        tensors: tuple[KeptTensor, ...],
+        written: str,
+        paths: Mapping[int, list[int]],
+        inside: _Region,
+        size: int,
+    ) -> Cycle:
         objects = [self._objects[one] for one in chain]
         words = pieces(steps)
         if len(chain) > 2 * ENDS:
@@ -208,18 +269,14 @@ class _Explanation:
                 f"... {len(chain) - 2 * ENDS} more objects ...",
                 *words[len(words) // 2 :],
             )
-        cycle = Cycle(
+        return Cycle(
             words,
-            tensors,
-            signature(steps),
-            any(map(self._sources.is_project, objects[:ENDS])),
-            any(map(is_harness, objects[:ENDS])),
-            self._sources.closed_by(steps, self._lines(tensors)),
-            hanging,
+            (),
+            written,
+            harness=any(map(is_harness, objects[:ENDS])),
             diagram=self._diagram(steps, paths, inside, size, tensors),
+            origin=self._known.origins.of(steps, self._lines(tensors)),
         )
-        written[key] = cycle
-        return cycle, [memory for _, memory in kept]
 
     def _turned(self, chain: list[int]) -> list[int]:
         """The cycle from its best start; ties go to the one nearest to the tensor."""
@@ -240,12 +297,12 @@ class _Explanation:
                     yield kept, memory
 
     def _lines(self, tensors: Sequence[KeptTensor]) -> Iterator[tuple[str, int]]:
-        """Files of the project, with the lines in them that allocated the largest tensors."""
-        root = self._question.locator.root
-        for place in dict.fromkeys(tensor.allocated for tensor in tensors[:NAMED] if tensor.allocated):
-            file, _, number = place.partition(" in ")[0].rpartition(":")
-            if file and number.isdecimal():
-                yield f"{root}/{file}", int(number)
+        """Files of the project, with the lines in them that allocated the largest tensors, innermost first."""
+        locator = self._question.locator
+        for tensor in tensors[:NAMED]:
+            for frame in () if tensor.stack is None else tensor.stack.frames:
+                if frame.origin == "project" and frame.line:
+                    yield locator.path(frame), frame.line
 
     def _diagram(
         self,
@@ -260,10 +317,11 @@ class _Explanation:
             return number is not None and number in inside
 
         def context(obj: object) -> str | None:
-            pairs = self._memory.get(self._places.get(id(obj), -1))
-            if not pairs:
-                return None
-            return "\n".join("\n".join((f"{kept.bytes} bytes on {kept.device}", *kept.stack)) for kept, _ in pairs)
+            lines = []
+            for kept, _ in self._memory.get(self._places.get(id(obj), -1), ()):
+                frames = () if kept.stack is None else kept.stack.frames
+                lines += [f"{kept.bytes} bytes on {kept.device}", *map(str, frames)]
+            return "\n".join(lines) or None
 
         important: list[object] = []
         for path in paths.values():
@@ -298,10 +356,25 @@ class _Region:
         return self._keeper.get(one) == self._place  # type: ignore[call-overload, no-any-return]
 
 
+def _totals(storages: Iterable[Storage]) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for storage in storages:
+        totals[storage.device] += storage.nbytes
+    return totals
+
+
 def _shortened(chain: list[int]) -> list[int]:
     return chain if len(chain) <= 2 * ENDS + 1 else [*chain[:ENDS], *chain[-ENDS - 1 :]]
 
 
+def _place_of(tensor: KeptTensor) -> tuple[object, ...]:
+    frames = () if tensor.stack is None else tensor.stack.frames
+    return (tensor.bytes, *(frame for frame in frames if frame.origin == "project"))
+
+
 def _raw_key(obj: object) -> object:
     """Which class an object has, for functions which code: equal for cycles that would be written alike."""
-    return id(obj.__code__) if type(obj) is types.FunctionType else id(type(obj))
+    if type(obj) is types.FunctionType:
+        return obj.__code__.co_filename, obj.__code__.co_firstlineno
+    cls = type(obj)
+    return static.class_module(cls), static.class_qualname(cls)

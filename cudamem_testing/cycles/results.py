@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from cudamem_testing.model.facts import CycleKept, KeptBy
+from cudamem_testing.model.stacks import Stack
 from cudamem_testing.show.diagrams import Diagram
 from cudamem_testing.wording.cycles import chain_lines, cycle_lines, keeps
 
@@ -15,12 +16,54 @@ from cudamem_testing.wording.cycles import chain_lines, cycle_lines, keeps
 NAMED, PLACES = 3, 2
 
 
+Place = tuple[str, str]
+"""A file, and the qualified name of a class in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One reference of a cycle as source may have stored it.
+
+    ``name`` is the attribute or the key that it stands under, ``None`` where it has none. ``classes`` are those of its
+    holder in the order of resolution, ``function`` the code of a function or generator that holds it: file, first line
+    and name. ``stored`` says what it leads to: a word (``method``, ``function``, ``running``, ``instance``, or the name
+    of a container) and a name.
+    """
+
+    name: str | int | None
+    classes: tuple[Place, ...]
+    function: tuple[str, int, str] | None
+    stored: tuple[str, str]
+    running: bool = False
+    itself: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What tells who made a cycle.
+
+    ``near`` are lines of the project, innermost first, that allocated what the cycle kept. ``runs_project`` is whether
+    a function of the project is part of it, ``library`` the name of a library of which functions are, or instances of
+    classes other than tensors, modules and containers; empty without.
+    """
+
+    links: tuple[Link, ...] = ()
+    near: tuple[tuple[str, int], ...] = ()
+    runs_project: bool = False
+    library: str = ""
+
+    @property
+    def is_project(self) -> bool:
+        """Whether the project made it as far as its parts tell: its code runs in it, or it connected plain objects."""
+        return self.runs_project or not self.library
+
+
 @dataclass(frozen=True, slots=True)
 class KeptTensor:
     """A storage that a cycle kept: bytes, device and address, and the tensor that stood for it.
 
-    ``name`` says where it hangs (``layer.0.weight``); it is empty beyond the first few. ``allocated`` is the line
-    that allocated it, ``stack`` all of them, where a recorder knows.
+    ``name`` says where it hangs (``layer.0.weight``); it is empty beyond the first few. ``stack`` are the calls that
+    allocated it, where a recorder knows, and ``allocated`` is the line among them that is the project's.
     """
 
     name: str
@@ -28,8 +71,12 @@ class KeptTensor:
     bytes: int
     device: str
     address: int
-    allocated: str | None = None
-    stack: tuple[str, ...] = ()
+    stack: Stack | None = None
+
+    @property
+    def allocated(self) -> str | None:
+        """The line that allocated it; ``None`` where nothing is known of it."""
+        return None if self.stack is None else self.stack.line
 
     def __str__(self) -> str:
         return f"{self.name} {self.shape}".strip()
@@ -41,8 +88,8 @@ class Cycle:
 
     ``chain`` are the pieces of the shortest cycle through or towards its largest tensor, the last as the first; empty
     where the cycle runs through C++. ``signature`` is the same for the same fault: types and labels of edges, no
-    positions. ``project`` is whether a class or function of the project is part of it, ``harness`` whether the test
-    harness is (an ``ExceptionInfo`` in a local variable). ``closed_by`` is the line of source that closes it.
+    positions. ``project`` is whether the project made it rather than a library, ``harness`` whether the test harness is
+    part of it (an ``ExceptionInfo`` in a local variable). ``closed_by`` is the line of source that closes it.
     ``count`` is how many such cycles were found, ``tensors`` what all of them kept.
     """
 
@@ -55,6 +102,7 @@ class Cycle:
     hanging: int = 0
     count: int = 1
     diagram: Diagram = field(default=Diagram(), compare=False, repr=False)
+    origin: Origin = field(default=Origin(), compare=False, repr=False)
 
     @property
     def bytes(self) -> int:
@@ -93,7 +141,7 @@ class Cycle:
 
     @property
     def _named(self) -> tuple[str, ...]:
-        return tuple(map(str, self.tensors[:NAMED]))
+        return tuple(filter(None, map(str, self.tensors[:NAMED])))
 
     def _places(self) -> tuple[KeptBy, ...]:
         """The first lines that allocated, each with the names of its tensors as far as they are known."""
@@ -123,7 +171,7 @@ def merged(cycles: list[Cycle]) -> list[Cycle]:
         groups.setdefault(cycle.signature, []).append(cycle)
     found = []
     for group in groups.values():
-        largest = max(group, key=lambda one: one.bytes)
+        largest = max(group, key=lambda one: one.bytes / one.count)
         rest = [tensor for one in group if one is not largest for tensor in one.tensors]
         found.append(
             replace(largest, tensors=(*largest.tensors, *rest), count=sum(one.count for one in group))

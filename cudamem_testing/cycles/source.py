@@ -1,106 +1,115 @@
-"""Where the source of a cycle's objects is, whether that is the project, and which line closes the cycle.
+"""Which line of source closes a cycle, and whether the project or a library made it.
 
-PYTEST_DONT_REWRITE
+Looked up from facts once the test is over (``origins`` takes them). PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
 import ast
-import functools
 import sys
-import types
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from cudamem_testing import static
-from cudamem_testing.cycles.words import Hop
+from cudamem_testing.cycles.results import Cycle, Link, Origin, merged
 from cudamem_testing.model.source import source_line, source_lines
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.objects import Kind
 from cudamem_testing.show.tables import begin
 
-#: The class of pytest that keeps a traceback, and with it the frame in whose local variable it stands.
-_HARNESS = ("_pytest.", "pluggy.", "unittest.", "mock.", "hypothesis.")
 _LONGEST_LINE = 80
 _parse = ast.parse  # a test may replace it
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-# Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
-_CODE_FIELDS = {
-    id(types.FunctionType): "__code__",
-    id(types.FrameType): "f_code",
-    id(types.GeneratorType): "gi_code",
-    id(types.CoroutineType): "cr_code",
-    id(types.AsyncGeneratorType): "ag_code",
-}
-#: Generators and coroutines.
-_RUNNING = frozenset(_CODE_FIELDS) - {id(types.FunctionType), id(types.FrameType)}
+
+
+@dataclass(slots=True)
+class _Stores:
+    """What the source of a file stores where; one walk finds all.
+
+    Attributes, keys and names in calls such as ``setattr``, each with lines and values; arguments that are appended;
+    attributes that are read without being called; the line of ``def`` by that of its first decorator.
+    """
+
+    named: dict[str | int, list[_Store]] = field(default_factory=lambda: defaultdict(list))
+    appended: list[_Store] = field(default_factory=list)
+    mentioned: dict[str, list[_Store]] = field(default_factory=lambda: defaultdict(list))
+    functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    line: int
+    value: ast.AST
+    scope: str
+    target: ast.AST | None = None
 
 
 class Sources:
-    """Looks up source for one explanation; a parsed file is kept as long as this object."""
+    """Looks up source; a file is parsed once in the life of this object."""
 
     def __init__(self, locator: Locator) -> None:
         self._locator = locator
-        self._trees: dict[str, ast.Module | None] = {}
+        self._files: dict[str, _Stores] = {}
 
-    def is_project(self, obj: object) -> bool:
-        """Whether an object is a function, frame, class or instance of one that is defined in the project."""
-        return any(map(self._is_own, _definitions(obj)))
+    def closed_by(self, origin: Origin) -> str | None:
+        """``model.py:12: self.hook = lambda: self``: the line of the project that closes a cycle.
 
-    def closed_by(self, steps: Sequence[Hop], near: Iterable[tuple[str, int]] = ()) -> str | None:
-        """``model.py:12: self.hook = lambda: self``: the line that closes a cycle, where it is the project's.
-
-        An assignment to an attribute of the cycle in the source of its class, else the definition of a function in
-        the cycle, else such an assignment in one of the files ``near``, in the function around the line given with it
-        if there is one, else the definition of a generator or coroutine in the cycle.
+        It is the store that made a reference of it, as far as the value that is stored can be what the reference leads
+        to: in the source of the holder's class, else around the lines that allocated. Where several lines may have made
+        it there is none. Without a store: a bound method that is passed on, the definition of a function that holds
+        what it closes over, that of a generator or coroutine.
         """
-        named = (Kind.ATTRIBUTE, Kind.SUBMODULE)
-        attributes = [step for step in reversed(steps) if step.reference.kind in named]
-        for step in attributes:
-            cls: type = step.holder if static.is_a(step.holder, type) else type(step.holder)
-            cls = _written(cls)
-            if static.is_heap_type(cls) and self.is_project(cls):
-                name = static.class_qualname(cls).rpartition(".")[2]
-                line = self._assignment(_class_file(cls), step.reference.text[1:], name)
-                if line is not None:
-                    return line
-        for function in (step.holder for step in steps if type(step.holder) is types.FunctionType):
-            code = function.__code__
-            if self.is_project(function):
-                return self._definition(code)
-        for file, number in near:
-            for step in attributes:
-                line = self._assignment(file, step.reference.text[1:], None, number)
-                if line is not None:
-                    return line
-        running = (code for step in steps if id(type(step.holder)) in _RUNNING for code in _codes(step.holder))
-        return next((self._definition(code) for code in running if self._is_own(code)), None)
+        links = origin.links[::-1]
+        near = [*dict.fromkeys(origin.near)]
+        for sure in (True, False):
+            found = [one for link in links for one in self._in_classes(link, links, sure=sure)]
+            if not found and sure:
+                held = (link.function for link in links if link.function is not None and not link.running)
+                definition = next(held, None)
+                if definition is not None:
+                    return self._definition(*definition[:2])
+            found = found or [one for link in links for one in self._nearby(link, near, sure=sure)]
+            if found:
+                return self._line(*_last(found))
+        running = (link.function for link in links if link.function is not None and link.running)
+        return next((self._definition(file, line) for file, line, _ in running), None)
 
-    def _assignment(self, file: str, attribute: str, class_name: str | None, number: int = 0) -> str | None:
-        tree = self._tree(file)
-        if tree is None or not attribute.isidentifier():
-            return None
-        if class_name is None:
-            scopes: list[ast.AST] = [*_functions_around(tree, number), tree]
-        else:
-            scopes = [one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and one.name == class_name]
-        for scope in scopes:
-            for node in ast.walk(scope):
-                for target in _targets(node):
-                    if isinstance(target, ast.Attribute) and target.attr == attribute:
-                        return self._line(file, target.lineno)
-        return None
+    def _in_classes(self, link: Link, links: Sequence[Link], *, sure: bool) -> Iterator[tuple[str, _Store]]:
+        """The store in the source of the holder's class; or where a bound method of a class is passed on."""
+        if type(link.name) is str:
+            for file, scope in link.classes:
+                stores = [one for one in self._of(file).named.get(link.name, ()) if _is_inside(one.scope, scope)]
+                chosen = _chosen(stores, link, sure=sure)
+                if chosen is not None:
+                    yield file, chosen
+                    return
+        if link.stored[0] == "method" and sure:
+            for file, scope in dict.fromkeys(place for one in links for place in one.classes):
+                mentions = self._of(file).mentioned.get(link.stored[1], ())
+                inside = {one.line: one for one in mentions if _is_inside(one.scope, scope)}
+                if len(inside) == 1:
+                    yield file, inside.popitem()[1]
+                    return
 
-    def _definition(self, code: types.CodeType) -> str | None:
+    def _nearby(self, link: Link, near: Sequence[tuple[str, int]], *, sure: bool) -> Iterator[tuple[str, _Store]]:
+        """The store around the lines that allocated: in the functions there, else anywhere in the file."""
+        for file, line in near:
+            source = self._of(file)
+            stores = [*source.named.get(link.name, ())] if link.name is not None else []
+            if type(link.name) is int:
+                stores += source.appended
+            around = [node for node in source.functions if node.lineno <= line <= (node.end_lineno or 0)]
+            spans = [range(node.lineno, (node.end_lineno or 0) + 1) for node in reversed(around)]
+            for within in (*spans, *([range(sys.maxsize)] if type(link.name) is str else [])):
+                chosen = _chosen([one for one in stores if one.line in within], link, sure=sure)
+                if chosen is not None:
+                    yield file, chosen
+                    return
+
+    def _definition(self, file: str, first: int) -> str | None:
         """The line of ``def``: that of the code is the one of its first decorator."""
-        first = code.co_firstlineno
-        for node in ast.walk(self._tree(code.co_filename) or ast.Module([], [])):
-            if isinstance(node, _FUNCTIONS) and node.decorator_list and node.decorator_list[0].lineno == first:
-                return self._line(code.co_filename, node.lineno)
-        return self._line(code.co_filename, first)
-
-    def _is_own(self, definition: types.CodeType | type) -> bool:
-        return self._locator.frame((_file_of(definition), 0, "")).origin == "project"
+        for node in self._of(file).functions:
+            if node.decorator_list and node.decorator_list[0].lineno == first:
+                return self._line(file, node.lineno)
+        return self._line(file, first)
 
     def _line(self, file: str, number: int) -> str | None:
         text = source_line(file, number)
@@ -108,68 +117,132 @@ class Sources:
             return None
         return f"{self._locator.frame((file, number, '')).file}:{number}: {begin(text, _LONGEST_LINE)}"
 
-    def _tree(self, file: str) -> ast.Module | None:
-        if file not in self._trees:
+    def _of(self, file: str) -> _Stores:
+        found = self._files.get(file)
+        if found is None:
+            found = self._files[file] = _Stores()
             try:
-                self._trees[file] = _parse("".join(source_lines(file)))
+                tree = _parse("".join(source_lines(file)))
             except (SyntaxError, ValueError, RecursionError, MemoryError):
-                self._trees[file] = None
-        return self._trees[file]
+                return found
+            _read(tree, found)
+        return found
 
 
-def is_harness(obj: object) -> bool:
-    """Whether an object belongs to the test harness; ``autospec`` of a mock makes functions, which refer to it."""
-    if type(obj) is types.FrameType:
-        return str(obj.f_globals.get("__name__")).startswith(_HARNESS)
-    if type(obj) is types.FunctionType:
-        obj = obj.__dict__.get("mock")
-    cls = type(obj)
-    return static.is_heap_type(cls) and static.class_module(cls).startswith(_HARNESS)
+def worded(cycles: Iterable[Cycle], sources: Sources) -> list[Cycle]:
+    """Cycles with the lines that close them and with who made them; those of one signature are one."""
+    found = []
+    for cycle in merged([*cycles]):
+        line = sources.closed_by(cycle.origin)
+        found.append(replace(cycle, closed_by=line, project=cycle.origin.is_project or line is not None))
+    return found
 
 
-def _functions_around(tree: ast.Module, number: int) -> list[ast.AST]:
-    """The functions around a line, the innermost first."""
-    found = [node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
-    return [node for node in reversed(found) if node.lineno <= number <= (node.end_lineno or 0)]
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+#: Calls that store under a name, and calls that add to a container.
+_SETTERS = ("setattr", "__setattr__", "setdefault", "add_module", "register_module", "register_parameter")
+_ADDERS = ("append", "appendleft", "add", "insert", "extend")
+_DISPLAYS = {
+    "list": (ast.List, ast.ListComp),
+    "dict": (ast.Dict, ast.DictComp),
+    "set": (ast.Set, ast.SetComp),
+    "tuple": (ast.Tuple,),
+}
 
 
-def _targets(node: ast.AST) -> Iterator[ast.AST]:
+def _read(tree: ast.Module, found: _Stores) -> None:
+    waiting: list[tuple[ast.AST, str, bool]] = [(tree, "", False)]
+    while waiting:
+        node, scope, called = waiting.pop()
+        inner = scope
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            inner = f"{scope}.{node.name}".lstrip(".")
+            if isinstance(node, _FUNCTIONS):
+                found.functions.append(node)
+        for target, value in _assigned(node):
+            if isinstance(target, ast.Attribute):
+                found.named[target.attr].append(_Store(target.lineno, value, scope, target.value))
+            elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                key = target.slice.value
+                if isinstance(key, (str, int)):
+                    found.named[key].append(_Store(target.lineno, value, scope, target.value))
+        if isinstance(node, ast.Call):
+            _read_call(node, scope, found)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and not called:
+            found.mentioned[node.attr].append(_Store(node.lineno, node, scope))
+        callee = node.func if isinstance(node, ast.Call) else None
+        waiting += [(child, inner, child is callee) for child in ast.iter_child_nodes(node)]
+    found.functions.sort(key=lambda node: (node.lineno, -(node.end_lineno or 0)))
+
+
+def _read_call(node: ast.Call, scope: str, found: _Stores) -> None:
+    name = _last_name(node.func)
+    if name in _SETTERS:
+        for place, argument in enumerate(node.args[:-1]):
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                found.named[argument.value].append(_Store(node.lineno, node.args[place + 1], scope))
+                break
+    elif name in _ADDERS and node.args:
+        found.appended.append(_Store(node.lineno, node.args[-1], scope, node.func))
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Targets of an assignment with what each is given."""
     if isinstance(node, ast.Assign):
-        for target in node.targets:
-            yield from target.elts if isinstance(target, (ast.Tuple, ast.List)) else (target,)
-    elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
-        yield node.target
+        pairs: list[tuple[ast.AST, ast.AST]] = [(target, node.value) for target in node.targets]
+    elif isinstance(node, (ast.AnnAssign, ast.AugAssign)) and node.value is not None:
+        pairs = [(node.target, node.value)]
+    else:
+        return
+    for target, value in pairs:
+        if not isinstance(target, (ast.Tuple, ast.List)):
+            yield target, value
+        elif isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+            yield from zip(target.elts, value.elts, strict=True)
+        else:
+            yield from ((one, ast.Name("?")) for one in target.elts)
 
 
-def _definitions(obj: Any) -> Iterator[types.CodeType | type]:
-    yield from _codes(obj)
-    cls: type = obj if static.is_a(obj, type) else type(obj)
-    if static.is_heap_type(cls):
-        yield _written(cls)
+def _chosen(stores: Iterable[_Store], link: Link, *, sure: bool) -> _Store | None:
+    """The only store that surely made a reference; without ``sure``, that may have made it."""
+    found = {store.line: store for store in stores if _makes(store, link) == (2 if sure else 1)}
+    return found.popitem()[1] if len(found) == 1 else None
 
 
-def _written(cls: type) -> type:
-    """The class that somebody wrote: for the context of a custom autograd function, that function."""
-    found: Any = static.class_dict(cls).get("_forward_cls")
-    return cls if found is None or not static.is_a(found, type) else found
+def _last(found: Sequence[tuple[str, _Store]]) -> tuple[str, int]:
+    """The line of the first store found, or of the last one in the same function: that one closes the cycle."""
+    file, first = found[0]
+    return file, max(store.line for other, store in found if (other, store.scope) == (file, first.scope))
 
 
-def _codes(obj: Any) -> Iterator[types.CodeType]:
-    if type(obj) is types.MethodType:
-        obj = obj.__func__
-    elif type(obj) is functools.partial:
-        obj = obj.func
-    name = _CODE_FIELDS.get(id(type(obj)))
-    if name is not None:
-        yield object.__getattribute__(obj, name)
+def _makes(store: _Store, link: Link) -> int:
+    """Whether what is stored is what a reference leads to: 2 surely, 1 perhaps, 0 not."""
+    value, (word, name) = store.value, link.stored
+    if isinstance(value, (ast.Constant, ast.JoinedStr, ast.Compare)):
+        return 0
+    if link.itself and isinstance(value, ast.Name) and isinstance(store.target, ast.Name):
+        return 2 if value.id == store.target.id else 0
+    if word == "method":
+        if any(isinstance(node, ast.Attribute) and node.attr == name for node in ast.walk(value)):
+            return 2
+    elif word == "function":
+        for node in ast.walk(value):
+            if (isinstance(node, ast.Lambda) and name == "<lambda>") or _last_name(node) == name:
+                return 2
+    elif word in _DISPLAYS:
+        if isinstance(value, _DISPLAYS[word]) or (isinstance(value, ast.Call) and _last_name(value.func) == word):
+            return 2
+    elif isinstance(value, ast.Call) and _last_name(value.func) == name:
+        return 2
+    literal = isinstance(value, (ast.Lambda, *(kind for kinds in _DISPLAYS.values() for kind in kinds)))
+    return 0 if literal else 1
 
 
-def _file_of(definition: types.CodeType | type) -> str:
-    return definition.co_filename if type(definition) is types.CodeType else _class_file(definition)
+def _last_name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _class_file(cls: type) -> str:
-    """The file of a class's module; a module that is gone counts as library."""
-    module = sys.modules.get(static.class_module(cls))
-    found = None if module is None else (static.module_dict(module) or {}).get("__file__")
-    return found if type(found) is str else ""
+def _is_inside(scope: str, cls: str) -> bool:
+    """Whether code stands in a class; both by qualified name."""
+    cls = cls.replace("<locals>.", "")
+    return scope == cls or scope.startswith(f"{cls}.")

@@ -1,91 +1,156 @@
-"""Watching collections: which of them find garbage with tensors in it, which is then explained.
+"""Watching collections: the facts of each that finds garbage with tensors in it.
 
-A watch is at work during every test, and most garbage has no tensor in it: what explains is imported for the first that
-has one. PYTEST_DONT_REWRITE
+Facts alone are taken inside a collection; ``source.worded`` finds the words for them later. What takes them is imported
+when there is something to take. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import builtins
+import functools
+import gc
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
+from ctypes import PyDLL
+from functools import cache
+from gc import DEBUG_SAVEALL, get_debug
+from time import thread_time
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from cudamem_testing import static
-from cudamem_testing.cycles.older import held_by
-from cudamem_testing.guards import GarbageWatch
-from cudamem_testing.torch_api.tensors import TensorBase
+from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.guards.imports import import_whole
+from cudamem_testing.recorders.build import COLLECTOR_WATCH, load
+from cudamem_testing.torch_api.tensors import TensorBase, implementation_offset, parameter_class
+from cudamem_testing.unfinalized import GarbageWatch
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles.explain import Draft, Question
     from cudamem_testing.cycles.results import Cycle
 
 
-class CycleWatch:
-    """Tells of the cycles that each collection finds from ``start`` to ``stop``.
+@cache
+def library() -> PyDLL:
+    """The native part of the watch, compiled if it never was.
 
-    ``ask`` makes the question for a collection whose garbage has a tensor in it; ``None`` skips it. ``tell`` gets the
-    cycles once the garbage is gone; ``failed`` what went wrong with an explanation, which else is raised. They all
-    run inside the collection: no other one starts meanwhile.
+    Raises:
+        RecorderUnavailable: it cannot be had here.
+    """
+    return load(COLLECTOR_WATCH)
+
+
+_loaded: list[ModuleType] = []
+
+
+def prepare() -> None:
+    """Import what takes facts; no collection starts meanwhile."""
+    if not _loaded:
+        from cudamem_testing.cycles import explain
+
+        _loaded.append(explain)
+
+
+class CycleWatch:
+    """Takes down the cycles that each collection finds from ``start`` to ``stop``.
+
+    ``ask`` makes the question for a collection whose garbage has a tensor in it, or an instance of ``kind``; ``None``
+    skips it. ``failed`` gets what went wrong with one. ``tell`` is called soon after a collection that found cycles,
+    outside of it, in the main thread.
     """
 
     def __init__(
         self,
-        tell: Callable[[list[Cycle]], None],
         ask: Callable[[], Question | None] | None = None,
+        failed: Callable[[BaseException], None] | None = None,
         kind: type | None = None,
-        failed: Callable[[Exception], None] | None = None,
+        tell: Callable[[], None] | None = None,
     ) -> None:
-        self._tell = tell
+        self._ask = ask or functools.partial(_every_tensor, os.getcwd(), kind)
+        #: Processor time that looking took so far.
+        self.seconds = 0.0
         self._failed = failed
-        self._ask = ask or (lambda: _question(kind))
-        self._kind = kind
-        self._watch = GarbageWatch(self._look)
-
-    def start(self) -> None:
-        """Watch from here on."""
-        self._watch.start()
-
-    def stop(self) -> None:
+        self._tells = tell is not None
+        self._counted: Callable[[], int] = int
+        self._drafts: list[tuple[int, Draft, bool]] = []
+        self._found: list[tuple[int, list[Cycle]]] = []
+        kinds = (TensorBase if kind is None else kind,)
+        self._watch = GarbageWatch(kinds, self._look, self._gone, self._note, tell)
+        # Without methods around them: every test calls them.
+        self.start: Callable[[], None] = self._start
+        """Watch from here on. Raises ``RecorderUnavailable`` where the native part cannot be had, and
+        ``CollectorUnreadableError`` where this build of Python cannot be watched."""
+        self.stop: Callable[[], None] = self._watch.stop
         """Watch no longer."""
-        self._watch.stop()
+        self.unshown: Callable[[], int] = int
+        """Bytes that were counted and not looked at."""
 
-    def _look(self, garbage: Sequence[object]) -> Callable[[], None] | None:
-        if self._watch.partial:
-            garbage = [*garbage, *held_by(garbage)]
-        if not has_targets(garbage, self._kind):
+    def _start(self) -> None:
+        import_whole(__package__.partition(".")[0])  # looking imports, and must find no module half done
+        with CollectorPaused():  # what is garbage already is to be seen
+            self._watch.start(library(), (builtins, gc, os, time, functools))
+        self.start = functools.partial(self._watch.start, library())
+        self.unshown = library().cudamem_collector_unshown
+
+    def counting(self, functions: tuple[int, int]) -> Callable[[int, int], None] | None:
+        """A function of an owner and a limit in bytes, that has this watch look only at garbage that may keep so much.
+
+        It looks once at each kind; the blocks of other garbage are counted. ``functions`` are the addresses of the CPU
+        recorder's functions that find a block and what an owner has. ``None`` where tensors are not as they are known.
+        """
+        offset = implementation_offset()
+        if offset is None:
             return None
-        try:
-            from cudamem_testing.cycles.explain import explain
+        self._counted = functools.partial(library().cudamem_collector_counts, None, 0)
+        return self._watch.counting(library(), functions, offset, parameter_class())
 
-            question = self._ask()
-            if question is None:
-                return None
-            draft: Draft = explain(garbage, question)
-        except Exception as error:
-            garbage, without_frames = (), error.with_traceback(None)  # they hold the garbage
-            if self._failed is None:
-                raise without_frames from None
-            self._failed(without_frames)
-            return None
+    def look_at_all(self) -> None:
+        """Count nothing from here on."""
+        self._watch.look_at_all()
 
-        def gone() -> None:
-            found = draft.settled(freed=not self._watch.users)
-            if found:
-                self._tell(found)
+    @property
+    def missed(self) -> int:
+        """Collections until the last stop that were not looked at."""
+        return self._watch.missed
 
-        return gone
+    def take(self) -> list[list[Cycle]]:
+        """What each collection found since the last call, not yet in words; with what was counted."""
+        found, self._found = self._found, []
+        counts = self._watch.counts() if self._counted() else ()
+        if not counts:
+            return [cycles for _, cycles in found] if found else []
+        from cudamem_testing.cycles.counted import with_counted
+
+        return with_counted(found, counts)
+
+    def _look(self, garbage: list[object]) -> bool:
+        start = thread_time()
+        prepare()
+        question = self._ask()
+        draft = None if question is None else _loaded[0].explain(garbage, question)
+        self.seconds += thread_time() - start
+        if not draft:
+            return False
+        number = library().cudamem_collector_seen()
+        self._drafts = [*self._drafts, (number, draft, bool(get_debug() & DEBUG_SAVEALL))]
+        return True
+
+    def _gone(self) -> bool:
+        settled = [(number, draft.settled(freed=not kept)) for number, draft, kept in self._drafts]
+        found = [one for one in settled if one[1]]
+        # No signal's handler comes between these: it would have this begin again, or lose what was found.
+        self._drafts, self._found = [], self._found + found
+        return bool(found) and self._tells
+
+    def _note(self, error: BaseException) -> None:
+        if self._failed is None:
+            raise error
+        self._failed(error)
 
 
-def has_targets(garbage: Sequence[object], kind: type | None = None) -> bool:
-    """Whether garbage has a tensor in it (or an instance of ``kind``). Fast: each class is judged once."""
-    wanted = TensorBase if kind is None else kind
-    classes = dict(zip(map(id, map(type, garbage)), map(type, garbage), strict=True))
-    return any(static.derives(cls, wanted) for cls in classes.values())
-
-
-def _question(kind: type | None) -> Question:
+def _every_tensor(root: str, kind: type | None) -> Question:
     from cudamem_testing.cycles.allocations import recorded_allocations
     from cudamem_testing.cycles.explain import Question
     from cudamem_testing.model.stacks import Locator
 
-    return Question(Locator(os.getcwd()), allocated=recorded_allocations(), kind=kind)
+    return Question(Locator(root), allocated=recorded_allocations(), kind=kind)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,9 +115,18 @@ def name_along(steps: Sequence[Hop]) -> str:
     return found.lstrip(".")
 
 
-def signature(steps: Sequence[Hop]) -> str:
-    """Types and labels along a cycle, without positions and whatever object it starts at."""
-    parts = [f"{_qualified(step.holder)} {_NUMBER.sub('*', _ADDRESS.sub('*', step.reference.text))}" for step in steps]
+def signature(steps: Sequence[Hop], class_of: Callable[[object, Sequence[Hop], str | None], str] | None = None) -> str:
+    """Types and labels along a cycle, without positions and whatever object it starts at.
+
+    ``class_of`` names the class of an instance by the attribute that it holds the next object in.
+    """
+    parts = []
+    for step in steps:
+        holder = _qualified(step.holder)
+        if class_of is not None and rank(step.holder) == 0:
+            attribute = step.reference.text[1:] if step.reference.kind is Kind.ATTRIBUTE else None
+            holder = class_of(step.holder, steps, attribute)
+        parts.append(f"{holder} {_NUMBER.sub('*', _ADDRESS.sub('*', step.reference.text))}")
     return " | ".join(min((parts[place:] + parts[:place] for place in range(len(parts))), default=[]))
 
 

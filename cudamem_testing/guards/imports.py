@@ -1,15 +1,20 @@
-"""A call right after a module was imported.
+"""A call right after a module was imported, and imports in which no collection starts.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from collections.abc import Callable, Sequence
+from importlib.abc import Loader
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from importlib.util import find_spec
 from typing import Any
+
+from cudamem_testing.guards import CollectorPaused
 
 
 class AfterImport:
@@ -46,3 +51,48 @@ class AfterImport:
 
             spec.loader.exec_module = execute_then  # type: ignore[method-assign]
         return spec
+
+
+def import_whole(package: str) -> None:
+    """From here on no collection starts amid the import of a module of a package.
+
+    Nothing is added to ``sys.meta_path``: only the finders of the package's own folders are replaced.
+    """
+    for root in sys.modules[package].__path__:
+        if not isinstance(sys.path_importer_cache.get(root), _WholeFinder):
+            folders = [root, *(entry.path for entry in os.scandir(root) if entry.is_dir())]
+            sys.path_importer_cache.update({folder: _WholeFinder(folder) for folder in folders})
+
+
+class _WholeFinder(FileFinder):
+    """Finds the modules of a folder as Python does."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder, (SourceFileLoader, SOURCE_SUFFIXES))
+
+    def find_spec(self, fullname: str, target: types.ModuleType | None = None) -> ModuleSpec | None:
+        """The module's, with a loader that runs it without a collection."""
+        spec = super().find_spec(fullname, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _WholeLoader(spec.loader)
+        return spec
+
+
+class _WholeLoader(Loader):
+    """Another loader, with no collection while a module runs. It is no ``SourceFileLoader``: pytest would rewrite."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
+        """As the other one."""
+        found: types.ModuleType | None = self._loader.create_module(spec)
+        return found
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """As the other one."""
+        with CollectorPaused():
+            self._loader.exec_module(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

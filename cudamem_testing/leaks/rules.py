@@ -96,3 +96,8 @@ class Ignored:
             else:
                 self.counts[str(rule)] += 1
         return kept
+
+
+def pattern_of(holder: str) -> str:
+    """What a rule matches for one holder, with any numbers in the place of its positions."""
+    return re.sub(r"\[\d+\]", "[*]", re.sub(r"(?<=hook )\d+", "*", holder))

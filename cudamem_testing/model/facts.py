@@ -203,30 +203,22 @@ class KeptBy:
 class Remark(str, Enum):
     """What policy says of a finding, beyond its standing."""
 
-    #: The test harness is part of the cycle.
-    HARNESS = "harness"
-    #: A mock is part of the cycle, and keeps the arguments of its calls.
-    MOCK = "mock"
-    #: Another part of the test harness is part of the cycle.
-    OTHER_HARNESS = "other harness"
-    #: Only library objects are part of the cycle, which was not seen before.
-    LIBRARY = "library"
-    #: The objects of the cycle could not be read.
-    UNREAD = "unread"
-    #: A cache that was filled for the first time in this process.
-    FIRST_USE = "first use"
-    #: The run records it as known.
-    RECORDED = "recorded"
+    HARNESS = "harness"  #: The test harness is part of the cycle.
+    MOCK = "mock"  #: A mock is part of the cycle, and keeps the arguments of its calls.
+    OTHER_HARNESS = "other harness"  #: Another part of the test harness is part of the cycle.
+    LIBRARY = "library"  #: A library made the cycle, not the project.
+    UNREAD = "unread"  #: The objects of the cycle could not be read.
+    FIRST_USE = "first use"  #: A cache that was filled for the first time in this process.
+    RECORDED = "recorded"  #: The run records it as known.
 
 
 @dataclass(frozen=True, slots=True)
 class CycleKept:
-    """A reference cycle and what it kept.
+    """A reference cycle and what it kept: ``tensors`` are the largest storages of ``count``, ``lines`` allocated them.
 
-    ``chain`` are the objects and references along it, the last as the first. ``tensors`` are the largest storages by
-    name and shape, of ``count``. ``lines`` are the first lines that allocated them. ``closed_by`` is the line of source
-    that closes the cycle, ``hanging`` the number of further cycles that hang off it. ``times`` is how often it was
-    found, ``at_once`` the bytes that such cycles kept at the same time.
+    ``chain`` are its objects and references, the last as the first, ``hanging`` the further cycles that hang off it.
+    It was found ``times`` times; such cycles kept ``at_once`` bytes together, and ``small`` bytes of other garbage were
+    not looked at. ``library`` made it, if not the project, and ``pattern`` is what a rule that ignores it matches.
     """
 
     chain: tuple[str, ...]
@@ -238,14 +230,19 @@ class CycleKept:
     times: int = 1
     at_once: int = 0
     remark: Remark | None = None
+    library: str = ""
+    pattern: str = ""
+    small: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class NotExplained:
-    """Garbage with tensors in it that was not explained: an ``error``, or no more time (``seconds``) for one test."""
+    """Garbage that was not explained: an ``error``, ``later`` collections than ``seconds`` allow, ``unseen`` ones."""
 
     error: str | None = None
     seconds: float | None = None
+    later: int = 0
+    unseen: int = 0
 
 
 # -- out of memory, pools, the rest -----------------------------------------------------------------------

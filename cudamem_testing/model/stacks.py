@@ -170,6 +170,11 @@ class Locator:
             frames += [] if comprehension else [frame]
         return Stack((*frames, inner) if inner is not None else tuple(frames))
 
+    def path(self, frame: Frame) -> str:
+        """The whole name of a frame's file, as it was before this locator shortened it."""
+        files = (file for file, (shown, _) in self._files.items() if shown == frame.file)
+        return next(files, f"{self.root}/{frame.file}")
+
     def source(self, frame: Frame) -> str:
         """The text of a line of the project, as :func:`source_line`; empty where there is no such file."""
         if frame.origin != "project":

@@ -147,7 +147,8 @@ def _describe(tensor: object) -> str:
             whole = tensors.base(tensor)
             if whole is not None and not nested:
                 text += f", view of [{', '.join(map(str, tensors.field(whole, 'shape')))}]"
-        except RuntimeError:
+        except RuntimeError as error:
+            static.pass_on(error)
             return static.class_name(cls)
     return text if cls is torch.Tensor else f"{static.class_name(cls)} {text}"
 

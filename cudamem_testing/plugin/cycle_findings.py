@@ -3,34 +3,50 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cudamem_testing.cycles.results import Cycle, merged
+from cudamem_testing.cycles.results import Cycle
+from cudamem_testing.cycles.source import Sources, worded
+from cudamem_testing.leaks.rules import Ignored, pattern_of
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import Remark
+from cudamem_testing.model.facts import NotExplained, Remark
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.windows.judge import cycles_fail
 
+#: The cause of a note that says which garbage was not explained: cycles that are not found may still be there.
+UNEXPLAINED = "cycle | not explained"
+
 
 class CycleFindings:
-    """Makes them.
+    """Makes them; a cycle that a library makes never fails a test, for nothing in the project can change it."""
 
-    Which signatures were seen is remembered for the life of the process: a cycle of library objects alone may be
-    a library's one-time work, and fails from the second time on.
-    """
-
-    def __init__(self, ignore_below: Callable[[Device], int]) -> None:
+    def __init__(self, ignore_below: Callable[[Device], int], sources: Sources, ignored: Ignored) -> None:
         self._ignore_below = ignore_below
-        self._seen: set[str] = set()
+        self._sources = sources
+        self._ignored = ignored
+
+    @staticmethod
+    def unexplained(problem: NotExplained) -> Finding:
+        """The note that says which garbage of a test was not explained, and why."""
+        return Finding(Kind.CYCLE, Verdict.CYCLE, Severity.NOTE, problem, cause=UNEXPLAINED)
 
     def of(
-        self, found: Sequence[list[Cycle]], judged: Callable[[Device], bool], asked: str | None, *, failed: bool
+        self,
+        found: Sequence[list[Cycle]],
+        small: Mapping[str, int],
+        judged: Callable[[Device], bool],
+        asked: str | None,
+        *,
+        failed: bool,
     ) -> list[Finding]:
-        """Those of a test, by what each collection found; ``judged`` tells which devices count."""
+        """Those of a test, by what each collection found; ``judged`` tells which devices count.
+
+        ``small`` is what garbage kept that was too small to be looked at, in bytes by device.
+        """
         findings = []
-        cycles = merged([cycle for together in found for cycle in together])
-        totals: Counter[str] = Counter()
+        cycles = worded((cycle for together in found for cycle in together), self._sources)
+        totals = Counter(small)
         for cycle in cycles:
             totals.update({name: cycle.on(name).bytes for name in cycle.devices})
         for cycle in cycles:
@@ -38,22 +54,31 @@ class CycleFindings:
                 device, part = Device.parse(name), cycle.on(name)
                 if judged(device) and totals[name] >= self._ignore_below(device):
                     at_once = max(_bytes(together, cycle.signature, name) for together in found)
-                    findings.append(self._finding(part, device, at_once, asked, failed))
-        self._seen.update(cycle.signature for cycle in cycles)
+                    findings.append(self._finding(part, device, at_once, small.get(name, 0), asked, failed))
         return findings
 
-    def _finding(self, cycle: Cycle, device: Device, at_once: int, asked: str | None, failed: bool) -> Finding:
+    def kept(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Those that no rule of the ini file ignores."""
+        return self._ignored.keep(findings)
+
+    def _finding(
+        self, cycle: Cycle, device: Device, at_once: int, small: int, asked: str | None, failed: bool
+    ) -> Finding:
         severity, remark = self._severity(cycle, device, asked, failed)
+        holder = " -> ".join(cycle.chain)
+        fact = replace(cycle.fact, at_once=at_once, remark=remark, small=small)
+        if not (cycle.project or cycle.harness):
+            fact = replace(fact, library=cycle.origin.library or "a library", pattern=pattern_of(holder))
         stack = next((tensor.allocated for tensor in cycle.tensors if tensor.allocated), None)
         return Finding(
             Kind.CYCLE,
             Verdict.CYCLE,
             severity,
-            replace(cycle.fact, at_once=at_once, remark=remark),
+            fact,
             bytes=cycle.bytes,
             device=device,
             allocated=stack,
-            holder=" -> ".join(cycle.chain),
+            holder=holder,
             cause=" | ".join((Kind.CYCLE.value, Verdict.CYCLE.value, *_where(cycle.signature, stack))),
         )
 
@@ -64,9 +89,9 @@ class CycleFindings:
             return Severity.NOTE, _harness(cycle)
         wanted = asked or ("fail" if cycles_fail(device) else "warn")
         severity = Severity.WARN if wanted == "warn" or failed else Severity.FAIL
-        if asked != "strict" and not cycle.project and cycle.signature not in self._seen:
-            return Severity.WARN, Remark.LIBRARY
-        return severity, None
+        if cycle.project or asked == "strict":
+            return severity, None
+        return Severity.WARN, Remark.LIBRARY
 
 
 def _harness(cycle: Cycle) -> Remark:

@@ -53,6 +53,8 @@ class LeakCheck:
         self._rules = rules
         self.ignored: Counter[str] = Counter()
         self.small = SmallLeaks(tracker, evidence, self._belongings, ignore_below)
+        #: Called when something is about to be settled.
+        self.before_settling: Callable[[], object] = int
 
     @cached_property
     def _settling(self) -> Settling:
@@ -112,6 +114,7 @@ class LeakCheck:
                 for device in left:
                     self.small.add(subject, device)
             return []
+        self.before_settling()
         return self._settling.judge(subject, severity, left)
 
     def exclude_workspaces(self, subject: Subject) -> None:

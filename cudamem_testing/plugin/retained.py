@@ -114,9 +114,11 @@ class Retained:
             self._cycles.begun(subject)
         found = self._leaks.judge(subject, severity)
         collected = self._cycles.judge(cycles, failed=failed)
+        if not self._cycles.watches:
+            subject.unjudged.add(Kind.CYCLE)
         if not found and not collected:
             return []
-        rest = [*self._cycles.completed(found, collected, cycles)]
+        rest = [*self._cycles.completed(found, cycles)]
         if any(one.bytes is None for one in collected) or any(one.kind is Kind.CYCLE for one in rest):
             subject.unjudged.add(Kind.CYCLE)  # garbage that was not explained, or a cycle of which nothing was read
         return [*collected, *(one for one in rest if leaks != "off" or one.kind is Kind.CYCLE)]

@@ -149,7 +149,9 @@ class Session:
         self.baselines.identify()
         rules = self.settings.ignore
         self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self.books, self._ignore_below, rules)
-        self.cycles = CycleCheck(self.leaks, self._ignore_below, self.evidence)
+        self.cycles = CycleCheck(
+            self.tracker, self.leaks, self._ignore_below, self.evidence, self.recorders.notes, rules
+        )
         self.pools = PoolCheck(self.tracker, self.evidence)
         self.retained = Retained(self.settings, self.tracker, self.leaks, self.cycles)
 

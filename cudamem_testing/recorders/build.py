@@ -1,10 +1,10 @@
 """Compiles the native libraries on first use and keeps the results.
 
 They are C++ against torch's own headers, so they cannot be shipped compiled: torch gives no stable interface for
-allocators. The CPU recorder needs c10 alone and takes two to three seconds to compile, the recorder of cards
-some ten. What is compiled is kept (cache.py) for every later run, named by the version of torch and a hash of all that
-it depends on. It knows nothing of Python's headers, so every Python with the same torch shares it. Processes that start
-together (pytest-xdist) compile once: the others wait.
+allocators. The CPU recorder and the watch over the collector need c10 alone and take two to three seconds to compile,
+the recorder of cards some ten. What is compiled is kept (cache.py) for later runs,
+named by the version of torch and a hash of all that it depends on. It knows nothing of Python's headers, so every
+Python with the same torch shares it. Processes that start together (pytest-xdist) compile once: the others wait.
 
 PYTEST_DONT_REWRITE
 """
@@ -61,6 +61,13 @@ CARD_RECORDER = Library(
     ("card_recorder.cpp", "card_stacks.h", "codes.h", "cpu_mutex.h", "cpu_stacks.h", "host_counters.h"),
     "c++20",
     ("c10", "torch_cpu"),
+)
+COLLECTOR_WATCH = Library(
+    "collector_watch",
+    "the watch over the garbage collector",
+    ("collector_watch.cpp", "collector_garbage.h", "collector_meter.h", "collector_python.h", "cpu_ledger.h"),
+    "c++17",
+    ("c10",),
 )
 _FOLDER = Path(__file__).parent
 _PLATFORMS = ("linux", "darwin")
@@ -239,6 +246,7 @@ def _arguments(source: Path, standard: str, linked: Sequence[str]) -> list[str]:
         *_flags(standard),
         *("-isystem", str(root / "include"), str(source), "-L", str(root / "lib")),
         *(f"-l{name}" for name in linked),
+        *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()),  # Python's own functions
     ]
 
 

@@ -149,13 +149,13 @@ class CpuRecorder(WithoutWorkspaces):
         from cudamem_testing.recorders.capture import OFF, CpuCapture
 
         if not self._record:
-            return CpuCapture(self.device, self._native.scan(), (), self._frames, missing=OFF)
+            return CpuCapture(self.device, self._native.scan(), (), self.frames, missing=OFF)
         trace = self._native.events(self._first)
         return CpuCapture(
             self.device,
             self._native.scan(),
             trace.events,
-            self._frames,
+            self.frames,
             first=trace.start,
             truncated=trace.start > self._first,
             missing=self._native.no_stacks,
@@ -168,7 +168,20 @@ class CpuRecorder(WithoutWorkspaces):
         blocks = self._native.scan(owner)
         if not all(block.stack for block in blocks):
             return replace(self.capture(), blocks=blocks)
-        return CpuCapture(self.device, blocks, (), self._frames)
+        return CpuCapture(self.device, blocks, (), self.frames)
+
+    def allocation(self, address: int) -> tuple[int, int] | None:
+        """The owner of the live block at an address and the number of its stack, in constant time."""
+        block = self._native.block_at(address)
+        return None if block is None else (block.owner, block.stack)
+
+    def addresses(self) -> tuple[int, int]:
+        """The addresses of the native functions that find the live block at an address, and what an owner has."""
+        return self._native.addresses()
+
+    def frames(self, stack: int) -> list[RawFrame]:
+        """The calls behind the number of a stack, innermost first."""
+        return [(frame.filename, frame.line or 0, frame.qualname) for frame in self._native.frames(stack)]
 
     def refusal(self) -> Refusal | None:
         """The last allocation that a hard limit refused."""
@@ -179,9 +192,6 @@ class CpuRecorder(WithoutWorkspaces):
         from cudamem_testing.recorders.capture import Refusal
 
         return Refusal(self.device, refused.size, refused.limit, None, capture, self._bases.get(refused.limit))
-
-    def _frames(self, stack: int) -> list[RawFrame]:
-        return [(frame.filename, frame.line or 0, frame.qualname) for frame in self._native.frames(stack)]
 
     def boundary(self) -> Counters:
         """One call; the peaks of other observers in this process stay theirs.

@@ -277,6 +277,15 @@ EXPORT uint64_t cudamem_scan(int64_t owner, Block* out, uint64_t room) {
   return count;
 }
 
+// Copies the live block at an address; 0 where there is none.
+EXPORT int32_t cudamem_block_at(uint64_t pointer, Block* out) {
+  const Lock lock(shared.mutex);
+  const Block* const block = shared.ledger.blocks.find(pointer);
+  if (!block) return 0;
+  *out = *block;
+  return 1;
+}
+
 // Tells how to look at Python's frames; null when Python is about to end: no stack is gathered from then on.
 EXPORT void cudamem_set_python(const Python* python) {
   const Lock lock(shared.mutex);

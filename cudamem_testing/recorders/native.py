@@ -16,6 +16,7 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     new_owner() -> c_uint32                             set_owner(c_uint32) -> c_int64 earlier, or -1
     owner_totals(c_uint32, OwnerTotals*) -> c_int32
     scan(c_int64 owner or -1, Block*, c_uint64 room) -> c_uint64 needed or copied
+    block_at(c_uint64 pointer, Block*) -> c_int32       1 copied, 0 none there
     set_python(Python*) -> None                         set_recording(c_int32, c_int32) -> c_int32 earlier, 1 | 2
     swap_stop_codes(c_uint64[8], c_uint32* count) -> None
     stack(c_uint32, Frame[64]) -> c_uint32 depth        stack_counts(c_uint64[2]) -> None
@@ -147,6 +148,7 @@ class NativeRecorder:
     def __init__(self, library: ctypes.PyDLL, no_stacks: str | None) -> None:
         self._library = library
         self._totals = ctypes.create_string_buffer(_OWNER.size)
+        self._block = ctypes.create_string_buffer(_BLOCK.size)
         self.no_stacks = no_stacks
         """Why stacks cannot be noted on this Python (see layout.py); `None` where they can."""
         # Without a method around them: every test asks several times.
@@ -247,6 +249,17 @@ class NativeRecorder:
                 found = memoryview(buffer)[: count * _BLOCK.size]
                 return sorted(map(BlockRecord._make, _BLOCK.iter_unpack(found)), key=lambda b: b.sequence)
             room = count  # other threads allocated meanwhile
+
+    def block_at(self, address: int) -> BlockRecord | None:
+        """The live block at an address; constant time."""
+        found = self._library.cudamem_block_at(address, self._block)
+        return BlockRecord._make(_BLOCK.unpack(self._block)) if found else None
+
+    def addresses(self) -> tuple[int, int]:
+        """Where the functions behind ``block_at`` and ``owner_totals`` are, for native code."""
+        functions = self._library.cudamem_block_at, self._library.cudamem_owner_totals
+        block_at, totals = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions)
+        return block_at, totals
 
     def set_recording(self, *, stacks: bool, events: bool) -> Recording:
         """Choose what is noted beside the counters; returns the earlier choice. Events need a ring.
@@ -372,6 +385,7 @@ def introduced(library: ctypes.PyDLL) -> tuple[ctypes.PyDLL, str | None]:
     library.cudamem_set_owner.argtypes = [ctypes.c_uint32]
     library.cudamem_owner_totals.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
     library.cudamem_scan.argtypes = [ctypes.c_int64, ctypes.c_char_p, ctypes.c_uint64]
+    library.cudamem_block_at.argtypes = [ctypes.c_uint64, ctypes.c_char_p]
     library.cudamem_stack.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
     library.cudamem_restart_events.argtypes = [ctypes.c_uint64]
     counter = ctypes.POINTER(ctypes.c_uint64)

@@ -71,7 +71,8 @@ def saved(node: object, names: tuple[str, ...] | None = None) -> Iterator[tuple[
         for index, variable in enumerate(found if several else (found,)):  # type: ignore[arg-type, var-annotated]
             try:
                 value = variable.data
-            except (RuntimeError, AttributeError):
+            except (RuntimeError, AttributeError) as error:
+                static.pass_on(error)
                 continue
             if value is not None:
                 yield (f"{label}[{index}]" if several else label), value
@@ -83,6 +84,7 @@ def _node_field(node: object, name: str) -> object:
         if type(descriptor) is types.GetSetDescriptorType:
             try:
                 return types.GetSetDescriptorType.__get__(descriptor, node)
-            except (RuntimeError, AttributeError):  # its saved tensors were freed by backward
+            except (RuntimeError, AttributeError) as error:  # its saved tensors were freed by backward
+                static.pass_on(error)
                 return None
     return None

@@ -11,8 +11,10 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
 import torch
@@ -64,7 +66,8 @@ def grad(tensor: object) -> object:
     """``.grad``, only where reading it cannot warn; ``None`` too for what a collection has left of a tensor."""
     try:
         return field(tensor, "grad") if field(tensor, "is_leaf") or field(tensor, "retains_grad") else None
-    except RuntimeError:  # the collector clears a tensor before somebody lets it go: then it is undefined
+    except RuntimeError as error:  # the collector clears a tensor before somebody lets it go: then it is undefined
+        static.pass_on(error)
         return None
 
 
@@ -72,7 +75,8 @@ def grad_fn(tensor: object) -> object:
     """``.grad_fn``, ``None`` too where torch refuses (a view that was modified in a forbidden way)."""
     try:
         return field(tensor, "grad_fn") if field(tensor, "requires_grad") else None
-    except RuntimeError:
+    except RuntimeError as error:
+        static.pass_on(error)
         return None
 
 
@@ -80,7 +84,8 @@ def base(tensor: object) -> object:
     """The tensor that a view looks at, or ``None``."""
     try:
         return field(tensor, "_base")
-    except RuntimeError:
+    except RuntimeError as error:
+        static.pass_on(error)
         return None
 
 
@@ -105,7 +110,8 @@ def parts(tensor: object) -> list[tuple[str, object]]:
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # type: ignore[arg-type]
             return [("value", torch._C._functorch.get_unwrapped(tensor))]  # type: ignore[arg-type]
         return [] if overrides_dispatch(type(tensor)) else _plain_parts(tensor)
-    except (NotImplementedError, RuntimeError):
+    except RuntimeError as error:
+        static.pass_on(error)
         return []
 
 
@@ -158,7 +164,8 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
         else:
             address = torch._C.StorageBase.data_ptr(untyped)  # type: ignore[attr-defined]
         return int(torch._C.StorageBase.__dict__["_cdata"].__get__(untyped)), int(address), int(nbytes), str(device)
-    except (NotImplementedError, RuntimeError):
+    except RuntimeError as error:
+        static.pass_on(error)
         return None
 
 
@@ -189,21 +196,44 @@ def storage_use_count(tensor: object) -> tuple[int, int]:
     return int(torch._C._storage_Use_Count(number)), Original.getrefcount(untyped)
 
 
-class StoredMemory:
-    """Tells whether a storage still lives, without keeping its bytes; a Python weak reference would not see C++."""
+@cache
+def implementation_offset() -> int | None:
+    """Where in the object of a tensor the address of the C++ tensor is, in bytes; ``None`` where that is not found."""
+    tensor = torch.empty(0)
+    words = (ctypes.c_uint64 * (TensorBase.__basicsize__ // 8)).from_address(id(tensor))
+    found = [place for place, word in enumerate(words) if word == tensor._cdata]
+    return 8 * found[0] if len(found) == 1 else None
 
-    __slots__ = ("_weak",)
+
+def parameter_class() -> type:
+    """The class of parameters: their autograd history is a gradient at most."""
+    return torch.nn.Parameter
+
+
+class StoredMemory:
+    """Tells whether a storage still lives, without keeping its bytes; a Python weak reference would not see C++.
+
+    It keeps a few dozen bytes until ``release``: a finalizer would lose what a signal's handler raises inside.
+    """
+
+    __slots__ = ("_gone", "_weak")
 
     def __init__(self, carrier: Any) -> None:
         """``carrier`` is a storage, or a tensor that has one."""
+        self._gone: bool | None = None
         with torch._C.DisableTorchFunction():
             storage = torch._C.TensorBase.untyped_storage(carrier) if static.is_a(carrier, TensorBase) else carrier
             self._weak: Any = torch.UntypedStorage._weak_ref(storage)
 
     @property
     def gone(self) -> bool:
-        """Whether it was freed."""
-        return bool(torch.UntypedStorage._expired(self._weak))
+        """Whether it was freed, by now or when it was released."""
+        return bool(torch.UntypedStorage._expired(self._weak)) if self._gone is None else self._gone
 
-    def __del__(self) -> None:
-        torch.UntypedStorage._free_weak_ref(self._weak)  # type: ignore[no-untyped-call]
+    def release(self) -> bool:
+        """Look no longer; whether it was freed."""
+        if self._gone is None:
+            gone = self.gone
+            self._gone = gone  # no signal's handler comes between here and the call below: it is released once
+            torch.UntypedStorage._free_weak_ref(self._weak)  # type: ignore[no-untyped-call]
+        return self._gone

@@ -11,6 +11,7 @@ from cudamem_testing.wording.remarks import remark
 #: Widest line of a chain, in characters, and most lines that it may take.
 WIDTH, CHAIN_LINES = 100, 4
 ARROW = " -> "
+SMALL = "garbage of the test below the size that is judged freed {size} before, which was not looked at"
 
 
 def cycle_kept(finding: Finding, fact: CycleKept) -> list[str]:
@@ -21,7 +22,9 @@ def cycle_kept(finding: Finding, fact: CycleKept) -> list[str]:
     return [
         f"{format_size(size)} kept by a reference cycle ({tensors}, {finding.device}){inflated}",
         *(f"   {line}" for line in cycle_lines(fact, size)),
+        *(f"   {line}" for line in _whose(fact)),
         *([] if fact.remark is None else [remark(fact.remark)]),
+        *([f"   {SMALL.format(size=format_size(fact.small))}"] if fact.small else []),
         f"   {Verdict.CYCLE.value}: {meaning.text}; {meaning.hint}",
     ]
 
@@ -29,9 +32,20 @@ def cycle_kept(finding: Finding, fact: CycleKept) -> list[str]:
 def not_explained(finding: Finding, fact: NotExplained) -> list[str]:
     """Why garbage with tensors was not read."""
     reason = fact.error
-    if reason is None:
-        reason = f"the test's collections took more than {fact.seconds or 0:g} s to look at; later ones are not counted"
+    if reason is None and fact.unseen:
+        reason = f"{count(fact.unseen, 'collection')} not seen: the test held a list of all objects, or froze them"
+    elif reason is None:
+        looked = f"the test's collections took more than {fact.seconds or 0:g} s to look at"
+        reason = f"{looked}; {count(fact.later, 'later one')} with tensors not looked at"
     return [f"garbage with tensors in it was not explained: {reason}"]
+
+
+def _whose(fact: CycleKept) -> list[str]:
+    """Which library made it, with the line that ignores it."""
+    if not fact.library:
+        return []
+    made = f"made by {fact.library}, not by the project"
+    return [made, f"to ignore it, add to cudamem_ignore: holder: {fact.pattern}  # made by {fact.library}"]
 
 
 def cycle_lines(fact: CycleKept, size: int) -> list[str]:

@@ -12,7 +12,7 @@ _REMARKS = {
         "a mock is part of it, and keeps the arguments of its calls until garbage is collected: no fault of the test"
     ),
     Remark.OTHER_HARNESS: "the test harness is part of it: no fault of the test",
-    Remark.LIBRARY: "only library objects; fails if repeated",
+    Remark.LIBRARY: "a warning, never a failure: nothing in the project can change it",
     Remark.UNREAD: "its objects could not be read",
     Remark.FIRST_USE: "first use: it fails when the same cause keeps more",
     Remark.RECORDED: "recorded as known",

@@ -25,6 +25,8 @@ CONTAINERS = (tuple, list, dict, set, frozenset, array, Mapping, Sequence)
 WORKING = {
     "baselines.known.Evidence": "what a run says about causes, with the functions that tell",
     "cycles.explain.Question": "what is looked for, with the functions that tell",
+    "cycles.source._Store": "a piece of a parsed file, while lines are looked for",
+    "cycles.source._Stores": "pieces of a parsed file, while lines are looked for",
     "cycles.words.Hop": "a reference between two live objects, while it is put into words",
     "graphs.plan.Plan": "what one capture needs, while it is made",
     "graphs.compare.Values": "what calls and replays gave, while they are compared",

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.cycles.results import Cycle, KeptTensor, merged
+from cudamem_testing.model.stacks import Frame, Stack
 
 WORD = st.text("abcdefgh._[]'", min_size=1, max_size=120)
 TENSORS = st.builds(
@@ -15,7 +16,7 @@ TENSORS = st.builds(
     st.integers(1, 2**40),
     st.sampled_from(["cpu", "cuda:0"]),
     st.integers(1, 99),
-    st.none() | WORD,
+    st.none() | st.builds(Stack, st.builds(Frame, WORD, st.integers(1, 99), WORD).map(lambda frame: (frame,))),
 )
 CYCLES = st.builds(
     Cycle,
@@ -47,15 +48,15 @@ def test_merging_loses_nothing(cycles: list[Cycle]) -> None:
 
 def test_a_whole_text() -> None:
     tensors = tuple(
-        KeptTensor(name, "float32[4]", 2**20, "cuda:0", place, f"model.py:{place} in f")
-        for place, name in enumerate(("a", "b", "", ""))
+        KeptTensor(name, "float32[4]", 2**20, "cuda:0", place, Stack((Frame("model.py", place, "f"),)))
+        for place, name in enumerate(("a", "b", "", ""), 1)
     )
     cycle = Cycle(("A.x", "B.y", "A"), tensors, "s", closed_by="model.py:9: self.x = b", hanging=2, count=3)
     assert str(cycle).splitlines() == [
         "A.x -> B.y -> A",
         "keeps 4.0 MiB in 4 tensors: a float32[4], b float32[4], float32[4], ...",
-        "allocated  model.py:0 in f (a)",
-        "allocated  model.py:1 in f (b)",
+        "allocated  model.py:1 in f (a)",
+        "allocated  model.py:2 in f (b)",
         "closed by  model.py:9: self.x = b",
         "2 further cycles hang off it",
         "found 3 times",

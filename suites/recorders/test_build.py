@@ -17,6 +17,7 @@ from cudamem_testing.recorders import build
 from cudamem_testing.recorders import cache as caching
 from cudamem_testing.recorders.build import (
     CARD_RECORDER,
+    COLLECTOR_WATCH,
     CPU_RECORDER,
     Library,
     RecorderUnavailable,
@@ -25,7 +26,7 @@ from cudamem_testing.recorders.build import (
     find_compiler,
 )
 
-LIBRARIES = CPU_RECORDER, CARD_RECORDER
+LIBRARIES = CPU_RECORDER, CARD_RECORDER, COLLECTOR_WATCH
 INCLUDE = re.compile(r'^#include "(.*)"$', re.MULTILINE)
 
 
@@ -74,7 +75,7 @@ def test_name_changes_with_a_source(library: Library, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((here / name).read_bytes())
     first = build._fingerprint(library, tmp_path)
     assert first == build._fingerprint(library, here)
-    header = tmp_path / "cpu_stacks.h"
+    header = tmp_path / library.sources[-1]
     header.write_text(header.read_text() + "\n")
     assert build._fingerprint(library, tmp_path) != first
 

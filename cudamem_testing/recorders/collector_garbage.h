@@ -1,0 +1,190 @@
+// The garbage of one collection, read from the collector's own list.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "collector_python.h"
+
+// The objects that lie in the mark's list beside it. False where the list is not as expected.
+inline bool read_list(Object* mark, std::vector<Object*>* found) {
+  const uintptr_t start = reinterpret_cast<uintptr_t>(link_of(mark));
+  uintptr_t last = start;
+  for (uintptr_t at = link_of(mark)->after & ~kFlags; at != start;) {
+    const Link* link = reinterpret_cast<const Link*>(at);
+    if ((link->before & ~kFlags) != last) {
+      found->clear();
+      return false;
+    }
+    if (link->before & kGarbage) found->push_back(object_of(at));  // else it is the head of the list, no object
+    last = at;
+    at = link->after & ~kFlags;
+  }
+  return true;
+}
+
+// The garbage, and what it alone holds of objects that this collection did not look at.
+class Garbage {
+ public:
+  struct Class {
+    bool wanted, managed;
+    Traverse traverse;
+    uint64_t kind;  // tells classes apart while they live
+  };
+
+  Garbage(std::vector<Object*> objects, Object* wanted)
+      : objects_(std::move(objects)), listed_(objects_.size()), wanted_(wanted) {}
+
+  bool has_wanted() {
+    for (Object* object : objects_) {
+      if (class_of(object).wanted) return true;
+    }
+    return false;
+  }
+
+  // An object goes if all that is counted as a reference to it comes from what goes.
+  void add_older() {
+    for (size_t i = 0; i < objects_.size(); ++i) traverse(objects_[i], &visit, this);
+  }
+
+  const std::vector<Object*>& objects() const { return objects_; }
+
+  // Dictionaries that reading made of the values in an instance (Python 3.11 and 3.12) hold what was garbage: they are
+  // of it now, else the collector would take that for saved by a finalizer. Nothing but the instance holds them.
+  void adopt(Object* mark) {
+    made_.clear();
+    adopting_ = true;
+    for (size_t i = 0; i < listed_; ++i) {
+      Object* const object = objects_[i];
+      const Class& cls = class_of(object);
+      if (cls.managed && cls.traverse) cls.traverse(object, &visit, this);
+    }
+    for (Object* made : made_) {
+      PyObject_GC_UnTrack(made);
+      Link* const place = link_of(mark);
+      Link* const next = reinterpret_cast<Link*>(place->after & ~kFlags);
+      Link* const link = link_of(made);
+      link->after = reinterpret_cast<uintptr_t>(next);
+      link->before = reinterpret_cast<uintptr_t>(place) | kGarbage;
+      next->before = reinterpret_cast<uintptr_t>(link) | (next->before & kFlags);
+      place->after = reinterpret_cast<uintptr_t>(link) | (place->after & kFlags);
+    }
+  }
+
+  // Judged once a collection: later another class may lie there.
+  const Class& class_of(Object* object) {
+    Object* const type = object->type;
+    if (type == last_type_) return *last_;
+    auto found = classes_.find(type);
+    if (found == classes_.end()) {
+      Class cls = {};
+      const unsigned long flags = PyType_GetFlags(type);
+      cls.managed = (flags & kManagedDict) && (flags & kHeapType);
+      for (ssize_t i = 0, size = PyTuple_Size(wanted_); i < size; ++i) {
+        cls.wanted = cls.wanted || PyType_IsSubtype(type, PyTuple_GetItem(wanted_, i));
+      }
+      if (flags & kCollected) cls.traverse = reinterpret_cast<Traverse>(PyType_GetSlot(type, kTraverse));
+      cls.kind = reinterpret_cast<uintptr_t>(type) ^ std::hash<std::string_view>()(type_name(type));
+      found = classes_.emplace(type, cls).first;
+    }
+    last_type_ = type;
+    last_ = &found->second;
+    return *last_;
+  }
+
+  // What objects of one kind have in common: their class; functions, and methods bound to objects, their code.
+  uint64_t kind_of(Object* object) {
+    const uint64_t kind = class_of(object).kind;
+    Object* const function = object->type == &PyMethod_Type ? PyMethod_Function(object) : object;
+    return function->type == &PyFunction_Type ? kind ^ reinterpret_cast<uintptr_t>(PyFunction_GetCode(function)) << 1
+                                              : kind;
+  }
+
+  void traverse(Object* object, Visit visit, void* argument) {
+    // A module may show what was freed already (_asyncio of CPython 3.12); its namespace is an object of its own.
+    const Class& cls = class_of(object);
+    if (cls.traverse && object->type != &PyModule_Type) cls.traverse(object, visit, argument);
+  }
+
+ private:
+  static int visit(Object* object, void* self) {
+    static_cast<Garbage*>(self)->met(object);
+    return 0;
+  }
+
+  void met(Object* object) {
+    const unsigned long flags = PyType_GetFlags(object->type);
+    if (!(flags & kCollected) || (flags & kIsType) || (link_of(object)->before & kGarbage)) return;
+    if (older_.count(object)) return;
+    if (adopting_) {
+      if (object->type == &PyDict_Type && references_to(object) == 1 && PyObject_GC_IsTracked(object)) {
+        older_.insert(object);
+        made_.push_back(object);
+      }
+      return;
+    }
+    if (++outside_[object] == references_to(object) && PyObject_GC_IsTracked(object)) {
+      older_.insert(object);
+      objects_.push_back(object);
+    }
+  }
+
+  std::vector<Object*> objects_, made_;
+  const size_t listed_;                       // those in the collector's list come first
+  Object* const wanted_;
+  std::unordered_map<Object*, Class> classes_;
+  std::unordered_set<Object*> older_;
+  std::unordered_map<Object*, uint32_t> outside_;
+  Object* last_type_ = nullptr;
+  const Class* last_ = nullptr;
+  bool adopting_ = false;
+};
+
+// Which part of the garbage each object belongs to: parts have no reference to each other. That an object refers to its
+// class joins nothing, else the instances of a class that is garbage itself would be one part.
+// (Disjoint sets with path halving: Tarjan and van Leeuwen, 1984.)
+class Parts {
+ public:
+  explicit Parts(Garbage& garbage) {
+    const std::vector<Object*>& objects = garbage.objects();
+    places_.reserve(objects.size());
+    parents_.resize(objects.size());
+    for (size_t i = 0; i < objects.size(); ++i) {
+      places_.emplace(objects[i], i);
+      parents_[i] = i;
+    }
+    for (current_ = 0; current_ < objects.size(); ++current_) {
+      type_ = objects[current_]->type;
+      garbage.traverse(objects[current_], &visit, this);
+    }
+  }
+
+  size_t of(size_t place) {
+    while (parents_[place] != place) place = parents_[place] = parents_[parents_[place]];
+    return place;
+  }
+
+ private:
+  static int visit(Object* object, void* self) {
+    static_cast<Parts*>(self)->join(object);
+    return 0;
+  }
+
+  void join(Object* object) {
+    if (object == type_) return;
+    const auto found = places_.find(object);
+    if (found == places_.end()) return;
+    const size_t one = of(current_), other = of(found->second);
+    if (one != other) parents_[one < other ? other : one] = one < other ? one : other;
+  }
+
+  std::unordered_map<Object*, size_t> places_;
+  std::vector<size_t> parents_;
+  size_t current_ = 0;
+  Object* type_ = nullptr;
+};

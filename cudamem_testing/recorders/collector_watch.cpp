@@ -1,0 +1,468 @@
+// Shows the garbage of each collection before its finalizers run; calls Python only where there is something to see.
+//
+// The collector calls the callbacks of weak references to garbage when it knows all of it, and before it runs
+// finalizers and clears anything. So there is always an object of ours, the mark, that is garbage itself: it lies in the
+// collector's list beside the rest, which is read from there (PyGC_Head, the same from CPython 3.8 on; unfinalized.py
+// tries that first). The list is read and not written, but for dictionaries that reading the objects made: those are
+// put beside the rest (see `adopt`). The mark is gone before the collector counts.
+//
+// Nothing of the interpreter runs for garbage without an instance of the wanted classes: no frame, no signal's handler,
+// no function that somebody replaced. Where there is one, `look` of each watch is called. What a signal's handler raises
+// meanwhile is kept, and raised in the main thread at the next bytecode after the collection, as if the signal had come
+// then; a look that it ended begins again. Looking has room below the recursion limit, no profiler sees it, and it
+// finds the functions of `builtins` and of some modules as they were at first, whatever a test has put in their place.
+//
+// All functions want the GIL. Python's own interface is declared here as far as it is used, so no headers are needed.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "collector_garbage.h"
+#include "collector_meter.h"
+#include "collector_python.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+// Calls that looking may nest, and how often it begins again after a signal's handler has ended it.
+constexpr int kRoom = 400, kAttempts = 5;
+
+struct Raised {
+  Object *type, *value, *trace;
+};
+
+struct Callable {
+  Object base;
+  Vectorcall call;
+};
+
+struct State {
+  Object *mark_class, *watches, *wanted, *callbacks, *get_count, *get_freeze_count, *failure, *genuine;
+  unsigned long main_thread;
+  bool adopts;                                // dictionaries that reading makes: Python 3.11 and 3.12
+  Callable *at_garbage, *at_end;
+  Object *mark, *reference, *spent;           // the mark is borrowed: it holds itself; the last mark's reference
+  std::vector<Object*> looked;                // watches that wait for the end of this collection
+  std::vector<Object*> after;                 // watches with something to do outside
+  std::deque<Raised> raised;                  // what signals' handlers raised
+  Meter meter;                                // of one of the watches
+  bool metered;                               // whether that one read what it was shown
+  uint64_t seen;
+  bool ending;
+};
+State state = {};
+
+Object* none() {
+  Py_IncRef(&_Py_NoneStruct);
+  return &_Py_NoneStruct;
+}
+
+// What calling Python from inside a collection needs: room to recurse, and no profiler or tracer.
+class Quiet {
+ public:
+  Quiet() : thread_(PyThreadState_Get()), limit_(Py_GetRecursionLimit()) {
+    Py_SetRecursionLimit(limit_ + kRoom);
+    if (PyThreadState_EnterTracing) PyThreadState_EnterTracing(thread_);
+  }
+  ~Quiet() {
+    if (PyThreadState_EnterTracing) PyThreadState_LeaveTracing(thread_);
+    if (Py_GetRecursionLimit() == limit_ + kRoom) Py_SetRecursionLimit(limit_);
+  }
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+
+ private:
+  void* thread_;
+  int limit_;
+};
+
+// The values that names of modules had at first, put in their place for a while: triples of a namespace, a name, a value.
+class Genuine {
+ public:
+  Genuine() {
+    for (ssize_t i = 0, size = PyTuple_Size(state.genuine); i < size; ++i) {
+      Object* const one = PyTuple_GetItem(state.genuine, i);
+      Object* const value = PyTuple_GetItem(one, 2);
+      Object* const now = PyDict_GetItem(PyTuple_GetItem(one, 0), PyTuple_GetItem(one, 1));
+      if (now == value) continue;
+      if (now) Py_IncRef(now);
+      replaced_.push_back({one, now});
+      PyDict_SetItem(PyTuple_GetItem(one, 0), PyTuple_GetItem(one, 1), value);
+    }
+    PyErr_Clear();
+  }
+  ~Genuine() {
+    for (const Replaced& one : replaced_) {
+      Object* const space = PyTuple_GetItem(one.place, 0);
+      Object* const name = PyTuple_GetItem(one.place, 1);
+      if (PyDict_GetItem(space, name) == PyTuple_GetItem(one.place, 2)) {
+        if (one.value) {
+          PyDict_SetItem(space, name, one.value);
+        } else {
+          PyDict_DelItem(space, name);
+        }
+      }
+      if (one.value) Py_DecRef(one.value);
+    }
+    PyErr_Clear();
+  }
+  Genuine(const Genuine&) = delete;
+  Genuine& operator=(const Genuine&) = delete;
+
+ private:
+  struct Replaced {
+    Object *place, *value;
+  };
+  std::vector<Replaced> replaced_;
+};
+
+bool begins_with(Object* text, const char* word) {
+  ssize_t size = 0;
+  const char* found = text ? PyUnicode_AsUTF8AndSize(text, &size) : nullptr;
+  if (!found) PyErr_Clear();
+  return found && std::strncmp(found, word, std::strlen(word)) == 0;
+}
+
+// Whether a name belongs to this package or to torch: to what looking runs.
+bool is_own_name(Object* name) {
+  return begins_with(name, "cudamem_testing.") || begins_with(name, "torch.") || begins_with(name, "builtins");
+}
+
+bool is_own_frame(Object* frame) {
+  Object* globals = PyObject_GetAttrString(frame, "f_globals");
+  Object* name = globals ? PyObject_CallMethod(globals, "get", "s", "__name__") : nullptr;
+  const bool own = is_own_name(name);
+  PyErr_Clear();
+  if (name) Py_DecRef(name);
+  if (globals) Py_DecRef(globals);
+  return own;
+}
+
+// A traceback without the frames of looking it begins with; they let go what they hold, which is garbage.
+Object* without_own_frames(Object* trace) {
+  while (trace && trace != &_Py_NoneStruct) {
+    Object* frame = PyObject_GetAttrString(trace, "tb_frame");
+    const bool own = frame && is_own_frame(frame);
+    if (own) {
+      Object* cleared = PyObject_CallMethod(frame, "clear", nullptr);
+      if (cleared) Py_DecRef(cleared);
+      PyErr_Clear();
+    }
+    if (frame) Py_DecRef(frame);
+    if (!own) return trace;
+    Object* next = PyObject_GetAttrString(trace, "tb_next");
+    Py_DecRef(trace);
+    trace = next;
+  }
+  PyErr_Clear();
+  if (trace) Py_DecRef(trace);
+  return nullptr;
+}
+
+// Whether something else than looking raised it: a frame of something else did, or it is no error by its class, or its
+// class is somebody's (what one thread sets in another has no frame).
+bool is_foreign(const Raised& raised) {
+  if (raised.trace || !PyType_IsSubtype(raised.type, PyExc_Exception)) return true;
+  Object* module = PyObject_GetAttrString(raised.type, "__module__");
+  const bool own = is_own_name(module);
+  if (module) Py_DecRef(module);
+  PyErr_Clear();
+  return !own;
+}
+
+Raised take_error() {
+  Raised found;
+  PyErr_Fetch(&found.type, &found.value, &found.trace);
+  PyErr_NormalizeException(&found.type, &found.value, &found.trace);
+  found.trace = without_own_frames(found.trace);
+  if (found.value) PyException_SetTraceback(found.value, found.trace ? found.trace : &_Py_NoneStruct);
+  PyErr_Clear();
+  return found;
+}
+
+void drop(const Raised& raised) {
+  for (Object* one : {raised.type, raised.value, raised.trace}) {
+    if (one) Py_DecRef(one);
+  }
+}
+
+// Calls a method of a watch until nothing but itself ends it; its own error is given to `failed`. Whether it returned
+// something true.
+bool call(Object* watch, const char* name, Object* argument) {
+  Object* failure = nullptr;
+  bool answer = false, done = false;
+  for (int attempt = 0; attempt < kAttempts && !done; ++attempt) {
+    Object* method = PyObject_GetAttrString(watch, name);
+    Object* result = method ? PyObject_CallFunctionObjArgs(method, argument, nullptr) : nullptr;
+    if (method) Py_DecRef(method);
+    if (result) {
+      answer = PyObject_IsTrue(result) == 1;
+      Py_DecRef(result);
+      return answer;
+    }
+    const Raised raised = take_error();
+    if (is_foreign(raised)) {
+      state.raised.push_back(raised);
+    } else {
+      done = true;
+      failure = raised.value;
+      if (failure) Py_IncRef(failure);
+      drop(raised);
+    }
+  }
+  if (!failure) failure = PyObject_CallNoArgs(state.failure);
+  for (int attempt = 0; attempt < kAttempts && failure; ++attempt) {
+    Object* result = PyObject_CallMethod(watch, "failed", "O", failure);
+    if (result) {
+      Py_DecRef(result);
+      break;
+    }
+    const Raised raised = take_error();
+    if (raised.value != failure && is_foreign(raised)) {
+      state.raised.push_back(raised);
+      continue;
+    }
+    PyErr_Restore(raised.type, raised.value, raised.trace);
+    PyErr_WriteUnraisable(watch);
+    break;
+  }
+  if (failure) Py_DecRef(failure);
+  PyErr_Clear();
+  return false;
+}
+
+void make_mark() {
+  Object* mark = PyObject_CallNoArgs(state.mark_class);
+  if (mark && PyObject_SetAttrString(mark, "me", mark) == 0) {
+    state.reference = PyWeakref_NewRef(mark, &state.at_garbage->base);
+    state.mark = state.reference ? mark : nullptr;
+    if (!state.reference) PyObject_SetAttrString(mark, "me", &_Py_NoneStruct);
+  }
+  if (mark) Py_DecRef(mark);
+  PyErr_Clear();
+}
+
+void break_mark() {
+  Object* const mark = state.mark;
+  Object* const reference = state.reference;
+  state.mark = state.reference = nullptr;
+  if (state.spent) Py_DecRef(state.spent);
+  state.spent = reference;  // one that goes inside the collection is counted as garbage
+  if (mark) PyObject_SetAttrString(mark, "me", &_Py_NoneStruct);
+  PyErr_Clear();
+}
+
+// Whether a collection passes over objects: those of older generations (whose counters tell), or frozen ones.
+bool is_partial() {
+  bool partial = true;
+  Object* counts = PyObject_CallNoArgs(state.get_count);
+  Object* frozen = PyObject_CallNoArgs(state.get_freeze_count);
+  if (counts && frozen) {
+    partial = PyLong_AsLong(PyTuple_GetItem(counts, 1)) || PyLong_AsLong(PyTuple_GetItem(counts, 2)) ||
+              PyLong_AsLong(frozen);
+  }
+  if (counts) Py_DecRef(counts);
+  if (frozen) Py_DecRef(frozen);
+  PyErr_Clear();
+  return partial;
+}
+
+// Raises what was kept, in the main thread between two bytecodes; and calls what watches want to do outside.
+int after_collection(void*) {
+  while (state.raised.empty() && !state.after.empty()) {
+    Object* const watch = state.after.back();
+    state.after.pop_back();
+    Object* result = PyObject_CallMethod(watch, "outside", nullptr);
+    Py_DecRef(watch);
+    if (!result) {
+      if (!state.after.empty()) Py_AddPendingCall(&after_collection, nullptr);
+      return -1;
+    }
+    Py_DecRef(result);
+  }
+  if (state.raised.empty()) return 0;
+  const Raised raised = state.raised.front();
+  state.raised.pop_front();
+  if (!state.raised.empty() || !state.after.empty()) Py_AddPendingCall(&after_collection, nullptr);
+  PyErr_Restore(raised.type, raised.value, raised.trace);
+  return -1;
+}
+
+void schedule() {
+  if (!state.raised.empty() && PyThread_get_thread_ident() != state.main_thread) {
+    // Set by another thread in this one: signals' handlers run in the main thread alone.
+    for (const Raised& raised : state.raised) {
+      PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), raised.type);
+      drop(raised);
+    }
+    state.raised.clear();
+  }
+  if (!state.raised.empty() || !state.after.empty()) Py_AddPendingCall(&after_collection, nullptr);
+}
+
+void finish() {
+  std::vector<Object*> looked;
+  looked.swap(state.looked);
+  state.meter.finish(state.metered);
+  for (Object* watch : looked) {
+    if (call(watch, "gone", nullptr)) {
+      state.after.push_back(watch);
+    } else {
+      Py_DecRef(watch);
+    }
+  }
+}
+
+Object* list_of(const std::vector<Object*>& objects) {
+  Object* list = PyList_New(static_cast<ssize_t>(objects.size()));
+  for (size_t i = 0; list && i < objects.size(); ++i) {
+    Py_IncRef(objects[i]);
+    PyList_SetItem(list, static_cast<ssize_t>(i), objects[i]);
+  }
+  return list;
+}
+
+// Has each watch look at the garbage, or at what its meter chooses. Whether one did.
+bool look(Garbage& garbage) {
+  bool looks = false;
+  for (ssize_t i = 0; i < PyList_Size(state.watches); ++i) {
+    Object* const watch = PyList_GetItem(state.watches, i);
+    const bool metered = watch == state.meter.watch;
+    const std::vector<Object*> chosen = metered ? state.meter.choose(garbage, state.seen) : std::vector<Object*>();
+    if (metered && chosen.empty()) continue;
+    Object* const list = list_of(metered ? chosen : garbage.objects());
+    if (!list) break;
+    const Genuine genuine;
+    looks = true;
+    Py_IncRef(watch);
+    if (call(watch, "look", list)) {
+      state.looked.push_back(watch);
+      state.metered = state.metered || metered;
+    } else {
+      Py_DecRef(watch);
+    }
+    PyList_SetSlice(list, 0, PyList_Size(list), nullptr);
+    Py_DecRef(list);
+  }
+  PyErr_Clear();
+  return looks;
+}
+
+Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
+  if (!state.mark || args[0] != state.reference) return none();
+  ++state.seen;
+  const Quiet quiet;
+  if (state.ending) finish();  // somebody emptied the list of callbacks
+  state.ending = false;
+  Object* const mark = state.mark;
+  std::vector<Object*> objects;
+  if (read_list(mark, &objects) && !objects.empty() && PyList_Size(state.watches) > 0) {
+    Garbage garbage(std::move(objects), state.wanted);
+    if (is_partial()) garbage.add_older();
+    state.metered = false;
+    if (garbage.has_wanted() && look(garbage) && state.adopts) garbage.adopt(mark);
+    if ((!state.looked.empty() || !state.raised.empty() || state.meter.waits()) &&
+        PyList_Append(state.callbacks, &state.at_end->base) == 0) {
+      state.ending = true;
+    }
+  }
+  break_mark();
+  make_mark();
+  PyErr_Clear();
+  return none();
+}
+
+Object* at_end(Object* self, Object* const*, size_t, Object*) {
+  for (ssize_t i = PyList_Size(state.callbacks) - 1; i >= 0; --i) {
+    if (PyList_GetItem(state.callbacks, i) == self) PyList_SetSlice(state.callbacks, i, i + 1, nullptr);
+  }
+  if (state.ending) {
+    state.ending = false;
+    const Quiet quiet;
+    const Genuine genuine;
+    finish();
+    schedule();
+  }
+  PyErr_Clear();
+  return none();
+}
+
+Member members[] = {{"__vectorcalloffset__", kSizeMember, offsetof(Callable, call), kReadOnly, nullptr}, {}};
+Slot slots[] = {{kCall, reinterpret_cast<void*>(&PyVectorcall_Call)}, {kMembers, members}, {}};
+Spec spec = {"cudamem_testing.CollectorHook", sizeof(Callable), 0, static_cast<unsigned>(kVersionTag | kHasVectorcall), slots};
+
+Callable* make_callable(Object* type, Vectorcall function) {
+  Callable* made = reinterpret_cast<Callable*>(_PyObject_New(type));
+  if (made) made->call = function;
+  return made;
+}
+
+}  // namespace
+
+// Begins, once a process. All arguments are kept for ever. `watches` is a list that the caller changes as it likes.
+EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Object* callbacks, Object* get_count,
+                                       Object* get_freeze_count, Object* failure, Object* genuine,
+                                       int32_t adopts) {
+  if (!state.at_garbage) {
+    Object* type = PyType_FromSpec(&spec);
+    if (!type) return -1;
+    state.at_garbage = make_callable(type, &at_garbage);
+    state.at_end = make_callable(type, &at_end);
+    if (!state.at_garbage || !state.at_end) return -1;
+  }
+  for (Object* one : {mark_class, watches, callbacks, get_count, get_freeze_count, failure, genuine}) Py_IncRef(one);
+  state.mark_class = mark_class;
+  state.watches = watches;
+  state.callbacks = callbacks;
+  state.get_count = get_count;
+  state.get_freeze_count = get_freeze_count;
+  state.failure = failure;
+  state.genuine = genuine;
+  state.adopts = adopts != 0;
+  return 0;
+}
+
+// Puts a young mark in the place of the old one, which an earlier collection may have passed over. Looked for are
+// instances of the classes in the tuple `wanted`. Signals' handlers run in the main thread, whose identity is given.
+// Returns how many collections were seen so far, or -1.
+EXPORT int64_t cudamem_collector_mark(Object* wanted, uint64_t main_thread) {
+  const Quiet quiet;
+  Py_IncRef(wanted);
+  if (state.wanted) Py_DecRef(state.wanted);
+  state.wanted = wanted;
+  state.main_thread = static_cast<unsigned long>(main_thread);
+  break_mark();
+  make_mark();
+  return state.mark ? static_cast<int64_t>(state.seen) : -1;
+}
+
+// No mark from here on.
+EXPORT void cudamem_collector_end() {
+  const Quiet quiet;
+  break_mark();
+}
+
+EXPORT int64_t cudamem_collector_seen() { return static_cast<int64_t>(state.seen); }
+
+// Measures for one watch, which is null for none: it is shown what may keep `limit` bytes, and of that what it was not
+// shown before. See collector_meter.h.
+EXPORT void cudamem_collector_meter(Object* watch, Meter::BlockAt block_at, Meter::Totals totals, uint32_t impl_offset,
+                                    Object* parameter, uint32_t owner, uint64_t limit) {
+  Object* const metered = watch == &_Py_NoneStruct ? nullptr : watch;
+  state.meter.begin(metered, block_at, totals, impl_offset, parameter, owner, limit);
+}
+
+// Copies what was counted and not shown; returns how many there are.
+EXPORT uint64_t cudamem_collector_counts(Meter::Count* out, uint64_t room) {
+  const std::vector<Meter::Count> counts = state.meter.counts();
+  if (counts.size() <= room) std::copy(counts.begin(), counts.end(), out);
+  return counts.size();
+}
+
+// Bytes that were not shown, also of the collection that is under way.
+EXPORT uint64_t cudamem_collector_unshown() { return state.meter.unshown(); }

@@ -1,0 +1,439 @@
+"""What a test can notice of the watch inside a collection: nothing."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import gc
+import linecache
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+import cudamem_testing
+from cudamem_testing import Cycle, watch_cycles
+from cudamem_testing.cycles import graph
+from cudamem_testing.cycles.explain import Question, explain
+from cudamem_testing.cycles.watch import CycleWatch
+from cudamem_testing.guards import CollectorPaused, thawed
+from cudamem_testing.model.stacks import Locator
+
+
+class Node:
+    """Anything with attributes."""
+
+    def step(self) -> None:
+        """Something to call."""
+
+
+class Late(Exception):  # noqa: N818 - what a handler raises
+    """Time is over."""
+
+
+def ring(size: int = 256) -> None:
+    one: Any = Node()
+    one.fns, one.big = [one.step], torch.ones(size)
+
+
+def rings() -> None:
+    for _ in range(5):
+        ring()
+
+
+@pytest.fixture(autouse=True)
+def callbacks() -> Iterator[None]:
+    """The collector has no callbacks: that of hypothesis is written in Python, and loses exceptions."""
+    others = [*gc.callbacks]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = others
+
+
+@pytest.fixture
+def watch() -> Iterator[CycleWatch]:
+    """Collections are watched."""
+    gc.collect()
+    made = CycleWatch()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def alarm() -> Iterator[Callable[[float], None]]:
+    """Sets the alarm of this process; its handler raises ``Late``."""
+
+    def handler(number: int, frame: types.FrameType | None) -> None:
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, handler)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("times", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_no_alarm_is_lost(watch: CycleWatch, alarm: Callable[[float], None], times: int) -> None:
+    moments = random.Random(0)
+    lost = 0
+    for _ in range(times):
+        end = time.monotonic() + 2
+        try:
+            alarm(moments.uniform(0.0001, 0.003))
+            while time.monotonic() < end:
+                rings()
+                gc.collect(0)
+        except Late:
+            continue
+        lost += 1
+    assert lost == 0
+    assert sum(cycle.count for together in watch.take() for cycle in together) >= times
+
+
+@pytest.mark.parametrize("times", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_no_keyboard_interrupt_is_lost(watch: CycleWatch, alarm: Callable[[float], None], times: int) -> None:
+    signal.signal(signal.SIGALRM, signal.default_int_handler)  # that of Ctrl-C, which is written in C
+    moments = random.Random(1)
+    lost = 0
+    for _ in range(times):
+        end = time.monotonic() + 2
+        try:
+            alarm(moments.uniform(0.0001, 0.003))
+            while time.monotonic() < end:
+                rings()
+                gc.collect(0)
+        except KeyboardInterrupt:
+            continue
+        lost += 1
+    assert lost == 0
+
+
+def test_an_interrupted_look_begins_again(watch: CycleWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler runs in the middle of looking, which is as certain as it gets: the look itself sends the signal."""
+    seen: list[str] = []
+
+    def handler(number: int, frame: types.FrameType | None) -> None:
+        seen.append("handler")
+        raise Late("over")
+
+    def again(garbage: list[object], question: Question) -> Any:
+        if not seen:
+            signal.raise_signal(signal.SIGUSR1)
+        return explain(garbage, question)
+
+    # A function of the package's own, as far as its frames tell.
+    again = types.FunctionType(
+        again.__code__, {**globals(), "__name__": "cudamem_testing.x"}, closure=again.__closure__
+    )
+    monkeypatch.setattr("cudamem_testing.cycles.explain.explain", again)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with CollectorPaused(), pytest.raises(Late, match="over") as caught:  # noqa: PT012
+            ring()
+            dead = [weakref.ref(obj) for obj in gc.get_objects() if type(obj) is Node]
+            gc.collect()
+            raise AssertionError("not raised at once")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [reference() for reference in dead] == [None]
+    frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert frames == ["test_an_interrupted_look_begins_again", "handler"]
+    (found,) = watch.take()
+    assert [cycle.bytes for cycle in found] == [1024]
+
+
+def test_a_signal_that_comes_each_time_is_no_endless_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[BaseException] = []
+    watch = CycleWatch(failed=failed.append)
+
+    def handler(number: int, frame: types.FrameType | None) -> None:
+        raise Late
+
+    monkeypatch.setattr("cudamem_testing.cycles.explain.explain", lambda garbage, question: signal.raise_signal(12))
+    before = signal.signal(12, handler)
+    watch.start()
+    try:
+        with CollectorPaused():
+            ring()
+            # Each is raised while the one before is handled.
+            with (
+                pytest.raises(Late),
+                pytest.raises(Late),
+                pytest.raises(Late),
+                pytest.raises(Late),
+                pytest.raises(Late),
+            ):
+                gc.collect()
+    finally:
+        watch.stop()
+        signal.signal(12, before)
+    assert [str(error) for error in failed] == ["signals interrupted it again and again"]
+
+
+def test_what_another_thread_sets_in_a_collection_arrives(watch: CycleWatch) -> None:
+    """An exception that has no frame: ``PyThreadState_SetAsyncExc``, as tools that end threads use it."""
+    import ctypes
+
+    arrived: list[str] = []
+    started = threading.Event()
+
+    def work() -> None:
+        end = time.monotonic() + 5
+        try:
+            started.set()
+            while time.monotonic() < end:
+                rings()
+                gc.collect(0)
+        except Late:
+            arrived.append("late")
+
+    for _ in range(20):
+        thread = threading.Thread(target=work)
+        thread.start()
+        started.wait()
+        time.sleep(0.003)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Late))
+        thread.join()
+        started.clear()
+    assert arrived == ["late"] * 20
+
+
+def test_a_recursion_error_stays_the_tests_own(watch: CycleWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    threshold = gc.get_threshold()
+
+    def deep(depth: int) -> int:
+        one: Any = Node()
+        one.me, one.big = one, torch.ones(16)
+        del one
+        return deep(depth + 1) + len([[], {}, (depth, [])])
+
+    limit = sys.getrecursionlimit()
+    try:
+        for step in (1, 12, 25):
+            gc.set_threshold(40 + step, 3, 3)
+            with pytest.raises(RecursionError):
+                deep(0)
+    finally:
+        gc.set_threshold(*threshold)
+    assert (told, sys.getrecursionlimit()) == ([], limit)
+    assert gc.callbacks == []
+    assert watch.take()
+
+
+MOCKED = [
+    (builtins, "len"),
+    (builtins, "print"),
+    (builtins, "open"),
+    (builtins, "isinstance"),
+    (builtins, "__import__"),
+    (time, "thread_time"),
+    (time, "monotonic"),
+    (os, "getcwd"),
+    (os.path, "exists"),
+    (linecache, "getlines"),
+    (ast, "parse"),
+    (gc, "get_referents"),
+    (gc, "get_objects"),
+    (sys, "getrefcount"),
+    (torch.cuda, "is_available"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), MOCKED, ids=[name for _, name in MOCKED])
+def test_what_a_test_replaces_is_not_called(watch: CycleWatch, owner: Any, name: str) -> None:
+    calls: list[object] = []
+    original = getattr(owner, name)
+
+    def stands(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return original(*args, **kwargs)
+
+    with CollectorPaused():
+        ring()
+        collect = gc.collect
+        with mock.patch.object(owner, name, stands):
+            collect()
+            assert vars(owner)[name] is stands
+            made = calls[:]
+    assert made == []
+    assert [cycle.bytes for together in watch.take() for cycle in together] == [1024]
+
+
+def test_neither_callbacks_nor_finders_nor_profilers_see_it(watch: CycleWatch) -> None:
+    seen: list[str] = []
+    with CollectorPaused():
+        finders = [*sys.meta_path]
+        assert gc.callbacks == []
+        ring()
+        sys.setprofile(lambda frame, event, arg: seen.append(frame.f_code.co_filename))
+        try:
+            gc.collect()
+        finally:
+            sys.setprofile(None)
+        assert (gc.callbacks, sys.meta_path) == ([], finders)
+    assert {*seen} == {__file__}
+    assert len(watch.take()) == 1
+
+
+def test_a_callback_of_the_users_sees_no_flag_and_is_not_passed_over(watch: CycleWatch) -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def other(phase: str, info: object) -> None:
+        seen.append((phase, gc.get_debug(), len(gc.garbage)))
+
+    gc.callbacks.append(other)
+    try:
+        with CollectorPaused():
+            ring()
+            gc.collect()
+    finally:
+        gc.callbacks.remove(other)
+    assert seen == [("start", 0, 0), ("stop", 0, 0)]
+    assert len(watch.take()) == 1
+
+
+def test_who_empties_the_callbacks_delays_only_the_end(watch: CycleWatch) -> None:
+    class Clears(Node):
+        def __del__(self) -> None:
+            gc.callbacks.clear()
+
+    with CollectorPaused():
+        one: Any = Clears()
+        one.me, one.big = one, torch.ones(256)
+        del one
+        gc.collect()
+        assert watch.take() == []
+        other: Any = Node()
+        other.me = other
+        del other
+        gc.collect()
+    assert [cycle.bytes for together in watch.take() for cycle in together] == [1024]
+
+
+def test_garbage_without_tensors_runs_nothing(watch: CycleWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr("cudamem_testing.cycles.explain.explain", lambda garbage, _: looked.append(len(garbage)) or ())
+    with CollectorPaused():
+        one: Any = Node()
+        one.me = one
+        del one
+        gc.collect()
+        assert looked == []
+        ring()
+        gc.collect()
+        assert len(looked) == 1
+
+
+def test_too_little_memory_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    one: Any = Node()
+    one.me, one.big = one, torch.ones(256)
+    asked: list[dict[str, int]] = []
+    question = Question(Locator(""), enough=lambda kept: asked.append(dict(kept)) is not None)
+    monkeypatch.setattr(graph, "referents", None)
+    assert len(explain([one, one.__dict__, one.big], question)) == 0
+    assert asked == [{"cpu": 1024}]
+    del one.me
+
+
+def test_a_list_of_all_objects_is_said_to_hide_collections(watch: CycleWatch) -> None:
+    with CollectorPaused():
+        gc.collect()
+        watch.stop()
+        assert watch.missed == 0
+        watch.start()
+        every = gc.get_objects()
+        gc.collect()
+        del every
+        ring()
+        gc.collect(0)
+        watch.stop()
+        assert watch.missed == 2
+        assert watch.take() == []
+
+
+@pytest.fixture
+def eager() -> Iterator[None]:
+    """A collection starts at almost every new object."""
+    threshold = gc.get_threshold()
+    gc.set_threshold(1, 1000, 1000)
+    yield
+    gc.set_threshold(*threshold)
+
+
+def test_collections_that_begin_and_end_with_a_watch_are_seen(eager: None) -> None:
+    made = CycleWatch()
+    keep: list[list[int]] = []
+    for _ in range(50):
+        made.start()
+        keep.append([])
+        made.stop()
+    assert made.missed == 0
+
+
+def test_asking_whether_somebody_froze_hides_no_collection(
+    watch: CycleWatch, eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)  # CPython 3.12 counts immortal objects
+    for _ in range(20):
+        with thawed():
+            pass
+    watch.stop()
+    assert watch.missed == 0
+
+
+def test_the_callback_of_a_watch_runs_outside(watch: CycleWatch) -> None:
+    running: list[bool] = []
+
+    def told(cycle: Cycle) -> None:
+        before = gc.get_stats()[2]["collections"]
+        gc.collect()  # does nothing inside a collection
+        running.append(gc.get_stats()[2]["collections"] == before)
+
+    remove = watch_cycles(told)
+    try:
+        ring()
+        gc.collect()
+    finally:
+        remove()
+    assert running == [False]
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+@pytest.mark.parametrize("kind", ["object", "torch.Tensor"])
+def test_the_tests_of_cpythons_own_collector_pass(kind: str) -> None:
+    pytest.importorskip("test.test_gc", reason="this Python comes without its own tests")
+    code = f"""
+import io, unittest, torch
+from cudamem_testing.cycles.watch import library
+from cudamem_testing.unfinalized import GarbageWatch
+looked = []
+failed = []
+watch = GarbageWatch(({kind},), lambda garbage: looked.append(len(garbage)) is None, bool, failed.append)
+watch.start(library())
+import test.test_gc
+suite = unittest.defaultTestLoader.loadTestsFromModule(test.test_gc)
+result = unittest.TextTestRunner(io.StringIO()).run(suite)
+print(result.failures, result.errors, failed, result.testsRun > 40, bool(looked), watch.missed)
+"""
+    root = Path(cudamem_testing.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout.splitlines()[-1] == f"[] [] [] True {kind == 'object'} 0", done.stderr[-2000:]

@@ -1,0 +1,123 @@
+"""The line that closes a cycle: the store that made the reference, or none."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from cudamem_testing.cycles import source
+from cudamem_testing.cycles.results import Link, Origin
+from cudamem_testing.cycles.source import Sources
+from cudamem_testing.model.stacks import Locator
+
+METHOD = ("method", "step")
+TRAINER = """\
+class Trainer:
+    def __init__(self, size):
+        self.fn = None
+        self.total = size
+
+    def on(self):
+        self.fn = self.step
+
+    def step(self):
+        pass
+"""
+HOOKED = """\
+class Base:
+    def __init__(self):
+        self._register(self.step)
+        self.step()
+
+    def step(self):
+        pass
+
+class Sub(Base):
+    pass
+"""
+
+
+def closed_by(folder: Path, source: str, *links: Link, near: int = 0) -> str | None:
+    """What is said for a file ``it.py`` with this source; ``near`` is a line of it that allocated."""
+    file = folder / "it.py"
+    file.write_text(source)
+    places = [Link(one.name, tuple((str(file), cls) for _, cls in one.classes), one.function, one.stored, one.running,
+                   one.itself) for one in links]  # fmt: skip
+    origin = Origin(tuple(places), ((str(file), near),) if near else ())
+    return Sources(Locator(str(folder))).closed_by(origin)
+
+
+def link(
+    name: str | int | None, *classes: str, stored: tuple[str, str] = ("instance", "?"), itself: bool = False
+) -> Link:
+    return Link(name, tuple(("", cls) for cls in classes), None, stored, itself=itself)
+
+
+def test_an_initialiser_is_no_store_of_a_method(tmp_path: Path) -> None:
+    links = link("fn", "Trainer", stored=METHOD), link("__self__")
+    assert closed_by(tmp_path, TRAINER, *links) == "it.py:7: self.fn = self.step"
+
+
+def test_an_annotated_initialiser_is_none_either(tmp_path: Path) -> None:
+    source = "class A:\n    e: B | None = None\n    def attach(self, engine):\n        self.e: B | None = engine\n"
+    assert closed_by(tmp_path, source, link("e", "A", stored=("instance", "B"))) == "it.py:4: self.e: B | None = engine"
+
+
+def test_a_method_that_is_passed_on_in_a_base_class(tmp_path: Path) -> None:
+    links = link(None, "Sub", "Base"), link("hook", stored=METHOD), link("__self__")
+    assert closed_by(tmp_path, HOOKED, *links) == "it.py:3: self._register(self.step)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A:\n    def f(self, x):\n        self.b = x\n    def g(self, y):\n        self.b = y\n",
+        "class A:\n    def f(self):\n        self.b = None\n",
+        "class A:\n    def f(self):\n        self.c = self\n",
+        "class A:\n    def f(self: )\n",
+    ],
+    ids=["two may have made it", "only None", "another attribute", "no source"],
+)
+def test_where_the_store_is_not_known_there_is_none(tmp_path: Path, source: str) -> None:
+    assert closed_by(tmp_path, source, link("b", "A")) is None
+
+
+def test_of_two_stores_the_one_that_surely_made_it(tmp_path: Path) -> None:
+    source = "class A:\n    def f(self, x):\n        self.b = x\n    def g(self):\n        self.b = B(self)\n"
+    assert closed_by(tmp_path, source, link("b", "A", stored=("instance", "B"))) == "it.py:5: self.b = B(self)"
+
+
+def test_of_stores_in_one_function_the_last(tmp_path: Path) -> None:
+    source = "def test_it():\n    a, b = A(), B()\n    b.up = a\n    a.down = b\n"
+    links = link("down", stored=("instance", "B")), link("up", stored=("instance", "A"))
+    assert closed_by(tmp_path, source, *links, near=2) == "it.py:4: a.down = b"
+
+
+@pytest.mark.parametrize(
+    ("line", "one"),
+    [
+        ('child.__dict__["up"] = parent', link("up")),
+        ('setattr(child, "up", parent)', link("up")),
+        ('object.__setattr__(child, "up", parent)', link("up")),
+        ('d["d"] = d', link("d", stored=("dict", ""), itself=True)),
+        ("items.append(items)", link(1, stored=("list", ""), itself=True)),
+        ("child.up, other = parent, 3", link("up")),
+        ("child.up = lambda: child", link("up", stored=("function", "<lambda>"))),
+        ("child.up = [parent]", link("up", stored=("list", ""))),
+        ("child.up = (step for step in child)", link("up", stored=("running", "<genexpr>"))),
+    ],
+)
+def test_spellings_of_a_store(tmp_path: Path, line: str, one: Link) -> None:
+    source = f"def other():\n    child.up = None\n\ndef test_it():\n    big = zeros()\n    {line}\n"
+    assert closed_by(tmp_path, source, one, near=5) == f"it.py:6: {line}"
+
+
+def test_a_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "it.py").write_text(TRAINER)
+    sources, parsed, parse = Sources(Locator(str(tmp_path))), [], ast.parse
+    monkeypatch.setattr(source, "_parse", lambda text: parsed.append(1) or parse(text))
+    for attribute in ("fn", "other", "third"):
+        sources.closed_by(Origin((Link(attribute, ((str(tmp_path / "it.py"), "Trainer"),), None, METHOD),)))
+    assert len(parsed) == 1

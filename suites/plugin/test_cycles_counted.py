@@ -1,0 +1,130 @@
+"""Known kinds of garbage: one cycle of each kind is read, the memory of the others is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cudamem_testing.cycles import explain
+from cudamem_testing.wording import details
+from suites.plugin.inner import KIB, Inner
+
+Run = Callable[..., Inner]
+HEAD = """
+    import gc, torch
+
+    class Node(torch.nn.Module):
+        def __init__(self, grad=False):
+            super().__init__()
+            self.lin = torch.nn.Linear(64, 255)
+            self.fns = [self.step]
+            if grad:
+                self.lin(torch.ones(64)).sum().backward()
+
+        def step(self): pass
+
+    class Other(Node):
+        def step(self): pass
+
+    def collect(makers, times=1):
+        gc.collect()
+        gc.disable()
+        for _ in range(times):
+            for make in makers:
+                make()
+            gc.collect()
+        gc.enable()
+"""
+#: Bytes that one node keeps.
+NODE = 65 * 255 * 4
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many objects each look was shown."""
+    sizes: list[int] = []
+    original = explain.explain
+
+    def counted(garbage: list[object], question: Any) -> Any:
+        sizes.append(len(garbage))
+        return original(garbage, question)
+
+    monkeypatch.setattr(explain, "explain", counted)
+    return sizes
+
+
+def judged(run_inner: Run, test: str, *options: str) -> list[tuple[int, str, str]]:
+    """The bytes, the chain and how often each cycle of a test was found."""
+    inner = run_inner(HEAD + f"\n    def test_it():\n        {test}\n", "--cudamem", *options)
+    found = []
+    for finding in inner.test("test_it").findings:
+        times = next((line.strip() for line in details(finding) if "found" in line), "found once")
+        found.append((finding.bytes or 0, (finding.holder or "").partition(".")[0], times))
+    return found
+
+
+def test_one_of_a_kind_is_read_and_all_are_counted(run_inner: Run, looks: list[int]) -> None:
+    assert judged(run_inner, "collect([Node] * 30, 4)") == [(120 * NODE, "Node", "found 120 times")]
+    assert len(looks) == 1
+    assert looks[0] < 60  # one node and what hangs on it
+
+
+def test_gradients_are_counted(run_inner: Run, looks: list[int]) -> None:
+    assert judged(run_inner, "collect([lambda: Node(grad=True)] * 10, 2)") == [(40 * NODE, "Node", "found 20 times")]
+    assert len(looks) == 1
+
+
+def test_another_kind_is_read_too(run_inner: Run, looks: list[int]) -> None:
+    found = judged(run_inner, "collect([Node] * 5); collect([Node, Other] * 5)")
+    assert sorted(found) == [(5 * NODE, "Other", "found 5 times"), (10 * NODE, "Node", "found 10 times")]
+    assert len(looks) == 2
+
+
+def test_garbage_below_the_limit_is_not_looked_at(run_inner: Run, looks: list[int]) -> None:
+    assert judged(run_inner, "collect([Node] * 3)", "--cudamem-ignore-below=1MiB") == []
+    assert looks == []
+
+
+def test_what_was_below_the_limit_counts_with_the_rest(run_inner: Run) -> None:
+    """Garbage of 65 KiB three times: the second collection reaches the limit, the third is of a known kind."""
+    found = judged(run_inner, "collect([Node], 3)", "--cudamem-ignore-below=100KiB")
+    assert found == [(2 * NODE, "Node", "found 2 times")]
+
+
+SAVES = """
+        saved = []
+        Node.__del__ = lambda self: saved.append(self) if not saved else None
+        collect([Node] * 4, {times})
+        del Node.__del__
+        saved[0].fns = None
+"""
+
+
+def test_what_a_finalizer_saves_is_not_counted(run_inner: Run, looks: list[int]) -> None:
+    """The one that was looked at was saved; the next collection tells what the others were."""
+    assert judged(run_inner, SAVES.format(times=2)) == [(7 * NODE, "Node", "found 7 times")]
+    assert len(looks) == 2
+
+
+def test_where_all_that_was_looked_at_was_saved_the_rest_counts(run_inner: Run) -> None:
+    assert judged(run_inner, SAVES.format(times=1)) == [(3 * NODE, "(objects that were not read)", "found 3 times")]
+
+
+def test_where_the_test_has_too_little_nothing_is_looked_at(run_inner: Run, looks: list[int]) -> None:
+    """Autograd may have saved much for a tensor of the garbage, but not more than the test has."""
+    make = "one = Node(); one.lin = None; one.big = torch.ones(1024, requires_grad=True).exp().sum()"
+    test = (
+        f"gc.collect()\n        for _ in range(3):\n            {make}\n            del one\n            gc.collect()"
+    )
+    assert judged(run_inner, test, "--cudamem-ignore-below=100KiB") == []
+    assert looks == []
+
+
+def test_memory_that_autograd_saved_counts(run_inner: Run) -> None:
+    """The cycle holds a tensor of four bytes, and with it all that its history saved."""
+    make = "one = Node(); one.big = torch.ones(64 * 1024, requires_grad=True).exp().sum(); one.lin = None"
+    test = f"gc.collect()\n        {make}\n        del one\n        gc.collect()"
+    ((size, _, _),) = judged(run_inner, test)
+    assert size >= 256 * KIB
