@@ -18,7 +18,6 @@ import pkgutil
 import sys
 import sysconfig
 from collections.abc import Callable, Generator
-from types import ModuleType
 
 import hypothesis
 import pytest
@@ -52,11 +51,20 @@ def pytest_configure(config: pytest.Config) -> None:
             importlib.import_module(module.name)
 
 
-def is_installed(module: ModuleType) -> bool:
-    """Whether a module belongs to the interpreter or to an installed package."""
+def is_installed(name: str) -> bool:
+    """Whether a module belongs to the interpreter or to an installed package.
+
+    One without a file goes with its parent; one that somebody made by hand is none.
+    """
+    module = sys.modules[name]
     file = getattr(module, "__file__", None)
     places = [file] if file else [*getattr(module, "__path__", ())]  # of a folder without a file of its own
-    return not places or places[0].startswith(INSTALLED)
+    if places:
+        return places[0].startswith(INSTALLED)
+    parent = name.rpartition(".")[0]
+    if parent in sys.modules:
+        return is_installed(parent)
+    return getattr(module, "__spec__", None) is not None
 
 
 class KeepingSnapshot(pytester.SysModulesSnapshot):
@@ -65,7 +73,7 @@ class KeepingSnapshot(pytester.SysModulesSnapshot):
     def restore(self) -> None:
         """Restore them."""
         # First: what the path of a folder is depends on the modules around it.
-        installed = {name: module for name, module in dict(sys.modules).items() if is_installed(module)}
+        installed = {name: module for name, module in dict(sys.modules).items() if is_installed(name)}
         super().restore()
         for name, module in installed.items():
             sys.modules.setdefault(name, module)

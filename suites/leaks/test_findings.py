@@ -276,7 +276,7 @@ def test_buckets_of_a_reducer_are_its() -> None:
     assert f"      held by    {REDUCER}" in details(reducer)
     hint = "   hint: drop the DistributedDataParallel, its module and all losses before destroy_process_group()"
     assert hint in details(reducer)
-    assert "a DLPack capsule" in next(line for line in details(found[None]) if "hint" in line)
+    assert "DLPack capsules" in next(line for line in details(found[None]) if "hint" in line)
 
 
 def test_a_storage_is_shown_with_its_bytes() -> None:

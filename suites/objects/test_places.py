@@ -470,7 +470,7 @@ def test_looking_runs_no_collection() -> None:
 
 
 def test_a_variable_that_several_frames_around_the_test_list_is_counted_once() -> None:
-    """A cell shared by a hook and its comprehension: what else holds its value is searched for all the same."""
+    """A cell shared by a hook and a function in it: what else holds its value is searched for all the same."""
     places = _taught()
 
     def pytest_runtestloop() -> None:
@@ -479,7 +479,12 @@ def test_a_variable_that_several_frames_around_the_test_list_is_counted_once() -
         where = address(kept.items[0])
         OTHER.append(kept)
         chain = f"{HERE} > OTHER (list)[0] > Registry.items (list)[0]"
-        [(_is_searched_for(places, where, chain), kept) for _ in range(1)]
+
+        def inner() -> object:
+            _is_searched_for(places, where, chain)
+            return kept
+
+        inner()
 
     pytest_runtestloop()
 
