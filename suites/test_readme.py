@@ -6,7 +6,7 @@ import pytest
 
 from suites import readme
 
-SLOW = {"tour"}
+SLOW = {"tour", "attention"}
 
 
 @pytest.mark.subprocess

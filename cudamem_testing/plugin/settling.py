@@ -6,7 +6,7 @@ Only for a test that retains something, so that its modules are imported in few 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -107,6 +107,7 @@ class Settling:
                 self._evidence.ledger.enter(device, subject.owner.label, blocks)
             if self._is_judged(device, blocks):
                 held = holders.of(device, blocks)
+                blocks = self._still_live(device, subject, blocks, held)
                 if not all(held.get(block.address or 0, NOT_SEARCHED).complete for block in blocks):
                     subject.unjudged.add(Kind.LEAK)
                 workspaces, others, doubtful = self._find_workspaces(device, blocks, held, subject)
@@ -143,6 +144,15 @@ class Settling:
 
     def _left(self, subject: Subject) -> Left:
         return self._belongings.left(subject)
+
+    def _still_live(
+        self, device: Device, subject: Subject, blocks: list[Block], held: Mapping[int, HolderResult]
+    ) -> list[Block]:
+        """Without blocks that nothing holds and that are gone by now: a thread has given them back meanwhile."""
+        if all(held.get(block.address or 0, NOT_SEARCHED).reach is not Reach.NOT_HELD for block in blocks):
+            return blocks
+        live = {_key(block) for block in self._blocks(device, subject)}
+        return [block for block in blocks if _key(block) in live]
 
     def _is_judged(self, device: Device, blocks: Sequence[Block]) -> bool:
         return sum(block.size for block in blocks) >= max(1, self._ignore_below(device))

@@ -207,6 +207,7 @@ def start(path: Path, name: str, times: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", WRITER, str(path), name, str(times)], env=environ)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 @pytest.mark.skipif(sys.platform == "win32", reason="folders have no locks there, and processes end another way")
 def test_two_runs_at_once_and_runs_that_are_killed(tmp_path: Path) -> None:

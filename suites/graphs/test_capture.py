@@ -368,6 +368,7 @@ def test_without_a_card() -> None:
     assert made.check(double, torch.ones(3)).text == "no findings"
 
 
+@pytest.mark.slow
 def test_a_decode_step_of_gpt2(graphs: GraphCapture) -> None:
     """With a static cache replays equal eager steps; with a growing one the graph keeps reading what it was."""
     from transformers import DynamicCache, StaticCache

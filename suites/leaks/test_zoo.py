@@ -17,7 +17,7 @@ from suites.verdicts import PAGE, document, holds, run_module, runs_here
 #: Where what autograd saved holds the memory, which torch up to 2.7 does not show.
 HELD_BY_SAVED = {"R4", "A1", "A2", "A4", "A5", "A12"}
 #: What most people meet; the others are marked slow.
-QUICK = {"leaks", "cycles"}
+QUICK = {"leaks"}
 
 
 @pytest.mark.subprocess

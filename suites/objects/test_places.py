@@ -430,7 +430,7 @@ def test_what_holds_a_given_object_is_searched_for() -> None:
 def test_a_result_that_the_collector_does_not_track_is_not_taken_for_another() -> None:
     """The results of ``torch.max`` are tuples of a kind that the collector never sees: no count tells their holders."""
     places, x = _taught(), torch.randn(8, 8)
-    for _ in range(3):
+    for _ in range(2):  # the second time with an id that is known from the first
         OTHER.append(torch.max(x, 0))
         where = address(OTHER[0].values)
         places.search([where])
@@ -557,7 +557,7 @@ def _answered_of(seed: int, steps: int) -> int:
     return answered
 
 
-@settings(max_examples=2)
+@settings(max_examples=1)
 @given(seed=st.integers(0, 10**6))
 def test_random_programs_both_ways(seed: int) -> None:
     _answered_of(seed, steps=5)

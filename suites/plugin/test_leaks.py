@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from cudamem_testing import guards
 from cudamem_testing.leaks import holders
+from cudamem_testing.leaks.holders import BlockHolders
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.counters import Counters
+from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Severity, Verdict
 from cudamem_testing.plugin.belongings import Belongings
 from cudamem_testing.plugin.running import Subject
@@ -384,6 +388,7 @@ WARNINGS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("whole_heap")  # the module ``warnings`` holds them
 def test_what_pytest_records_of_warnings_is_not_the_tests(run_inner) -> None:
     inner = run_inner(WARNINGS, "--cudamem", "-W", "default")
@@ -553,3 +558,32 @@ def test_a_failed_verdict_is_reported_and_the_next_test_judged(run_inner) -> Non
     assert [(title(one), one.severity) for one in fails.findings] == [(UNJUDGED, Severity.NOTE)]
     assert [one.verdict for one in after.findings] == [Verdict.REACHABLE]
     assert [window.retained for window in (*passes.whole, *fails.whole, *after.whole)] == [1 << 20] * 3
+
+
+HIDDEN: list[Any] = []
+GONE = """
+    import torch
+    from suites.plugin.test_leaks import HIDDEN
+
+    def test_it():
+        HIDDEN.append(torch.utils.dlpack.to_dlpack(torch.empty(2**18)))
+"""
+
+
+@pytest.mark.parametrize(("gone", "last"), [(True, "1 passed"), (False, "1 passed, 1 error")])
+def test_what_a_thread_gives_back_while_holders_are_looked_for_is_no_leak(
+    run_inner, monkeypatch: pytest.MonkeyPatch, gone: bool, last: str
+) -> None:
+    original = BlockHolders.of
+
+    def of(self: BlockHolders, device: Device, blocks: Sequence[Block]) -> Any:
+        found = original(self, device, blocks)
+        if gone:
+            HIDDEN.clear()
+        return found
+
+    monkeypatch.setattr(BlockHolders, "of", of)
+    try:
+        assert run_inner(GONE, "--cudamem").last == last
+    finally:
+        HIDDEN.clear()

@@ -67,6 +67,7 @@ def test_a_report_requires_something_to_report(run_inner, pytester, file, status
     assert run_inner(file, "--cudamem-json=report.json", "--cudamem").status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_workers_refuse_as_well(run_outer):
     inner = run_outer(PLAIN, "-n1", "--cudamem-repeat=3", plugins=["xdist.plugin"], report=False)

@@ -207,7 +207,7 @@ def test_limit_holds_exactly_under_threads(native: NativeRecorder) -> None:
         assert slot.read().peak == start + 100_000
 
 
-@pytest.mark.parametrize("stacks", [False, True])
+@pytest.mark.parametrize("stacks", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_fits_is_never_refused_whoever_comes_in_between(
     native: NativeRecorder, crowded: NativeRecorder, *, stacks: bool
 ) -> None:

@@ -55,6 +55,7 @@ def test_what_was_live_at_the_peak(tmp_path: Path) -> None:
     assert "generate.py:8 in load" in "\n".join(found[place:])
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_what_is_still_live(tmp_path: Path) -> None:
     """Of this region: the one before left as much in the same list."""
@@ -64,6 +65,7 @@ def test_what_is_still_live(tmp_path: Path) -> None:
     assert "generate.py:8 in load" in "\n".join(found[place:])
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_within_its_budget_nothing_is_said(tmp_path: Path) -> None:
     assert lines(tmp_path, '{"peak": "5MiB", "retained": "3MiB"},') == ["within"]
