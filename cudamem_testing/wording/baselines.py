@@ -82,5 +82,7 @@ def _taken(one: Taken) -> tuple[str, ...]:
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Numbers, and last the place, which gives way."""
-    columns = (*(Column("", "right") for _ in rows[0][:-1]), Column("", elastic=True))
-    return Table(columns, tuple(rows)).lines(evidence.WIDTH, header=False, indent=3)
+    width = max(map(len, rows))
+    cells = tuple((*row[:-1], *[""] * (width - len(row)), row[-1]) for row in rows)
+    columns = (*[Column("", "right")] * (width - 1), Column("", elastic=True))
+    return Table(columns, cells).lines(evidence.WIDTH, header=False, indent=3)

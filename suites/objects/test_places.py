@@ -564,7 +564,7 @@ def test_random_programs_both_ways(seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=max(2, settings.default.max_examples // 3))  # 6 seconds each, for the whole heap is searched
+@settings(max_examples=max(2, settings.default.max_examples // 5))  # 6 seconds each, for the whole heap is searched
 @given(seed=st.integers(0, 10**6))
 def test_many_random_programs_both_ways(seed: int) -> None:
     _answered_of(seed, steps=8)
