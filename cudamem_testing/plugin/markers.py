@@ -172,16 +172,17 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
     """
     met: set[str] = set()
     overriding, limited, held = _carriers(items, OURS, met)
+    for item in {*overriding, *limited, *held}:  # first: a wrong one has not come late
+        item.stash[keys.MARKS] = _number_of_ours(item)
     misspelt = _misspelt_markers(items, met)
-    if strict and misspelt:
-        raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(misspelt))
-    if not limited and not held and not overriding:
+    if not limited and not held and not overriding and not (strict and misspelt):
         return Marked(0, misspelt)
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import LimitError, contradictions, effective
     from cudamem_testing.plugin.override import problems_of
 
-    problems = [problem for item in overriding for problem in problems_of(item)]
+    problems = list(misspelt) if strict else []
+    problems += [problem for item in overriding for problem in problems_of(item)]
     outer = () if default is None else (default,)
     for item in limited:
         try:
@@ -200,8 +201,6 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
     problems += [problem for item in held for problem in _compare(item)]
     if problems:  # one of a class or of a function with parameters is met in every test
         raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(dict.fromkeys(problems)))
-    for item in {*overriding, *limited, *held}:
-        item.stash[keys.MARKS] = _number_of_ours(item)
     return Marked(len({*limited, *held}), misspelt)
 
 

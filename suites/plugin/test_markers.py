@@ -393,3 +393,27 @@ def test_warmup_is_refused_for_doctests(run_inner):
         "ERROR: cudamem: test_it.py::test_it.helper: memory_budget warmup is not possible: "
         "a DoctestItem has no body to repeat"
     )
+
+
+WRONG_AND_MISSPELT = """
+    import pytest
+
+    @pytest.mark.memory_budgt(peak="1MiB")
+    def test_misspelt(): pass
+
+    @pytest.mark.memory_budget(peak="4")
+    def test_without_a_unit(): pass
+"""
+
+
+def test_one_message_names_wrong_arguments_and_misspelt_markers(run_outer) -> None:
+    """And none is said to have come late."""
+    inner = run_outer({"test_it.py": WRONG_AND_MISSPELT}, "--cudamem", "-W", "ignore", report=False)
+    said = [line for line in (inner.out + inner.err).splitlines() if "cudamem: test_it" in line]
+    assert [line.removeprefix("ERROR: ").partition(": write")[0] for line in said] == [
+        (
+            "cudamem: test_it.py::test_misspelt: unknown marker memory_budgt: did you mean memory_budget? "
+            "(register memory_budgt if it is your own)"
+        ),
+        "cudamem: test_it.py::test_without_a_unit: memory_budget peak: size '4' has no unit",
+    ]
