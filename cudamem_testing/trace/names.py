@@ -87,12 +87,17 @@ def addresses(name: str, value: object, *, given: bool = False) -> list[Address]
     return [Address(text, _place(tensor), given) for text, tensor in named_tensors(name, value)]
 
 
+def gradient_of(tensor: object) -> object:
+    """The gradient of a tensor as it is now; ``None`` without one, and for a tensor that is gone."""
+    with quiet():
+        return None if tensor is None else grad(tensor)
+
+
 def with_gradients(addressed: Iterable[Address], tensors: Iterable[Any]) -> Iterator[Address]:
     """The addresses, each followed by that of its tensor's gradient as it is now, if there is one."""
     for address, tensor in zip(addressed, tensors, strict=True):
         yield address
-        with quiet():
-            gradient = None if tensor is None else grad(tensor)
+        gradient = gradient_of(tensor)
         if gradient is not None:
             yield Address(f"{address.text}.grad", _place(gradient), False)
 

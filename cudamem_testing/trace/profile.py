@@ -51,6 +51,7 @@ from cudamem_testing.trace.measured import Measurement, measure
 from cudamem_testing.trace.names import (
     Address,
     addresses,
+    gradient_of,
     named_modules,
     named_tensors,
     places_of,
@@ -63,7 +64,7 @@ from cudamem_testing.trace.peak import Peak, find_peak
 from cudamem_testing.trace.reader import read_events
 from cudamem_testing.trace.records import Trace
 from cudamem_testing.trace.timeline import Timeline, timeline
-from cudamem_testing.trace.witnesses import gradients_of, optimizers_in, parts_of, state_of
+from cudamem_testing.trace.witnesses import optimizers_in, parts_of, state_of
 from cudamem_testing.windows.memory import OverBudget
 from cudamem_testing.windows.tracker import Tracker
 
@@ -192,7 +193,7 @@ class MemoryProfile(Expectations):
                 collect_garbage()
             alive = [tensor() for tensor in self._tensors]
             self._addresses = [*with_gradients(self._addresses, alive)]
-            gradients = places_of(parts_of(gradients_of(alive)))
+            gradients = places_of(parts_of(one for one in map(gradient_of, alive) if one is not None))
             for optimizer in self._optimizers:
                 self._states += places_of(state_of(optimizer()))
             alive.clear()

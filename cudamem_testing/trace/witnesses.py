@@ -16,7 +16,7 @@ import torch
 
 from cudamem_testing import static
 from cudamem_testing.objects import is_tensor
-from cudamem_testing.torch_api.tensors import grad, parts, quiet
+from cudamem_testing.torch_api.tensors import parts, quiet
 
 _STATE = "state"
 _FUNCTIONS = 2
@@ -75,15 +75,6 @@ def state_of(optimizer: object) -> Iterator[object]:
             pending += list.__iter__(value) if static.is_a(value, list) else tuple.__iter__(value)  # type: ignore[arg-type]
         elif static.is_a(value, dict):
             pending += [one for _, one in static.items(value)]
-
-
-def gradients_of(tensors: Iterable[object]) -> Iterator[object]:
-    """The gradients of tensors as they are now."""
-    for tensor in tensors:
-        with quiet():
-            found = None if tensor is None else grad(tensor)
-        if found is not None:
-            yield found
 
 
 def parts_of(tensors: Iterable[object]) -> Iterator[object]:
