@@ -127,10 +127,10 @@ def _compare(given: argparse.Namespace) -> int:
 
 
 def _accept(given: argparse.Namespace) -> int:
-    from cudamem_testing.baselines.known_file import PLACE, name_of
-    from cudamem_testing.baselines.known_file import accept as accept_known
-    from cudamem_testing.baselines.update import accept
     from cudamem_testing.model.causes import causes
+    from cudamem_testing.records.known_file import PLACE, name_of
+    from cudamem_testing.records.known_file import accept as accept_known
+    from cudamem_testing.records.update import accept
     from cudamem_testing.report.files import read_json
     from cudamem_testing.show.expected.accept import accept_texts
 
@@ -165,8 +165,8 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _merge(given: argparse.Namespace) -> int:
-    from cudamem_testing.baselines.known import parse, unseen_lines, without
-    from cudamem_testing.baselines.known_file import PLACE, change_known, name_of
+    from cudamem_testing.records.known import parse, unseen_lines, without
+    from cudamem_testing.records.known_file import PLACE, change_known, name_of
     from cudamem_testing.report.files import read_json, write_json
     from cudamem_testing.report.merge import judge, merge_runs, unseen_by_all
     from cudamem_testing.report.terminal import summary_lines

@@ -11,6 +11,7 @@ import os
 
 import pytest
 
+from cudamem_testing.model.settings import Settings
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.fixtures import (
     cuda_memory,
@@ -20,7 +21,7 @@ from cudamem_testing.plugin.fixtures import (
     operator_memory,
     reference_cycles,
 )
-from cudamem_testing.plugin.settings import Settings, accounts_early, add_options, runs_tests
+from cudamem_testing.plugin.settings import accounts_early, add_options, read_settings, runs_tests
 from cudamem_testing.plugin.whole import Collected
 
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
@@ -48,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the settings; refuse wrong ones before anything is collected."""
     for line in markers.LINES:
         config.addinivalue_line("markers", line)
-    settings = config.stash[keys.SETTINGS] = Settings.from_config(config)
+    settings = config.stash[keys.SETTINGS] = read_settings(config)
     collected = config.stash[keys.COLLECTED] = Collected()
     config.pluginmanager.register(collected, "cudamem-collected")
     if settings.gpus and hasattr(config, "workerinput"):
@@ -179,6 +180,7 @@ def _register(config: pytest.Config, settings: Settings) -> None:
 
     session = config.stash[keys.SESSION] = Session(config, settings)
     config.pluginmanager.register(session, "cudamem-session")
+    config.pluginmanager.register(session.reports, "cudamem-reports")
     config.pluginmanager.register(session.wider, "cudamem-wider")
     if settings.repeat > 1:
         from cudamem_testing.plugin.repeat import Repeats

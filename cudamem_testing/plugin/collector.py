@@ -17,12 +17,12 @@ import pytest
 
 from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity
 from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
+from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.sizes import count
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.brief import Brief
 from cudamem_testing.plugin.failures import PHASES, RunFailures
-from cudamem_testing.plugin.ratchet import WORKER_INPUT
-from cudamem_testing.plugin.settings import Settings, runs_tests
+from cudamem_testing.plugin.settings import runs_tests
 from cudamem_testing.plugin.totals import Totals, totals
 from cudamem_testing.plugin.whole import is_whole, whole_paths
 from cudamem_testing.show.places import FOLDER
@@ -102,7 +102,7 @@ class Collector:
         """A worker of pytest-xdist begins: it judges with the known findings that were read here."""
         measuring = self._config.stash.get(keys.SESSION, None)
         if measuring is not None:
-            node.workerinput[WORKER_INPUT] = measuring.ratchet.content
+            node.workerinput[keys.KNOWN_INPUT] = measuring.policy.content
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -170,13 +170,13 @@ class Collector:
             for line in summary_lines(run, top=top, width=width, grouped=not self._settings.audit):
                 terminalreporter.write_line(printable(line))
         if self._settings.audit:
-            from cudamem_testing.plugin import known
+            from cudamem_testing.records import known_of_run as known
             from cudamem_testing.report.causes import audit_lines, matched_lines
 
             lines = audit_lines(run, known.recording_command(self._config.invocation_params.args))
             measuring = self._config.stash.get(keys.SESSION, None)
             if measuring is not None:
-                lines += matched_lines(measuring.ratchet.lines, run, measuring.ratchet.name)
+                lines += matched_lines(measuring.policy.lines, run, measuring.policy.name)
             for line in lines:
                 terminalreporter.write_line(printable(line))
 
@@ -211,15 +211,16 @@ class Collector:
         settings, root = self._settings, self._config.rootpath
         said = []
         if settings.update or _has_records(root, self._seen) or any(test.measured for test in self._tests):
-            from cudamem_testing.plugin import recorded
+            from cudamem_testing.records import baselines_of_run as recorded
 
             outside = self._collected.outside_root
             said.append(recorded.finish(settings, root, self._tests, self._seen, self._extent.covers(), outside))
         measuring = self._config.stash.get(keys.SESSION, None)
-        if settings.on and measuring is not None and (measuring.ratchet.lines or "known" in settings.update):
-            from cudamem_testing.plugin import known
+        if settings.on and measuring is not None and (measuring.policy.lines or "known" in settings.update):
+            from cudamem_testing.records import known_of_run as known
 
-            said.append(known.finish(settings, measuring.ratchet, self.run(), root))
+            policy = measuring.policy
+            said.append(known.finish(settings, policy.file, policy.name, policy.lines, self.run(), root))
         self._about_records = [line for one in said for line in one.lines]
         for one in said:
             self._unchecked.update(one.unchecked)

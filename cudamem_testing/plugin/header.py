@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 from cudamem_testing import torch_api
+from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.sizes import count, format_size
-from cudamem_testing.plugin.settings import Settings
 from cudamem_testing.recorders.cards import visible_names
 from cudamem_testing.recorders.identity import allocator_settings
 

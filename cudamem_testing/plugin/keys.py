@@ -9,10 +9,10 @@ import pytest
 if TYPE_CHECKING:
     from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.limits import Budget
+    from cudamem_testing.model.override import Override
     from cudamem_testing.model.records import TestRecord
-    from cudamem_testing.plugin.override import Override
+    from cudamem_testing.model.settings import Settings
     from cudamem_testing.plugin.session import Session
-    from cudamem_testing.plugin.settings import Settings
     from cudamem_testing.plugin.whole import Collected
     from cudamem_testing.recorders.early import EarlyRecorder
 
@@ -31,7 +31,9 @@ MARKS: pytest.StashKey[int] = pytest.StashKey()
 PROBLEMS: pytest.StashKey[list[str]] = pytest.StashKey()
 """Lines about markers that check nothing, which the run ends with."""
 UNENFORCED: pytest.StashKey[int] = pytest.StashKey()
-# In the output of a pytest-xdist worker:
+KNOWN_INPUT = "cudamem_known"
+"""The content of the file of known findings, in the input of a pytest-xdist worker."""
+# In the output of one:
 UNENFORCED_OUTPUT = "cudamem_unenforced"
 PROBLEMS_OUTPUT = "cudamem_problems"
 USAGE_OUTPUT = "cudamem_usage"

@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 import pytest
 
+from cudamem_testing.model.override import NOTHING, Override
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.markers import OVERRIDE, place_of
 
-if TYPE_CHECKING:
-    from cudamem_testing.model.devices import Device
-    from cudamem_testing.plugin.settings import Settings
-
 SEVERITIES = ("fail", "warn", "off")
-
-
-class Override(NamedTuple):
-    """What the markers of one test say; ``None`` where they say nothing."""
-
-    leaks: str | None = None
-    cycles: str | None = None
-    device: Device | None = None
-    reason: str | None = None
-
-    def covers(self, device: Device) -> bool:
-        """Whether the device is judged for this test."""
-        return self.device is None or self.device.covers(device)
-
-
-NOTHING = Override()
 
 
 def override(item: pytest.Item) -> Override:
@@ -73,11 +52,6 @@ def _wrong(mark: pytest.Mark) -> list[str]:
         except ValueError as error:
             problems.append(str(error))
     return problems
-
-
-def cycles_of(own: Override, settings: Settings) -> str | None:
-    """What a cycle does to the test; ``None`` is the default of each device."""
-    return (own.cycles or settings.cycles) if settings.on else "off"
 
 
 def problems_of(item: pytest.Item) -> list[str]:

@@ -9,6 +9,7 @@ from _pytest.runner import runtestprotocol
 
 from cudamem_testing.model.baselines import fold
 from cudamem_testing.model.records import TestRecord
+from cudamem_testing.plugin import keys
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.session import Session
@@ -27,7 +28,8 @@ class Repeats:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Stand in for pytest's own protocol; ``None`` for a test that has no baseline to learn."""
-        if self._session.baselines.comparison(item) is None:
+        marked = item.stash.get(keys.COMPARISON, None)
+        if self._session.baselines.comparison(item.nodeid, marked) is None:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         earlier: list[TestRecord] = []
@@ -35,7 +37,7 @@ class Repeats:
             if run > 1:
                 _forget_instance(item)
             reports = runtestprotocol(item, nextitem=nextitem, log=False)
-            records = self._session.take(item.nodeid)
+            records = self._session.reports.take(item.nodeid)
             passed = all(report.passed for report in reports)
             if run == self._times or not passed:
                 self._log(item, reports, [*earlier, *records] if passed else records)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cudamem_testing.model.settings import RECORDED
 from cudamem_testing.plugin import keys, markers
-from cudamem_testing.plugin.settings import RECORDED, flag_of
+from cudamem_testing.plugin.settings import flag_of
 
 if TYPE_CHECKING:
-    from cudamem_testing.plugin.settings import Settings
+    from cudamem_testing.model.settings import Settings
 
 #: Flags that say how all tests are judged, and the values with which they ask for nothing.
 _OF_EVERY_TEST = {

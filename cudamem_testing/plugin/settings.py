@@ -1,26 +1,23 @@
-"""Settings: the command line, the environment and the ini file, read once into one frozen value.
-
-Every start of pytest imports this module, so its classes are cheap to make: a dataclass takes up to ten times as long
-as a named tuple. PYTEST_DONT_REWRITE
-"""
+"""Settings: the command line, the environment and the ini file, read once. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+
+from cudamem_testing.model.settings import RECORDED, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cudamem_testing.leaks.rules import Rule
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
+    from cudamem_testing.model.rules import Rule
 
 UNSET = None
-RECORDED = ("baselines", "known", "expected")
 FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
 PLANS = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
 GROUP = "cudamem", "memory of PyTorch tests"
@@ -73,75 +70,46 @@ OPTIONS = (
 )
 
 
-class Settings(NamedTuple):
-    """What the run was asked for. ``on`` is the accounting of every test; ``enforce`` is false with --no-cudamem.
+def read_settings(config: pytest.Config) -> Settings:
+    """Read all options.
 
-    ``known`` is ``None`` for the file of known findings at rootdir. ``update`` names what is to be rewritten (of
-    ``RECORDED``); ``repeat`` is the number of runs of a test, 1 or more.
+    Raises:
+        pytest.UsageError: naming everything that is wrong, not only the first.
     """
+    problems: list[str] = []
+    read = _Reader(config, problems)
+    enforce = not config.getoption("no_cudamem")
+    settings = Settings(
+        on=enforce and (read.flag("cudamem") or read.flag("cudamem_audit")),
+        enforce=enforce,
+        device=read.parsed("cudamem_device", _device, "auto"),
+        leaks=read.parsed("cudamem_leaks", _choice("fail", "warn", "off"), "fail"),
+        cycles=read.parsed("cudamem_cycles", _choice("fail", "warn", "off", "strict"), None),
+        ignore_below=read.parsed("cudamem_ignore_below", _size, None),
+        ignore=read.rules("cudamem_ignore"),
+        first_use=read.parsed(FIRST_USE, _choice("fail", "warn"), "fail"),
+        budget=read.parsed("cudamem_budget", _budget, None),
+        stacks=read.parsed("cudamem_stacks", _choice("auto", "off"), "auto") == "auto",
+        gpus=read.parsed("cudamem_gpus", _choice("auto"), None) == "auto",
+        top=read.parsed("cudamem_top", _count, 10),
+        dump=read.parsed("cudamem_dump", lambda text: _folder(_base(config, "cudamem_dump"), text), None),
+        json=read.parsed("cudamem_json", lambda text: _file(_base(config, "cudamem_json"), text), None),
+        audit=read.flag("cudamem_audit"),
+        known=read.parsed("cudamem_known", lambda text: _file(_base(config, "cudamem_known"), text), None),
+        baseline=read.parsed("cudamem_baseline", _choice("compare", "require", "off"), "compare"),
+        update=read.parsed("cudamem_update", _update, frozenset()) | _asked_by_expecttest(),
+        prune=read.flag("cudamem_prune"),
+        repeat=read.parsed("cudamem_repeat", _runs, 1),
+    )
+    if not problems and enforce and not settings.on and runs_tests(config):
+        from cudamem_testing.plugin.requirements import without_accounting
 
-    on: bool
-    enforce: bool
-    device: str | Device
-    leaks: str
-    cycles: str | None
-    ignore_below: int | None
-    ignore: tuple[Rule, ...]
-    first_use: str
-    budget: Budget | None
-    stacks: bool
-    gpus: bool
-    top: int
-    dump: Path | None
-    json: Path | None
-    audit: bool
-    known: Path | None
-    baseline: str
-    update: frozenset[str]
-    prune: bool
-    repeat: int
-
-    @classmethod
-    def from_config(cls, config: pytest.Config) -> Settings:
-        """Read all options.
-
-        Raises:
-            pytest.UsageError: naming everything that is wrong, not only the first.
-        """
-        problems: list[str] = []
-        read = _Reader(config, problems)
-        enforce = not config.getoption("no_cudamem")
-        settings = cls(
-            on=enforce and (read.flag("cudamem") or read.flag("cudamem_audit")),
-            enforce=enforce,
-            device=read.parsed("cudamem_device", _device, "auto"),
-            leaks=read.parsed("cudamem_leaks", _choice("fail", "warn", "off"), "fail"),
-            cycles=read.parsed("cudamem_cycles", _choice("fail", "warn", "off", "strict"), None),
-            ignore_below=read.parsed("cudamem_ignore_below", _size, None),
-            ignore=read.rules("cudamem_ignore"),
-            first_use=read.parsed(FIRST_USE, _choice("fail", "warn"), "fail"),
-            budget=read.parsed("cudamem_budget", _budget, None),
-            stacks=read.parsed("cudamem_stacks", _choice("auto", "off"), "auto") == "auto",
-            gpus=read.parsed("cudamem_gpus", _choice("auto"), None) == "auto",
-            top=read.parsed("cudamem_top", _count, 10),
-            dump=read.parsed("cudamem_dump", lambda text: _folder(_base(config, "cudamem_dump"), text), None),
-            json=read.parsed("cudamem_json", lambda text: _file(_base(config, "cudamem_json"), text), None),
-            audit=read.flag("cudamem_audit"),
-            known=read.parsed("cudamem_known", lambda text: _file(_base(config, "cudamem_known"), text), None),
-            baseline=read.parsed("cudamem_baseline", _choice("compare", "require", "off"), "compare"),
-            update=read.parsed("cudamem_update", _update, frozenset()) | _asked_by_expecttest(),
-            prune=read.flag("cudamem_prune"),
-            repeat=read.parsed("cudamem_repeat", _runs, 1),
-        )
-        if not problems and enforce and not settings.on and runs_tests(config):
-            from cudamem_testing.plugin.requirements import without_accounting
-
-            problems += without_accounting(config)
-        if "known" in settings.update and settings.update != {*RECORDED} and not settings.on:
-            problems.append("--cudamem-update=known requires --cudamem")
-        if problems:
-            raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
-        return settings
+        problems += without_accounting(config)
+    if "known" in settings.update and settings.update != {*RECORDED} and not settings.on:
+        problems.append("--cudamem-update=known requires --cudamem")
+    if problems:
+        raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
+    return settings
 
 
 def accounts_early(config: pytest.Config) -> bool:
@@ -213,7 +181,7 @@ class _Reader:
         lines = self._config.getini(name)
         if not lines:
             return ()
-        from cudamem_testing.leaks.rules import RuleError, parse_rules
+        from cudamem_testing.model.rules import RuleError, parse_rules
 
         try:
             return parse_rules(lines)

@@ -54,7 +54,7 @@ def judge_run(session: Session, tests: int) -> None:
         return
     try:
         found = session.leaks.of_run(Severity.WARN if asked == "warn" else Severity.FAIL)
-        session.findings += session.ratchet.judged(found)
+        session.findings += session.policy.judged(found)
     except Exception as error:  # the run is over all the same
         session.findings.append(unjudged(error, Severity.WARN))
 

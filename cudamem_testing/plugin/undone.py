@@ -2,7 +2,7 @@
 
 A fixture of a module that replaces ``lib.CACHE`` puts the old value back when it ends. What tests add to the new one
 lives until then, and is the fixture's: no test can hold it in anything wider. Whether the end really frees it is looked
-at when it comes (``entrusted`` of :class:`~cudamem_testing.plugin.running.Fixture`). PYTEST_DONT_REWRITE
+at when it comes (run/entrusted.py). PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -10,23 +10,14 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import _GeneratorContextManager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pytest
 
-from cudamem_testing.leaks.holders import Holders
-from cudamem_testing.objects import HolderResult, Reach, RootKind
-from cudamem_testing.plugin.running import Entrusted
 from cudamem_testing.static import referents
-
-if TYPE_CHECKING:
-    from cudamem_testing.model.blocks import Block
-    from cudamem_testing.model.devices import Device
-    from cudamem_testing.plugin.running import Fixture, Subject
 
 _NAMING = frozenset(
     f"{verb}_{kind}" for verb in ("LOAD", "STORE", "DELETE") for kind in ("ATTR", "GLOBAL", "NAME", "METHOD", "CONST")
@@ -90,29 +81,3 @@ def _is_full(cell: types.CellType) -> bool:
     except ValueError:
         return False
     return True
-
-
-def entrusted(device: Device, blocks: Sequence[Block], held: Holders, subject: Subject) -> Holders:
-    """The holders, where a wider fixture will undo what holds a block: then it is the fixture's."""
-    changed: dict[int, HolderResult] = {}
-    handed: dict[int, tuple[Fixture, set[tuple[int | None, int]]]] = {}
-    for block in blocks:
-        holder = held.get(block.address or 0)
-        if holder is None or holder.path is None or holder.reach is not Reach.REACHABLE or _is_cache(holder):
-            continue
-        fixture = subject.undoing(holder.path)
-        if fixture is not None:
-            root = f"{fixture.owner.label} > {holder.path.root}"
-            name = fixture.owner.label.removeprefix("fixture '").removesuffix("'")
-            path = replace(holder.path, root=root, root_kind=RootKind.FIXTURE, root_name=name)
-            changed[block.address or 0] = replace(holder, reach=Reach.HARNESS, path=path)
-            handed.setdefault(id(fixture), (fixture, set()))[1].add((block.address, block.size))
-    for fixture, some in handed.values():
-        number = subject.owner.numbers.get(device)
-        fixture.entrusted.append(Entrusted(device, number, subject.owner.label, frozenset(some)))
-    return {**held, **changed} if changed else held
-
-
-def _is_cache(holder: HolderResult) -> bool:
-    """Whether the compiler's caches hold it, which no fixture undoes."""
-    return holder.path is not None and holder.path.root.removeprefix("module ").startswith("torch.")

@@ -14,7 +14,7 @@ import pytest
 
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.plugin.items import is_foreign
-from cudamem_testing.plugin.running import Running
+from cudamem_testing.run.running import Running
 from cudamem_testing.static import is_one_of
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ class WarmUps:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def begin(self, running: Running) -> str:
+    def begin(self, running: Running, item: pytest.Item) -> str:
         """The phase with which the call of a test begins."""
-        if not _runs(running):
+        if not isinstance(item, pytest.Function) or not _runs(running):
             return "call"
         plugins = self._session.config.pluginmanager
         if not plugins.is_registered(self):  # few sessions need it, and every test of the others would pay for it
@@ -71,8 +71,7 @@ def _runs(running: Running) -> int:
     asked = [one.warmup for one in running.budgets]
     if running.comparison is not None:
         asked.append(running.comparison.warmup)
-    runs = next(filter(None, asked), 0)
-    return runs if isinstance(running.item, pytest.Function) else 0
+    return next(filter(None, asked), 0)
 
 
 def _not_repeatable(run: int | None, runs: int) -> Finding:

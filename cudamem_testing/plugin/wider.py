@@ -14,7 +14,7 @@ import pytest
 
 from cudamem_testing.model.records import FixtureRecord
 from cudamem_testing.plugin.items import is_foreign
-from cudamem_testing.plugin.running import Fixture
+from cudamem_testing.run.running import Fixture
 from cudamem_testing.windows.owners import Owner
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class WiderFixtures:
             fixture.measured(running, windows)
             if session.settings.on and session.leaks is not None:
                 session.leaks.made(fixture)
-            self.records.append(FixtureRecord(name, fixturedef.scope, running.item.nodeid, windows))
+            self.records.append(FixtureRecord(name, fixturedef.scope, running.nodeid, windows))
             self._made[fixturedef] = fixture
             fixturedef.addfinalizer(lambda: self._end(fixturedef, fixture))  # runs first: the last one added
 
@@ -90,15 +90,15 @@ class WiderFixtures:
         session, running = self._session, self._session.running
         fixturedef.cached_result = None
         if running is not None and running.phase.name == "teardown":
-            (getattr(running.item, "funcargs", None) or {}).pop(fixturedef.argname, None)
+            (getattr(session.item, "funcargs", None) or {}).pop(fixturedef.argname, None)
         windows = session.tracker.close(span)
         back()
         fixture.measured(running, windows)
         if session.retained is not None:
-            session.retained.ended(fixturedef)
+            session.retained.ended(fixturedef.argname, id(fixturedef))
         if running is not None:
             running.over.append(fixture)
-        nodeid = "" if running is None else running.item.nodeid
+        nodeid = "" if running is None else running.nodeid
         self.records.append(FixtureRecord(fixturedef.argname, fixturedef.scope, nodeid, windows))
 
 

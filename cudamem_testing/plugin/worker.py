@@ -28,7 +28,7 @@ class Worker:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """The report is on its way to the controller, with the records of the test."""
         if report.when == "teardown":
-            self._session.take(report.nodeid)
+            self._session.reports.take(report.nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cudamem_testing.baselines.known import Lines, last_matches
 from cudamem_testing.model.causes import Cause, causes, key_of
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count, format_size
+from cudamem_testing.records.known import Lines, last_matches
 from cudamem_testing.report.failures import failure_lines, unchecked_lines
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import Column, Table, in_markdown

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cudamem_testing.baselines.update import measured_by_test
 from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.changes import Change, Tolerance, shown
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders.identity import difference, without_threads
+from cudamem_testing.records.update import measured_by_test
 from cudamem_testing.report.failures import failure_lines
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import Column, Table, in_markdown

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from cudamem_testing.baselines.known import KnownFinding, Lines, evidence_of, is_unseen_note, judged, unseen
-from cudamem_testing.baselines.update import measured_by_test
 from cudamem_testing.model.baselines import Measured, fold
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import Environment, Extent, RunRecord
 from cudamem_testing.model.sizes import count
+from cudamem_testing.records.known import KnownFinding, Lines, evidence_of, is_unseen_note, judged, unseen
+from cudamem_testing.records.update import measured_by_test
 
 SHOWN = 3
 

@@ -48,33 +48,24 @@ def test_clean():
 NEEDED = {
     "cycles": {"watch"},
     "guards": {"imports"},
-    "leaks": {"ledger"},
-    "model": {"counters", "devices", "errors", "findings", "records", "sizes", "windows"},
+    "model": {"counters", "devices", "errors", "findings", "override", "records", "settings", "sizes", "windows"},
     "plugin": {
-        *("baselines", "belongings", "books", "brief", "collector", "cycles", "evidence", "expected", "failures"),
-        *(
-            "finished",
-            "fixtures",
-            "header",
-            "items",
-            "keys",
-            "leaks",
-            "markers",
-            "outside",
-            "override",
-            "pools",
-            "ratchet",
-        ),
-        *("retained", "running", "sent", "session", "settings", "small_leaks", "totals", "warmup", "whole", "wider"),
+        *("brief", "collector", "expected", "failures", "finished", "fixtures", "header", "items", "keys", "markers"),
+        *("reports", "sent", "session", "settings", "totals", "warmup", "whole", "wider"),
     },
     "recorders": {
         *("base", "build", "cache", "captures", "cards", "choose", "cpu", "early", "identity", "layout"),
         *("native", "native_device", "native_journal", "native_python", "native_records", "peaks"),
     },
     "report": {"terminal"},
+    "run": {
+        *("baselines", "belongings", "books", "cycles", "evidence", "leaks", "ledger", "outside", "pools", "retained"),
+        *("running", "small_leaks"),
+    },
     "show": {"places", "printable", "tables", "usage"},
     "snapshots": {"evidence"},
     "torch_api": {"cuda", "history", "operators", "process", "profiler", "tensors"},
+    "verdicts": {"policy"},
     "windows": {"judge", "owners", "tracker"},
 }
 

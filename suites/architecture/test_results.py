@@ -23,19 +23,19 @@ CONTAINERS = (tuple, list, dict, set, frozenset, array, Mapping, Sequence)
 
 # Working parts: they live while something is looked for and never in a record, a report or a finding.
 WORKING = {
-    "baselines.known.Evidence": "what a run says about causes, with the functions that tell",
+    "records.known.Evidence": "what a run says about causes, with the functions that tell",
     "cycles.explain.Question": "what is looked for, with the functions that tell",
     "cycles.source._Store": "a piece of a parsed file, while lines are looked for",
     "cycles.source._Stores": "pieces of a parsed file, while lines are looked for",
     "cycles.words.Hop": "a reference between two live objects, while it is put into words",
     "graphs.plan.Plan": "what one capture needs, while it is made",
     "graphs.compare.Values": "what calls and replays gave, while they are compared",
-    "leaks.settle.Step": "one thing to try, with the function that does it",
+    "run.settle.Step": "one thing to try, with the function that does it",
     "objects.graph.Reached": "the front of a search",
     "objects.places._Waiting": "an object that is to be read",
     "objects.roots.Root": "holds the root object while holders are looked for",
     "objects.roots.RootValue": "holds the root object while holders are looked for",
-    "plugin.running.Subject": "the test that is being judged",
+    "run.running.Subject": "the test that is being judged",
     "recorders.capture.CpuCapture": "the raw record, with the function that names frames",
     "recorders.capture.CudaCapture": "the raw record as the allocator gives it",
     "recorders.capture.Refusal": "carries a raw record",

@@ -76,7 +76,7 @@ def is_text(node: ast.AST) -> bool:
 NAMES = {"finding", "one", "found", "example", "error", "cause"}
 #: Modules that read a cause, which is a key and the documented form of a line of ``known.jsonl``; and a chain that a
 #: user's own pattern is matched with.
-KEYS = {"leaks/rules.py", "baselines/known.py", "model/causes.py"}
+KEYS = {"model/rules.py", "records/known.py", "model/causes.py"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
@@ -89,7 +89,7 @@ def test_sentences_about_findings_have_one_home(path: Path) -> None:
 def test_json_has_one_builder() -> None:
     """Who else makes JSON has a file format of its own."""
     own = {
-        *("baselines/files.py", "baselines/known.py", "baselines/lines.py", "operators/files.py"),
+        *("records/baselines.py", "records/known.py", "records/lines.py", "operators/files.py"),
         *("report/files.py", "plugin/checked.py", "plugin/collector.py"),
     }
     users = {name(path) for path in MODULES if "json" in {one.split(".")[0] for one in imports(tree(path))}}

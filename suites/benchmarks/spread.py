@@ -37,11 +37,11 @@ from typing import NamedTuple
 import pytest
 
 from cudamem_testing import torch_api
-from cudamem_testing.baselines.update import measured_by_test
 from cudamem_testing.model.baselines import Measured, fold
 from cudamem_testing.model.changes import TRACKED, Comparison, Spread
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.recorders.cards import share
+from cudamem_testing.records.update import measured_by_test
 from cudamem_testing.report.files import read_json
 
 ROOT = Path(__file__).parents[2]

@@ -20,10 +20,10 @@ import pytest
 
 from cudamem_testing import guards, torch_api
 from cudamem_testing.model.records import FixtureRecord, RunRecord, TestRecord
+from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.windows import Window
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.collector import RUN
-from cudamem_testing.plugin.settings import Settings
 from cudamem_testing.recorders.build import cache_folder
 from cudamem_testing.report.files import read_json
 

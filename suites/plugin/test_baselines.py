@@ -12,7 +12,7 @@ from cudamem_testing.model.changes import Comparison
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.windows import Window
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.baselines import Baselines
+from cudamem_testing.run.baselines import Baselines
 from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Tracker
 from cudamem_testing.wording import title
@@ -405,7 +405,7 @@ def test_what_goes_wrong_in_the_evidence_hides_no_verdict(run_inner, monkeypatch
     def fails(*arguments):
         raise LookupError("no luck")
 
-    monkeypatch.setattr("cudamem_testing.plugin.comparing.moment_of", fails)
+    monkeypatch.setattr("cudamem_testing.run.comparing.moment_of", fails)
     inner = run_inner({"test_it.py": SMALL.replace("256 * 1024", "512 * 1024")})
     assert inner.last == "2 failed"
     assert inner.section("test_a") == [
@@ -448,7 +448,7 @@ def test_what_ci_measured_is_accepted(run_inner, pytester, monkeypatch):
     [((0, 3), [1]), ((3, 0), [0]), ((0, 0), [0]), ((2, 3), [0, 1])],
 )
 def test_of_several_devices_those_that_a_test_uses_are_recorded(tmp_path, monkeypatch, allocations, kept):
-    monkeypatch.setattr("cudamem_testing.plugin.baselines.identity", lambda device: "here")
+    monkeypatch.setattr("cudamem_testing.run.baselines.identity", lambda device: "here")
     item = SimpleNamespace(nodeid="test_it.py::test_a", stash={keys.COMPARISON: Comparison()}, config=NoGroups())
     running = SimpleNamespace(item=item, nodeid=item.nodeid, measured=[], owner=Owner("test_a"), whole=None, notes=[])
     running.comparison = item.stash[keys.COMPARISON]

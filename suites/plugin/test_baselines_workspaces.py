@@ -14,8 +14,8 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.evidence import NoEvidence, Why
 from cudamem_testing.model.windows import Window
 from cudamem_testing.objects import HolderResult, Reach
-from cudamem_testing.plugin.comparing import Comparing
 from cudamem_testing.recorders.cpu import CpuRecorder
+from cudamem_testing.run.comparing import Comparing
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.replay import replay
 from suites.plugin.inner import KIB, MIB

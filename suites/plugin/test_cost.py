@@ -20,7 +20,7 @@ ONE_CARD = """
     import pytest
 
     from cudamem_testing import torch_api
-    from cudamem_testing.plugin import baselines
+    from cudamem_testing.run import baselines
     from cudamem_testing.recorders.card_recorder import CardLibrary
     from suites.recorders.allocator import Allocator
     from suites.recorders.test_host import Pinned

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cudamem_testing.model.findings import Severity, Standing
-from cudamem_testing.plugin.known import recording_command
+from cudamem_testing.records.known_of_run import recording_command
 from cudamem_testing.wording import details
 from fixtures import legacy
 from suites.plugin.inner import KIB, Inner, run_inner

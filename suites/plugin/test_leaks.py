@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from cudamem_testing import guards
-from cudamem_testing.leaks import holders
-from cudamem_testing.leaks.holders import BlockHolders
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Severity, Verdict
-from cudamem_testing.plugin.belongings import Belongings
-from cudamem_testing.plugin.running import Subject
-from cudamem_testing.plugin.settling import Reading
 from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.run import holders
+from cudamem_testing.run.belongings import Belongings
+from cudamem_testing.run.holders import BlockHolders
+from cudamem_testing.run.running import Subject
+from cudamem_testing.run.settling import Reading
 from cudamem_testing.wording import text, title
 from suites.plugin.inner import KIB, Inner
 

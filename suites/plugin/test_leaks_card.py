@@ -12,18 +12,17 @@ from typing import Any
 import pytest
 
 from cudamem_testing import guards
-from cudamem_testing.leaks import holders
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Kind, Severity
 from cudamem_testing.objects import places
-from cudamem_testing.plugin import settling
-from cudamem_testing.plugin.books import Books
-from cudamem_testing.plugin.evidence import Evidence
-from cudamem_testing.plugin.leaks import LeakCheck
-from cudamem_testing.plugin.running import Fixture, Subject
 from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.capture import CudaCapture
 from cudamem_testing.report.schema import FINDING
+from cudamem_testing.run import holders, settling
+from cudamem_testing.run.books import Books
+from cudamem_testing.run.evidence import Evidence
+from cudamem_testing.run.leaks import LeakCheck
+from cudamem_testing.run.running import Fixture, Subject
 from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Tracker
 from cudamem_testing.wording import details, text

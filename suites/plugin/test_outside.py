@@ -8,8 +8,8 @@ import pytest
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import OutsideUse
-from cudamem_testing.plugin.outside import OutsideCheck
 from cudamem_testing.recorders import cards
+from cudamem_testing.run.outside import OutsideCheck
 from cudamem_testing.windows.tracker import Tracker
 from cudamem_testing.wording import text, title
 from cudamem_testing.wording.memory import OUTSIDE_HINT, outside

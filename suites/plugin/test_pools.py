@@ -13,10 +13,10 @@ from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Retained
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.plugin import pools
-from cudamem_testing.plugin.evidence import Evidence
-from cudamem_testing.plugin.pools import PoolCheck
 from cudamem_testing.recorders.capture import CudaCapture
+from cudamem_testing.run import pools
+from cudamem_testing.run.evidence import Evidence
+from cudamem_testing.run.pools import PoolCheck
 from cudamem_testing.windows.tracker import Tracker
 from cudamem_testing.wording import details, text
 from cudamem_testing.wording.memory import POOL_HINT

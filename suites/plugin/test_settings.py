@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.leaks.rules import Rule
 from cudamem_testing.model.limits import budget
-from cudamem_testing.plugin.settings import OPTIONS, Settings
+from cudamem_testing.model.rules import Rule
+from cudamem_testing.model.settings import Settings
+from cudamem_testing.plugin.settings import OPTIONS
 
 PASSES = "def test_passes(): pass"
 TORCH = metadata.version("torch")

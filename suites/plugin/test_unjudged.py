@@ -11,7 +11,7 @@ import pytest
 
 from cudamem_testing.cycles import explain
 from cudamem_testing.objects.clock import Clock
-from cudamem_testing.plugin import cycles as cycle_check
+from cudamem_testing.run import cycles as cycle_check
 
 FILE = "__cudamem__/known.jsonl"
 LEAK = """
@@ -97,7 +97,7 @@ def test_an_explanation_that_raises(run_inner, pytester, monkeypatch, before):
 def test_what_could_not_be_judged_at_all(run_inner, pytester, monkeypatch, before):
     lines = before(LEAK + CYCLES)
     with monkeypatch.context() as patch:
-        patch.setattr("cudamem_testing.plugin.leaks.LeakCheck.judge", lambda *given: 1 / 0)
+        patch.setattr("cudamem_testing.run.leaks.LeakCheck.judge", lambda *given: 1 / 0)
         inner = run_inner({}, *ON, "--cudamem-prune")
     assert inner.test("test_leak").unjudged == ("cycle", "leak", "outside allocator", "pool")
     assert recorded(pytester) == lines

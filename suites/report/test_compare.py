@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.__main__ import main
-from cudamem_testing.baselines.files import read_file
 from cudamem_testing.model.baselines import Measured, Place
 from cudamem_testing.model.changes import Change, Spread, Tolerance
 from cudamem_testing.model.devices import Device
@@ -15,6 +14,7 @@ from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
+from cudamem_testing.records.baselines import read_file
 from cudamem_testing.report.compare import Compared, Row, compare_runs
 from cudamem_testing.report.files import read_json, write_json
 from cudamem_testing.report.merge import merge_runs

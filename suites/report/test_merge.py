@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.__main__ import main
-from cudamem_testing.baselines.known import KnownFinding, evidence_of, judged, render, unseen, unseen_lines
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import Environment, Extent, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
+from cudamem_testing.records.known import KnownFinding, evidence_of, judged, render, unseen, unseen_lines
 from cudamem_testing.report.files import read_json, write_json
 from cudamem_testing.report.merge import judge, merge_runs, unseen_by_all
 

@@ -1,0 +1,30 @@
+"""What one test does differently from the rest of the run: what its markers say. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.settings import Settings
+
+
+class Override(NamedTuple):
+    """What the markers of one test say; ``None`` where they say nothing."""
+
+    leaks: str | None = None
+    cycles: str | None = None
+    device: Device | None = None
+    reason: str | None = None
+
+    def covers(self, device: Device) -> bool:
+        """Whether the device is judged for this test."""
+        return self.device is None or self.device.covers(device)
+
+
+NOTHING = Override()
+
+
+def cycles_of(own: Override, settings: Settings) -> str | None:
+    """What a cycle does to the test; ``None`` is the default of each device."""
+    return (own.cycles or settings.cycles) if settings.on else "off"

@@ -1,0 +1,48 @@
+"""What a run was asked for, as one frozen value.
+
+Every start of pytest imports this module, so its class is cheap to make: a dataclass takes up to ten times as long as
+a named tuple. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.limits import Budget
+    from cudamem_testing.model.rules import Rule
+
+#: What can be recorded.
+RECORDED = ("baselines", "known", "expected")
+
+
+class Settings(NamedTuple):
+    """What the run was asked for. ``on`` is the accounting of every test; ``enforce`` is false with --no-cudamem.
+
+    ``known`` is ``None`` for the file of known findings at rootdir. ``update`` names what is to be rewritten (of
+    ``RECORDED``); ``repeat`` is the number of runs of a test, 1 or more.
+    """
+
+    on: bool
+    enforce: bool
+    device: str | Device
+    leaks: str
+    cycles: str | None
+    ignore_below: int | None
+    ignore: tuple[Rule, ...]
+    first_use: str
+    budget: Budget | None
+    stacks: bool
+    gpus: bool
+    top: int
+    dump: Path | None
+    json: Path | None
+    audit: bool
+    known: Path | None
+    baseline: str
+    update: frozenset[str]
+    prune: bool
+    repeat: int

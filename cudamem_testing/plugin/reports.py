@@ -1,0 +1,136 @@
+"""Reports: what pytest's report of a test gets from us, and what it takes along to where reports are collected.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cudamem_testing import torch_api
+from cudamem_testing.model.errors import together
+from cudamem_testing.model.records import TestRecord
+from cudamem_testing.plugin import keys
+from cudamem_testing.plugin.brief import places_of
+from cudamem_testing.plugin.finished import let_go
+from cudamem_testing.plugin.items import id_without_group, own_status, place_at_test
+from cudamem_testing.plugin.sent import is_forked, may_fork, plain
+from cudamem_testing.show.printable import printable
+from cudamem_testing.static import is_a
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.findings import Finding
+    from cudamem_testing.plugin.session import Session
+
+RECORD = pytest.StashKey[TestRecord]()
+DUMPED = pytest.StashKey[int]()
+
+
+class Reports:
+    """The reports of a session's tests.
+
+    ``unsaid`` are findings of the phase that ends which no failure of ours shows yet, ``below`` those of a test that
+    failed in its call.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.unsaid: list[Finding] = []
+        self.below: list[Finding] = []
+        self._undelivered = session.config.stash.setdefault(keys.UNDELIVERED, {})
+        self._forks = may_fork(session.config)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        session = self._session
+        if call.excinfo is None and call.when != "teardown":
+            self.unsaid = []
+            return report
+        if call.excinfo is not None:
+            from cudamem_testing.plugin.mismatch import show_alone
+
+            show_alone(report, call)
+        error = None if session.running is None or call.excinfo is None else call.excinfo.value
+        if session.running is not None and error is not None and any(map(torch_api.is_out_of_memory, together(error))):
+            found = session.evidence.out_of_memory()
+            session.running.findings += found
+            self.unsaid = [*self.unsaid, *found]
+        if report.failed and session.settings.dump is not None:
+            self._dump(item, report, session.settings.dump)
+        status = None if call.excinfo is None else own_status(call.excinfo.value)
+        if status is not None:
+            report.cudamem_status = status or None  # type: ignore[attr-defined]
+            place_at_test(report, item)
+            if RECORD in item.stash:
+                report.cudamem_shown = places_of(item.stash[RECORD], self.unsaid)  # type: ignore[attr-defined]
+        elif report.failed and self.unsaid:
+            from cudamem_testing.windows.memory import OverBudget
+
+            raised = None if call.excinfo is None else call.excinfo.value
+            told = raised.findings if is_a(raised, OverBudget) else ()
+            rest = [finding for finding in self.unsaid if finding not in told]
+            if rest:
+                report.sections.append(("cudamem", texts_of(rest)))
+            self.below = []
+        if self.below:  # pytest shows it with the failure of the call, which was reported before
+            report.sections.append(("cudamem teardown", texts_of(self.below)))
+        self.unsaid, self.below = [], []
+        if call.excinfo is not None and session.running is not None and status is None:
+            session.running.ended(
+                call.excinfo.value,
+                report.when,
+                failed=report.failed,
+                skipped=is_a(call.excinfo.value, pytest.skip.Exception),
+            )
+        if call.when == "teardown" and call.excinfo is not None and not session.config.getoption("usepdb", False):
+            let_go(call.excinfo.value)  # a failure of teardown itself: it could not be let go before its report
+        if call.when == "teardown" and RECORD in item.stash:
+            records = self._undelivered.setdefault(item.nodeid, [])
+            records.append(item.stash[RECORD])
+            forked = self._forks and is_forked(item)
+            report.cudamem = plain(records) if forked else [*records]  # type: ignore[attr-defined]
+            del item.stash[RECORD]
+        return report
+
+    def take(self, nodeid: str) -> list[TestRecord]:
+        """The records of a test that no report has delivered yet; they are then not delivered with the next one."""
+        return self._undelivered.pop(nodeid, [])
+
+    def _dump(self, item: pytest.Item, report: pytest.TestReport, folder: Path) -> None:
+        """Write snapshots of a measured test at its first failure: a later one has less to show."""
+        session = self._session
+        attempt = session.attempts.get(id_without_group(item))
+        if attempt is None or item.stash.get(DUMPED, None) == attempt:
+            return
+        item.stash[DUMPED] = attempt
+        said = session.evidence.dump(folder, item.nodeid)
+        report.sections.append(("cudamem snapshot", printable("\n".join(said))))
+        if session.running is not None:
+            session.running.notes += said
+        elif RECORD in item.stash:
+            record = item.stash[RECORD]
+            item.stash[RECORD] = record.but(notes=(*record.notes, *said))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(
+        self, report: pytest.TestReport
+    ) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+        """On its way to another process or into a log, a report carries plain types only."""
+        data = yield
+        if data is not None and "cudamem" in data:
+            data["cudamem"] = plain(data["cudamem"])
+        return data
+
+
+def texts_of(findings: Sequence[Finding]) -> str:
+    """The findings in words."""
+    from cudamem_testing.wording import texts  # few runs find something
+
+    return texts(findings)

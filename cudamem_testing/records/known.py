@@ -1,0 +1,353 @@
+"""Known findings: faults that were there when somebody began to look, one line a cause.
+
+A line is JSON with the keys ``cause``, ``device`` (its kind), ``bytes`` (what one test may keep by it), ``tests`` and
+``reason`` (for people: why it may stay, or who mends it). Lines are sorted, so that branches that add causes meet in
+few places, where each line can be kept or dropped by itself. A finding whose cause has a line is a note; one that is
+larger by more than the tolerance fails as a new one does. A line written by hand may have ``*`` in its cause for any
+text; such patterns are for causes without a line of their own. Pure: text in, text out. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cudamem_testing.model.causes import Cause, has_cause, key_of
+from cudamem_testing.model.changes import Tolerance
+from cudamem_testing.model.facts import Note, OnRecord
+from cudamem_testing.model.findings import Finding, Severity, Standing
+from cudamem_testing.model.records import RunRecord, TestRecord
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.records.cause_text import current, pattern_of
+from cudamem_testing.records.lines import CONFLICT, check_keys, json_of, text_of
+
+TOLERANCE = Tolerance.parse("1%|64KiB")
+#: Where more test functions than that have a cause, their files are named.
+MOST_TESTS = 50
+#: Causes that were not seen, of which one line names so many.
+SHOWN = 3
+_UNSEEN = " not seen ("
+_KEYS = ("cause", "device", "bytes", "tests", "reason")
+
+Key = tuple[str, str]
+Lines = Mapping[Key, "KnownFinding"]
+
+
+class KnownError(ValueError):
+    """A file of known findings that cannot be read, with its name, the line and the reason."""
+
+    def __init__(self, name: str, line: int, reason: str) -> None:
+        super().__init__(f"{name}:{line}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFinding:
+    """One line: ``tests`` are ids without parameters, or files; ``number`` is the line's, 0 for one not yet written."""
+
+    cause: str
+    device: str
+    bytes: int
+    tests: tuple[str, ...] = ()
+    reason: str = ""
+    number: int = field(default=0, compare=False)
+
+    @property
+    def key(self) -> Key:
+        """What tells it from others."""
+        return self.cause, self.device
+
+    @property
+    def kind(self) -> str:
+        """The kind of its findings."""
+        return self.cause.partition(" | ")[0]
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it may speak of many causes."""
+        return pattern_of(self.cause) is not None
+
+    def matches(self, key: Key) -> bool:
+        """Whether it speaks of a cause."""
+        pattern = pattern_of(self.cause)
+        return key == self.key or (
+            pattern is not None and key[1] == self.device and pattern.fullmatch(key[0]) is not None
+        )
+
+    def allows(self, size: int) -> bool:
+        """Whether a finding of so many bytes is no more than what is known."""
+        return size <= self.bytes + TOLERANCE.slack("retained", self.bytes)
+
+    def __str__(self) -> str:
+        values = {key: getattr(self, key) for key in _KEYS}
+        text = json.dumps(values, ensure_ascii=False)
+        return text if text.isprintable() else json.dumps(values)
+
+
+def parse(name: str, content: bytes) -> dict[Key, KnownFinding]:
+    """The lines of a file by cause and device; ``name`` is for errors.
+
+    Lines of older files that are one cause now are one line, which allows what they allowed together.
+
+    Raises:
+        KnownError: naming the line and the reason.
+    """
+    found: dict[Key, KnownFinding] = {}
+    written: dict[Key, int] = {}
+    for number, raw in enumerate(content.split(b"\n"), 1):
+        try:
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+            if text:
+                one = _line(text, number)
+                if one.key in written:
+                    raise ValueError(f"the same cause and device as in line {written[one.key]}: keep one of them")
+                written[one.key] = number
+                one = replace(one, cause=current(one.cause))
+                found[one.key] = _together(found[one.key], one) if one.key in found else one
+        except ValueError as error:
+            reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+            raise KnownError(name, number, reason) from None
+    return found
+
+
+def render(lines: Lines) -> bytes:
+    """The content of a file: one line a cause, sorted."""
+    return "".join(f"{lines[key]}\n" for key in sorted(lines)).encode()
+
+
+def line_of(lines: Lines, key: Key) -> KnownFinding | None:
+    """The line that speaks of a cause: its own, else the longest pattern that matches it."""
+    if key in lines:
+        return lines[key]
+    matching = [line for line in lines.values() if line.is_pattern and line.matches(key)]
+    return max(matching, key=lambda line: (len(line.cause), line.cause), default=None)
+
+
+def judged(finding: Finding, lines: Lines, name: str) -> Finding:
+    """The finding as it stands to what is known: a note, larger than that, or unchanged.
+
+    ``name`` is the file's, for people.
+    """
+    key = key_of(finding)
+    line = None if key is None or not has_cause(finding) else line_of(lines, key)
+    if line is None:
+        return finding
+    if line.allows(finding.bytes or 0):
+        return noted(finding, OnRecord(name, line.number, line.reason))
+    larger = OnRecord(name, line.number, line.reason, line.bytes, str(TOLERANCE))
+    return finding.remarked(larger, Standing.LARGER)
+
+
+def noted(finding: Finding, remark: Note) -> Finding:
+    """A finding that is on record: a note with a remark."""
+    return replace(finding, severity=Severity.NOTE).remarked(remark, Standing.KNOWN)
+
+
+def is_recordable(finding: Finding) -> bool:
+    """Whether it belongs on record. A cache filled for the first time does not: it is waited for whether it grows."""
+    return has_cause(finding) and finding.standing is not Standing.FIRST_USE
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a run says about causes that it did not meet.
+
+    ``tests`` tells of each test by id whether it ran to an end at which its findings are complete; ``whole`` of a file
+    whether all of its tests were asked for; ``exists`` whether there is such a file; ``looked`` of a line whether its
+    kind of finding was looked for, on its kind of device; ``unjudged`` of some tests the kinds of findings of which
+    they may have had more.
+    """
+
+    tests: Mapping[str, bool] = field(default_factory=dict)
+    whole: Callable[[str], bool] = lambda file: False
+    exists: Callable[[str], bool] = lambda file: True
+    looked: Callable[[KnownFinding], bool] = lambda line: True
+    unjudged: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    def told(self) -> Callable[[str, str], bool]:
+        """Tells of a place (a test function or a file) and a kind whether what did not appear is not there any more.
+
+        That is so when one of its tests ran; and when it is gone, with others of its file still there or the file gone.
+        It is not so when one of these tests may have had more findings of the kind than it shows.
+        """
+        ran: dict[str, bool] = {}
+        for nodeid, complete in self.tests.items():
+            for place in (function_of(nodeid), file_of(nodeid)):
+                ran[place] = ran.get(place, False) or complete
+        open_ = {
+            (place, kind)
+            for nodeid, kinds in self.unjudged.items()
+            for kind in kinds
+            for place in (function_of(nodeid), file_of(nodeid))
+        }
+
+        def is_told(place: str, kind: str) -> bool:
+            file = file_of(place)
+            if not self.whole(file):
+                return False
+            if place in ran:
+                return ran[place] and (place, kind) not in open_
+            return (file in ran and (file, kind) not in open_) or not self.exists(file)
+
+        return is_told
+
+
+def evidence_of(run: RunRecord, exists: Callable[[str], bool]) -> Evidence:
+    """What a run says about causes that it did not meet; ``exists`` tells whether there is a file of rootdir."""
+    ran: dict[str, bool] = {}
+    unjudged: dict[str, set[str]] = {}
+    devices: set[str] = set()
+    for test in run.tests:
+        ran[test.nodeid] = ran.get(test.nodeid, False) or _is_complete(test)
+        if test.unjudged and test.outcome != "rerun":
+            unjudged.setdefault(test.nodeid, set()).update(test.unjudged)
+        devices |= {window.device.kind for window in test.windows if window.complete}
+    kinds = {*run.extent.kinds}
+
+    def looked(line: KnownFinding) -> bool:
+        return line.device in devices and line.kind in kinds
+
+    return Evidence(ran, run.extent.covers(), exists, looked, unjudged)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Lines after an update and before it, and how many causes are new, or have other bytes or tests."""
+
+    lines: Lines
+    new: int = 0
+    changed: int = 0
+    same: int = 0
+    dropped: int = 0
+    before: Lines = field(default_factory=dict, compare=False)
+
+    @property
+    def sizes(self) -> list[str]:
+        """A line for each cause that is new or has another size: ``256.0 KiB  leak | ... (cpu)``."""
+        found = []
+        for key, line in sorted(self.lines.items()):
+            old = self.before.get(key)
+            if old is None or old.bytes != line.bytes:
+                was = "" if old is None else f"{format_size(old.bytes)} to "
+                found.append(f"{was}{format_size(line.bytes)}  {line.cause} ({line.device})")
+        return found
+
+    def __str__(self) -> str:
+        words = (("new", self.new), ("changed", self.changed), ("the same", self.same), ("dropped", self.dropped))
+        return ", ".join(f"{number} {word}" for word, number in words if number) or "none"
+
+
+def recorded(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> Update:
+    """The lines with what a run has found; reasons stay.
+
+    Of a line's tests those stay that the run says nothing about; while there are such, its bytes do not shrink.
+    """
+    told = evidence.told()
+    kept = dict(lines)
+    new = changed = 0
+    by_line: dict[Key, list[Cause]] = {}
+    for cause in causes:
+        if cause.standing is not Standing.FIRST_USE:
+            line = line_of(lines, cause.key)
+            by_line.setdefault(cause.key if line is None else line.key, []).append(cause)
+    for key, some in by_line.items():
+        largest, tests = max(cause.largest for cause in some), [test for cause in some for test in cause.tests]
+        old = lines.get(key)
+        if old is None:
+            kept[key] = KnownFinding(*key, largest, places(tests))
+            new += 1
+            continue
+        rest = [place for place in old.tests if not told(place, old.kind)]
+        size = max(old.bytes, largest) if rest else largest
+        slack = TOLERANCE.slack("retained", old.bytes)
+        one = replace(old, bytes=old.bytes if abs(size - old.bytes) <= slack else size, tests=places(tests, rest))
+        kept[key] = one
+        changed += one != old
+    return Update(kept, new, changed, len(by_line) - new - changed, before=lines)
+
+
+def unseen(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> list[KnownFinding]:
+    """Lines whose cause a run should have met and did not. One that names no tests is never among them."""
+    told = evidence.told()
+    met = {cause.key for cause in causes}
+    return [
+        line
+        for line in lines.values()
+        if line.tests and evidence.looked(line) and all(told(place, line.kind) for place in line.tests)
+        if not any(map(line.matches, met))
+    ]
+
+
+def last_matches(lines: Lines, run: RunRecord) -> dict[Key, tuple[str, str]]:
+    """For each line by its key the last cause of a run that it matched, and the test; empty for the run's own."""
+    last: dict[Key, tuple[str, str]] = {}
+    for nodeid, finding in run.all_findings:
+        key = key_of(finding)
+        if key is not None and has_cause(finding):
+            last.pop(key, None)
+            last[key] = key[0], nodeid
+    return {line.key: met for key, met in last.items() for line in lines.values() if line.matches(key)}
+
+
+def unseen_lines(gone: Sequence[KnownFinding], flag: str) -> str:
+    """What is said of causes that were not seen; ``flag`` is the one that drops them."""
+    was = "known cause was" if len(gone) == 1 else "known causes were"
+    rest = [f"... and {len(gone) - SHOWN} more"] if len(gone) > SHOWN else []
+    names = [f"{line.cause} ({line.device})" for line in gone[:SHOWN]]
+    return "\n".join((f"{len(gone)} {was}{_UNSEEN}{flag} drops what is gone):", *names, *rest))
+
+
+def is_unseen_note(note: str) -> bool:
+    """Whether a run's note is what :func:`unseen_lines` says: it holds for that run alone."""
+    return _UNSEEN in note.partition("\n")[0]
+
+
+def without(lines: Lines, gone: Iterable[KnownFinding]) -> Update:
+    """The lines without some, where they still say what they said."""
+    left = {key: line for key, line in lines.items() if line not in {*gone}}
+    return Update(left, dropped=len(lines) - len(left), before=lines)
+
+
+def places(nodeids: Iterable[str], others: Iterable[str] = ()) -> tuple[str, ...]:
+    """Test functions, or their files where they are many; ``others`` are such places already."""
+    functions = {*map(function_of, nodeids), *others}
+    files = {place for place in functions if "::" not in place}
+    functions = {place for place in functions if file_of(place) not in files} | files
+    return tuple(sorted(functions if len(functions) <= MOST_TESTS else {*map(file_of, functions)}))
+
+
+def file_of(nodeid: str) -> str:
+    """The file of a test's id."""
+    return nodeid.partition("::")[0]
+
+
+def function_of(nodeid: str) -> str:
+    """A test's id without its parameters."""
+    file, colons, name = nodeid.partition("::")
+    return file + colons + name.partition("[")[0]
+
+
+def _is_complete(test: TestRecord) -> bool:
+    """Whether the test came to its end: then its findings are all that there are."""
+    return test.outcome in ("passed", "xpassed") or bool(test.failing)
+
+
+def _together(one: KnownFinding, other: KnownFinding) -> KnownFinding:
+    reason = "; ".join(dict.fromkeys(filter(None, (one.reason, other.reason))))
+    return replace(one, bytes=one.bytes + other.bytes, tests=places((), (*one.tests, *other.tests)), reason=reason)
+
+
+def _line(text: str, number: int) -> KnownFinding:
+    if text.startswith(CONFLICT):
+        raise ValueError("an unresolved merge conflict: keep one line of each cause and device")
+    data = json_of(text)
+    if not isinstance(data, dict):
+        raise ValueError("is no object")
+    check_keys(data, ("cause", "device", "bytes", "tests"), optional=("reason",))
+    cause, device, reason = (text_of(key, data.get(key, "")) for key in ("cause", "device", "reason"))
+    size, tests = data["bytes"], data["tests"]
+    if type(size) is not int or size < 0:
+        raise ValueError("bytes is no whole number of 0 or more")
+    if not isinstance(tests, list):
+        raise ValueError("tests is no list")
+    return KnownFinding(cause, device, size, tuple(text_of("tests", one) for one in tests), reason, number)

@@ -1,0 +1,93 @@
+"""The file of known findings: read as it is, changed in one step, never overwritten when it is broken.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cudamem_testing.model.causes import Cause
+from cudamem_testing.model.sizes import count
+from cudamem_testing.records.known import Evidence, Lines, Update, file_of, parse, recorded, render
+from cudamem_testing.show.files import change_file, why_not
+from cudamem_testing.show.places import KNOWN
+from cudamem_testing.show.printable import one_line
+
+#: Where it lies below rootdir when nothing else is said.
+PLACE = Path(KNOWN)
+
+
+def name_of(path: Path, root: Path) -> str:
+    """The path as messages show it, the same in every process: relative to rootdir if it lies there."""
+    text = os.path.relpath(path, root) if path.is_relative_to(root) else str(path)
+    return text.replace("\\", "/")
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What was recorded of a report with the causes that it changed, and why nothing was for test files not there."""
+
+    said: str
+    sizes: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join((self.said, *(f"    {line}" for line in self.sizes), *self.refused))
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What an update made of the file of a name, and whether that was written."""
+
+    update: Update
+    name: str
+    written: bool
+
+    def __str__(self) -> str:
+        return f"known findings: {self.update} ({self.name} {'was written' if self.written else 'is as it was'})"
+
+
+def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> Changed:
+    """Change the file as it is now; what came of it. Processes that do so wait for each other.
+
+    Raises:
+        KnownError: when it cannot be understood; it is then untouched.
+        OSError: when it cannot be read or written.
+    """
+    update = Update({})
+
+    def changed(content: bytes | None) -> bytes | None:
+        nonlocal update
+        update = change(parse(name, content or b""))
+        return render(update.lines) if content is not None or update.lines else None
+
+    is_needed = path.exists() or bool(change({}).lines)  # else no folder is made
+    written = is_needed and change_file(path, changed)
+    return Changed(update, name, written)
+
+
+def accept(path: Path, name: str, root: Path, causes: Iterable[Cause], *, record: bool = True) -> Accepted:
+    """Record the causes of a report that are of tests below ``root``, or of no test; or say what would be recorded.
+
+    Nothing is dropped or lowered: a report does not say what it did not look for.
+
+    Raises:
+        KnownError: when the file cannot be understood; it is then untouched.
+        OSError: when it cannot be read or written.
+    """
+    found = [(cause, {*map(file_of, cause.tests)}) for cause in causes]
+    reasons = {file: why_not(root, file) for _, files in found for file in files}
+    here = [cause for cause, files in found if not files or None in map(reasons.get, files)]
+    elsewhere = {file for cause, files in found if cause not in here for file in files}
+    if not record:
+        update = recorded(parse(name, path.read_bytes() if path.exists() else b""), here, Evidence())
+        sizes = tuple(update.sizes)
+        them = "it" if len(sizes) == 1 else "them"
+        return Accepted(f"known findings: {count(len(sizes), 'cause')} not recorded (--known records {them}):", sizes)
+    changed = change_known(path, name, lambda lines: recorded(lines, here, Evidence()))
+    refused = tuple(one_line(f"not recorded for {file}: {reasons[file]}") for file in sorted(elsewhere))
+    return Accepted(str(changed), tuple(changed.update.sizes), refused)

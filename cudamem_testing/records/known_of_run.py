@@ -1,0 +1,45 @@
+"""Known findings at the end of a run: what is recorded and dropped, and what was not seen. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cudamem_testing.model.causes import causes
+from cudamem_testing.model.records import RunRecord
+from cudamem_testing.records.baselines_of_run import Said
+from cudamem_testing.records.known import KnownError, evidence_of, recorded, unseen, unseen_lines, without
+from cudamem_testing.records.known_file import change_known
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.settings import Settings
+    from cudamem_testing.records.known import Lines
+
+
+def finish(settings: Settings, file: Path, name: str, lines: Lines, run: RunRecord, root: Path) -> Said:
+    """Record and drop what was asked for; only the process that has every record does so.
+
+    ``file`` is that of known findings and ``name`` what messages call it; the run judged with its ``lines``.
+    """
+    found, evidence = causes(run), evidence_of(run, lambda file: os.path.exists(root / file))
+    gone = unseen(lines, found, evidence)
+    said: list[str] = []
+    try:
+        if "known" in settings.update:
+            said.append(str(change_known(file, name, lambda now: recorded(now, found, evidence))))
+        if settings.prune and gone:
+            said.append(str(change_known(file, name, lambda now: without(now, gone))))
+        elif gone:
+            said.append(unseen_lines(gone, "--cudamem-prune"))
+    except (KnownError, OSError) as error:
+        return Said(said, [f"known findings were not written: {error}"])
+    return Said(said, [])
+
+
+def recording_command(arguments: Sequence[str]) -> str:
+    """The command that records as known what an audit with these arguments found."""
+    kept = [one for one in arguments if one not in ("--cudamem", "--cudamem-audit")]
+    return shlex.join(["pytest", "--cudamem", "--cudamem-update=known", *kept])

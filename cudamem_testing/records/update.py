@@ -1,0 +1,146 @@
+"""Update: write what a run measured into the baseline files. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cudamem_testing.model.baselines import Entry, Measured, fold
+from cudamem_testing.model.records import TestRecord
+from cudamem_testing.model.sizes import count
+from cudamem_testing.records.baselines import BaselineError, Entries, Key, Recorded, change_entries, name_in_module
+from cudamem_testing.show.files import shown, why_not
+from cudamem_testing.show.places import baseline_file
+from cudamem_testing.show.printable import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """Numbers of entries that are new, took more or less than before, are the same, or were dropped.
+
+    ``files`` are those that changed, ``refused`` says for each one that could not be written why.
+    """
+
+    new: int = 0
+    more: int = 0
+    less: int = 0
+    same: int = 0
+    dropped: int = 0
+    files: tuple[Path, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    def __add__(self, other: Updated) -> Updated:
+        return Updated(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+    @property
+    def lines(self) -> list[str]:
+        """What was written."""
+        words = (("new", self.new), ("more", self.more), ("less", self.less), ("the same", self.same))
+        parts = [f"{number} {word}" for word, number in (*words, ("dropped", self.dropped)) if number]
+        total = self.new + self.more + self.less + self.same
+        text = [f"{count(total, 'baseline')}: {', '.join(parts)}"] if parts else []
+        return [*text, *(f"written: {shown(path)}" for path in self.files)]
+
+    def __str__(self) -> str:
+        return "\n".join((*self.lines, *self.refused)) or "no baseline"
+
+
+def last_attempts(tests: Iterable[TestRecord]) -> list[TestRecord]:
+    """The records that count: an attempt after which the test was repeated does not.
+
+    A test has several where it ran several times, as in reports that were merged.
+    """
+    return [test for test in tests if test.outcome != "rerun"]
+
+
+def measured_by_test(tests: Iterable[TestRecord]) -> dict[str, tuple[Measured, ...]]:
+    """What every test took, by its id: one for each device and environment, with the spread over several runs."""
+    runs: dict[str, list[tuple[Measured, ...]]] = {}
+    for test in last_attempts(tests):
+        runs.setdefault(test.nodeid, []).append(test.measured)
+    return {nodeid: fold(some) for nodeid, some in runs.items()}
+
+
+def accept(root: Path, tests: Iterable[TestRecord]) -> Updated:
+    """Record what the tests of a report took, as :func:`update` does, where their files are there, below ``root``."""
+    here: list[TestRecord] = []
+    reasons: dict[str, str | None] = {}
+    for test in tests:
+        if any(one.metrics for one in test.measured):
+            file = test.nodeid.partition("::")[0]
+            if file not in reasons:
+                reasons[file] = why_not(root, file)
+            if reasons[file] is None:
+                here.append(test)
+    refused = tuple(one_line(f"not written for {file}: {reason}") for file, reason in sorted(reasons.items()) if reason)
+    return update(root, here) + Updated(refused=refused)
+
+
+def update(root: Path, tests: Iterable[TestRecord]) -> Updated:
+    """Record what the tests of a run took; ids are relative to ``root``.
+
+    An entry stays as it is when the test took what it says, or was within its tolerance and nobody looked closer.
+    """
+    by_file: dict[Path, dict[Key, Measured]] = {}
+    for nodeid, measured in measured_by_test(tests).items():
+        for one in measured:
+            if one.metrics:
+                key = Key(name_in_module(nodeid), one.device, one.environment)
+                by_file.setdefault(baseline_file(root, nodeid), {})[key] = one
+    total = Updated()
+    for path, found in sorted(by_file.items()):
+        total += _change(path, found, {})
+    return total
+
+
+def drop(unseen: Mapping[Path, Iterable[Key]]) -> Updated:
+    """Drop entries; a file without any is removed."""
+    total = Updated()
+    for path, keys in sorted(unseen.items()):
+        total += _change(path, {}, dict.fromkeys(keys))
+    return total
+
+
+def _change(path: Path, found: Mapping[Key, Measured], dropped: Mapping[Key, None]) -> Updated:
+    result = Updated()
+
+    def changed(entries: dict[Key, Entry]) -> Entries:
+        nonlocal result
+        result = Updated(dropped=len(entries.keys() & dropped.keys()))
+        kept = {key: entry for key, entry in entries.items() if key not in dropped}
+        before = Recorded(dict(kept))
+        for key, measured in found.items():
+            there = before.find(key)
+            old = None if there is None else before.entries[there]
+            if not measured.entry.values or (old is None and measured.idle and not measured.asked):
+                continue
+            kind, entry = _entry(old, measured)
+            if entry is old or there == key:
+                kept[there or key] = entry
+            else:  # this number of threads takes something else, or is the first to be recorded
+                kind, kept[key] = Updated(new=1), entry
+            result += kind
+        return kept
+
+    try:
+        if change_entries(path, changed):
+            result += Updated(files=(path,))
+    except (BaselineError, OSError) as error:
+        return Updated(refused=(f"not written: {error}",))
+    return result
+
+
+def _entry(old: Entry | None, measured: Measured) -> tuple[Updated, Entry]:
+    """The entry to keep, and what that is."""
+    new = measured.entry
+    if old is None:
+        return Updated(new=1), new
+    same = new.values.keys() == old.values.keys()
+    if same and (measured.top is None or all(new.values[metric] in old.values[metric] for metric in new.values)):
+        return Updated(same=1), old
+    if measured.top is None:
+        new = replace(new, top=old.top)
+    shared = [metric for metric in new.values if metric in old.values]
+    more = any(new.values[metric].high > old.values[metric].high for metric in shared) or not shared
+    return Updated(more=1) if more else Updated(less=1), new

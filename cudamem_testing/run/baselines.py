@@ -1,0 +1,115 @@
+"""Baselines in a process that runs tests: which tests are held to what is recorded, or to be recorded.
+
+A test is held to its baseline when a marker asks for it, or under ``--cudamem`` when it has one. Only a test whose own
+body passed is compared. Numbers that nobody will read are not put together. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cudamem_testing.recorders.identity import identity
+from cudamem_testing.show.places import baseline_file
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.changes import Comparison
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.findings import Finding
+    from cudamem_testing.model.settings import Settings
+    from cudamem_testing.model.windows import Window
+    from cudamem_testing.records.baselines import Recorded
+    from cudamem_testing.run.comparing import Comparing
+    from cudamem_testing.run.evidence import Evidence
+    from cudamem_testing.run.running import Running
+    from cudamem_testing.windows.tracker import Tracker
+
+
+class Baselines:
+    """Has tests compared with their baselines, or looked at closely where they are to be recorded."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        root: Path,
+        evidence: Evidence,
+        tracker: Tracker,
+        without: AbstractSet[str] = frozenset(),
+        *,
+        sent: bool,
+    ) -> None:
+        """``without`` are the files that have none, and ``sent`` is whether another process reads what is measured."""
+        self._settings = settings
+        self._kept = "baselines" in settings.update or settings.json is not None  # the numbers of every test
+        self._wanted = sent or self._kept or settings.baseline == "require"
+        self._root = root
+        self._evidence = evidence
+        self._tracker = tracker
+        self._without = without
+        self._entries: dict[str, Recorded | None] = {}  # by test file: a path is slow to make, and to compare
+        self._environments: dict[Device, str] = {}
+
+    @cached_property
+    def _comparing(self) -> Comparing:
+        """For the first test that is compared; many runs have none."""
+        from cudamem_testing.run.comparing import Comparing
+
+        return Comparing(self, self._settings, self._evidence, self._tracker)
+
+    def identify(self) -> None:
+        """Note what numbers depend on, before a test can change the number of threads; of cards once they are used."""
+        for recorder in self._tracker.recorders:
+            self.environment(recorder.device)
+
+    def environment(self, device: Device) -> str | None:
+        """What the numbers of a device depend on; ``None`` where it is not known, or not yet."""
+        if device not in self._environments:
+            found = identity(device)
+            if found is None:
+                return None
+            self._environments[device] = found
+        return self._environments[device]
+
+    def comparison(self, nodeid: str, marked: Comparison | None) -> Comparison | None:
+        """What of a test is compared, of which ``marked`` is what its marker asks for; ``None`` for nothing."""
+        off = self._settings.baseline == "off" or not self._settings.enforce
+        if off or nodeid.partition("::")[0] in self._without:
+            return None
+        if marked is not None or not self._settings.on:
+            return marked
+        from cudamem_testing.model.changes import Comparison
+
+        return Comparison()
+
+    def recorded(self, nodeid: str) -> Recorded | None:
+        """What is recorded of the tests of one file; ``None`` for nothing."""
+        module = nodeid.partition("::")[0]
+        if module not in self._entries:
+            path = baseline_file(self._root, nodeid)
+            self._entries[module] = _read(path) if os.path.exists(path) else None
+        return self._entries[module]
+
+    def call(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
+        """The call of a test has passed: findings for what it took there."""
+        asked = running.comparison is not None
+        exact = asked or self._kept or bool(self.recorded(running.nodeid))
+        if not (self._wanted or exact):
+            return []
+        return self._comparing.call(running, windows, asked=asked)
+
+    def whole(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
+        """The test has ended: what it retains belongs to its numbers."""
+        return self._comparing.whole(running, windows) if running.measured else []
+
+
+def _read(path: Path) -> Recorded | None:
+    from cudamem_testing.records.baselines import BaselineError, Recorded, read_file
+
+    try:
+        return Recorded(read_file(path))
+    except (BaselineError, OSError):  # said once, at the end of the run
+        return None

@@ -1,0 +1,239 @@
+"""The cycle check: what the collector found during a test and when what it retained was settled.
+
+Nothing is collected for its sake: automatic collections, those of the test's own and the one of settling are watched.
+Nothing is done for garbage without memory of the test that counts, and only facts are taken inside a collection; they
+are judged and put into words when the test is over. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from cudamem_testing.cycles.watch import CycleWatch, prepare
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Kind, Severity
+from cudamem_testing.static import error_text
+
+if TYPE_CHECKING:
+    from cudamem_testing.cycles.allocations import Blocks
+    from cudamem_testing.cycles.collect import ReferenceCycles
+    from cudamem_testing.cycles.explain import Memory, Question
+    from cudamem_testing.model.facts import NotExplained
+    from cudamem_testing.model.rules import Rule
+    from cudamem_testing.model.stacks import Stack
+    from cudamem_testing.recorders.base import Recorder
+    from cudamem_testing.recorders.cpu import CpuRecorder
+    from cudamem_testing.run.evidence import Evidence
+    from cudamem_testing.run.leaks import LeakCheck
+    from cudamem_testing.run.running import Subject
+    from cudamem_testing.verdicts.cycles import CycleFindings
+    from cudamem_testing.windows.tracker import Tracker
+
+#: Processor time that facts may take in one test; collections after that are not looked at.
+MOST_SECONDS = 2.0
+NOT_CHECKED = "NOT CHECKED: reference cycles; collections cannot be watched"
+
+
+class CycleCheck:
+    """Watches tests, and judges the cycles that kept memory of a measured device."""
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        leaks: LeakCheck,
+        ignore_below: Callable[[Device], int],
+        evidence: Evidence,
+        notes: list[str],
+        rules: Sequence[Rule] = (),
+    ) -> None:
+        self._tracker = tracker
+        self._leaks = leaks
+        self._ignore_below = ignore_below
+        self._evidence = evidence
+        self._notes = notes
+        self._rules = rules
+        self._watch = CycleWatch(self._question, self._note)
+        leaks.before_settling = self._prepare  # it collects garbage
+        self._problems: list[NotExplained] = []
+        self._subject: Subject | None = None
+        #: Whether collections can be watched here.
+        self.watches = True
+        self._explained: set[Device | None] = set()
+        self._small: Counter[str] = Counter()
+        self._stacks: dict[int, Stack] = {}
+        self._before = 0.0
+        self._skipped = self._missed = 0
+
+    @cached_property
+    def _findings(self) -> CycleFindings:
+        """For the first test with a cycle; few runs have one."""
+        from cudamem_testing.cycles.source import Sources
+        from cudamem_testing.model.rules import Ignored
+        from cudamem_testing.verdicts.cycles import CycleFindings
+
+        ignored = Ignored(self._rules, self._leaks.ignored)
+        return CycleFindings(self._ignore_below, Sources(self._evidence.locator), ignored)
+
+    @cached_property
+    def _memory(self) -> Memory:
+        from cudamem_testing.cycles.explain import Memory
+
+        return Memory(self._evidence.locator)
+
+    @cached_property
+    def _counting(self) -> CpuRecorder | None:
+        """The recorder whose blocks can be counted inside a collection."""
+        return next(filter(None, map(_of_cpu, self._tracker.recorders)), None)
+
+    @cached_property
+    def _counts(self) -> Callable[[int, int], None] | None:
+        return None if self._counting is None else self._watch.counting(self._counting.addresses())
+
+    @cached_property
+    def _limit(self) -> int:
+        return 0 if self._counting is None else self._ignore_below(self._counting.device)
+
+    def begin(self, subject: Subject) -> None:
+        """A test begins."""
+        self._subject, self._before, self._skipped = subject, self._watch.seconds, 0
+        self._small.clear()
+        self._stacks.clear()  # their numbers hold until the recorder drops some, between tests
+        self._problems.clear()
+        if self.watches:
+            try:
+                self._watch.start()
+            except RuntimeError as error:  # no compiler, or another build of Python: it stays so
+                self.watches = False
+                self._notes.append(f"{NOT_CHECKED}: {error}")
+                return
+            counts = self._counts
+            if counts is not None and self._counting is not None:
+                owner = subject.owner.numbers.get(self._counting.device)
+                if owner is None:
+                    self._watch.look_at_all()
+                else:
+                    counts(owner, self._limit)
+
+    def begun(self, subject: Subject) -> None:
+        """The test is about to be settled; torch may have come only during it."""
+        if self._subject is None:
+            self.begin(subject)
+
+    def _prepare(self) -> None:
+        if self.watches:
+            prepare()
+
+    def drop(self) -> None:
+        """The test is over, and nobody asks for its cycles."""
+        self._watch.stop()
+        self._subject = None
+        self._explained = set()
+        self._watch.take()
+
+    def judge(self, asked: str | None, failed: bool) -> list[Finding]:
+        """The findings of the test that is over; ``asked`` is the severity that was asked for, ``None`` the default.
+
+        Of collections that were not looked at there is a note with the cause ``UNEXPLAINED``: what is not found in such
+        a test may still be there.
+        """
+        subject, found = self._subject, self._watch.take()
+        self._watch.stop()
+        self._subject, self._explained = None, set()
+        seen, self._missed = self._missed, self._watch.missed
+        missed, unshown = self._missed - seen, self._watch.unshown()
+        if unshown:
+            prepare()  # larger garbage may follow, and importing takes long inside a collection
+        if subject is None or asked == "off":
+            return []
+        if self._skipped or missed:
+            self._passed_over(missed)
+        if not (self._problems or found):
+            return []
+        if self._counting is not None:
+            self._small[str(self._counting.device)] += unshown
+        judged = self._findings.of(found, self._small, subject.judged, asked, failed=failed)
+        self._explained = {finding.device for finding in judged}
+        return [*map(self._findings.unexplained, self._problems), *self._findings.kept(judged)]
+
+    def _passed_over(self, missed: int) -> None:
+        from cudamem_testing.model.facts import NotExplained
+
+        if self._skipped:
+            self._problems.append(NotExplained(seconds=MOST_SECONDS, later=self._skipped))
+        if missed:
+            self._problems.append(NotExplained(unseen=missed))
+
+    def completed(self, findings: Sequence[Finding], asked: str | None) -> Iterator[Finding]:
+        """Findings of leaks, in which the remark that a collection freed something gives way to cycles that explain it.
+
+        Those are the cycles judged last, also ignored ones. Where none does, the cycle could not be read: that is a
+        warning.
+        """
+        for finding in findings:
+            if finding.kind is not Kind.CYCLE:
+                yield finding
+            elif finding.device not in self._explained and asked != "off":
+                from cudamem_testing.model.facts import Remark
+
+                severity = Severity.FAIL if asked == "strict" else Severity.WARN
+                yield replace(finding, severity=severity).remarked(Remark.UNREAD)
+
+    def region(self) -> ReferenceCycles:
+        """Cycles of a block inside a test; what it finds is the block's own matter."""
+        from cudamem_testing.run.region import Region
+
+        return Region(self._watch, lambda: self._ask(None))
+
+    def _note(self, error: BaseException) -> None:
+        from cudamem_testing.model.facts import NotExplained
+
+        self._problems.append(NotExplained(error_text(error)))
+
+    def _question(self) -> Question | None:
+        if self._watch.seconds - self._before > MOST_SECONDS:
+            self._skipped += 1
+            return None
+        return replace(self._ask(self._subject), known_only=True, enough=self._is_enough, memory=self._memory)
+
+    def _is_enough(self, kept: Mapping[str, int]) -> bool:
+        """Whether garbage and what was passed over before it reach the size from which cycles are judged."""
+        passed_over = Counter(self._small)
+        if self._counting is not None:
+            passed_over[str(self._counting.device)] += self._watch.unshown()
+        if any(size + passed_over[name] >= self._ignore_below(Device.parse(name)) for name, size in kept.items()):
+            return True
+        self._small.update(kept)
+        return False
+
+    def _ask(self, subject: Subject | None) -> Question:
+        from cudamem_testing.cycles.explain import Question
+
+        blocks = {str(one.device): self._blocks(one, subject) for one in self._tracker.recorders}
+        return Question(
+            self._evidence.locator,
+            blocks.__contains__,
+            lambda device, address: blocks[device].stack(address),
+            lambda device, address: blocks[device].counts(address),
+        )
+
+    def _blocks(self, recorder: Recorder, subject: Subject | None) -> Blocks:
+        from cudamem_testing.cycles.allocations import ListedBlocks, OwnedBlocks
+
+        of_cpu = _of_cpu(recorder)
+        if of_cpu is not None:
+            owner = None if subject is None else subject.owner.numbers.get(of_cpu.device)
+            return OwnedBlocks(of_cpu, owner, self._evidence.locator, self._stacks)
+        return ListedBlocks(lambda: self._leaks.live(recorder.device, subject))
+
+
+def _of_cpu(recorder: Recorder) -> CpuRecorder | None:
+    """The recorder, if it is the one that finds a block in constant time."""
+    if recorder.device.kind != "cpu":
+        return None
+    from cudamem_testing.recorders.cpu import CpuRecorder
+
+    return recorder if isinstance(recorder, CpuRecorder) else None

@@ -1,0 +1,167 @@
+"""Evidence: the lines below a finding that say what the memory was made of.
+
+A capture is taken only when a limit broke, memory ran out or a test that failed is to be dumped. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.recorders import cards
+from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.run.ledger import Ledger
+from cudamem_testing.snapshots.evidence import Explainer, failed, unknown
+from cudamem_testing.static import error_text
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.evidence import Evidence as Piece
+    from cudamem_testing.model.evidence import NoEvidence
+    from cudamem_testing.model.stacks import Locator
+    from cudamem_testing.model.windows import Window
+    from cudamem_testing.recorders.capture import Capture
+    from cudamem_testing.snapshots.lifetimes import Counter
+    from cudamem_testing.snapshots.record import Recording
+    from cudamem_testing.snapshots.replay import Replay
+    from cudamem_testing.trace.profile import MemoryProfile
+    from cudamem_testing.windows.tracker import Tracker
+
+
+class Evidence:
+    """Makes evidence from a session's recorders. What goes wrong here must not hide a verdict: it becomes a line."""
+
+    def __init__(self, tracker: Tracker, root: Path, owners: Mapping[int, str], *, recorded: bool) -> None:
+        self._tracker = tracker
+        self._recorded = recorded
+        self._root = root
+        self._owners = owners
+        self.ledger = Ledger()
+        self.running: str | None = None
+        self.profiles: list[MemoryProfile] = []
+        """Those that the running test made."""
+
+    @cached_property
+    def locator(self) -> Locator:
+        """Knows the lines of the project."""
+        from cudamem_testing.model.stacks import Locator
+
+        return Locator(str(self._root))
+
+    def explainer(self) -> Explainer:
+        """Explains limits that broke at one moment."""
+        return Explainer(self)
+
+    def replay(
+        self, device: Device, counter: Counter = "allocated", *, owners: Mapping[int, str] | None = None
+    ) -> Replay | None:
+        """The record of a device from now back to the start of the test; ``None`` where none is kept.
+
+        ``owners`` are those whose blocks get a name, in place of the tests'.
+        """
+        from cudamem_testing.snapshots.replay import replay  # each import costs every run, and few need this one
+
+        capture = self._recorder(device).capture()
+        return None if capture is None else replay(self.recording(capture, owners), counter)
+
+    def live_of(self, device: Device, number: int, label: str) -> list[Block]:
+        """The live blocks of an owner, on a device whose blocks carry one: as many as it has, whatever others have."""
+        from cudamem_testing.snapshots.replay import replay
+
+        capture = self._recorder(device).capture_of(number)
+        return [] if capture is None else [*replay(self.recording(capture, {number: label})).live_at()]
+
+    def unknown(self, device: Device, what: str = "live at the peak") -> NoEvidence:
+        """What there is where a record tells no moments of a device."""
+        return unknown(self._recorder(device), what)
+
+    def _recorder(self, device: Device) -> Recorder:
+        return next(one for one in self._tracker.recorders if one.device == device)
+
+    def recording(self, capture: Capture, owners: Mapping[int, str] | None = None) -> Recording:
+        """A capture with the project's lines and the names of the tests that own its blocks."""
+        from cudamem_testing.snapshots.capture import recording_of
+
+        return self.ledger.named(recording_of(capture, self.locator, self._owners if owners is None else owners))
+
+    def purposes(self, window: Window) -> Iterator[Piece]:
+        """What the window's peak was for, where the test recorded a profile around it."""
+        from cudamem_testing.model.evidence import Shown
+
+        try:
+            lines = next(filter(None, (profile.explain(window) for profile in self.profiles)), ())
+        except Exception as error:
+            yield failed(error)
+        else:
+            if lines:
+                yield Shown(lines)
+
+    def out_of_memory(self) -> list[Finding]:
+        """A finding for each device on which the running test met an out-of-memory error."""
+        found: list[Finding] = []
+        for recorder in self._tracker.recorders:
+            try:
+                found += self._out_of_memory(recorder)
+            except Exception as error:
+                found.append(_refused(error_text(error), recorder.device))
+        if not found and not self._recorded:
+            found.append(_refused())
+        return found
+
+    def _out_of_memory(self, recorder: Recorder) -> Iterator[Finding]:
+        refusal = recorder.refusal()
+        if refusal is None:
+            return
+        recording = self.recording(refusal.capture)
+        from cudamem_testing.model.stacks import NO_STACK
+        from cudamem_testing.oom.explain import explain
+
+        others = cards.other_processes(recorder.device)
+        fact = explain(
+            recording,
+            refusal.requested,
+            allowed=refusal.allowed,
+            base=refusal.base,
+            free=refusal.free,
+            others=others,
+            running=self.running,
+            source=self.locator.source,
+        )
+        yield Finding(
+            Kind.OOM,
+            Verdict.OUT_OF_MEMORY,
+            Severity.FAIL,
+            fact,
+            bytes=refusal.requested,
+            device=recorder.device,
+            allocated=None if fact.where is None else str(fact.where),
+            cause=f"oom {NO_STACK if fact.where is None else fact.where.place}",
+        )
+
+    def dump(self, folder: Path, nodeid: str) -> list[str]:
+        """Write a snapshot of each device for a failed test; what was written or not, for people."""
+        from cudamem_testing.show.expected.side import file_stem
+        from cudamem_testing.snapshots import export
+
+        said = []
+        for recorder in self._tracker.recorders:
+            path = folder / f"{file_stem(nodeid)}.{str(recorder.device).replace(':', '')}.pickle"
+            try:
+                capture = recorder.capture()
+                if capture is not None:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    export.write(path, self.recording(capture))
+                    said.append(str(path))
+            except Exception as error:
+                said.append(f"{path} was not written: {error_text(error)}")
+        return said or ["no snapshot: blocks cannot be told apart here"]
+
+
+def _refused(error: str | None = None, device: Device | None = None) -> Finding:
+    from cudamem_testing.model.facts import Refused
+
+    return Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, Refused(error), device=device)

@@ -1,0 +1,131 @@
+"""The leak check at the end of a test: settle, and judge what is left.
+
+Nothing here runs for a test that retains nothing: on the CPU its owner number says so, on CUDA equal counts of bytes
+and blocks do. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from cudamem_testing.run.belongings import Belongings
+from cudamem_testing.run.small_leaks import SmallLeaks
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.counters import Counters
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.findings import Finding, Severity
+    from cudamem_testing.model.rules import Rule
+    from cudamem_testing.recorders.base import Recorder
+    from cudamem_testing.run.belongings import Left
+    from cudamem_testing.run.books import Books
+    from cudamem_testing.run.evidence import Evidence
+    from cudamem_testing.run.running import Fixture, Subject
+    from cudamem_testing.run.settling import Settling
+    from cudamem_testing.windows.grow import Grown
+    from cudamem_testing.windows.owners import Owners
+    from cudamem_testing.windows.tracker import Tracker
+
+
+class LeakCheck:
+    """Judges what tests retain.
+
+    ``ignored`` counts the findings that each of the ini file's rules ignored.
+    """
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        owners: Owners,
+        evidence: Evidence,
+        books: Books,
+        ignore_below: Callable[[Device], int],
+        rules: Sequence[Rule] = (),
+    ) -> None:
+        self._tracker = tracker
+        self._evidence = evidence
+        self._belongings = Belongings(tracker, owners, evidence, books)
+        self._ignore_below = ignore_below
+        self._rules = rules
+        self.ignored: Counter[str] = Counter()
+        self.small = SmallLeaks(tracker, evidence, self._belongings, ignore_below)
+        #: Called when something is about to be settled.
+        self.before_settling: Callable[[], object] = int
+
+    @cached_property
+    def _settling(self) -> Settling:
+        """For what is left; its modules are imported by the first test that retains something."""
+        from cudamem_testing.model.rules import Ignored
+        from cudamem_testing.run.settling import Settling
+
+        ignored = Ignored(self._rules, self.ignored)
+        return Settling(self._tracker, self._evidence, self._belongings, self._ignore_below, ignored, self.small)
+
+    def not_undone(self, fixture: Fixture, severity: Severity) -> list[Finding]:
+        """Findings for what a fixture that is over was expected to free."""
+        return self._settling.not_undone(fixture, severity) if fixture.entrusted else []
+
+    def of_run(self, severity: Severity) -> list[Finding]:
+        """What is judged when all tests are over: rests that were too small to be judged for one test."""
+        if not self.small.any:
+            return []
+        from cudamem_testing.model.rules import Ignored
+
+        return self.small.judge(severity, Ignored(self._rules, self.ignored))
+
+    def left(self, subject: Subject, *, fresh: bool = True) -> Left:
+        """What a subject retains on each device where it is not nothing, now or at the tracker's last read."""
+        return self._belongings.left(subject, fresh=fresh)
+
+    def made(self, fixture: Fixture) -> None:
+        """A wider fixture was set up."""
+        self._belongings.made(fixture)
+
+    @property
+    def devices(self) -> list[Device]:
+        """The devices that are measured."""
+        return [recorder.device for recorder in self._tracker.recorders]
+
+    def live(self, device: Device, subject: Subject | None) -> Sequence[Block] | None:
+        """The live blocks of a test, or all without one; ``None`` where blocks cannot be told apart."""
+        if not self._recorder(device).tells_blocks:
+            return None
+        if subject is not None:
+            return self._belongings.blocks(self._recorder(device), subject)
+        replayed = self._evidence.replay(device)
+        return None if replayed is None else [*replayed.live_at()]
+
+    def judge(self, subject: Subject, severity: Severity | None) -> list[Finding]:
+        """Settle, and a finding for each cause of what is left; without a severity none of leaks.
+
+        The tracker's last read must be of this moment, and is so again. Workspaces of libraries are taken out of the
+        test's window.
+        """
+        left = self._belongings.left(subject, fresh=False)
+        if not left:
+            return []
+        least = {device: 0 if subject.exact else self._ignore_below(device) for device in left}
+        if not any(abs(owned.bytes) >= least[device] for device, owned in left.items()):
+            if severity is not None:
+                for device in left:
+                    self.small.add(subject, device)
+            return []
+        self.before_settling()
+        return self._settling.judge(subject, severity, left)
+
+    def exclude_workspaces(self, subject: Subject) -> None:
+        """Take workspaces of libraries out of a test's window where it left nothing else; nothing is judged."""
+        left = self.left(subject, fresh=False)
+        if left and all(self._recorder(device).workspace_sizes() for device in left):
+            self._settling.exclude_workspaces(subject)
+
+    def grown(self, recorder: Recorder, start: Counters) -> Grown:
+        """What a repeated step allocated since ``start`` and did not give back, with its holders."""
+        return self._settling.grown(recorder, start)
+
+    def _recorder(self, device: Device) -> Recorder:
+        return next(one for one in self._tracker.recorders if one.device == device)

@@ -1,0 +1,100 @@
+"""The pool check: private pools that a test's captures leave, and that nobody will ever use or give back.
+
+A CUDA graph allocates from a pool of its own. A capture that fails leaves it reserved, and no counter of allocated
+bytes shows that. Only a test that began a capture is looked at: its garbage is collected and cached segments go back to
+the driver, so what is reserved for a pool then is kept by a graph, or by nobody. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cudamem_testing import torch_api
+from cudamem_testing.guards import collect_garbage
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.recorders.captures import Captures
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.pools import Pool, PoolUse
+    from cudamem_testing.run.evidence import Evidence
+    from cudamem_testing.windows.tracker import Tracker
+
+
+class PoolCheck:
+    """Notices captures from its making to ``close``, and judges the tests that made some."""
+
+    def __init__(self, tracker: Tracker, evidence: Evidence) -> None:
+        self._tracker, self._evidence = tracker, evidence
+        self._captures = Captures()
+        self._known: set[tuple[Device, Pool]] = set()
+
+    def judge(self, nodeid: str, leaked: Sequence[Finding] = ()) -> list[Finding]:
+        """What the test leaked, and a warning for each pool that is new, reserved and empty at the end of a test that
+        captured. What a graph keeps beside such a pool is no finding of its own: it goes with the graph.
+        """
+        if not self._captures.begun or torch_api.capturing():  # a capture that the test left open bears no collection
+            return [*leaked]
+        from cudamem_testing.graphs.pools import pools_of
+        from cudamem_testing.snapshots.capture import recording_of
+
+        self._captures.begun = False
+        collect_garbage()
+        torch_api.empty_cache()
+        found = [*leaked]
+        for recorder in self._tracker.recorders:
+            if not recorder.has_pools:
+                continue
+            self._tracker.read(recorder)  # what is reserved now
+            capture = recorder.capture()
+            if capture is not None:
+                pools = pools_of(recording_of(capture, self._evidence.locator))
+                new = [use for use in pools.orphans(()) if (recorder.device, use.pool) not in self._known]
+                compiled = torch_api.compiler_pools()
+                found += [_compiled(use, recorder.device) for use in new if use.pool in compiled]
+                orphans = [use for use in new if use.pool not in compiled]
+                if orphans:
+                    beside = [one for one in found if _is_graph_state(one) and one.device == recorder.device]
+                    found = [one for one in found if one not in beside]
+                    found += [_finding(use, recorder.device, nodeid, beside) for use in orphans]
+                self._known.update((recorder.device, use.pool) for use in pools.private)
+        return found
+
+    def close(self) -> None:
+        """Notice no more captures."""
+        self._captures.close()
+
+
+def _compiled(use: PoolUse, device: Device) -> Finding:
+    from cudamem_testing.model.facts import CompilerPool
+
+    return Finding(
+        Kind.POOL,
+        Verdict.COMPILER_CACHE,
+        Severity.NOTE,
+        CompilerPool(),
+        bytes=use.reserved,
+        device=device,
+        cause=f"{Kind.POOL.value} | {Verdict.COMPILER_CACHE.value}",
+    )
+
+
+def _finding(use: PoolUse, device: Device, nodeid: str, beside: Sequence[Finding]) -> Finding:
+    from cudamem_testing.model.facts import EmptyPool
+
+    return Finding(
+        Kind.POOL,
+        Verdict.UNATTRIBUTED,
+        Severity.WARN,
+        EmptyPool(use.pool, nodeid, tuple(one.bytes or 0 for one in beside)),
+        bytes=use.reserved,
+        device=device,
+        cause=f"{Kind.POOL.value} | {Verdict.UNATTRIBUTED.value} | {nodeid.partition('[')[0]}",
+    )
+
+
+def _is_graph_state(finding: Finding) -> bool:
+    from cudamem_testing.model.facts import Retained
+
+    return isinstance(finding.fact, Retained) and finding.fact.graph_state

@@ -1,0 +1,182 @@
+"""The test that runs now. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from cudamem_testing.model.findings import Finding, Kind
+from cudamem_testing.model.override import NOTHING, Override
+from cudamem_testing.model.records import TestRecord
+from cudamem_testing.windows.owners import Owner
+from cudamem_testing.windows.tracker import Span
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.baselines import Measured
+    from cudamem_testing.model.changes import Comparison
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.limits import Budget
+    from cudamem_testing.model.windows import SharedWindows, Window
+    from cudamem_testing.objects import Path
+
+
+@dataclass(slots=True)
+class Subject:
+    """What is judged for leaks and cycles: a test's span and owner, and what wider fixtures did inside.
+
+    ``release_frames`` lets go of the frames of a test that failed. ``judged`` tells which devices count. ``over`` are
+    the wider fixtures that ended during the test and left something. ``exact`` is whether each byte that is left
+    counts, as under a limit. ``undoing`` tells which wider fixture will undo what a path leads to. ``keepers`` tells
+    objects of pytest's that may keep what the test made: its item, and the fixtures that it used. ``unjudged`` gets the
+    kinds of findings of which there may be more than were found. A wider fixture is a subject of its own, without a
+    span.
+    """
+
+    whole: Span | None
+    owner: Owner
+    fixtures: Sequence[Window]
+    release_frames: Callable[[], None] | None
+    judged: Callable[[Device], bool] = lambda device: True
+    over: Sequence[Fixture] = ()
+    fixture: Fixture | None = None
+    exact: bool = False
+    keepers: Callable[[], Iterable[object]] = tuple
+    undoing: Callable[[Path], Fixture | None] = lambda path: None
+    unjudged: set[Kind] = field(default_factory=set)
+
+
+class Entrusted(NamedTuple):
+    """Blocks that a test left on one device, by address and size, and the test's number there."""
+
+    device: Device
+    number: int | None
+    label: str
+    blocks: frozenset[tuple[int | None, int]]
+
+
+class Fixture:
+    """A wider fixture, from its setup to what is left of it after its finalizer.
+
+    ``made`` are the blocks of its setup by address and size, where blocks carry no owner. ``windows`` are its own in
+    the test that runs now. ``freed`` is what went of it while others were settled. ``entrusted`` are blocks of tests
+    that its end is expected to free.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.made: dict[Device, set[tuple[int, int]]] = {}
+        self.windows: list[Window] = []
+        self.freed: list[Finding] = []
+        self.entrusted: list[Entrusted] = []
+        self.subject = Subject(None, owner, (), None, fixture=self)
+        self._counted: dict[Device, tuple[int, int]] = {}
+        self._within: Span | None = None
+
+    def measured(self, running: Running | None, windows: Sequence[Window]) -> None:
+        """It was set up or torn down during a test."""
+        within = None if running is None else running.whole
+        if within is not self._within:
+            self._within = within
+            self.windows.clear()
+        self.windows += windows
+        for window in windows:
+            size, blocks = self._counted.get(window.device, (0, 0))
+            self._counted[window.device] = (size + (window.retained or 0), blocks + (window.blocks or 0))
+        if running is not None:
+            running.foreign += windows
+            self.subject.fixtures = running.foreign
+
+    def is_even(self, device: Device) -> bool:
+        """Whether by the counters it gave back what it took; what tests left in it, it gives back beside that."""
+        return not any(self._counted.get(device, ()))
+
+
+class Asked(NamedTuple):
+    """What the markers of a test ask for."""
+
+    budgets: tuple[Budget, ...] = ()
+    override: Override = NOTHING
+    comparison: Comparison | None = None
+
+
+class Running:
+    """Its open spans and what was found so far."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        attempt: int,
+        whole: Span,
+        phase: Span,
+        owner: Owner,
+        keepers: Callable[[], Iterable[object]] = tuple,
+        fixtures: Callable[[], Mapping[str, int | None]] = dict,
+    ) -> None:
+        """``keepers`` are as in :class:`Subject`; ``fixtures`` tells those used so far: their numbers by name."""
+        self.fixtures = fixtures
+        self.nodeid = owner.label
+        self.attempt = attempt
+        self.whole = whole
+        self.phase = phase
+        self.budgets = asked.budgets
+        self.windows: list[Window] = []
+        self.findings: list[Finding] = []
+        self.measured: list[Measured] = []
+        self.used: float | None = None
+        self.notes: list[str] = []
+        self.warming_up = False
+        self.failure: BaseException | None = None
+        self.skipped = False
+        self.failed_call = False
+        self.owner = owner
+        self.foreign: list[Window] = []
+        self.over: list[Fixture] = []
+        self.override = asked.override
+        self.comparison = asked.comparison
+        self.cycles: str | None = None
+        """What a cycle does to the test; ``None`` is the default of each device."""
+        self.subject = Subject(whole, owner, self.foreign, None, self.override.covers, keepers=keepers)
+        self.disown: Callable[[], None] = lambda: None
+
+    def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> bool:
+        """A region inside the test has ended; whether its budget is enforced. Warm-up runs do not count."""
+        if not self.warming_up:
+            self.windows += windows
+            self.findings += findings
+        return not self.warming_up
+
+    def ended(self, error: BaseException, when: str, *, failed: bool, skipped: bool) -> None:
+        """It ended with an error, or a part of it did; a subtest that is skipped is not the test.
+
+        ``when`` is the reported phase, ``skipped`` whether the error only skips.
+        """
+        part = when == "call" and self.phase.name in ("setup", "call")
+        if failed or not part:
+            self.failure, self.skipped = error, skipped
+        self.failed_call = self.failed_call or (failed and when == "call")
+
+    @property
+    def asks_what_is_left(self) -> bool:
+        """Whether a limit or a baseline is on what the test retains."""
+        compared = self.comparison
+        if compared is None and not self.budgets:
+            return False
+        return any(limit.metric == "retained" for budget in self.budgets for limit in budget.limits) or (
+            compared is not None and "retained" in compared.metrics
+        )
+
+    def record(self, whole: tuple[Window, ...], shared: SharedWindows) -> TestRecord:
+        """What the reports know of it; the outcome is known to the collector of reports alone."""
+        return TestRecord(
+            self.nodeid,
+            "unknown",
+            self.attempt,
+            shared.of(self.windows),
+            shared.of(whole),
+            tuple(self.findings),
+            self.used,
+            tuple(self.notes),
+            tuple(self.measured),
+            tuple(sorted(kind.value for kind in self.subject.unjudged)) if self.subject.unjudged else (),
+        )

@@ -1,0 +1,413 @@
+"""Settling: what a test retains gets the chance to go; what is left is searched for its holders, and judged.
+
+Only for a test that retains something, so that its modules are imported in few runs. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from cudamem_testing.guards import collect_garbage, collect_young_garbage
+from cudamem_testing.model.blocks import Block
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.references import Doubt, Unsure
+from cudamem_testing.model.rules import Ignored
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.objects import HolderResult, KnownPlaces, Reach
+from cudamem_testing.recorders.base import Owned
+from cudamem_testing.run.entrusted import entrusted
+from cudamem_testing.run.holders import BlockHolders, Holders
+from cudamem_testing.run.settle import Left, Settlement, Step, settle
+from cudamem_testing.snapshots.evidence import moment_of
+from cudamem_testing.torch_api import capturing, compiler_pools
+from cudamem_testing.verdicts.leaks import NOT_SEARCHED, freed_finding, leak_findings, workspace_findings
+from cudamem_testing.verdicts.verdict import is_unclaimed
+from cudamem_testing.windows.grow import Grown, by_size
+from cudamem_testing.wording import texts
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.counters import Counters
+    from cudamem_testing.recorders.base import Recorder
+    from cudamem_testing.run.belongings import Belongings
+    from cudamem_testing.run.evidence import Evidence
+    from cudamem_testing.run.running import Fixture, Subject
+    from cudamem_testing.run.small_leaks import SmallLeaks
+    from cudamem_testing.windows.tracker import Tracker
+
+Key = tuple[int | None, int | None]
+Looked = dict[str, dict[Device, list[Block]]]  # before each step, by its name
+GROWN_SHOWN = 3
+DOUBTFUL = HolderResult(Reach.UNKNOWN, None, complete=False, doubt=Doubt(Unsure.LIBRARY))
+
+
+class Reading(NamedTuple):
+    """The blocks of the judged test on one device, with the counters that tell whether they are still these."""
+
+    counters: Counters
+    blocks: list[Block]
+
+    def holds(self, now: Counters) -> bool:
+        """Whether nothing was allocated or freed since."""
+        then = self.counters
+        return now.allocations is not None and (now.allocations, now.blocks) == (then.allocations, then.blocks)
+
+
+class Settling:
+    """Settles and judges; ``ignored`` applies the rules of the ini file, ``small`` gets what is too small to judge."""
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        evidence: Evidence,
+        belongings: Belongings,
+        ignore_below: Callable[[Device], int],
+        ignored: Ignored,
+        small: SmallLeaks,
+    ) -> None:
+        self._tracker = tracker
+        self._evidence = evidence
+        self._belongings = belongings
+        self._ignore_below = ignore_below
+        self._ignored = ignored
+        self._small = small
+        self._workspaces: dict[Device, set[int]] = {}
+        self._readings: dict[Device, Reading] = {}
+        self._places = KnownPlaces()
+
+    def judge(self, subject: Subject, severity: Severity | None, left: Left) -> list[Finding]:
+        """Settle, and a finding for each cause of what is left; without a severity none of leaks.
+
+        ``left`` is what the tracker's last read told, which must be of this moment, and is so again. Libraries give
+        their workspaces back, and take them again in nobody's window.
+        """
+        self._readings.clear()
+        if not any(self._blocks(device, subject) for device in left):
+            return []  # the test gave back what was there before
+        given_back = self._given_back(subject)
+        if given_back and not self._left(subject):
+            return given_back
+        looked: Looked = {}
+
+        def look(step: Step) -> None:
+            looked[step.name] = {device: self._blocks(device, subject) for device in self._left(subject)}
+
+        holders = BlockHolders(self._places, subject.keepers())
+        settlement = settle(self._steps(subject, holders), lambda: self._left(subject), look)
+        if settlement.freed and subject.whole is not None:
+            self._tracker.peek(subject.whole)  # owners tell what is left without a read
+        remaining = {device: self._blocks(device, subject) for device in settlement.left}
+        found = [*given_back, *self._freed(settlement, looked, remaining)]
+        for device, blocks in remaining.items():
+            if device not in subject.owner.numbers:
+                self._evidence.ledger.enter(device, subject.owner.label, blocks)
+            if self._is_judged(device, blocks):
+                held = holders.of(device, blocks)
+                blocks = self._still_live(device, subject, blocks, held)
+                if not all(held.get(block.address or 0, NOT_SEARCHED).complete for block in blocks):
+                    subject.unjudged.add(Kind.LEAK)
+                workspaces, others, doubtful = self._find_workspaces(device, blocks, held, subject)
+                rest = [block for block in blocks if block not in workspaces and _key(block) not in others]
+                found += workspace_findings(workspaces)
+                if doubtful:
+                    held = {**held, **{block.address or 0: DOUBTFUL for block in rest if _key(block) in doubtful}}
+                    subject.unjudged.add(Kind.LEAK)
+                held = entrusted(device, rest, held, subject)
+                if severity is not None:
+                    of_fixture = subject.fixture is not None
+                    found += self._ignored.keep(leak_findings(rest, held, severity, of_fixture=of_fixture))
+            elif severity is not None:
+                self._small.add(subject, device)
+        return found
+
+    def not_undone(self, fixture: Fixture, severity: Severity) -> list[Finding]:
+        """Findings for what a fixture that is over was expected to free, and is still live."""
+        found: list[Finding] = []
+        for device, number, label, blocks in fixture.entrusted:
+            replayed = self._evidence.replay(device, owners=None if number is None else {number: label})
+            live = [] if replayed is None else [*replayed.live_at()]
+            still = [block for block in live if (block.address, block.size) in blocks and block.owner in (label, None)]
+            if still:
+                held = BlockHolders(self._places).of(device, still)
+                found += self._ignored.keep(leak_findings(still, held, severity, of_fixture=True))
+        fixture.entrusted.clear()
+        return found
+
+    def exclude_workspaces(self, subject: Subject) -> None:
+        """Have libraries give workspaces back, where the test left nothing else: they do not count in its window."""
+        self._readings.clear()
+        self._given_back(subject)
+
+    def _left(self, subject: Subject) -> Left:
+        return self._belongings.left(subject)
+
+    def _still_live(
+        self, device: Device, subject: Subject, blocks: list[Block], held: Mapping[int, HolderResult]
+    ) -> list[Block]:
+        """Without blocks that nothing holds and that are gone by now: a thread has given them back meanwhile."""
+        if all(held.get(block.address or 0, NOT_SEARCHED).reach is not Reach.NOT_HELD for block in blocks):
+            return blocks
+        live = {_key(block) for block in self._blocks(device, subject)}
+        return [block for block in blocks if _key(block) in live]
+
+    def _is_judged(self, device: Device, blocks: Sequence[Block]) -> bool:
+        return sum(block.size for block in blocks) >= max(1, self._ignore_below(device))
+
+    def _in_question(self, subject: Subject) -> dict[Device, list[Block]]:
+        """The blocks whose holders decide the verdict, by device; all of them where each byte counts."""
+        blocks = {device: self._blocks(device, subject) for device in self._left(subject)}
+        return {device: some for device, some in blocks.items() if subject.exact or self._is_judged(device, some)}
+
+    def _given_back(self, subject: Subject) -> list[Finding]:
+        """Workspaces, where blocks have sizes of such and nothing else is left: libraries are asked for them at once.
+
+        Whoever holds a block, it is a library's if the library gives it back. What it keeps is settled as any block.
+        """
+        left = {device: self._blocks(device, subject) for device in self._left(subject)}
+        if not all(
+            blocks and {block.size for block in blocks} <= self._sizes(device) for device, blocks in left.items()
+        ):
+            return []
+        found: list[Finding] = []
+        for device, blocks in left.items():
+            found += workspace_findings(self._asked(device, blocks, subject)[0])
+        return found
+
+    def _find_workspaces(
+        self, device: Device, blocks: Sequence[Block], holders: Holders, subject: Subject
+    ) -> tuple[list[Block], Collection[Key], Collection[Key]]:
+        """The blocks that no Python object holds and that a library gives back when asked.
+
+        Beside them the keys of blocks that another thread gave back meanwhile: they are nobody's leak; and of those
+        that may be a workspace, where libraries cannot be asked.
+        """
+        unclaimed = [block for block in blocks if _is_unclaimed(block, holders)]
+        if not unclaimed:
+            return [], (), ()
+        given_back, others = self._asked(device, unclaimed, subject)
+        doubtful: list[Key] = []
+        if not self._may_ask(device):
+            doubtful += [_key(block) for block in unclaimed if block.size in self._sizes(device)]
+        return given_back, others, doubtful
+
+    def _asked(self, device: Device, blocks: Sequence[Block], subject: Subject) -> tuple[list[Block], Collection[Key]]:
+        """The blocks that libraries give back when asked, and the keys of those that another thread gave back.
+
+        Libraries then take what they need at once, so that the next test need not; that is entered as theirs.
+        """
+        if not self._may_ask(device):
+            return [], ()
+        recorder = self._recorder(device)
+        own = {block.address for block in self._blocks(device, subject)}
+        before = self._live(device, subject)  # the search for holders took its time
+        recorder.release()
+        after = self._live(device, subject)
+        theirs = [size for address, size in before.items() if address not in after and address not in own]
+        if theirs:  # workspaces that earlier tests took
+            self._exclude_freed(subject, device, Owned(sum(theirs), len(theirs)), "workspaces of libraries")
+        others = {_key(block) for block in blocks if block.address not in before}
+        gone = [block for block in blocks if block.address in before and block.address not in after]
+        others.update(self._freed_by_others(device, gone))
+        given_back = [block for block in gone if _key(block) not in others]
+        if (given_back or theirs) and device not in subject.owner.numbers:
+            self._retake(recorder, subject)
+        return given_back, others
+
+    def _retake(self, recorder: Recorder, subject: Subject) -> None:
+        """Have libraries take their workspaces again, in nobody's window."""
+        known = self._live(recorder.device, subject)
+        span = self._tracker.open("workspaces of libraries", exclusive=True)
+        recorder.retake()
+        windows = self._tracker.close(span)
+        if subject.fixture is None and isinstance(subject.fixtures, list):
+            subject.fixtures += windows
+        replayed = self._evidence.replay(recorder.device)
+        taken = [] if replayed is None else [block for block in replayed.live_at() if block.address not in known]
+        self._evidence.ledger.enter(recorder.device, "library workspaces", taken)
+        self._readings.clear()
+
+    def _may_ask(self, device: Device) -> bool:
+        """Whether libraries can be asked for their workspaces: a live CUDA graph may use them in its replays.
+
+        Each graph has a pool of its own as long as it lives. Those that the compiler captures bear it: it clears the
+        workspaces itself.
+        """
+        if not self._sizes(device):
+            return True
+        if capturing():
+            return False
+        replayed = self._evidence.replay(device)
+        return replayed is None or not {*replayed.recording.pools} - compiler_pools()
+
+    def _live(self, device: Device, subject: Subject) -> dict[int | None, int]:
+        """Addresses and sizes of blocks that are live now: of all, or the test's where blocks tell who made them.
+
+        The counters are read for it: the window ends with the last read.
+        """
+        self._left(subject)
+        if device in subject.owner.numbers:
+            return {block.address: block.size for block in self._blocks(device, subject)}
+        replayed = self._evidence.replay(device)
+        return {} if replayed is None else {block.address: block.size for block in replayed.live_at()}
+
+    def _sizes(self, device: Device) -> set[int]:
+        if device not in self._workspaces:
+            self._workspaces[device] = set(self._recorder(device).workspace_sizes())
+        return self._workspaces[device]
+
+    def _steps(self, subject: Subject, holders: BlockHolders) -> list[Step]:
+        """The steps of settling. Garbage is collected only for blocks that could be garbage: the young one, which is
+        most and costs little, where known places do not explain every block; all, where no root reaches one of them.
+        """
+        recorders = self._tracker.recorders
+        steps = [
+            Step("waiting for the device", lambda: _each(recorder.finish for recorder in recorders)),
+            Step(
+                "collection of young garbage",
+                collect_young_garbage,
+                Verdict.CYCLE,
+                needed=lambda: not holders.are_known(self._in_question(subject)),
+            ),
+            Step(
+                "garbage collection",
+                collect_garbage,
+                Verdict.CYCLE,
+                needed=lambda: not holders.are_found(self._in_question(subject)),
+            ),
+        ]
+        if subject.release_frames is not None:
+            steps.insert(0, Step("frames of the failed test", subject.release_frames, Verdict.TRACEBACK))
+        return [replace(step, action=partial(self._apart, subject, step)) for step in steps]
+
+    def _apart(self, subject: Subject, step: Step) -> None:
+        """What a step frees of others is not counted in the test: of wider fixtures that are over, which is theirs.
+
+        Where blocks tell who made them, neither is garbage that earlier tests left, and nobody collected since.
+        """
+        others = self._of_others(subject)
+        before = [
+            (fixture, recorder, self._belongings.blocks(recorder, fixture.subject))
+            for fixture in subject.over
+            for recorder in map(self._recorder, self._left(fixture.subject))
+        ]
+        step.action()
+        for fixture, recorder, blocks in before:
+            device, after = recorder.device, {*map(_key, self._belongings.blocks(recorder, fixture.subject))}
+            gone = [block for block in blocks if _key(block) not in after]
+            if not gone:
+                continue
+            freed = Owned(sum(block.size for block in gone), len(gone))
+            self._exclude_freed(subject, device, freed, fixture.owner.label)
+            if device in others:
+                others[device] = others[device].without(freed)
+            if freed.bytes >= self._ignore_below(device):
+                fixture.freed.append(freed_finding(step.verdict, device, *freed, step.name, gone))
+        for device, now in self._of_others(subject).items():
+            gone_of_others = others[device].without(now)
+            if gone_of_others.bytes > 0:
+                self._exclude_freed(subject, device, gone_of_others, "garbage of earlier tests")
+
+    def _exclude_freed(self, subject: Subject, device: Device, freed: Owned, label: str) -> None:
+        if subject.whole is not None:
+            note = f"{label} changed {device} by {format_size(-freed.bytes)}, not counted here"
+            self._tracker.peek(subject.whole)  # the peaks so far have it
+            self._tracker.exclude(subject.whole, device, -freed.bytes, -freed.blocks, note, throughout=True)
+
+    def _of_others(self, subject: Subject) -> dict[Device, Owned]:
+        """What is live now of all but the test, on the devices whose blocks tell who made them."""
+        found = {}
+        for recorder in self._tracker.recorders:
+            number = subject.owner.numbers.get(recorder.device)
+            if number is not None and recorder.tells_owners:
+                now = self._tracker.read(recorder)
+                found[recorder.device] = Owned(now.allocated or 0, now.blocks or 0).without(recorder.owned(number))
+        return found
+
+    def _blocks(self, device: Device, subject: Subject) -> list[Block]:
+        """The test's own live blocks, read again only where something was allocated or freed meanwhile."""
+        now = self._tracker.read(self._recorder(device))
+        reading = self._readings.get(device)
+        if reading is None or not reading.holds(now):
+            reading = self._readings[device] = Reading(now, self._belongings.blocks(self._recorder(device), subject))
+        return reading.blocks
+
+    def _recorder(self, device: Device) -> Recorder:
+        return next(one for one in self._tracker.recorders if one.device == device)
+
+    def grown(self, recorder: Recorder, start: Counters) -> Grown:
+        """What a repeated step allocated since ``start`` and did not give back, with its holders."""
+        replayed = self._evidence.replay(recorder.device)
+        if replayed is None:
+            return Grown()
+        now = self._tracker.read(recorder)
+        since = moment_of(replayed.recording, start, now)
+        fresh = replayed.live_at(since=since, allocations=start.allocations).fresh().blocks
+        holders = BlockHolders(self._places).of(recorder.device, fresh)
+        findings = leak_findings(fresh, holders, Severity.NOTE)
+        lines = texts(findings[:GROWN_SHOWN]).splitlines()
+        return Grown(by_size([block.size for block in fresh]), tuple(lines))
+
+    def _freed(
+        self,
+        settlement: Settlement,
+        looked: Looked,
+        remaining: dict[Device, list[Block]],
+    ) -> list[Finding]:
+        found = []
+        then = dict(zip(looked, [*looked.values(), remaining][1:], strict=True))
+        for freed in settlement.freed:
+            if freed.owned.bytes < self._ignore_below(freed.device):
+                continue
+            before, after = (blocks[freed.step].get(freed.device, []) for blocks in (looked, then))
+            rest = {*map(_key, after)}
+            gone = [block for block in before if _key(block) not in rest]
+            others = self._freed_by_others(freed.device, gone)
+            if freed.verdict is Verdict.CYCLE:  # a thread of autograd lets go of its last tensors when it comes to it
+                others.update({_key(block): block.size for block in gone if _in_backward(block)})
+            gone = [block for block in gone if _key(block) not in others]
+            own = sum(block.size for block in gone)  # the counters also tell what went of earlier tests
+            size = min(freed.owned.bytes - sum(others.values()), own)
+            if size >= max(1, self._ignore_below(freed.device)):
+                blocks = min(freed.owned.blocks - len(others), len(gone))
+                found.append(freed_finding(freed.verdict, freed.device, size, blocks, freed.step, gone))
+        return found
+
+    def _freed_by_others(self, device: Device, gone: Sequence[Block]) -> dict[Key, int]:
+        """The sizes of blocks that went by chance meanwhile: another thread let go of them. By key.
+
+        The history of a card does not tell who frees. There a block is taken for the thread's that allocated it.
+        """
+        own = self._recorder(device).thread()
+        if own is None:
+            if threading.current_thread() is not threading.main_thread():
+                return {}  # then the test's own stacks begin in a thread as well
+            return {_key(block): block.size for block in gone if block.stack.in_thread}
+        replayed = self._evidence.replay(device) if gone else None
+        if replayed is None:
+            return {}
+        threads = replayed.freed_by(gone)
+        return {_key(block): block.size for block in gone if threads.get(block.order or 0, own) != own}
+
+
+def _key(block: Block) -> Key:
+    """What tells a block from others: on a card one that is older than its history has no order."""
+    return block.order, block.address
+
+
+def _in_backward(block: Block) -> bool:
+    """Whether a thread of torch's own allocated it, on a card; a cycle that keeps such a block shows in its objects."""
+    return not block.stack.frames and block.after is not None
+
+
+def _each(actions: Iterable[Callable[[], None]]) -> None:
+    for action in actions:
+        action()
+
+
+def _is_unclaimed(block: Block, holders: Holders) -> bool:
+    holder = holders.get(-1 if block.address is None else block.address)
+    return holder is not None and is_unclaimed(block.stack, holder)

@@ -1,0 +1,115 @@
+"""Findings of cycles: what those of a test do to it. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from cudamem_testing.cycles.results import Cycle
+from cudamem_testing.cycles.source import Sources, worded
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import NotExplained, Remark
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.rules import Ignored, pattern_of
+from cudamem_testing.windows.judge import cycles_fail
+
+#: The cause of a note that says which garbage was not explained: cycles that are not found may still be there.
+UNEXPLAINED = "cycle | not explained"
+
+
+class CycleFindings:
+    """Makes them; a cycle that a library makes never fails a test, for nothing in the project can change it."""
+
+    def __init__(self, ignore_below: Callable[[Device], int], sources: Sources, ignored: Ignored) -> None:
+        self._ignore_below = ignore_below
+        self._sources = sources
+        self._ignored = ignored
+
+    @staticmethod
+    def unexplained(problem: NotExplained) -> Finding:
+        """The note that says which garbage of a test was not explained, and why."""
+        return Finding(Kind.CYCLE, Verdict.CYCLE, Severity.NOTE, problem, cause=UNEXPLAINED)
+
+    def of(
+        self,
+        found: Sequence[list[Cycle]],
+        small: Mapping[str, int],
+        judged: Callable[[Device], bool],
+        asked: str | None,
+        *,
+        failed: bool,
+    ) -> list[Finding]:
+        """Those of a test, by what each collection found; ``judged`` tells which devices count.
+
+        ``small`` is what garbage kept that was too small to be looked at, in bytes by device.
+        """
+        findings = []
+        cycles = worded((cycle for together in found for cycle in together), self._sources)
+        totals = Counter(small)
+        for cycle in cycles:
+            totals.update({name: cycle.on(name).bytes for name in cycle.devices})
+        for cycle in cycles:
+            for name in cycle.devices:
+                device, part = Device.parse(name), cycle.on(name)
+                if judged(device) and totals[name] >= self._ignore_below(device):
+                    at_once = max(_bytes(together, cycle.signature, name) for together in found)
+                    findings.append(self._finding(part, device, at_once, small.get(name, 0), asked, failed))
+        return findings
+
+    def kept(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Those that no rule of the ini file ignores."""
+        return self._ignored.keep(findings)
+
+    def _finding(
+        self, cycle: Cycle, device: Device, at_once: int, small: int, asked: str | None, failed: bool
+    ) -> Finding:
+        severity, remark = self._severity(cycle, device, asked, failed)
+        holder = " -> ".join(cycle.chain)
+        fact = replace(cycle.fact, at_once=at_once, remark=remark, small=small)
+        if not (cycle.project or cycle.harness):
+            fact = replace(fact, library=cycle.origin.library or "a library", pattern=pattern_of(holder))
+        stack = next((tensor.allocated for tensor in cycle.tensors if tensor.allocated), None)
+        return Finding(
+            Kind.CYCLE,
+            Verdict.CYCLE,
+            severity,
+            fact,
+            bytes=cycle.bytes,
+            device=device,
+            allocated=stack,
+            holder=holder,
+            cause=" | ".join((Kind.CYCLE.value, Verdict.CYCLE.value, *_where(cycle.signature, stack))),
+        )
+
+    def _severity(
+        self, cycle: Cycle, device: Device, asked: str | None, failed: bool
+    ) -> tuple[Severity, Remark | None]:
+        if cycle.harness and asked != "strict":
+            return Severity.NOTE, _harness(cycle)
+        wanted = asked or ("fail" if cycles_fail(device) else "warn")
+        severity = Severity.WARN if wanted == "warn" or failed else Severity.FAIL
+        if cycle.project or asked == "strict":
+            return severity, None
+        return Severity.WARN, Remark.LIBRARY
+
+
+def _harness(cycle: Cycle) -> Remark:
+    """Which part of the harness it is; functions that ``autospec`` makes are in no module."""
+    if "ExceptionInfo" in cycle.signature:
+        return Remark.HARNESS
+    mocked = "mock." in cycle.signature or cycle.signature.startswith("?.")
+    return Remark.MOCK if mocked else Remark.OTHER_HARNESS
+
+
+def _where(signature: str, allocated: str | None) -> Iterator[str]:
+    """What names the fault: a cycle of plain lists looks like any other, so the function that allocated helps."""
+    if allocated is not None and all(part.startswith("builtins.") for part in signature.split(" | ")):
+        line, _, function = allocated.partition(" in ")
+        yield f"{line.rpartition(':')[0]}::{function}"
+    yield signature
+
+
+def _bytes(together: Sequence[Cycle], signature: str, device: str) -> int:
+    """Bytes that cycles of one signature kept on a device when one collection found them: they lived at once."""
+    return sum(one.on(device).bytes for one in together if one.signature == signature)

@@ -1,0 +1,231 @@
+"""Findings of leaks: blocks of one cause together, with what they are, where they came from and who holds them.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import NamedTuple
+
+from cudamem_testing.model.blocks import Block
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import GRAPH_STATE, REDUCER, Allocation, FreedBy, Retained, RetainedBlock
+from cudamem_testing.model.findings import LEAKED, Finding, Kind, Severity, Verdict
+from cudamem_testing.model.references import Doubt, Path, Unsure
+from cudamem_testing.model.stacks import NO_STACK
+from cudamem_testing.objects import HolderResult, Reach, RootKind, Step
+from cudamem_testing.objects import Kind as PathKind
+from cudamem_testing.verdicts.verdict import verdict_of
+
+NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, doubt=Doubt(Unsure.NOT_REACHED))
+SHOWN = 3
+#: Where the reducer is made that ``DistributedDataParallel`` leaves in C++, with buckets in which gradients lie.
+DISTRIBUTED = "torch/nn/parallel/distributed.py"
+#: Where a holder is named.
+_NAMED = (Reach.REACHABLE, Reach.HARNESS)
+#: Kinds of references inside one whole: a module with its parameters, a tensor with its gradient and its graph.
+_INSIDE = frozenset(
+    {PathKind.SUBMODULE, PathKind.GRAD, PathKind.GRAD_FN, PathKind.NEXT, PathKind.SAVED, PathKind.STORAGE}
+)
+#: Attributes inside an optimizer.
+_OPTIMIZER = {".state": "defaultdict", ".param_groups": "list"}
+
+
+def leak_findings(
+    blocks: Sequence[Block],
+    holders: Mapping[int, HolderResult],
+    severity: Severity = Severity.FAIL,
+    *,
+    of_fixture: bool = False,
+) -> list[Finding]:
+    """One finding for each holder among the retained blocks of one device, the largest first.
+
+    Blocks belong together when one object holds them (a module all its parameters, a list all its items), or when C++
+    holds them: what hangs together there cannot be told apart, but for the state of graphs. Those ``of_fixture`` were
+    left by a wider fixture.
+    """
+    groups: dict[tuple[Verdict, str], list[Held]] = {}
+    for block in blocks:
+        holder = NOT_SEARCHED if block.address is None else holders.get(block.address, NOT_SEARCHED)
+        verdict = verdict_of(block, holder)
+        held = Held(block, holder, verdict)
+        groups.setdefault((verdict, held.by), []).append(held)
+    ordered = (sorted(group, key=_first_shown) for group in groups.values())
+    found = [_finding(group, severity, of_fixture=of_fixture) for group in ordered]
+    return sorted(found, key=lambda finding: -(finding.bytes or 0))
+
+
+def small_leaks(
+    blocks: Sequence[Block], holders: Mapping[int, HolderResult], least: int, severity: Severity = Severity.FAIL
+) -> list[Finding]:
+    """One finding for each holder of blocks of several tests that together are as large as is judged.
+
+    Each test left less than ``least`` bytes. What C++ holds belongs together by the function that allocated it.
+    """
+    groups: dict[tuple[Verdict, str], list[Held]] = {}
+    for block in blocks:
+        holder = NOT_SEARCHED if block.address is None else holders.get(block.address, NOT_SEARCHED)
+        held = Held(block, holder, verdict_of(block, holder))
+        groups.setdefault((held.verdict, held.by or block.stack.place), []).append(held)
+    found = []
+    for group in groups.values():
+        if sum(held.block.size for held in group) >= least and group[0].verdict in LEAKED:
+            ordered = sorted(group, key=lambda held: -held.block.size)
+            tests = len({held.block.owner for held in group})
+            found.append(_finding(ordered, severity, of_fixture=False, tests=tests, each=least))
+    return sorted(found, key=lambda finding: -(finding.bytes or 0))
+
+
+class Held(NamedTuple):
+    """A retained block with who holds it."""
+
+    block: Block
+    holder: HolderResult
+    verdict: Verdict
+
+    @property
+    def by_graph(self) -> bool:
+        """Whether it is the state of the random generator that captured graphs share: torch allocates it when the first
+        of them begins its capture, and frees it with the last.
+        """
+        innermost = self.block.stack.frames[0] if self.block.stack.frames else None
+        return (
+            self.verdict is Verdict.HELD_BY_CPP
+            and innermost is not None
+            and innermost.file == "torch/cuda/graphs.py"
+            and innermost.function.rpartition(".")[2] == "capture_begin"
+        )
+
+    @property
+    def by_reducer(self) -> bool:
+        """Whether it is a bucket of the reducer that ``DistributedDataParallel`` makes, in which gradients lie."""
+        innermost = self.block.stack.frames[0] if self.block.stack.frames else None
+        return self.verdict is Verdict.HELD_BY_CPP and innermost is not None and innermost.file == DISTRIBUTED
+
+    @property
+    def in_cpp(self) -> str | None:
+        """Who holds it in C++, where the line that allocated tells."""
+        return GRAPH_STATE if self.by_graph else REDUCER if self.by_reducer else None
+
+    @property
+    def by(self) -> str:
+        """Who holds it and others like it: what those of one finding have in common."""
+        return self.in_cpp or holder_of(self.holder)
+
+    @property
+    def path(self) -> Path | None:
+        """The chain of references to it, if that names somebody."""
+        return None if self.in_cpp or _is_running_harness(self.holder) else self.holder.path
+
+    @property
+    def fact(self) -> RetainedBlock:
+        """What is known of it."""
+        block, names = self.block, self.holder.objects
+        where = Allocation.of(block.stack, block.after)
+        name, view = names[0] if names else None, self.holder.view
+        return RetainedBlock(block.size, name, where, self.holder.reach, self.path, view, block.requested)
+
+
+def holder_of(holder: HolderResult) -> str:
+    """The chain up to the object that holds, as it is in every run.
+
+    What is inside a module, an optimizer or the graph of a tensor is not told apart: it goes when they go.
+    """
+    if holder.path is None or holder.reach not in _NAMED or _is_running_harness(holder):
+        return ""
+    steps = tuple(takewhile(lambda step: not _inside(step), holder.path.steps))
+    return replace(holder.path, steps=steps).stable
+
+
+def _is_running_harness(holder: HolderResult) -> bool:
+    """Whether it is a frame of pytest that runs now, on its way to the report of a failure: that names nobody."""
+    path = holder.path
+    return holder.reach is Reach.HARNESS and path is not None and path.root_kind is RootKind.FRAME
+
+
+def _inside(step: Step) -> bool:
+    return step.reference.kind in _INSIDE or _OPTIMIZER.get(step.reference.text) == step.type_name
+
+
+def freed_finding(
+    verdict: Verdict | None, device: Device, size: int, blocks: int, step: str, fresh: Sequence[Block]
+) -> Finding:
+    """A remark on memory that a step of settling freed, with the lines that allocated it where they are known.
+
+    Without a verdict no object kept it: the device had not yet done with it.
+    """
+    verdict = verdict or Verdict.UNATTRIBUTED
+    by_line: dict[Allocation, int] = {}
+    for block in fresh:
+        where = Allocation.of(block.stack, block.after)
+        by_line[where] = by_line.get(where, 0) + block.size
+    lines = sorted(by_line.items(), key=lambda pair: -pair[1])[:SHOWN]
+    kind = Kind.CYCLE if verdict is Verdict.CYCLE else Kind.LEAK
+    return Finding(
+        kind,
+        verdict,
+        Severity.NOTE,
+        FreedBy(step, blocks, tuple((total, where) for where, total in lines)),
+        bytes=size,
+        device=device,
+        allocated=fresh[0].stack.line if fresh else None,
+        cause=f"{kind.value} | {verdict.value} | {fresh[0].stack.place if fresh else NO_STACK}",
+    )
+
+
+def workspace_findings(blocks: Sequence[Block]) -> list[Finding]:
+    """A remark on what a library keeps for its own work."""
+    if not blocks:
+        return []
+    size = sum(block.size for block in blocks)
+    step = "a library that gives it back when asked"
+    return [freed_finding(Verdict.WORKSPACE, blocks[0].device, size, len(blocks), step, blocks)]
+
+
+def _finding(
+    group: Sequence[Held], severity: Severity, *, of_fixture: bool, tests: int = 1, each: int | None = None
+) -> Finding:
+    first = group[0]
+    block, path = first.block, first.path
+    shown: dict[tuple[Allocation, str], Held] = {}
+    for held in group:
+        where = Allocation.of(held.block.stack, held.block.after)
+        key = (where, "" if held.holder.path is None else held.holder.path.stable)
+        if len(shown) < SHOWN:
+            shown.setdefault(key, held)
+    fact = Retained(
+        tuple(held.fact for held in shown.values()),
+        len(group),
+        keeps_graph=_keeps_graph(group),
+        graph_state=first.by_graph,
+        reducer=first.by_reducer,
+        in_fixture=of_fixture,
+        tests=tests,
+        each=each,
+        doubts=tuple(dict.fromkeys(held.holder.doubt for held in group if held.holder.doubt is not None)),
+    )
+    return Finding(
+        Kind.LEAK,
+        first.verdict,
+        severity if first.verdict in LEAKED else Severity.NOTE,
+        fact,
+        bytes=sum(held.block.size for held in group),
+        device=block.device,
+        allocated=block.stack.line,
+        holder=first.in_cpp or (None if path is None else path.text),
+        cause=" | ".join(part for part in ("leak", first.verdict.value, block.stack.place, first.by) if part),
+    )
+
+
+def _first_shown(held: Held) -> tuple[int, str]:
+    """The largest first; among equals the order in which they were allocated may be another in the next run."""
+    return -held.block.size, held.block.stack.place
+
+
+def _keeps_graph(group: Sequence[Held]) -> bool:
+    """Whether a tensor with its autograd graph is kept, and with the graph some of the blocks."""
+    paths = (held.holder.path for held in group if held.verdict is Verdict.REACHABLE)
+    return any(step.reference.kind is PathKind.GRAD_FN for path in paths if path is not None for step in path.steps)

@@ -1,0 +1,287 @@
+"""Baseline files: read line by line, written in one step, and never overwritten when they cannot be understood."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing.model.baselines import Entry, Place
+from cudamem_testing.model.changes import TRACKED, Spread
+from cudamem_testing.model.devices import Device
+from cudamem_testing.records.baselines import (
+    BaselineError,
+    Entries,
+    Key,
+    change_entries,
+    module_of,
+    name_in_module,
+    parse,
+    read_file,
+    render,
+)
+from cudamem_testing.show.places import baseline_file
+
+CPU, CARD = Device("cpu"), Device("cuda", 1)
+HERE, THERE = "x86_64, 1 thread, torch 2.13", "NVIDIA H100 (9.0), torch 2.11, native"
+ENTRIES = {
+    Key("test_b[x]", CPU, HERE): Entry({"requested": Spread(5, 5)}),
+    Key("test_b[x]", CARD, THERE): Entry(
+        {"requested": Spread(5, 9), "retained": Spread(-1, -1)}, (Place("a.py::f", 4), Place("b.py::C.g", 1))
+    ),
+    Key("TestA::test_a", CPU, HERE): Entry({"requested": Spread(0, 0)}),
+}
+TEXT = """\
+{"kind": "baselines", "schema": 1, "entries": [
+{"test": "TestA::test_a", "device": "cpu", "environment": "x86_64, 1 thread, torch 2.13", "requested": 0, "top": []},
+{"test": "test_b[x]", "device": "cpu", "environment": "x86_64, 1 thread, torch 2.13", "requested": 5, "top": []},
+{"test": "test_b[x]", "device": "cuda:1", "environment": "NVIDIA H100 (9.0), torch 2.11, native", "requested": [5, 9], \
+"retained": -1, "top": [["a.py::f", 4], ["b.py::C.g", 1]]},
+null]}
+"""
+PATH = Path("tests/__cudamem__/test_x.json")
+NUMBERS = st.integers(-(10**15), 10**15)
+SPREADS = st.lists(NUMBERS, min_size=1, max_size=2).map(lambda ends: Spread.of(*ends))
+NAMES = st.text(max_size=12)
+KEYS = st.builds(Key, NAMES, st.sampled_from([CPU, CARD, Device("cuda", 0), Device("host")]), NAMES)
+PLACES = st.lists(st.builds(Place, NAMES, NUMBERS), max_size=3).map(tuple)
+ANY_ENTRIES = st.dictionaries(
+    KEYS, st.builds(Entry, st.dictionaries(st.sampled_from(TRACKED), SPREADS, max_size=3), PLACES), max_size=4
+)
+
+
+def test_a_file() -> None:
+    assert render(ENTRIES).decode() == TEXT
+    assert parse(PATH, TEXT.encode()) == ENTRIES
+    assert json.loads(TEXT)["entries"][-1] is None  # the file is JSON too
+    assert render({}) == b'{"kind": "baselines", "schema": 1, "entries": [\nnull]}\n'
+    assert parse(PATH, render({})) == {}
+
+
+@given(ANY_ENTRIES)
+def test_every_entry_comes_back(entries: Entries) -> None:
+    content = render(entries)
+    assert parse(PATH, content) == entries
+    assert json.loads(content)["kind"] == "baselines"
+    assert len(content.splitlines()) == len(entries) + 2
+    assert render(parse(PATH, content)) == content
+
+
+@given(ANY_ENTRIES, ANY_ENTRIES)
+def test_a_change_of_one_entry_is_a_change_of_one_line(entries: Entries, others: Entries) -> None:
+    before, after = (set(render(one).splitlines()) for one in (entries, {**entries, **others}))
+    assert len(after - before) <= len(others)
+    assert len(before - after) <= len(others)
+
+
+def test_two_branches_merge_line_by_line(tmp_path: Path) -> None:
+    """Git joins what two branches added in different places; where both changed one line, one of them is kept."""
+    base, ours, theirs = (tmp_path / name for name in ("base", "ours", "theirs"))
+    first, second, third = ENTRIES
+    base.write_bytes(render({second: ENTRIES[second]}))
+    ours.write_bytes(render({second: ENTRIES[second], first: ENTRIES[first]}))
+    theirs.write_bytes(render({second: ENTRIES[second], third: ENTRIES[third]}))
+    command = ["git", "merge-file", "-p", "--union", ours, base, theirs]
+    merged = subprocess.run(command, check=True, capture_output=True).stdout
+    assert parse(PATH, merged) == ENTRIES
+    assert render(parse(PATH, merged)).decode() == TEXT
+
+
+def test_order_blank_lines_and_commas_are_forgiven() -> None:
+    lines = TEXT.splitlines()
+    shuffled = [lines[0], "", lines[3].removesuffix(","), f"  {lines[1]}", lines[2], "", lines[4]]
+    content = "\r\n".join(shuffled).encode()
+    assert parse(PATH, content) == ENTRIES
+    assert parse(PATH, b"\xef\xbb\xbf" + content) == ENTRIES  # an editor's mark
+
+
+def changed(line: int, old: str, new: str) -> bytes:
+    lines = TEXT.splitlines()
+    assert old in lines[line - 1]
+    lines[line - 1] = lines[line - 1].replace(old, new, 1)
+    return "\n".join(lines).encode()
+
+
+HEADER = '{"kind": "baselines", "schema": 1, "entries": ['
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", f"1: does not begin with {HEADER}"),
+        (b"[]", f"1: does not begin with {HEADER}"),
+        (changed(1, "1", "2"), "1: schema 2 is not known here, only 1"),
+        (changed(1, "baselines", "report"), f"1: does not begin with {HEADER}"),
+        (TEXT.encode()[:-7], "4: does not end with null]}: the file was cut off"),
+        (TEXT.encode()[:300], "4: does not end with null]}: the file was cut off"),
+        (changed(5, "null]}", "]}"), "5: does not end with null]}: the file was cut off"),
+        (changed(3, "{", "<<<<<<< ours\n{"), "3: an unresolved merge conflict"),
+        (changed(3, "{", "=======\n{"), "3: an unresolved merge conflict"),
+        (changed(3, "test_b[x]", "TestA::test_a"), "3: the same test, device and environment as in line 2"),
+        (changed(3, "5", ""), "3: is no JSON: Expecting value (column 100)"),
+        (changed(3, '"test"', '"tset"'), "3: has the unknown key 'tset'"),
+        (changed(3, '"test": "test_b[x]", ', ""), "3: has no 'test'"),
+        (changed(3, '"test": "test_b[x]", ', '"test": "a", "test": "b", '), "3: has a key twice"),
+        (changed(3, '"test_b[x]"', "5"), "3: test is no text"),
+        (changed(3, '"cpu"', '"tpu"'), "3: device 'tpu' is not known: write cpu, cuda, cuda:N or host"),
+        (changed(3, " 5", " 5.5"), "3: requested is neither a whole number nor [lowest, highest]"),
+        (changed(3, " 5", " true"), "3: requested is neither a whole number nor [lowest, highest]"),
+        (changed(3, " 5", " [5, 4]"), "3: requested is neither a whole number nor [lowest, highest]"),
+        (changed(3, " 5", " [1, 2, 3]"), "3: requested is neither a whole number nor [lowest, highest]"),
+        (changed(3, " 5", " []"), "3: requested is neither a whole number nor [lowest, highest]"),
+        (changed(3, "[]", "{}"), '3: top is no list of ["file::qualname", bytes]'),
+        (changed(3, "[]", '[["a"]]'), '3: top is no list of ["file::qualname", bytes]'),
+        (changed(3, "[]", '[["a", "b"]]'), '3: top is no list of ["file::qualname", bytes]'),
+        (changed(3, TEXT.splitlines()[2], "5,"), "3: is no entry: an object is expected"),
+        (changed(3, TEXT.splitlines()[2], "[" * 100_000), "3: is nested too deeply"),
+        (TEXT.encode().replace(b"TestA", b"\xff"), "2: is not UTF-8 text"),
+    ],
+)
+def test_a_broken_file_is_named_with_line_and_reason_and_stays(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "test_x.json"
+    path.write_bytes(content)
+    with pytest.raises(BaselineError) as caught:
+        read_file(path)
+    assert str(caught.value) == f"{path}:{message}"
+    with pytest.raises(BaselineError) as caught:
+        change_entries(path, lambda entries: {**entries, **ENTRIES})
+    assert str(caught.value) == f"{path}:{message}"
+    assert path.read_bytes() == content
+    assert [one.name for one in tmp_path.iterdir()] == ["test_x.json"]
+
+
+@given(st.binary(max_size=40), st.integers(0, len(TEXT)), st.integers(0, 40))
+def test_nothing_but_its_own_error_comes_of_a_damaged_file(piece: bytes, place: int, length: int) -> None:
+    content = TEXT.encode()
+    content = content[:place] + piece + content[place + length :]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "test_x.json"
+        path.write_bytes(content)
+        try:
+            entries = read_file(path)
+        except BaselineError:
+            with pytest.raises(BaselineError, match=f"^{re.escape(str(path))}:[0-9]+: "):
+                change_entries(path, lambda old: {})
+            assert path.read_bytes() == content
+        else:
+            assert parse(path, render(entries)) == entries
+
+
+def test_changing_entries(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "__cudamem__" / "test_x.json"
+    assert not change_entries(path, lambda entries: entries)
+    assert [*tmp_path.iterdir()] == []
+    assert change_entries(path, lambda entries: {**entries, **ENTRIES})
+    assert path.read_text(encoding="utf-8") == TEXT
+    assert not change_entries(path, lambda entries: dict(reversed(entries.items())))
+    first, *_ = ENTRIES
+    assert change_entries(path, lambda entries: {key: one for key, one in entries.items() if key != first})
+    assert read_file(path) == {key: one for key, one in ENTRIES.items() if key != first}
+    assert change_entries(path, lambda entries: {})
+    assert not path.exists()
+    assert read_file(path) == {}
+
+
+def test_a_file_in_another_order_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "test_x.json"
+    lines = TEXT.splitlines()
+    path.write_text("\n".join([lines[0], *reversed(lines[1:4]), lines[4]]), encoding="utf-8")
+    before = path.read_bytes()
+    assert not change_entries(path, lambda entries: entries)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "file", "test"),
+    [
+        ("tests/test_x.py::TestA::test_b[a::b/c]", "tests/__cudamem__/test_x.json", "TestA::test_b[a::b/c]"),
+        ("test_x.py::test_a", "__cudamem__/test_x.json", "test_a"),
+        ("docs/page.md::page.md", "docs/__cudamem__/page.md.json", "page.md"),
+        ("../test_x.py::test_a", "../__cudamem__/test_x.json", "test_a"),
+    ],
+)
+def test_where_a_test_is_recorded(tmp_path: Path, nodeid: str, file: str, test: str) -> None:
+    assert baseline_file(tmp_path, nodeid) == tmp_path / file
+    assert name_in_module(nodeid) == test
+    module = tmp_path / nodeid.partition("::")[0]
+    module.parent.mkdir(exist_ok=True)
+    module.touch()
+    assert module_of(tmp_path / file) == module
+    module.unlink()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from cudamem_testing.records.baselines import Key, change_entries
+from cudamem_testing.model.baselines import Entry
+from cudamem_testing.model.changes import Spread
+from cudamem_testing.model.devices import Device
+
+path, name, most = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(most):
+    key = Key(f"test_{name}_{number % 50}", Device("cpu"), "here" * 500)
+    change_entries(path, lambda entries: {**entries, key: Entry({"requested": Spread(number, number)})})
+"""
+
+
+def writer(path: Path, name: str, most: int) -> subprocess.Popen[str]:
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), name, str(most)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def go(*processes: subprocess.Popen[str]) -> None:
+    """Let processes that are ready begin at one time."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+
+@pytest.mark.subprocess
+def test_two_processes_lose_nothing_of_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "test_x.json"
+    processes = [writer(path, name, 50) for name in ("a", "b")]
+    go(*processes)
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert {key.test for key in read_file(path)} == {f"test_{name}_{number}" for name in "ab" for number in range(50)}
+    assert [one.name for one in tmp_path.iterdir()] == ["test_x.json"]
+
+
+@pytest.mark.subprocess
+def test_a_process_that_is_killed_while_it_writes_leaves_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "test_x.json"
+    for delay in (0.01, 0.03, 0.05, 0.08, 0.13):
+        process = writer(path, "a", 10**9)
+        go(process)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        entries = read_file(path)
+        assert all(entry.values["requested"].low % 50 == int(key.test[7:]) for key, entry in entries.items())
+    assert entries
+    assert change_entries(path, lambda entries: dict(ENTRIES))
+    assert read_file(path) == ENTRIES

@@ -1,0 +1,138 @@
+"""The zoo of leaks: every case gives its verdict, line, holder and bytes; every control gives nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cudamem_testing.model.findings import Verdict
+from cudamem_testing.torch_api import nodes
+from cudamem_testing.wording import title
+from fixtures.zoo import DEVICE, MODULES, NOTHING, case, cases
+from suites import verdicts
+from suites.verdicts import PAGE, document, holds, run_module, runs_here
+
+#: Where what autograd saved holds the memory, which torch up to 2.7 does not show.
+HELD_BY_SAVED = {"R4", "A1", "A2", "A4", "A5", "A12"}
+#: What most people meet; the others are marked slow.
+QUICK = {"leaks"}
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in MODULES
+        if any(map(runs_here, cases(name)))
+    ],
+)
+def test_verdicts(module: str) -> None:
+    found = {outcome.case.key: outcome.problems for outcome in run_module(module) if outcome.problems}
+    unseen = set() if nodes.shows_saved() else HELD_BY_SAVED
+    problems = [problem for key in found.keys() - unseen for problem in found[key]]
+    assert not problems, "\n".join(problems)
+    for key in found.keys() - {"A4"}:  # its node shows the parameter that it leads to
+        assert "does not show what autograd saved for backward: a graph may hold it" in found[key][0]
+
+
+#: Modules of the zoo whose blocks known places can explain, and how many of a hundred questions they must answer.
+ANSWERED = {"leaks": 60, "leaks_functions": 60, "leaks_modules": 40, "leaks_running": 25}
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+@pytest.mark.parametrize("module", ANSWERED)
+def test_known_places_say_what_a_search_says(module: str) -> None:
+    """Each case three times in one run: the plugin that runs with them compares every answer with a whole search."""
+    record, text = verdicts.repeat_module(module, 3, "-p", "suites.run.both_ways")
+    said = re.search(r"known places: (\d+) of (\d+) answered, (\d+) wrong", text)
+    assert said is not None, text
+    answered, asked, wrong = map(int, said.groups())
+    assert wrong == 0, text
+    assert answered * 100 >= asked * ANSWERED[module], said.group()
+    unjudged = [text(one) for test in record.tests for one in test.findings if "could not be judged" in title(one)]
+    assert unjudged == []
+
+
+def test_the_zoo_is_as_large_as_promised() -> None:
+    leaks = [case for case in cases() if any(expect.kind == "leak" for expect in case.expected)]
+    assert {f"R{number}" for number in range(1, 16)} | {"Y6"} <= {case.key for case in cases()}
+    assert len(leaks) >= 16 + 40
+    assert len({case.title for case in cases()}) == len(cases())
+
+
+def test_every_case_names_its_line() -> None:
+    without = [case.key for case in cases() if any(expect.line for expect in case.expected) and not case.allocated]
+    assert without in ([], ["R13"])
+
+
+def test_the_page_of_verdicts_is_current() -> None:
+    if DEVICE != "cpu":
+        pytest.skip("the page is written on a CPU")
+    assert PAGE.read_text(encoding="utf-8") == document(cases()), "run: make verdicts"
+
+
+def test_the_page_has_every_anchor() -> None:
+    headings = {line[3:] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("## ")}
+    assert {verdict.value for verdict in Verdict} <= headings
+    assert all(verdict.anchor == verdict.value.lower().replace(" ", "-").replace("+", "") for verdict in Verdict)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "held"),
+    [
+        ("KEPT (list)[*].indices", "module a > KEPT (list)[17].indices", True),
+        ("KEPT (list)[*].indices", "module a > KEPT (list)[17].values", False),
+        ("KEPT (list)[*] > tuple[1]", "module a > KEPT (list)[1] > tuple[0]", False),
+        ("KEPT (list)[*]", "module a > KEPT (list)['1']", False),
+        ("hook *", "hook of it", False),
+        ("", "", True),
+    ],
+)
+def test_a_star_is_a_number(wanted: str, found: str, held: bool) -> None:
+    assert holds(wanted, found) is held
+
+
+@pytest.mark.parametrize(("needs", "why"), [("cpu only", ""), ("cpu", "it is slow")])
+def test_what_runs_on_the_cpu_alone_says_why(needs: str, why: str) -> None:
+    with pytest.raises(ValueError, match=r"^case Z1: what runs on the CPU alone says why, and nothing else does$"):
+        case("Z1", origin="", expect=NOTHING, needs=needs, why=why)
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        (
+            "cuda",
+            [
+                "not run on cuda:",
+                "  arrays of numpy are in the memory of the CPU: S2, S3, S14, S19",
+                "  quantised tensors are made for the CPU: S6",
+                "  a limit on a card binds to the segments that it takes next, not to the byte: R15",
+            ],
+        ),
+        (
+            "cpu",
+            [
+                "not run on cpu:",
+                "  the case needs a CUDA device: C2, D1, R10, D6, R13, R14, D2, D3, D4, D5, B7",
+                "written: docs/page.md",
+            ],
+        ),
+    ],
+)
+def test_what_a_run_says_and_writes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, device: str, told: list[str]
+) -> None:
+    """A card writes no page: what it tells of a few cases differs."""
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    for name, value in {"DEVICE": device, "ROOT": tmp_path, "PAGE": page, "run_module": lambda name: []}.items():
+        monkeypatch.setattr(verdicts, name, value)
+    assert verdicts.main([]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[said.index(f"0 of 0 cases right on {device}, beside 0 controls") + 1 :] == told
+    assert page.exists() == (device == "cpu")

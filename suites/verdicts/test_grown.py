@@ -1,0 +1,146 @@
+"""What grew since a baseline was recorded, and the peak without what a library keeps."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudamem_testing.model.baselines import TOP, Place
+from cudamem_testing.model.blocks import Block, LiveSet
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import GrownPlace, Taken
+from cudamem_testing.model.stacks import Frame, Stack
+from cudamem_testing.snapshots.files import read_file
+from cudamem_testing.snapshots.read import read
+from cudamem_testing.snapshots.read_cpu import read_cpu
+from cudamem_testing.snapshots.replay import replay
+from cudamem_testing.verdicts.grown import (
+    allocations_by_line,
+    frees_of_others,
+    grown,
+    peak_without,
+    segments_taken,
+    top_of,
+    without,
+)
+from suites.snapshots.allocator import MIB, Allocator, run
+
+CPU = Device("cpu")
+RECORDINGS = Path(__file__).parents[2] / "fixtures" / "recordings"
+LIBRARY = Frame("torch/nn/functional.py", 5, "linear", "library")
+
+
+def block(size: int, line: int, function: str = "forward", order: int = 0, preexisting: bool = False) -> Block:
+    stack = Stack((LIBRARY, Frame("model.py", line, function)))
+    return Block(size, size, CPU, stack=stack, order=order, preexisting=preexisting)
+
+
+def live(*blocks: Block) -> LiveSet:
+    return LiveSet(CPU, blocks)
+
+
+def test_the_largest_places() -> None:
+    blocks = [block(size, 10 + size, name) for size, name in ((1, "f"), (2, "g"), (3, "f"), (4, "b"), (4, "a"))]
+    assert top_of(live(*blocks), 3) == (Place("model.py::a", 4), Place("model.py::b", 4), Place("model.py::f", 4))
+    assert len(top_of(live(*(block(1, 1, f"f{number}") for number in range(9))))) == TOP
+    assert top_of(live()) == ()
+    assert top_of(live(Block(5, 5, CPU))) == (Place("(no Python stack)", 5),)
+
+
+def test_what_grew() -> None:
+    before = (Place("model.py::f", 6), Place("model.py::g", 4))
+    now = live(
+        block(3, 7, "f"), block(9, 8, "f"), block(9, 9, "f"), block(4, 20, "g"), block(2, 31, "new"), block(1, 5, "f")
+    )
+    assert grown(before, now) == (
+        GrownPlace("model.py::f", Frame("model.py", 9, "f"), (5, 7, 8, 9), 6, 22),
+        GrownPlace("model.py::new", Frame("model.py", 31, "new"), (31,), None, 2),
+    )
+    assert grown(before, live(block(6, 1, "f"), block(4, 2, "g"))) == ()
+
+
+def test_places_beyond_the_recorded_ones_had_at_most_as_much_as_the_least() -> None:
+    before = tuple(Place(f"model.py::f{number}", 10 - number) for number in range(TOP))
+    now = live(block(4, 1, "a"), block(6, 2, "b"), block(9, 3, "c"))
+    assert grown(before, now) == (GrownPlace("model.py::c", Frame("model.py", 3, "c"), (3,), None, 9, 6),)
+    assert len(grown((), live(*(block(1, 1, f"f{number}") for number in range(9))))) == TOP
+
+
+def test_without_some_blocks() -> None:
+    blocks = block(1, 1, order=1), block(2, 2, order=2), block(3, 3, order=3, preexisting=True)
+    assert without(live(*blocks), {2}).blocks == blocks[:1]
+
+
+@given(st.integers(0, 10**9), st.booleans(), st.data())
+def test_the_peak_without_some_blocks_is_that_of_the_others(seed: int, deferred: bool, data: st.DataObject) -> None:
+    allocator = Allocator()
+    run(allocator, 50, random.Random(seed), deferred=deferred)
+    replayed = replay(read(allocator.snapshot()), "requested")
+    start = data.draw(st.integers(0, replayed.end))
+    end = data.draw(st.integers(start, replayed.end))
+    allocations = [place for place in range(start, end) if replayed.lives.freed[place] >= 0]
+    places = frozenset(data.draw(st.lists(st.sampled_from(allocations), unique=True)) if allocations else ())
+    orders = {replayed.recording.first + place for place in places}
+
+    def level(moment: int) -> int:
+        return sum(one.size for one in replayed.live_at(moment) if one.order not in orders)
+
+    levels = [level(moment) - level(start) for moment in range(start, end + 1)]
+    peak, moment = peak_without(replayed, start, end, places)
+    assert peak == max(levels)
+    assert moment == start + levels.index(peak)
+
+
+@given(st.lists(st.tuples(st.integers(1, 100), st.integers(0, 9), st.integers(0, 2)), max_size=30), st.data())
+def test_what_others_made_before_may_go_or_stay(program: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    """Against a model in which it stays. ``program``: a size, a place in memory, an owner; a taken place is freed."""
+    first = data.draw(st.integers(0, len(program)))  # what is before it has left no event
+    blocks: dict[int, tuple[int, int, int, int]] = {}  # by address: size, owner, sequence, and the event that made it
+    rows, history = [], [{}]
+    for number, (size, address, owner) in enumerate(program):
+        gone = blocks.pop(address, None)
+        if gone is None:
+            blocks[address] = size, owner, number + 1, number
+        taken, of, sequence, _ = blocks[address] if gone is None else gone
+        rows.append((address, taken, sequence, 0, 0, of, 1, 0 if gone is None else 1))
+        history.append(dict(blocks))
+    live_rows = [(address, size, sequence, 0, owner, 1) for address, (size, owner, sequence, _) in blocks.items()]
+    replayed = replay(read_cpu(live_rows, rows[first:], first=first), "requested")
+    start = data.draw(st.integers(0, replayed.end))
+    end = data.draw(st.integers(start, replayed.end))
+    stays = {one for one in history[first + start].values() if one[1] != 1}
+
+    def level(moment: int) -> int:
+        return sum(size for size, *_ in stays | {*history[first + moment].values()})
+
+    levels = [level(moment) - level(start) for moment in range(start, end + 1)]
+    frees = frees_of_others(replayed, start, end, 1)
+    assert peak_without(replayed, start, end, (), frees) == (max(levels), start + levels.index(max(levels)))
+    assert sum(frees.values()) == sum(size for size, *_ in stays - {*history[first + end].values()})
+
+
+def test_segments_and_allocations_since_a_moment() -> None:
+    allocator = Allocator()
+    allocator.malloc(4 * MIB)
+    start = replay(read(allocator.snapshot())).end
+    allocator.malloc(12 * MIB, stream=7)
+    allocator.malloc(14 * MIB, stream=9)
+    allocator.malloc(2 * MIB)
+    replayed = replay(read(allocator.snapshot()))
+    assert segments_taken(replayed, start) == (Taken(None, 2, 26 * MIB, side_stream=True),)
+    assert segments_taken(replayed, 0)[1:] == (Taken(None, 1, 20 * MIB),)
+    assert sum(one.number for one in allocations_by_line(replayed, start)) == 3
+
+
+def test_segments_and_allocations_by_line() -> None:
+    """As an H100 recorded them."""
+    replayed = replay(read_file(RECORDINGS / "adam_foreach.pickle.gz"))
+    (segments,) = segments_taken(replayed, 0)
+    assert (str(segments.line), segments.number, segments.bytes) == ("programs.py:70 in adam_foreach", 2, 4 * MIB)
+    assert [(str(one.line), one.number, one.bytes) for one in allocations_by_line(replayed, 0, 2)] == [
+        ("programs.py:70 in adam_foreach", 18, None),
+        ("programs.py:66 in adam_foreach", 6, None),
+    ]

@@ -1,0 +1,287 @@
+"""Findings of leaks: grouping, texts to the letter, causes that stay the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cudamem_testing.model.blocks import Block
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import GRAPH_STATE, REDUCER, View
+from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.model.references import Kind, Reach, RootKind
+from cudamem_testing.model.stacks import Frame, Stack
+from cudamem_testing.objects import HolderResult
+from cudamem_testing.verdicts.leaks import freed_finding, leak_findings
+from cudamem_testing.wording import details, text, title
+from suites.made import path
+
+CPU = Device("cpu")
+KIB = 1024
+TEST = Frame("test_it.py", 9, "test_it")
+
+
+def stack(line: int = 5, function: str = "helper") -> Stack:
+    return Stack((Frame("torch/functional.py", 1, "einsum", "library"), Frame("cache.py", line, function), TEST))
+
+
+def block(address: int | None, size: int = 64 * KIB, **more: object) -> Block:
+    return Block(size, size, CPU, address=address, **{"stack": stack(), **more})  # type: ignore[arg-type]
+
+
+def reachable(*steps: tuple[Kind, str, str], names: tuple[str, ...] = ("float32[16384] on cpu",)) -> HolderResult:
+    return HolderResult(Reach.REACHABLE, path("module project.cache", *steps), names)
+
+
+CACHE = (Kind.GLOBAL, "_CACHE", "list")
+
+
+def item(place: int) -> tuple[Kind, str, str]:
+    return Kind.ITEM, f"[{place}]", "Tensor"
+
+
+def test_the_text() -> None:
+    (found,) = leak_findings([block(1)], {1: reachable(CACHE, item(0))})
+    assert text(found) == (
+        "cudamem: 64.0 KiB leaked (1 block, cpu)\n"
+        "   64.0 KiB  float32[16384] on cpu  reachable\n"
+        "      allocated  cache.py:5 in helper (torch/functional.py einsum) <- test_it.py:9 in test_it\n"
+        "      held by    module project.cache > _CACHE (list)[0]\n"
+        "   hint: call project.cache._CACHE.clear() at the end of the test\n"
+        "   more: python -m cudamem_testing explain reachable, docs/hints.md#module-global"
+    )
+    assert (found.bytes, found.device, found.severity) == (64 * KIB, CPU, Severity.FAIL)
+    assert found.allocated == "cache.py:5 in helper"
+    assert found.holder == "module project.cache > _CACHE (list)[0]"
+    assert found.cause == "leak | reachable | cache.py::helper | module project.cache > _CACHE (list)[*]"
+
+
+def test_severity_is_of_leaks_only() -> None:
+    holders = {1: reachable(CACHE, item(0)), 2: HolderResult(Reach.UNKNOWN, None)}
+    found = {one.verdict: one.severity for one in leak_findings([block(1), block(2)], holders, Severity.WARN)}
+    assert found == {Verdict.REACHABLE: Severity.WARN, Verdict.UNATTRIBUTED: Severity.NOTE}
+
+
+def test_items_of_one_list_are_one_finding() -> None:
+    blocks = [block(place, 1000 + place) for place in range(1, 6)]
+    (found,) = leak_findings(blocks, {one: reachable(CACHE, item(one)) for one in range(1, 6)})
+    assert found.bytes == sum(range(1001, 1006))
+    assert details(found)[2] == "      held by    module project.cache > _CACHE (list)[5]"  # of the largest
+    assert details(found)[3] == "   ... 4 more blocks: 3.9 KiB"
+
+
+def test_keys_of_one_dictionary_are_one_finding() -> None:
+    def key(text: str) -> tuple[Kind, str, str]:
+        return Kind.ITEM, text, "Tensor"
+
+    cache, keys = (Kind.GLOBAL, "_CACHE", "dict"), ("['layer0']", "['last']", "[(3, 4)]", "[0.5]", "[<Path>]")
+    blocks = [block(one) for one in range(5)]
+    (found,) = leak_findings(blocks, {one: reachable(cache, key(keys[one])) for one in range(5)})
+    assert found.cause == "leak | reachable | cache.py::helper | module project.cache > _CACHE (dict)[*]"
+    assert found.holder == "module project.cache > _CACHE (dict)['layer0']"
+    assert (len(details(found)), found.bytes) == (6, 320 * KIB)
+
+
+def test_equal_blocks_give_one_cause_in_any_order() -> None:
+    """The first of the largest names where the memory came from."""
+    blocks = [block(place, stack=stack(5, name)) for place, name in enumerate(("there", "here"))]
+    holders = {place: reachable(CACHE, item(place)) for place in range(2)}
+    causes = {leak_findings(order, holders)[0].cause for order in (blocks, blocks[::-1])}
+    assert causes == {"leak | reachable | cache.py::here | module project.cache > _CACHE (list)[*]"}
+
+
+def test_a_tensor_kept_with_its_graph_has_a_hint_of_its_own() -> None:
+    weight = (Kind.SAVED, ".saved self", "Tensor")
+    node = (Kind.GRAD_FN, ".grad_fn[MulBackward0]", "MulBackward0")
+    holders = {1: reachable(CACHE, item(0)), 2: reachable(CACHE, item(0), node, weight)}
+    (found,) = leak_findings([block(1), block(2)], holders)
+    assert [line for line in details(found) if "hint:" in line] == [
+        "   hint: keep project.cache._CACHE[0].detach(), or .item() for a number: it keeps its autograd graph",
+    ]
+
+
+def test_different_lines_of_one_holder_are_shown_up_to_three() -> None:
+    blocks = [block(one, 1000 * one, stack=stack(one)) for one in range(1, 6)]
+    (found,) = leak_findings(blocks, {one: reachable(CACHE, item(one)) for one in range(1, 6)})
+    lines = [line for line in details(found) if "allocated" in line]
+    assert [line.split()[1] for line in lines] == ["cache.py:5", "cache.py:4", "cache.py:3"]
+    assert "   ... 2 more blocks: 2.9 KiB" in details(found)
+
+
+def test_a_module_with_its_parameters_is_one_finding() -> None:
+    model = (Kind.GLOBAL, "MODEL", "Model")
+    weight, bias = (Kind.SUBMODULE, ".layer.weight", "Parameter"), (Kind.SUBMODULE, ".layer.bias", "Parameter")
+    (found,) = leak_findings([block(1), block(2, 8)], {1: reachable(model, weight), 2: reachable(model, bias)})
+    assert found.cause is not None
+    assert found.cause.endswith("| module project.cache > MODEL")
+
+
+def test_an_optimizer_with_its_state_is_one_finding() -> None:
+    optimizer = (Kind.GLOBAL, "OPT", "Adam")
+    state, groups = (Kind.ATTRIBUTE, ".state", "defaultdict"), (Kind.ATTRIBUTE, ".param_groups", "list")
+    holders = {
+        1: reachable(optimizer, state, (Kind.ITEM, "[<Parameter>]", "dict"), (Kind.ITEM, "['exp_avg']", "Tensor")),
+        2: reachable(optimizer, groups, (Kind.ITEM, "[0]", "dict"), (Kind.ITEM, "['params']", "list"), item(0)),
+    }
+    assert len(leak_findings([block(1), block(2)], holders)) == 1
+
+
+def test_an_attribute_named_state_is_no_optimizer() -> None:
+    trainer = (Kind.GLOBAL, "TRAINER", "Trainer")
+    holders = {
+        1: reachable(trainer, (Kind.ATTRIBUTE, ".state", "Tensor")),
+        2: reachable(trainer, (Kind.ATTRIBUTE, ".other", "Tensor")),
+    }
+    assert len(leak_findings([block(1), block(2)], holders)) == 2
+
+
+def test_a_tensor_with_its_graph_is_one_finding() -> None:
+    loss = (Kind.GLOBAL, "LOSS", "Tensor")
+    graph = (Kind.GRAD_FN, ".grad_fn[MulBackward0]", "MulBackward0"), (Kind.SAVED, ".saved self", "Tensor")
+    holders = {1: reachable(loss), 2: reachable(loss, *graph), 3: reachable(loss, (Kind.GRAD, ".grad", "Tensor"))}
+    (found,) = leak_findings([block(1, 4), block(2, 4000), block(3, 40)], holders)
+    assert found.bytes == 4044
+    assert found.holder == "module project.cache > LOSS.grad_fn[MulBackward0].saved self"
+
+
+def test_numbers_of_the_compiler_do_not_change_the_cause() -> None:
+    causes = set()
+    for name in ("__compiled_fn_7_08e39e21_dd1e", "__compiled_fn_12_aa"):
+        (found,) = leak_findings([block(1)], {1: reachable((Kind.GLOBAL, name, "function run"), item(0))})
+        assert (found.verdict, found.severity) == (Verdict.COMPILER_CACHE, Severity.NOTE)
+        causes.add(found.cause)
+    assert len(causes) == 1
+
+
+def test_the_largest_finding_is_first() -> None:
+    other = (Kind.GLOBAL, "_OTHER", "list")
+    found = leak_findings([block(1, 10), block(2, 20)], {1: reachable(CACHE), 2: reachable(other)})
+    assert [one.bytes for one in found] == [20, 10]
+
+
+def test_blocks_that_the_search_did_not_reach() -> None:
+    found = leak_findings([block(1), block(None)], {})
+    assert [(one.verdict, one.bytes) for one in found] == [(Verdict.UNATTRIBUTED, 128 * KIB)]
+    assert details(found[0])[-1] == "   note: the search did not reach it"
+    assert "   64.0 KiB  memory without a Python tensor (65536 bytes)  unattributed" in details(found[0])
+
+
+def test_held_by_cpp_is_explained() -> None:
+    holder = HolderResult(
+        Reach.UNREACHABLE, path("Tensor", (Kind.GRAD, ".grad", "Tensor"), kind=RootKind.UNHELD), ("float32[4] on cpu",)
+    )
+    (found,) = leak_findings([block(1)], {1: holder})
+    assert found.holder == "Tensor.grad"
+    assert details(found)[2] == "      from       Tensor.grad"
+    assert details(found)[3].startswith("   held by C++: it lives after a collection, and no chain")
+    assert "set .grad to None after backward(create_graph=True), or use torch.autograd.grad" in details(found)[4]
+    assert details(found)[5] == "   more: python -m cudamem_testing explain held-by-c, docs/hints.md#create_graph"
+    assert found.cause == "leak | held by C++ | cache.py::helper"
+
+
+def test_what_pytest_keeps_is_a_note() -> None:
+    kept = HolderResult(
+        Reach.HARNESS,
+        path("Function", (Kind.ATTRIBUTE, "._instance", "TestX"), (Kind.ATTRIBUTE, ".x", "Tensor")),
+        ("float32[4] on cpu",),
+    )
+    (found,) = leak_findings([block(1)], {1: kept})
+    assert (found.verdict, found.severity) == (Verdict.TEST_INSTANCE, Severity.NOTE)
+    assert title(found) == "cudamem: 64.0 KiB retained (1 block, cpu)"
+    assert details(found)[2] == "      kept by    Function._instance (TestX).x"
+    assert details(found)[-2:] == (
+        "   hint: set self.x to None in teardown_method, or use a fixture",
+        "   more: docs/hints.md#test-instance",
+    )
+
+
+def test_a_frame_of_pytest_is_no_holder() -> None:
+    frame = path("frame _multicall (_execution.py:167)", (Kind.LOCAL, "local 'exception'", "ValueError"))
+    running = HolderResult(Reach.HARNESS, frame, ("float32[4] on cpu",))
+    (found,) = leak_findings([block(1)], {1: running})
+    assert (found.verdict, found.holder) == (Verdict.UNATTRIBUTED, None)
+    assert details(found) == (
+        "   64.0 KiB  float32[4] on cpu  unattributed",
+        "      allocated  cache.py:5 in helper (torch/functional.py einsum) <- test_it.py:9 in test_it",
+        "   unattributed: holder unknown",
+    )
+    assert found.cause == "leak | unattributed | cache.py::helper"
+
+
+def test_a_view_of_a_part() -> None:
+    view = View("float32[16] on cpu", (64, 64))
+    holder = replace(reachable(CACHE, item(0), names=("float32[16] on cpu, view of [64, 64]",)), view=view)
+    (found,) = leak_findings([block(1, 4 * KIB)], {1: holder})
+    assert details(found)[3] == (
+        "      float32[16] on cpu is a view of a 4.0 KiB storage of shape [64, 64]; clone() would release it"
+    )
+
+
+def test_what_a_step_freed() -> None:
+    gone = [block(1, 100), block(2, 200, stack=stack(7)), block(3, 50)]
+    found = freed_finding(Verdict.TRACEBACK, CPU, 350, 3, "frames of the failed test", gone)
+    assert found.severity is Severity.NOTE
+    assert title(found) == "cudamem: 350 B retained, then freed by: frames of the failed test (3 blocks, cpu)"
+    assert [line.split()[3] for line in details(found) if "allocated" in line] == ["cache.py:7", "cache.py:5"]
+
+
+def test_what_a_step_freed_where_blocks_are_not_known() -> None:
+    found = freed_finding(Verdict.CYCLE, CPU, 350, 3, "garbage collection", [])
+    assert title(found) == "cudamem: 350 B kept by a reference cycle (3 blocks, cpu)"
+    assert (found.allocated, found.cause) == (None, "cycle | cycle | (no Python stack)")
+
+
+CAPTURE = Stack((Frame("torch/cuda/graphs.py", 118, "capture_begin", "library"), TEST))
+
+
+def test_the_state_of_captured_graphs() -> None:
+    nobody = HolderResult(Reach.NOT_HELD, None)
+    blocks = [block(1, 512, stack=CAPTURE), block(2, 512, stack=CAPTURE), block(3, 4 * KIB)]
+    other, state = leak_findings(blocks, dict.fromkeys((1, 2, 3), nobody))
+    assert text(state) == (
+        "cudamem: 1.0 KiB leaked (2 blocks, cpu)\n"
+        "   512 B  memory without a Python tensor (512 bytes)  held by C++\n"
+        "      allocated  test_it.py:9 in test_it (torch/cuda/graphs.py capture_begin)\n"
+        "      held by    random-number state of a live CUDA graph\n"
+        "   ... 1 more block: 512 B\n"
+        "   held by C++: it lives after a collection, and no chain of Python references from a root reaches it\n"
+        "   hint: reset the graph, or delete it\n"
+        "   more: python -m cudamem_testing explain held-by-c, docs/hints.md#graph-state"
+    )
+    assert (state.holder, state.cause) == (GRAPH_STATE, f"leak | held by C++ | test_it.py::test_it | {GRAPH_STATE}")
+    assert (other.bytes, other.holder, other.verdict) == (4 * KIB, None, Verdict.HELD_BY_CPP)
+
+
+def test_a_block_of_a_thread_of_torchs_own() -> None:
+    (found,) = leak_findings([block(1, stack=Stack(), after=TEST)], {1: reachable(CACHE, item(0))})
+    assert details(found)[1] == (
+        "      allocated  by a thread of torch's own, as in backward (no Python stack), after test_it.py:9 in test_it"
+    )
+    assert (found.allocated, found.cause.split(" | ")[2]) == ("(no Python stack)", "(no Python stack)")
+
+
+REDUCED = Stack((Frame("torch/nn/parallel/distributed.py", 1240, "DistributedDataParallel.__init__", "library"), TEST))
+
+
+def test_buckets_of_a_reducer_are_its() -> None:
+    """And a block that another holds is that one's, whoever allocated it."""
+    blocks = [block(1, stack=REDUCED), block(2), block(3, stack=REDUCED)]
+    held = HolderResult(
+        Reach.REACHABLE, path("module project.cache", (Kind.GLOBAL, "KEPT", "list")), ("float32[4] on cpu",)
+    )
+    nobody = HolderResult(Reach.NOT_HELD, None)
+    found = {one.holder: one for one in leak_findings(blocks, {1: nobody, 2: nobody, 3: held})}
+    assert {*found} == {REDUCER, None, held.path.text}
+    reducer = found[REDUCER]
+    assert (reducer.verdict, reducer.bytes) == (Verdict.HELD_BY_CPP, 64 * KIB)
+    assert f"      held by    {REDUCER}" in details(reducer)
+    hint = "   hint: drop the DistributedDataParallel, its module and all losses before destroy_process_group()"
+    assert hint in details(reducer)
+    assert "DLPack capsules" in next(line for line in details(found[None]) if "hint" in line)
+
+
+def test_a_storage_is_shown_with_its_bytes() -> None:
+    holder = HolderResult(
+        Reach.REACHABLE, path("module project.cache", (Kind.GLOBAL, "KEPT", "list")), ("UntypedStorage",)
+    )
+    (found,) = leak_findings([block(1)], {1: holder})
+    assert details(found)[0] == "   64.0 KiB  UntypedStorage (65536 bytes)  reachable"
