@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from cudamem_testing.model.limits import LimitError
     from cudamem_testing.model.sizes import format_size, parse_size
     from cudamem_testing.model.windows import Window
-    from cudamem_testing.operators.files import OperatorFileError, load_operators
+    from cudamem_testing.operators.files import OperatorFileError
     from cudamem_testing.operators.recording import OperatorMemory
+    from cudamem_testing.operators.table import load_operators
     from cudamem_testing.snapshots.memory import Memory
     from cudamem_testing.snapshots.record import SnapshotError
     from cudamem_testing.trace.graph import DataFlow
@@ -86,7 +87,7 @@ _HOMES = {
     "find_cycles": "cycles.collect",
     "format_size": "model.sizes",
     "from_profile": "trace.profile",
-    "load_operators": "operators.files",
+    "load_operators": "operators.table",
     "memory_profile": "trace.profile",
     "object_graph": "cycles.draw",
     "parse_size": "model.sizes",

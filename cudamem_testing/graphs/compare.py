@@ -14,29 +14,49 @@ integer, which indexing takes for the last element. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from cudamem_testing.graphs.backend import Backend, Graph
 from cudamem_testing.graphs.differs import copied, differs
+from cudamem_testing.graphs.inputs import StaticInputs
 from cudamem_testing.graphs.operators import POISON
 from cudamem_testing.graphs.pools import pool_at
 from cudamem_testing.graphs.sides import storage_reference
+from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.sizes import count
 from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.graphs import storage_bytes
 from cudamem_testing.torch_api.trees import flatten
 
-if TYPE_CHECKING:
-    from cudamem_testing.graphs.captured import Captured
-
 #: Differences that one message names.
 MOST = 5
 STALE = "not a number where the function has one: memory that the replay does not write, or reads before it is written"
 SAME_DRAWS = "replays repeat each other where the function draws anew: its random numbers are frozen in the graph"
+
+
+class Captured(Protocol):
+    """What is asked of a captured function (graphs/captured.py)."""
+
+    backend: Backend
+    graph: Graph
+    function: Callable[..., Any]
+    inputs: StaticInputs
+    outputs: Any
+    pool: Pool
+
+    def written(self) -> list[StorageWeakRef]:
+        """Storages from outside that the graph writes."""
+
+    def outside(self, reference: StorageWeakRef) -> bool:
+        """Whether a storage was there before the capture."""
+
+    def output_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """The tensors of the outputs, by name."""
 
 
 @dataclass(frozen=True, slots=True)

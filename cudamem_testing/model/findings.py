@@ -5,7 +5,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -33,12 +32,6 @@ class Kind(str, Enum):
 
 #: Kinds whose findings have a cause in common; limits and out-of-memory errors are judged one by one.
 GROUPED = frozenset({Kind.LEAK, Kind.CYCLE, Kind.POOL, Kind.OUTSIDE})
-
-
-#: What a cause has for a key or position of a container: another run may have another one.
-ANY_KEY = "[*]"
-#: What the name of a thread has of its number or of a moment: a uuid, a long hexadecimal number, digits.
-PASSING_NAME = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{8,}|\d+(?:_\d+)*")
 
 
 class Severity(str, Enum):

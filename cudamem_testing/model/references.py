@@ -14,9 +14,12 @@ import re
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from cudamem_testing.model.findings import ANY_KEY, PASSING_NAME
-
 #: Longest chain that is shown in full; of longer ones the middle is left out.
+#: What a cause has for a key or position of a container: another run may have another one.
+ANY_KEY = "[*]"
+#: What the name of a thread has of its number or of a moment: a uuid, a long hexadecimal number, digits.
+PASSING_NAME = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{8,}|\d+(?:_\d+)*")
+
 SHOWN_STEPS = 14
 
 

@@ -6,8 +6,8 @@
 :mod:`.places`          in which module and phase it runs
 :mod:`.storages`        counting without a recorder: fake tensors, unknown devices
 :mod:`.rows`            notes and calls become rows that add up
-:mod:`.table`           the finished record
-:mod:`.reports`         what can be asked of it
+:mod:`.record`          the finished record
+:mod:`.table`           what can be asked of it
 :mod:`.summaries`       rows as tables
 :mod:`.limits`          budgets of phases and modules
 :mod:`.compare`         what grew between two runs
@@ -21,10 +21,10 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from cudamem_testing.operators.compare import Change, Comparison
-from cudamem_testing.operators.files import OperatorFileError, load_operators
+from cudamem_testing.operators.files import OperatorFileError
 from cudamem_testing.operators.recording import OperatorMemory
 from cudamem_testing.operators.rows import Levels, Marker, Phase, Row
-from cudamem_testing.operators.table import OperatorTable
+from cudamem_testing.operators.table import OperatorTable, load_operators
 
 __all__ = [
     "Change",

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.operators.record import Record
 from cudamem_testing.operators.rows import BETWEEN
 from cudamem_testing.operators.summaries import module_text
-from cudamem_testing.operators.table import OperatorTable
 from cudamem_testing.show.tables import Column, Table
 
 Key = tuple[str, str, str, str]
@@ -63,7 +63,7 @@ class Comparison:
         return "\n".join([str(self.table()), *(f"note: {note}" for note in self.notes)])
 
 
-def compare(earlier: OperatorTable, later: OperatorTable) -> Comparison:
+def compare(earlier: Record, later: Record) -> Comparison:
     """Compare what operators allocated, by phase, module, operator and device.
 
     Where each run measured one device, the runs are compared whichever devices these are.
@@ -82,7 +82,7 @@ def compare(earlier: OperatorTable, later: OperatorTable) -> Comparison:
     return Comparison(tuple(changes), risen, notes)
 
 
-def _moved(table: OperatorTable, device: str) -> OperatorTable:
+def _moved(table: Record, device: str) -> Record:
     """The table of one device as if it were another."""
     return replace(
         table,
@@ -91,7 +91,7 @@ def _moved(table: OperatorTable, device: str) -> OperatorTable:
     )
 
 
-def _allocated(table: OperatorTable) -> Counter[Key]:
+def _allocated(table: Record) -> Counter[Key]:
     found: Counter[Key] = Counter()
     for row in table.rows:
         module = "" if row.operator == BETWEEN else module_text(row.module)
@@ -99,7 +99,7 @@ def _allocated(table: OperatorTable) -> Counter[Key]:
     return found
 
 
-def _peaks(table: OperatorTable) -> dict[str, int]:
+def _peaks(table: Record) -> dict[str, int]:
     return {device: peak - start for device, start, peak, _ in table.levels if peak is not None}
 
 

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cudamem_testing.operators.record import Record
 from cudamem_testing.operators.rows import Levels, Marker, Phase, Row
-from cudamem_testing.operators.table import OperatorTable
 from cudamem_testing.show.files import replace_file
 from cudamem_testing.torch_api import version
 
@@ -33,7 +33,7 @@ class OperatorFileError(ValueError):
     """A file that is no table of operators, or is damaged; the message names the file and the place."""
 
 
-def save(table: OperatorTable, path: str | Path) -> Path:
+def save(table: Record, path: str | Path) -> Path:
     """Write a table, in one step; the path.
 
     Raises:
@@ -62,8 +62,8 @@ def save(table: OperatorTable, path: str | Path) -> Path:
     return path
 
 
-def load_operators(path: str | Path) -> OperatorTable:
-    """Read a table of operators that was saved.
+def load(path: str | Path) -> Record:
+    """Read a record that was saved.
 
     Raises:
         OperatorFileError: when the file cannot be read or holds no table.
@@ -80,7 +80,7 @@ def load_operators(path: str | Path) -> OperatorTable:
         raise OperatorFileError(f"{file.name}: {error}") from None
 
 
-def _table(document: Any) -> OperatorTable:
+def _table(document: Any) -> Record:
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise ValueError('no table of operators: "kind" is not "operators"')
     if document.get("schema") != SCHEMA:
@@ -91,7 +91,7 @@ def _table(document: Any) -> OperatorTable:
     markers = tuple(_marker(one, f"markers[{place}]") for place, one in enumerate(_list(document, "markers")))
     notes = tuple(_text(note, f"notes[{place}]") for place, note in enumerate(_list(document, "notes")))
     rows = tuple(_rows(document, {level.device for level in levels}))
-    return OperatorTable(rows, levels, markers, notes)
+    return Record(rows, levels, markers, notes)
 
 
 def _rows(document: Mapping[str, Any], devices: set[str]) -> Iterator[Row]:

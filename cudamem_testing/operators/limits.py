@@ -13,8 +13,9 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.evidence import Evidence, Shown
 from cudamem_testing.model.limits import Breach, Budget
 from cudamem_testing.model.windows import Window
+from cudamem_testing.operators.record import Record
 from cudamem_testing.operators.rows import BETWEEN, Phase, Row, is_within
-from cudamem_testing.operators.table import OperatorTable
+from cudamem_testing.operators.summaries import summary
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.memory import OverBudget
@@ -24,7 +25,7 @@ __tracebackhide__ = hide_wrong_arguments
 SHOWN = 5
 
 
-def windows_of(table: OperatorTable, phase: str | None, module: str | None) -> tuple[Window, ...]:
+def windows_of(table: Record, phase: str | None, module: str | None) -> tuple[Window, ...]:
     """One window for each device on which the phase or the module ran.
 
     Raises:
@@ -46,7 +47,7 @@ def windows_of(table: OperatorTable, phase: str | None, module: str | None) -> t
     return tuple(found)
 
 
-def enforce(table: OperatorTable, budget: Budget, phase: str | None, module: str | None) -> None:
+def enforce(table: Record, budget: Budget, phase: str | None, module: str | None) -> None:
     """Hold a phase or module to a budget.
 
     Raises:
@@ -56,7 +57,12 @@ def enforce(table: OperatorTable, budget: Budget, phase: str | None, module: str
     __tracebackhide__ = True
 
     def largest(breach: Breach) -> Sequence[Evidence]:
-        return [Shown(tuple(table.only(phase=phase, module=module).summary(top=SHOWN).lines()))]
+        rows = [
+            row
+            for row in table.rows
+            if (phase is None or row.phase.value == phase) and (module is None or is_within(row.module, module))
+        ]
+        return [Shown(tuple(summary(rows, table.starts, SHOWN, 0).lines()))]
 
     judge = Judge(lambda: largest)
     broken = judge.all([budget], windows_of(table, phase, module))

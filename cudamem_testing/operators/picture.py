@@ -6,21 +6,21 @@ from itertools import groupby
 from pathlib import Path
 
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.operators.record import Record
 from cudamem_testing.operators.rows import BETWEEN, Row, is_on
 from cudamem_testing.operators.summaries import module_text
-from cudamem_testing.operators.table import OperatorTable
 from cudamem_testing.show.plots.lines import Line, Moment, Picture, Shade, draw
 from cudamem_testing.show.usage import hide_wrong_arguments
 
 __tracebackhide__ = hide_wrong_arguments
 
 
-def plot(table: OperatorTable, path: str | Path, device: object = None) -> Path:
-    """Draw one device of a table; see :meth:`.reports.Reports.plot`."""
+def plot(table: Record, path: str | Path, device: object = None) -> Path:
+    """Draw one device of a table; see :meth:`.table.Reports.plot`."""
     return draw(picture_of(table, device), path)
 
 
-def picture_of(table: OperatorTable, device: object = None) -> Picture:
+def picture_of(table: Record, device: object = None) -> Picture:
     """What is drawn: the levels after each operator call, the highest inside each, phases, markers, the peak.
 
     Raises:

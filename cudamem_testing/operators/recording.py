@@ -27,10 +27,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from cudamem_testing.model.devices import Device
 from cudamem_testing.operators.mode import OperatorMode, StorageMode, Taken
 from cudamem_testing.operators.places import Places
-from cudamem_testing.operators.reports import Reports
 from cudamem_testing.operators.rows import BETWEEN, Call, Mark, Phase, levels_of, markers_of, overlap, rows_of
 from cudamem_testing.operators.storages import StorageJournal
-from cudamem_testing.operators.table import OperatorTable
+from cudamem_testing.operators.table import OperatorTable, Reports
 from cudamem_testing.recorders.journal import Journal, open_journal
 from cudamem_testing.recorders.native_journal import Note
 from cudamem_testing.show.usage import hide_wrong_arguments

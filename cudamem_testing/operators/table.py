@@ -1,36 +1,213 @@
-"""The finished record of a recording: rows, levels, markers. It holds numbers and texts only. PYTEST_DONT_REWRITE"""
+"""What can be asked of a recording or of its table: one set of methods for both. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cudamem_testing.model.sizes import format_size
-from cudamem_testing.operators.reports import Reports
-from cudamem_testing.operators.rows import Levels, Marker, Row
+from cudamem_testing.model.limits import budget as parse_limits
+from cudamem_testing.model.sizes import parse_size
+from cudamem_testing.operators import summaries
+from cudamem_testing.operators.record import Record
+from cudamem_testing.operators.rows import Phase, is_on, is_within
+from cudamem_testing.show.expected import assert_text
+from cudamem_testing.show.tables import Table
+from cudamem_testing.show.usage import hide_wrong_arguments
+
+if TYPE_CHECKING:
+    from cudamem_testing.operators.compare import Comparison
+
+__tracebackhide__ = hide_wrong_arguments
+
+Expected = str | Mapping[str, str] | None
+
+
+class Reports:
+    """Tables, checks and files; sizes are bytes, and ``min_bytes`` (an ``int`` or ``"4KiB"``) hides what is smaller."""
+
+    __slots__ = ()
+
+    @property
+    def table(self) -> OperatorTable:
+        """The finished table."""
+        raise NotImplementedError
+
+    def only(
+        self,
+        *,
+        phase: str | None = None,
+        module: str | None = None,
+        operator: str | None = None,
+        region: str | None = None,
+        step: int | None = None,
+        device: object = None,
+    ) -> OperatorTable:
+        """The rows of a phase, of modules and all below them, of operators, of a region, of a step, of a device.
+
+        ``module``, ``operator`` and ``region`` are patterns as for file names, ``device`` is any spelling of one or of
+        a kind. Levels stay those of the recording.
+
+        Raises:
+            ValueError: for an unknown phase, or a device that was not measured.
+        """
+        table = self.table
+        if phase is not None and phase not in [*Phase]:
+            raise ValueError(f"phase {phase!r} is not known: write {', '.join(one.value for one in Phase)}")
+        levels = tuple(level for level in table.levels if device is None or is_on(level.device, device))
+        if not levels:
+            measured = ", ".join(level.device for level in table.levels)
+            raise ValueError(f"{device} is not measured (measured: {measured})")
+        rows = tuple(
+            row
+            for row in table.rows
+            if (phase is None or row.phase.value == phase)
+            and (module is None or is_within(row.module, module))
+            and (operator is None or fnmatchcase(row.operator, operator))
+            and (region is None or fnmatchcase(row.region, region))
+            and (step is None or row.step == step)
+            and (device is None or is_on(row.device, device))
+        )
+        return replace(table, rows=rows, levels=levels)
+
+    def summary(self, top: int = 20, *, min_bytes: int | str = 0) -> Table:
+        """The ``top`` operator calls that allocated most, the rest of them, and what happened between operators."""
+        _check_count("top", top)
+        return summaries.summary(self.table.rows, self.table.starts, top, parse_size(min_bytes))
+
+    def by_module(self, depth: int | None = None, *, min_bytes: int | str = 0) -> Table:
+        """The tree of modules down to ``depth`` levels below the model, each with all that is below it."""
+        _check_count("depth", depth)
+        return summaries.by_module(self.table.rows, self.table.starts, depth, parse_size(min_bytes))
+
+    def by_operator(self, *, min_bytes: int | str = 0) -> Table:
+        """Calls of the same operator together, those that allocated most first; calls without memory are the others."""
+        return summaries.by_operator(self.table.rows, self.table.starts, parse_size(min_bytes))
+
+    def by_phase(self) -> Table:
+        """Forward, backward, optimizer, other; each with what happened between its operators."""
+        return summaries.by_phase(self.table.rows, self.table.starts, 0)
+
+    def assert_summary(self, expected: Expected = None, *, top: int = 20, min_bytes: int | str = 0) -> None:
+        """Compare the summary with the text at the call, which ``--cudamem-update=expected`` writes.
+
+        ``expected`` may have a text for each kind of device.
+
+        Raises:
+            TextMismatchError: the texts differ (an ``AssertionError``).
+        """
+        __tracebackhide__ = True
+        assert_text(str(self.summary(top, min_bytes=min_bytes)), expected, key=self._kind(), depth=2)
+
+    def assert_by_module(
+        self, expected: Expected = None, *, depth: int | None = None, min_bytes: int | str = 0
+    ) -> None:
+        """Compare the tree of modules with the text at the call, as ``assert_summary``.
+
+        Raises:
+            TextMismatchError: the texts differ (an ``AssertionError``).
+        """
+        __tracebackhide__ = True
+        assert_text(str(self.by_module(depth, min_bytes=min_bytes)), expected, key=self._kind(), depth=2)
+
+    def assert_budget(
+        self,
+        *,
+        phase: str | None = None,
+        module: str | None = None,
+        peak: object = None,
+        reserved: object = None,
+        retained: object = None,
+        allocations: object = None,
+        retries: object = None,
+        at_least: object = None,
+        device: object = None,
+        absolute: bool = False,
+    ) -> None:
+        """Hold a phase, or modules (a name or a pattern, with all below), to limits: those of ``memory_budget``.
+
+        ``peak`` is above the start of the phase or of the module's run, the highest of all runs; ``retained`` is what
+        its operators kept, in all runs together.
+
+        Raises:
+            LimitError: for wrong arguments.
+            ValueError: when no operator ran there.
+            OverBudget: when a limit is broken, with the operators there that allocated most.
+        """
+        __tracebackhide__ = True
+        from cudamem_testing.operators.limits import enforce
+
+        limits = parse_limits(
+            peak=peak,
+            reserved=reserved,
+            retained=retained,
+            allocations=allocations,
+            retries=retries,
+            at_least=at_least,
+            device=device,
+            absolute=absolute,
+            source="assert_budget(...)",
+        )
+        enforce(self.table, limits, phase, module)
+
+    def compare(self, earlier: Reports) -> Comparison:
+        """What grew since an earlier run, recorded or loaded."""
+        from cudamem_testing.operators.compare import compare
+
+        return compare(earlier.table, self.table)
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything as JSON, in one step; :func:`cudamem_testing.load_operators` reads it.
+
+        Raises:
+            OSError: when the file cannot be written.
+        """
+        from cudamem_testing.operators.files import save
+
+        return save(self.table, path)
+
+    def plot(self, path: str | Path, *, device: object = None) -> Path:
+        """Draw allocated, active and reserved bytes over operator calls as PNG or SVG, by the ending of ``path``.
+
+        Phases are shaded, markers and the peak named. ``device`` is the first measured one by default.
+
+        Raises:
+            ModuleNotFoundError: without matplotlib (``pip install 'cudamem_testing[plot]'``).
+            ValueError: for another ending, or a device that was not measured.
+            OSError: when the file cannot be written.
+        """
+        from cudamem_testing.operators.picture import plot
+
+        return plot(self.table, path, device)
+
+    def _kind(self) -> str:
+        return self.table.levels[0].device.partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorTable(Reports):
-    """What every operator call did to memory.
-
-    ``rows`` are in the order of the calls; those of a device add up to the end minus the start of its ``levels``, and
-    the highest of their peaks is its peak. ``notes`` say what is not known.
-    """
-
-    rows: tuple[Row, ...]
-    levels: tuple[Levels, ...]
-    markers: tuple[Marker, ...] = ()
-    notes: tuple[str, ...] = ()
+class OperatorTable(Record, Reports):
+    """The record of a recording, with all that can be asked of it; see :class:`.record.Record` for its fields."""
 
     @property
     def table(self) -> OperatorTable:
         """Itself: a recording and its table have the same methods."""
         return self
 
-    def __str__(self) -> str:
-        lines = []
-        for device, start, peak, end in self.levels:
-            above = "?" if peak is None else format_size(peak - start)
-            sizes = f"start {format_size(start)}, peak {above} above start, end {format_size(end - start)} above start"
-            lines.append(f"{device}: {sizes}")
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+def load_operators(path: str | Path) -> OperatorTable:
+    """Read a table of operators that was saved.
+
+    Raises:
+        OperatorFileError: when the file cannot be read or holds no table.
+    """
+    from cudamem_testing.operators.files import load
+
+    found = load(path)
+    return OperatorTable(found.rows, found.levels, found.markers, found.notes)
+
+
+def _check_count(name: str, value: object) -> None:
+    if value is not None and (type(value) is not int or value < 0):
+        raise ValueError(f"{name}={value!r} is no number: write 0 or more")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from cudamem_testing.plugin import keys
+from cudamem_testing.plugin.marks import OVERRIDE, nearest_first, place_of, without_parameters
 
 if TYPE_CHECKING:
     from cudamem_testing.model.changes import Comparison
@@ -27,7 +28,6 @@ REPEATING = {  # fixtures and markers of plugins for which each run of a body is
     "codspeed_benchmark": "pytest-codspeed",
 }
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
-OVERRIDE = "cudamem"
 OURS = (OVERRIDE, BUDGET, BASELINE)
 LINES = (
     f"{BASELINE}(tolerance, metrics, warmup): hold the test to what is recorded of it (cudamem)",
@@ -48,30 +48,6 @@ def fixture_names(item: pytest.Item) -> Sequence[str]:
     return names
 
 
-def nearest_first(item: pytest.Item, name: str = BUDGET) -> Iterator[pytest.Mark]:
-    """The test's markers of a name: its parameter's, its function's, its class's before a base class's, its module's.
-
-    pytest's own order puts the function before the parameter and a base class before the class.
-    """
-    for node in reversed(item.listchain()):
-        marks = [mark for mark in node.own_markers if mark.name == name]
-        if len(marks) > 1 and isinstance(node, pytest.Function | pytest.Class):
-            inner = _parameter_marks(node) if isinstance(node, pytest.Function) else _marks_by_class(node.obj)
-            places = {id(mark): place for place, mark in reversed([*enumerate(inner)])}
-            marks.sort(key=lambda mark: places.get(id(mark), len(places)))
-        yield from marks
-
-
-def _parameter_marks(item: pytest.Item) -> Sequence[object]:
-    return [*item.callspec.marks] if hasattr(item, "callspec") else []
-
-
-def _marks_by_class(cls: type) -> Sequence[object]:
-    lists = (one.__dict__.get("pytestmark", []) for one in cls.__mro__)
-    marks = (mark for one in lists for mark in (one if isinstance(one, list) else [one]))
-    return [getattr(mark, "mark", mark) for mark in marks]
-
-
 def budgets(item: pytest.Item) -> tuple[Budget, ...]:
     """The budgets that markers set for a test, the nearest first.
 
@@ -83,7 +59,7 @@ def budgets(item: pytest.Item) -> tuple[Budget, ...]:
     found: list[Budget] = []
     problems: list[str] = []
     known = set(inspect.signature(budget).parameters) - {"source"}
-    for mark in nearest_first(item):
+    for mark in nearest_first(item, BUDGET):
         wrong = _misspelt(mark, known, "peak")
         if wrong is not None:
             problems.append(f"{place_of(item, mark)}: {BUDGET} {wrong}")
@@ -117,20 +93,6 @@ def compared(item: pytest.Item) -> Comparison | None:
     except ValueError as error:
         problems = getattr(error, "problems", (str(error),))
         raise LimitError([f"{place_of(item, mark)}: {BASELINE} {one}" for one in problems]) from error
-
-
-def place_of(item: pytest.Item, mark: pytest.Mark) -> str:
-    """The id of what a marker is written on: a parameter of the test, the function, its class, its module."""
-    for node in reversed(item.listchain()):
-        if any(one is mark for one in node.own_markers):
-            written_on_function = node is item and all(one is not mark for one in _parameter_marks(item))
-            return _without_parameters(item) if written_on_function else node.nodeid
-    return item.nodeid
-
-
-def _without_parameters(item: pytest.Item) -> str:
-    name = getattr(item, "originalname", None)
-    return item.nodeid if name is None or item.parent is None else f"{item.parent.nodeid}::{name}"
 
 
 def _misspelt(mark: pytest.Mark, known: AbstractSet[str], example: str) -> str | None:
@@ -193,7 +155,7 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
         all_ = (*found, *outer)
         scopes = {limit.device or Device("cpu") for one in all_ for limit in one.limits}
         clashes = {clash for scope in scopes for clash in contradictions(effective(all_, scope))}
-        place = _without_parameters(item)
+        place = without_parameters(item)
         problems += [f"{place}: {BUDGET} {clash}" for clash in sorted(clashes)]
         refusal = warmup_refusal(item) if any(one.warmup for one in found) else None
         if refusal is not None:
@@ -271,4 +233,4 @@ def _compare(item: pytest.Item) -> Sequence[str]:
         return ()
     item.stash[keys.COMPARISON] = comparison
     refusal = warmup_refusal(item) if comparison.warmup else None
-    return () if refusal is None else (f"{_without_parameters(item)}: {BASELINE} warmup is not possible: {refusal}",)
+    return () if refusal is None else (f"{without_parameters(item)}: {BASELINE} warmup is not possible: {refusal}",)

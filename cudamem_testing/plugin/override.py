@@ -6,7 +6,7 @@ import pytest
 
 from cudamem_testing.model.override import NOTHING, Override
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.markers import OVERRIDE, place_of
+from cudamem_testing.plugin.marks import OVERRIDE, place_of
 
 SEVERITIES = ("fail", "warn", "off")
 

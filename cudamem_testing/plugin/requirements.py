@@ -14,29 +14,9 @@ import pytest
 
 from cudamem_testing.model.settings import RECORDED
 from cudamem_testing.plugin import keys, markers
-from cudamem_testing.plugin.settings import flag_of
 
 if TYPE_CHECKING:
     from cudamem_testing.model.settings import Settings
-
-#: Flags that say how all tests are judged, and the values with which they ask for nothing.
-_OF_EVERY_TEST = {
-    "cudamem_budget": (),
-    "cudamem_leaks": ("off",),
-    "cudamem_cycles": ("off",),
-    "cudamem_ignore_below": (),
-    "cudamem_known": (),
-}
-
-
-def without_accounting(config: pytest.Config) -> list[str]:
-    """Problems of flags that do nothing unless every test is accounted for."""
-    given = {name: config.getoption(name, None) for name in _OF_EVERY_TEST}
-    return [
-        f"{flag_of(name)} requires --cudamem"
-        for name, value in given.items()
-        if value is not None and value.strip() not in _OF_EVERY_TEST[name]
-    ]
 
 
 def of_selected_tests(config: pytest.Config, settings: Settings, items: Sequence[pytest.Item]) -> list[str]:

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 UNSET = None
 FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
 PLANS = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
+#: Flags that say how all tests are judged, and the values with which they ask for nothing.
+_OF_EVERY_TEST = {
+    "cudamem_budget": (),
+    "cudamem_leaks": ("off",),
+    "cudamem_cycles": ("off",),
+    "cudamem_ignore_below": (),
+    "cudamem_known": (),
+}
 GROUP = "cudamem", "memory of PyTorch tests"
 
 
@@ -102,9 +110,7 @@ def read_settings(config: pytest.Config) -> Settings:
         repeat=read.parsed("cudamem_repeat", _runs, 1),
     )
     if not problems and enforce and not settings.on and runs_tests(config):
-        from cudamem_testing.plugin.requirements import without_accounting
-
-        problems += without_accounting(config)
+        problems += _without_accounting(config)
     if "known" in settings.update and settings.update != {*RECORDED} and not settings.on:
         problems.append("--cudamem-update=known requires --cudamem")
     if problems:
@@ -163,6 +169,16 @@ def add_options(parser: pytest.Parser) -> None:
             parser.addini(option.name, option.purpose, type=kind, default=UNSET)
     parser.addini("cudamem_ignore", "leaks to ignore: FIELD: PATTERN  # REASON, one a line", type="linelist")
     parser.addini(FIRST_USE, "a leak held by a module, class or cache, at first sight: fail or warn", default=UNSET)
+
+
+def _without_accounting(config: pytest.Config) -> list[str]:
+    """Problems of flags that do nothing unless every test is accounted for."""
+    given = {name: config.getoption(name, None) for name in _OF_EVERY_TEST}
+    return [
+        f"{flag_of(name)} requires --cudamem"
+        for name, value in given.items()
+        if value is not None and value.strip() not in _OF_EVERY_TEST[name]
+    ]
 
 
 class _Reader:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from cudamem_testing.model.findings import ANY_KEY, PASSING_NAME
+from cudamem_testing.model.references import ANY_KEY, PASSING_NAME
 
 _TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 #: What is a name, then a key: whole, or cut off in a long one.

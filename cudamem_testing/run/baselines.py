@@ -58,7 +58,7 @@ class Baselines:
         """For the first test that is compared; many runs have none."""
         from cudamem_testing.run.comparing import Comparing
 
-        return Comparing(self, self._settings, self._evidence, self._tracker)
+        return Comparing(self.recorded, self.environment, self._settings, self._evidence, self._tracker)
 
     def identify(self) -> None:
         """Note what numbers depend on, before a test can change the number of threads; of cards once they are used."""
@@ -99,11 +99,14 @@ class Baselines:
         exact = asked or self._kept or bool(self.recorded(running.nodeid))
         if not (self._wanted or exact):
             return []
-        return self._comparing.call(running, windows, asked=asked)
+        return self._comparing.call(running, windows, self._comparison(running), asked=asked)
 
     def whole(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
         """The test has ended: what it retains belongs to its numbers."""
-        return self._comparing.whole(running, windows) if running.measured else []
+        return self._comparing.whole(running, windows, self._comparison(running)) if running.measured else []
+
+    def _comparison(self, running: Running) -> Comparison | None:
+        return self.comparison(running.nodeid, running.comparison)
 
 
 def _read(path: Path) -> Recorded | None:

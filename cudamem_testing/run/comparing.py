@@ -9,7 +9,7 @@ earlier tests: there the peak is that of requested bytes, which it does not lowe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.settings import Settings
     from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.base import Recorder
-    from cudamem_testing.run.baselines import Baselines
+    from cudamem_testing.records.baselines import Recorded
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.running import Running
     from cudamem_testing.snapshots.record import LiveBlock
@@ -55,9 +55,17 @@ GROWTH = {"requested": "requested_growth", "peak": "peak_growth", "reserved": "r
 class Comparing:
     """Compares tests that have a baseline, or looks closely at what is to be recorded."""
 
-    def __init__(self, baselines: Baselines, settings: Settings, evidence: Evidence, tracker: Tracker) -> None:
-        """``baselines`` tells what is asked of a test, and what is on record."""
-        self._baselines = baselines
+    def __init__(
+        self,
+        recorded: Callable[[str], Recorded | None],
+        environment: Callable[[Device], str | None],
+        settings: Settings,
+        evidence: Evidence,
+        tracker: Tracker,
+    ) -> None:
+        """``recorded`` tells what is on record beside a test, ``environment`` what a device's numbers depend on."""
+        self._beside = recorded
+        self._environment = environment
         self._settings = settings
         self._evidence = evidence
         self._tracker = tracker
@@ -65,18 +73,19 @@ class Comparing:
         self._numbers: dict[Device, int] = {}  # of the running test's blocks
         self._notes: list[str] = []  # of the running test
 
-    def call(self, running: Running, windows: Sequence[Window], *, asked: bool) -> list[Finding]:
+    def call(
+        self, running: Running, windows: Sequence[Window], comparison: Comparison | None, *, asked: bool
+    ) -> list[Finding]:
         """The call of a test has passed: findings for what it took there.
 
         ``asked`` is whether a marker asks for it.
         """
-        comparison = self._baselines.comparison(running.nodeid, running.comparison)
         self._calls = {window.device: window for window in windows}
         self._numbers, self._notes = running.owner.numbers, running.notes
         busy = any(window.allocations for window in windows)
         found: list[Finding] = []
         for window in windows:
-            environment = self._baselines.environment(window.device)
+            environment = self._environment(window.device)
             if environment is None or not window.complete or window.requested_growth is None:
                 continue
             measured = Measured(window.device, environment, self._values(window), asked=asked)
@@ -88,9 +97,8 @@ class Comparing:
             running.measured.append(measured)
         return found
 
-    def whole(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
+    def whole(self, running: Running, windows: Sequence[Window], comparison: Comparison | None) -> list[Finding]:
         """The test has ended: what it retains belongs to its numbers."""
-        comparison = self._baselines.comparison(running.nodeid, running.comparison)
         found: list[Finding] = []
         for place, measured in enumerate(running.measured):
             window = next((one for one in windows if one.device == measured.device), None)
@@ -158,7 +166,7 @@ class Comparing:
 
     def _recorded(self, running: Running, measured: Measured) -> tuple[Key, Entry] | None:
         """The entry that holds for a test, and what it was recorded with."""
-        recorded = self._baselines.recorded(running.nodeid)
+        recorded = self._beside(running.nodeid)
         if not recorded:
             return None
         key = recorded.find(Key(name_in_module(running.nodeid), measured.device, measured.environment))

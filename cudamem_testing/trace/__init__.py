@@ -29,6 +29,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from cudamem_testing.trace.categories import Categories, Category
+from cudamem_testing.trace.changes import Action, Change
 from cudamem_testing.trace.flow import Diagnostic, Node, Use
 from cudamem_testing.trace.graph import DataFlow, Edge, Lifetime, Name, data_flow
 from cudamem_testing.trace.peak import Peak
@@ -44,7 +45,7 @@ from cudamem_testing.trace.records import (
     Storage,
     Trace,
 )
-from cudamem_testing.trace.timeline import Action, Change, Timeline
+from cudamem_testing.trace.timeline import Timeline
 
 __all__ = [
     "Action",

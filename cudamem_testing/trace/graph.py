@@ -19,7 +19,7 @@ from cudamem_testing.model.stacks import Locator
 from cudamem_testing.show.diagrams import Diagram
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.trace.flow import MEMORY, Diagnostic, Node, replay, steps_of
-from cudamem_testing.trace.records import ScopeKind, Storage, Trace
+from cudamem_testing.trace.records import Operator, ScopeKind, Storage, Trace
 from cudamem_testing.trace.schemas import Effects
 
 __tracebackhide__ = hide_wrong_arguments
@@ -185,6 +185,17 @@ class DataFlow:
     def regions(self, node: Node) -> tuple[str, ...]:
         """The names of the annotations around a node, from the outside in."""
         return tuple(region.name for region in self.trace.regions_at(node.start, node.thread))
+
+    def makes_or_changes(self, node: Node) -> bool:
+        """Whether a node makes or changes a tensor, as far as is known: views do not, and frees are no operators.
+
+        Of a backward function nothing is known but what it makes: where that is nothing, it only hands a gradient on.
+        """
+        if node.name == MEMORY:
+            return False
+        event = self.trace.events[node.event]
+        backward = isinstance(event, Operator) and event.signature.backward
+        return any(use.is_created or (use.is_written and not backward) for use in node.uses)
 
     def text(self, **options: Any) -> str:
         """The graph as text; options as in :func:`.text.render`."""

@@ -21,7 +21,6 @@ from cudamem_testing.trace.flow import MEMORY, Node
 from cudamem_testing.trace.graph import DataFlow
 from cudamem_testing.trace.places import ENGINE, Places
 from cudamem_testing.trace.records import Operator, Storage
-from cudamem_testing.trace.text import makes_or_changes
 
 FORWARD, BACKWARD, STEP = "forward", "backward", "optimizer"
 OUTSIDE = "(no module)"
@@ -54,7 +53,7 @@ def render_modules(flow: DataFlow, *, min_bytes: int = 0, dtypes: bool = False) 
         freed.update({use.storage: node.index for use in node.uses if use.is_freed})
         phase = _phase(node, flow) if node.name != MEMORY else phases[-1] if phases else FORWARD
         phases.append(phase)
-        if not makes_or_changes(node, flow):
+        if not flow.makes_or_changes(node):
             continue
         part = parts.setdefault((places.modules(node.event) or OUTSIDE, phase), _Part())
         part.operators += 1

@@ -18,10 +18,11 @@ from cudamem_testing.model.stacks import Stack
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.trace.categories import UNKNOWN, Category
+from cudamem_testing.trace.changes import Action, Change
 from cudamem_testing.trace.measured import Measured
 from cudamem_testing.trace.places import Places
 from cudamem_testing.trace.records import Storage
-from cudamem_testing.trace.timeline import Action, Change, Timeline
+from cudamem_testing.trace.timeline import Timeline
 
 __tracebackhide__ = hide_wrong_arguments
 

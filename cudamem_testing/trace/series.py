@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from cudamem_testing.trace.categories import UNKNOWN, Category
+from cudamem_testing.trace.changes import Action, Change
 from cudamem_testing.trace.places import region_name
 from cudamem_testing.trace.records import PythonCall, Storage, Trace
-from cudamem_testing.trace.timeline import Action, Timeline
 
 NAMES = (*(category.name for category in Category), UNKNOWN)
 _COLUMN: dict[Category | None, int] = {
@@ -94,15 +94,14 @@ class Series:
         }
 
 
-def series(timeline: Timeline, device: str) -> Series:
-    """The columns of one device."""
+def series(changes: Iterable[Change], trace: Trace, start: int, device: str) -> Series:
+    """The columns of one device; ``start`` is that of the timeline on the profiler's clock."""
     times: array[int] = array("q")
     columns: list[array[int]] = [array("q") for _ in NAMES]
     sums: array[int] = array("q")
     now: dict[Storage, tuple[int, int]] = {}
     sizes, total = [0] * len(NAMES), 0
-    start = timeline.start
-    for time, action, place, nbytes, storage, _, category, _, _ in timeline.changes:
+    for time, action, place, nbytes, storage, _, category, _, _ in changes:
         if place != device:
             continue
         column = _COLUMN[category]
@@ -127,7 +126,7 @@ def series(timeline: Timeline, device: str) -> Series:
         sums.append(total)
         for one, size in zip(columns, sizes, strict=True):
             one.append(size)
-    spans = tuple(_spans(timeline.categories.flow.trace, start))
+    spans = tuple(_spans(trace, start))
     return Series(device, times, dict(zip(NAMES, columns, strict=True)), sums, spans)
 
 
@@ -139,12 +138,11 @@ def _spans(trace: Trace, start: int) -> Iterator[Span]:
             yield Span(region_name(region.name), region.start - start, region.end - start, depths[-1])
 
 
-def module_spans(timeline: Timeline, depth: int = 1) -> Iterable[Span]:
+def module_spans(trace: Trace, start: int, depth: int = 1) -> Iterable[Span]:
     """The calls of modules on the thread of the first one, ``depth`` levels of them, by the names of their classes."""
-    start = timeline.start
     ends: list[int] = []
     main: int | None = None
-    for event in timeline.categories.flow.trace.events:
+    for event in trace.events:
         if not isinstance(event, PythonCall) or event.owner is None or event.owner.is_optimizer:
             continue
         main = event.thread if main is None else main

@@ -35,7 +35,7 @@ from cudamem_testing.show.printable import one_line
 from cudamem_testing.trace.aliases import fold_device_families
 from cudamem_testing.trace.flow import MEMORY, Node, Use
 from cudamem_testing.trace.graph import DataFlow, Ids, Name, check_ids, number_storages, short_name
-from cudamem_testing.trace.records import Operator, Storage
+from cudamem_testing.trace.records import Storage
 
 from ..model.sizes import format_size, parse_size
 from ..show.usage import hide_wrong_arguments
@@ -165,7 +165,7 @@ def shown(
         flow = fold_device_families(flow)
     nodes = select_nodes(flow.nodes, include, exclude)
     if detail == "operators":
-        nodes = [node for node in nodes if makes_or_changes(node, flow)]
+        nodes = [node for node in nodes if flow.makes_or_changes(node)]
         frees = False
     is_shown = size_filter(parse_size(min_bytes), flow.names)
     nodes = [node for node in (without_hidden(node, is_shown, frees) for node in nodes) if node is not None]
@@ -217,18 +217,6 @@ def without_hidden(node: Node, is_shown: Callable[[Storage], bool], frees: bool)
     if not frees and node.name == MEMORY:
         uses = tuple(use for use in uses if not use.is_freed)
     return None if not uses else Node(node.index, node.event, node.name, node.start, node.thread, node.scope, uses)
-
-
-def makes_or_changes(node: Node, flow: DataFlow) -> bool:
-    """Whether a node makes or changes a tensor, as far as is known: views do not, and frees are no operators.
-
-    Of a backward function nothing is known but what it makes: where that is nothing, it only hands a gradient on.
-    """
-    if node.name == MEMORY:
-        return False
-    event = flow.trace.events[node.event]
-    backward = isinstance(event, Operator) and event.signature.backward
-    return any(use.is_created or (use.is_written and not backward) for use in node.uses)
 
 
 def _with_gradients(heads: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -20,59 +20,23 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.devices import Device
 from cudamem_testing.show.plots.area import draw
 from cudamem_testing.show.plots.style import save
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.trace.categories import BY_BIT, Categories, Category
+from cudamem_testing.trace.categories import BY_BIT, Categories
+from cudamem_testing.trace.changes import BEFORE, Action, Change
 from cudamem_testing.trace.contents import MOST_VERSIONS
 from cudamem_testing.trace.measured import Measured, Move, merge
 from cudamem_testing.trace.records import Allocation, Storage
-
-if TYPE_CHECKING:
-    from cudamem_testing.trace.series import Series
+from cudamem_testing.trace.series import Series, series
 
 __tracebackhide__ = hide_wrong_arguments
-
-BEFORE = -1
-"""The time of what was there when the recording began."""
-
-
-class Action(Enum):
-    """What happens to memory."""
-
-    PREEXISTING = 1
-    CREATE = 2
-    INCREMENT_VERSION = 3
-    DESTROY = 4
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class Change(NamedTuple):
-    """One thing that happens to one piece of memory."""
-
-    time: int
-    """Nanoseconds on the profiler's clock; -1 for what was there before."""
-    action: Action
-    device: str
-    nbytes: int
-    storage: Storage | None
-    """``None`` for memory in which no operator ever saw a tensor."""
-    version: int
-    """Of the contents: the first, the one that changes, or the last."""
-    category: Category | None
-    """Of the contents afterwards; of what is destroyed, its last."""
-    event: int
-    """Index of the event in the trace: the allocation, or the operator that writes; -1 for none."""
-    pointer: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,15 +91,14 @@ class Timeline:
         Raises:
             ValueError: when nothing happened on the device.
         """
-        from .series import series
-
-        return series(self, self.choose(device))
+        return self._series(self.choose(device))
 
     def to_dict(self, most: int = 2000) -> dict[str, Any]:
         """Bytes by category over time on every device, at most about so many samples each, as plain JSON types."""
-        from .series import series
+        return {"devices": [self._series(name).to_dict(most) for name in self.devices], "notes": list(self.notes)}
 
-        return {"devices": [series(self, name).to_dict(most) for name in self.devices], "notes": list(self.notes)}
+    def _series(self, device: str) -> Series:
+        return series(self.changes, self.categories.flow.trace, self.start, device)
 
     def text(self, **options: Any) -> str:
         """A coarse table; options as in ``render_timeline``."""

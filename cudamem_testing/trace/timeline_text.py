@@ -73,7 +73,9 @@ def render_timeline(
         raise ValueError(
             f"every number would be 0 in {unit}, for the peak is {format_size(peak)}: write a smaller unit="
         )
-    spans: Iterable[Span] = columns.spans if by == "region" else module_spans(timeline, depth)
+    spans: Iterable[Span] = (
+        columns.spans if by == "region" else module_spans(timeline.categories.flow.trace, timeline.start, depth)
+    )
     rows = [Span(WHOLE, 0, columns.times[-1] + 1, -1), *(span for span in spans if span.depth < depth)]
     return "\n".join(_table(columns, rows, unit, parse_size(min_bytes)).lines())
 

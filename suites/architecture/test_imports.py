@@ -50,7 +50,19 @@ NEEDED = {
     "guards": {"imports"},
     "model": {"counters", "devices", "errors", "findings", "override", "records", "settings", "sizes", "windows"},
     "plugin": {
-        *("brief", "collector", "expected", "failures", "finished", "fixtures", "header", "items", "keys", "markers"),
+        *(
+            "brief",
+            "collector",
+            "expected",
+            "failures",
+            "finished",
+            "fixtures",
+            "header",
+            "items",
+            "keys",
+            "markers",
+            "marks",
+        ),
         *("reports", "sent", "session", "settings", "totals", "warmup", "whole", "wider"),
     },
     "recorders": {

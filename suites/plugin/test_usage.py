@@ -89,4 +89,4 @@ def test_errors_of_the_users_code_keep_their_frames(run_inner):
 def test_all_frames_are_there_when_asked_for(run_inner):
     for flags, shown in (((), False), (("--full-trace",), True)):
         out = run_inner(USES, "-k", "size", *flags).out
-        assert ("cudamem_testing/operators/reports.py" in out) is shown
+        assert ("cudamem_testing/operators/table.py" in out) is shown

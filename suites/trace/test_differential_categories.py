@@ -19,7 +19,8 @@ from torch.profiler import profile
 
 from cudamem_testing.trace import from_profile
 from cudamem_testing.trace.categories import Category, categories
-from cudamem_testing.trace.timeline import Action, timeline
+from cudamem_testing.trace.changes import Action
+from cudamem_testing.trace.timeline import timeline
 from fixtures import programs
 from suites.trace.oracle import categories_of, categories_of_torch
 from suites.trace.test_differential import SO_LARGE, TRIES, missed_frees, recorded

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from cudamem_testing.trace import data_flow
 from cudamem_testing.trace.categories import categories
+from cudamem_testing.trace.changes import Action
 from cudamem_testing.trace.measured import Measured
 from cudamem_testing.trace.series import NAMES, Series, Span
-from cudamem_testing.trace.timeline import Action, timeline
+from cudamem_testing.trace.timeline import timeline
 from suites.trace.synthetic import Module, Tensor, alloc, call, op, read, tensor
 
 
