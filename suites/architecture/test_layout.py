@@ -160,3 +160,11 @@ def test_what_is_printed_is_made_safe_in_one_place() -> None:
 
     found = broken(unsafe)
     assert [place for place in found if place != "plugin/__init__.py"] == []  # which writes a number of its own
+
+
+def test_what_the_package_requires_is_imported_by_it() -> None:
+    text = (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
+    required = re.findall(r'"([\w-]+)', re.search(r"^dependencies = \[(.*?)\]", text, re.M | re.S)[1])
+    imported = {one.split(".")[0] for path in MODULES for one in imports(tree(path))}
+    assert required
+    assert [name for name in required if name not in imported] == []
