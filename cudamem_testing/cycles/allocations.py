@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from cudamem_testing import torch_api
+from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.recorders.history import snapshot
 
@@ -80,7 +81,7 @@ def recorded_allocations() -> Callable[[str, int], Stack | None]:
 
     def allocated(device: str, address: int) -> Stack | None:
         nonlocal found
-        if not device.startswith("cuda"):
+        if not Device.parse(device).is_card:
             return None
         if found is None:
             found = _blocks() if torch_api.history_enabled() else {}

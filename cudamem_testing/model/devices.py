@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import type_name
@@ -49,10 +49,25 @@ class Device(NamedTuple):
             return cls(kind)
         return cls(kind, int(index))
 
+    @classmethod
+    def of(cls, device: Any) -> Device:
+        """That of a ``torch.device``, of any kind; the CPU has no number."""
+        return cls(device.type, None if device.type == "cpu" else device.index)
+
     @property
     def pseudo(self) -> bool:
         """Whether it is memory beside the devices that a plain limit speaks of: it must be named."""
         return self.kind == "host"
+
+    @property
+    def is_card(self) -> bool:
+        """Whether torch's allocator of cards serves it: sizes are rounded, and what is freed stays in a cache."""
+        return self.kind == "cuda"
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether blocks lie in segments that are reserved; on the CPU each is asked for and given back by itself."""
+        return self.kind != "cpu"
 
     def covers(self, other: Device) -> bool:
         """Whether ``other`` is this device or one of its kind when no index was given."""

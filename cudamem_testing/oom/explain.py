@@ -51,15 +51,15 @@ def explain(
         if failed < 0:
             raise ValueError("the recording holds no failed allocation: say how much was requested")
         requested = events.sizes[failed]
-    cuda = recording.device.kind == "cuda"
-    if free is None and failed >= 0 and cuda:
+    card = recording.device.is_card
+    if free is None and failed >= 0 and card:
         free = events.addresses[failed]
     live = _owned(_live(replayed, failed, since), owners or {}, running)
     left: dict[str, int] = {}
     for block in live.blocks:
         if block.preexisting and block.owner is not None:
             left[block.owner] = left.get(block.owner, 0) + block.size
-    pools = fragmentation(recording) if cuda else None
+    pools = fragmentation(recording) if card else None
     held = live.total if pools is None else pools.reserved
     largest = sorted(left, key=lambda owner: -left[owner])
     lines = {owner: _line_of(owner, live.blocks) for owner in largest[:LINES]}

@@ -270,14 +270,14 @@ def _devices(model: torch.nn.Module | None, device: object) -> tuple[Device, ...
         return tuple(_whole(Device.parse(one)) for one in device)
     if device is not None:
         return (_whole(Device.parse(device)),)
-    found = {(tensor.device.type, tensor.device.index): None for tensor in _tensors_of(model)}
+    found = dict.fromkeys(_whole(Device.of(tensor.device)) for tensor in _tensors_of(model))
     if found:
-        return tuple(dict.fromkeys(_whole(Device(kind, None if kind == "cpu" else index)) for kind, index in found))
+        return (*found,)
     return (_whole(Device("cuda")) if cuda_initialized() else Device("cpu"),)
 
 
 def _whole(device: Device) -> Device:
     """A card without a number is the current one."""
-    if device.kind == "cuda" and device.index is None:
+    if device.is_card and device.index is None:
         return Device("cuda", torch.cuda.current_device() if cuda_initialized() else 0)
     return device

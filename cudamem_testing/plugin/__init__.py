@@ -218,7 +218,7 @@ def _collect(config: pytest.Config, settings: Settings) -> None:
 def _has_requirements(config: pytest.Config, settings: Settings) -> bool:
     """Whether a flag may do nothing without a marker, or needs a card: few runs have one."""
     flags = (config.getoption(name) is not None for name in ("cudamem_baseline", "cudamem_json"))
-    card = not isinstance(settings.device, str) and settings.device.kind == "cuda"
+    card = not isinstance(settings.device, str) and settings.device.is_card
     return card or settings.repeat > 1 or bool(settings.update) or any(flags)
 
 

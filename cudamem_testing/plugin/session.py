@@ -17,6 +17,7 @@ import pytest
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity
 from cudamem_testing.model.override import NOTHING, cycles_of
 from cudamem_testing.model.records import Environment, FixtureRecord
@@ -51,7 +52,6 @@ from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:
-    from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import Window
     from cudamem_testing.run.cycles import CycleCheck
@@ -140,7 +140,7 @@ class Session:
 
         self.tracker.attach(self.recorders.open(self._say))
         early = self.config.stash.get(keys.EARLY, None)
-        if early is not None and all(recorder.device.kind != "cpu" for recorder in self.tracker.recorders):
+        if early is not None and all(recorder.device != Device("cpu") for recorder in self.tracker.recorders):
             early.close()
         self.baselines.identify()
         rules = self.settings.ignore

@@ -154,7 +154,7 @@ def _table(rows: Sequence[tuple[TestRecord, Window]]) -> Table:
         cells.append(
             (
                 _size(window.peak_growth),
-                NONE if window.device.kind == "cpu" else _size(window.reserved_growth),
+                _size(window.reserved_growth) if window.device.has_segments else NONE,
                 _size(whole.retained if whole else None),
                 UNKNOWN if window.allocations is None else str(window.allocations),
                 used,

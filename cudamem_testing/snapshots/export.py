@@ -29,7 +29,7 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
     """The dict of ``torch.cuda.memory._snapshot()``; the recording's device keeps its index, the CPU becomes 0."""
     index = recording.device.index or 0
     frames = _Frames(recording)
-    real = recording.device.kind != "cpu"
+    real = recording.device.has_segments
     segments = recording.segments if real else tuple(map(_segment_of, recording.blocks))
     trace = list(_trace(recording, frames, segments=not real))
     settings = recording.settings

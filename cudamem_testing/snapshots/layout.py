@@ -32,7 +32,7 @@ class Sizes:
 def taken_sizes(recording: Recording, lives: Lifetimes) -> Sizes:
     """The sizes of all blocks of a recording, given the lifetimes of its allocated or active ones."""
     sizes = _nominal(recording, lives)
-    if recording.device.kind != "cuda" or _all_exact(sizes, recording.settings):
+    if not recording.device.is_card or _all_exact(sizes, recording.settings):
         return sizes
     active = lives if lives.counter == "active" else lifetimes(recording, "active")
     sizes = _nominal(recording, active)
@@ -43,7 +43,7 @@ def taken_sizes(recording: Recording, lives: Lifetimes) -> Sizes:
 def _nominal(recording: Recording, lives: Lifetimes) -> Sizes:
     """Sizes by rounding alone, except for blocks that are still there and tell theirs."""
     requested = array("q", [block.requested for block in lives.before])
-    if recording.device.kind == "cuda":
+    if recording.device.is_card:
         sizes = round_sizes(recording.events.sizes, recording.settings)
         requested = round_sizes(requested, recording.settings)
     else:

@@ -105,7 +105,7 @@ def _ends(recording: Recording, counter: Counter) -> tuple[Kind, list[str]]:
     kinds = recording.events.kinds
     if wanted in kinds or other not in kinds or (wanted == Kind.FREE_COMPLETED and _all_wait(recording)):
         return wanted, []
-    if recording.device.kind == "cpu":
+    if not recording.device.has_segments:
         return other, []  # no streams: a free is complete when it is requested
     return other, [f"the history holds no {wanted.name.lower()} events: {other.name.lower()} was taken instead"]
 

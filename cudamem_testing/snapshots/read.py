@@ -157,7 +157,7 @@ def _top(snapshot: object) -> Mapping[str, Any]:
 
 def _parts(top: Mapping[str, Any], device: Device) -> tuple[int, list[Any], Any]:
     """The index under which a device stands in the snapshot, the segments to look among, and its events."""
-    if device.kind == "host":
+    if device.pseudo:
         return _HOST, _list(top.get("host_segments")), _list(top.get("host_traces"))
     index = device.index or 0
     traces = _list(top.get("device_traces"))

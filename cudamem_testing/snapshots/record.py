@@ -192,7 +192,7 @@ class Recording:
     @property
     def reserved(self) -> int | None:
         """Bytes of all segments; ``None`` where the device has none (the CPU)."""
-        return sum(segment.size for segment in self.segments) if self.device.kind != "cpu" else None
+        return sum(segment.size for segment in self.segments) if self.device.has_segments else None
 
     def pool(self, number: int) -> Pool:
         """The pool meant by an entry of ``events.pools``: 0 is the main pool."""

@@ -173,7 +173,7 @@ class Replay:
             requested=requested,
             device=recording.device,
             address=old.address,
-            stack=recording.stacks[events.stacks[at] if recording.device.kind == "cpu" else NONE],
+            stack=recording.stacks[NONE if recording.device.has_segments else events.stacks[at]],
             order=None if events.sequences is None else events.sequences[at],
             pool=MAIN_POOL if events.pools is None else recording.pool(events.pools[at]),
             stream=0 if events.streams is None else events.streams[at],

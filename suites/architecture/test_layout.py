@@ -168,3 +168,27 @@ def test_what_the_package_requires_is_imported_by_it() -> None:
     imported = {one.split(".")[0] for path in MODULES for one in imports(tree(path))}
     assert required
     assert [name for name in required if name not in imported] == []
+
+
+def kinds_compared(path: Path, module: ast.Module) -> list[int]:
+    """Lines that compare something's ``kind`` or ``type`` with the kind of a device, spelt out."""
+    return [
+        node.lineno
+        for node in ast.walk(module)
+        if isinstance(node, ast.Compare)
+        and isinstance(node.left, ast.Attribute)
+        and node.left.attr in ("kind", "type")
+        and any(isinstance(one, ast.Constant) and one.value in DEVICES for one in node.comparators)
+    ]
+
+
+#: Kinds of devices, and where code may ask for one: what measures them, and what decides on which side of a capture a
+#: tensor is. Everything else asks for what it needs to know, such as ``device.has_segments``.
+DEVICES = ("cpu", "cuda", "host")
+BY_DEVICE = ("recorders/", "windows/", "torch_api/", "simulated/", "model/devices.py", "graphs/")
+
+
+def test_code_depends_on_what_a_device_can_do_and_not_on_its_kind() -> None:
+    found = broken(kinds_compared)
+    assert {place: lines for place, lines in found.items() if not place.startswith(BY_DEVICE)} == {}
+    assert found  # those that may
