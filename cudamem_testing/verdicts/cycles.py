@@ -12,6 +12,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import NotExplained, Remark
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.rules import Ignored, pattern_of
+from cudamem_testing.model.stacks import Stack
 from cudamem_testing.windows.judge import cycles_fail
 
 #: The cause of a note that says which garbage was not explained: cycles that are not found may still be there.
@@ -69,7 +70,7 @@ class CycleFindings:
         fact = replace(cycle.fact, at_once=at_once, remark=remark, small=small)
         if not (cycle.project or cycle.harness):
             fact = replace(fact, library=cycle.origin.library or "a library", pattern=pattern_of(holder))
-        stack = next((tensor.allocated for tensor in cycle.tensors if tensor.allocated), None)
+        stack = next((tensor.stack for tensor in cycle.tensors if tensor.stack is not None), None)
         return Finding(
             Kind.CYCLE,
             Verdict.CYCLE,
@@ -77,7 +78,7 @@ class CycleFindings:
             fact,
             bytes=cycle.bytes,
             device=device,
-            allocated=stack,
+            allocated=None if stack is None else stack.line,
             holder=holder,
             cause=" | ".join((Kind.CYCLE.value, Verdict.CYCLE.value, *_where(cycle.signature, stack))),
         )
@@ -102,11 +103,10 @@ def _harness(cycle: Cycle) -> Remark:
     return Remark.MOCK if mocked else Remark.OTHER_HARNESS
 
 
-def _where(signature: str, allocated: str | None) -> Iterator[str]:
+def _where(signature: str, stack: Stack | None) -> Iterator[str]:
     """What names the fault: a cycle of plain lists looks like any other, so the function that allocated helps."""
-    if allocated is not None and all(part.startswith("builtins.") for part in signature.split(" | ")):
-        line, _, function = allocated.partition(" in ")
-        yield f"{line.rpartition(':')[0]}::{function}"
+    if stack is not None and stack.where and all(part.startswith("builtins.") for part in signature.split(" | ")):
+        yield stack.place
     yield signature
 
 
