@@ -16,7 +16,7 @@ from cudamem_testing.wording.cycles import chain_lines, cycle_lines, keeps
 NAMED, PLACES = 3, 2
 
 
-Place = tuple[str, str]
+LineOfCode = tuple[str, str]
 """A file, and the qualified name of a class in it."""
 
 
@@ -31,7 +31,7 @@ class Link:
     """
 
     name: str | int | None
-    classes: tuple[Place, ...]
+    classes: tuple[LineOfCode, ...]
     function: tuple[str, int, str] | None
     stored: tuple[str, str]
     running: bool = False

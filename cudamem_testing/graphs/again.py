@@ -22,9 +22,9 @@ from cudamem_testing.graphs.operators import BACKWARD_NODES
 from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.plan import Plan
 from cudamem_testing.graphs.reasons import SAME_STREAM_SAID, SILENT_SAID, Clues
-from cudamem_testing.graphs.report import Place
+from cudamem_testing.graphs.report import SourceLine
 from cudamem_testing.guards import replaced, traced
-from cudamem_testing.model.errors import first_cause, let_go
+from cudamem_testing.model.errors import drop_tracebacks, first_cause
 from cudamem_testing.torch_api.modes import watched
 
 #: Frames beyond this function are not the captured function's.
@@ -78,7 +78,7 @@ class AtWork:
             found = next((replace(clues, said=str(one)) for one, clues in self._broken), Clues())
             found = Clues() if SILENT_SAID in found.said else found
         for one, _ in self._broken:
-            let_go(one, outer)
+            drop_tracebacks(one, outer)
         self._broken.clear()
         aside = self._forks.unjoined(self._origin) if "unjoined" in said else None
         return found if aside is None else replace(found, operator=aside[0], place=aside[1])
@@ -103,10 +103,10 @@ class Lines:
 
     def __init__(self, backend: Backend, places: Places) -> None:
         self._backend, self._places = backend, places
-        self._last: Place | None = None
+        self._last: SourceLine | None = None
         self._origin = self._stream = 0
-        self.broken: Place | None = None
-        self.switched: Place | None = None
+        self.broken: SourceLine | None = None
+        self.switched: SourceLine | None = None
 
     def begin(self, stream: int) -> None:
         """The lines that follow are those of a capture on this stream, which is the current one."""
@@ -197,7 +197,7 @@ def _broken(
         plan.record(graph, around)
     except Exception as error:
         clues = look(first_cause(error, outer), outer)
-        let_go(error, outer)  # its frames hold the pool
+        drop_tracebacks(error, outer)  # its frames hold the pool
         return clues
     finally:
         plan.backend.recover(graph)

@@ -20,7 +20,7 @@ from cudamem_testing.graphs.obstacles import NO_GRADIENT, Obstacle, ObstacleErro
 from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.pools import pool_at, pools_of
 from cudamem_testing.guards import CollectorPaused, collect_garbage, without_warning
-from cudamem_testing.model.errors import first_cause, let_go
+from cudamem_testing.model.errors import drop_tracebacks, first_cause
 from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
@@ -248,7 +248,7 @@ def _failure(
 ) -> Failure:
     """Let what torch captured go, and find the callable whose own capture fails: its forward, or with its backward."""
     first = first_look(first_cause(error, outer), Places(Locator(root)), graphed.__code__)
-    let_go(error, outer)
+    drop_tracebacks(error, outer)
     collect_garbage()
     backend.recover(backend.new_graph())
     for at, (one, args) in enumerate(zip(several, samples, strict=True)):

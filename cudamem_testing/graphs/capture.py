@@ -32,7 +32,7 @@ from cudamem_testing.graphs.reasons import EMPTY, NESTED_SAID, rule_of
 from cudamem_testing.graphs.report import LintReport
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.guards import collect_garbage
-from cudamem_testing.model.errors import first_cause, let_go
+from cudamem_testing.model.errors import drop_tracebacks, first_cause
 from cudamem_testing.model.pools import PoolUse
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import type_word
@@ -221,7 +221,7 @@ def _fail(
     cause = first_cause(error, outer)
     first, said = first_look(cause, places, Plan.call.__code__, plan.code), str(cause)
     del cause
-    let_go(error, outer)
+    drop_tracebacks(error, outer)
     collect_garbage()
     unusable, seen = "", None
     orphans: tuple[PoolUse, ...] = ()

@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 
 from cudamem_testing.graphs.places import Places
 from cudamem_testing.graphs.reasons import Clues, reason, refused, rule_of
-from cudamem_testing.graphs.report import LintReport, Place
+from cudamem_testing.graphs.report import LintReport, SourceLine
 from cudamem_testing.graphs.rules import Meaning, Rule
 from cudamem_testing.model.pools import PoolUse
 from cudamem_testing.model.sizes import format_size
@@ -47,7 +47,7 @@ class Failure:
 
     function: str
     error: str
-    place: Place
+    place: SourceLine
     meaning: Meaning
     operator: str = ""
     rule: Rule | None = None
@@ -94,7 +94,7 @@ class FirstLook:
 
     said: str
     error: str
-    place: Place
+    place: SourceLine
     clues: Clues
     mistake: bool
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from cudamem_testing.graphs.report import Place
+from cudamem_testing.graphs.report import SourceLine
 
 Stream = Hashable
 Clock = dict[Stream, int]
@@ -26,9 +26,9 @@ class Forks:
         # Held, not referred to weakly: torch frees an event of CUDA without a word to its weak references (2.11, and
         # other versions whose torch.Event has room for them), which then point into memory of others.
         self._events: dict[object, Clock] = {}
-        self._last: dict[Stream, tuple[str, Place]] = {}
+        self._last: dict[Stream, tuple[str, SourceLine]] = {}
 
-    def worked(self, stream: Stream, operator: str, place: Place) -> None:
+    def worked(self, stream: Stream, operator: str, place: SourceLine) -> None:
         """An operator gave work to a stream at a place."""
         clock = self._clocks.setdefault(stream, {})
         clock[stream] = clock.get(stream, 0) + 1
@@ -44,7 +44,7 @@ class Forks:
         for other, count in self._events.get(event, {}).items():
             clock[other] = max(count, clock.get(other, 0))
 
-    def unjoined(self, origin: Stream) -> tuple[str, Place] | None:
+    def unjoined(self, origin: Stream) -> tuple[str, SourceLine] | None:
         """The last operator, and its place, of a stream whose work does not come before what ``origin`` does next."""
         known = self._clocks.get(origin, {})
         behind = [stream for stream in self._last if self._clocks[stream][stream] > known.get(stream, 0)]

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from cudamem_testing.graphs.outer import Change, Picture, random_state, roots_of
+from cudamem_testing.graphs.outer import Picture, SideEffect, random_state, roots_of
 from cudamem_testing.graphs.places import Places, module_names
-from cudamem_testing.graphs.report import LintReport, Place
+from cudamem_testing.graphs.report import LintReport, SourceLine
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import Sides, storage_reference
 from cudamem_testing.graphs.standins import Streams, noted_calls
@@ -112,7 +112,7 @@ def _run(function: Callable[..., object], args: Sequence[object], kwargs: Mappin
 
 @contextlib.contextmanager
 def _streams(sides: Sides, watch: Watch, places: Places) -> Iterator[None]:
-    def here() -> Place:
+    def here() -> SourceLine:
         return places.of_frame(sys._getframe(1), _run.__code__)
 
     if sides.real:
@@ -125,13 +125,15 @@ def _streams(sides: Sides, watch: Watch, places: Places) -> Iterator[None]:
     streams.end()
 
 
-def _line_of(change: Change, codes: Sequence[types.CodeType], first: types.CodeType | None, places: Places) -> Place:
+def _line_of(
+    change: SideEffect, codes: Sequence[types.CodeType], first: types.CodeType | None, places: Places
+) -> SourceLine:
     """The line that made a change, or the function's first line."""
     words = [re.sub(r"\W", "", step.rpartition(".")[2]) for step in reversed(change.path) if not step.startswith("[")]
     found = line_that_changes(codes, words)
     if found is not None:
         return places.of_code(*found)
-    return Place("(no Python source)", "(no Python source)") if first is None else places.of_code(first)
+    return SourceLine("(no Python source)", "(no Python source)") if first is None else places.of_code(first)
 
 
 def _judge_draws(
@@ -145,5 +147,5 @@ def _judge_draws(
     for name, earlier, now in zip(("Python", "NumPy"), before, random_state(), strict=True):
         if earlier != now and earlier is not None:
             found = line_that_uses(codes, "random") or (None if first is None else (first, None))
-            place = Place("(no Python source)", "(no Python source)") if found is None else places.of_code(*found)
+            place = SourceLine("(no Python source)", "(no Python source)") if found is None else places.of_code(*found)
             watch.report(Rule.GENERATOR, f"numbers of {name}'s generator, drawn during the capture alone", place)

@@ -62,7 +62,7 @@ Named = dict[Path, tuple[StorageWeakRef, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SideEffect:
     """One thing that a call changed. ``path`` is where it stands, ``text`` what happened to it."""
 
     rule: Rule
@@ -132,9 +132,9 @@ class Picture:
         tensors = ((path, entry) for path, entry in self.entries.items() if entry[0] == "tensor")
         return {path: (entry[1], entry[2]) for path, entry in tensors if entry[1] is not None}
 
-    def changes(self, later: Picture) -> list[Change]:
+    def changes(self, later: Picture) -> list[SideEffect]:
         """What is otherwise in a later picture; parts of something new or gone are not told apart."""
-        found: list[Change] = []
+        found: list[SideEffect] = []
         odd: set[Path] = set()
         for path in (*self.entries, *(path for path in later.entries if path not in self.entries)):
             before, after = self.entries.get(path), later.entries.get(path)
@@ -328,20 +328,22 @@ def _same(before: tuple[str, Any, str] | None, after: tuple[str, Any, str] | Non
     return equal or (before[1] != before[1] and after[1] != after[1])  # not a number, twice
 
 
-def _change(path: Path, before: tuple[str, Any, str] | None, after: tuple[str, Any, str] | None) -> Change:
+def _change(path: Path, before: tuple[str, Any, str] | None, after: tuple[str, Any, str] | None) -> SideEffect:
     name = "".join(path)
     if before is not None and before[0] == "tensor":
         now = "is gone" if after is None else f"is another tensor now: {after[2]}" if after[0] == "tensor" else ""
-        return Change(Rule.OUTSIDE, path, f"{name} {now or f'was a tensor, and is {after[2] if after else None} now'}")
+        return SideEffect(
+            Rule.OUTSIDE, path, f"{name} {now or f'was a tensor, and is {after[2] if after else None} now'}"
+        )
     if before is not None and after is not None and before[0] == after[0] == "generator":
-        return Change(Rule.GENERATOR, path, f"numbers of {name}, drawn during the capture alone")
+        return SideEffect(Rule.GENERATOR, path, f"numbers of {name}, drawn during the capture alone")
     if before is None:
-        return Change(Rule.SIDE_EFFECT, path, f"{name} is new: {after[2] if after else None}")
+        return SideEffect(Rule.SIDE_EFFECT, path, f"{name} is new: {after[2] if after else None}")
     if after is None:
-        return Change(Rule.SIDE_EFFECT, path, f"{name} is gone")
+        return SideEffect(Rule.SIDE_EFFECT, path, f"{name} is gone")
     if before[0] == after[0] == "items":
         (kind, was, size), (other, now, _) = before[1], after[1]
         if kind != other:
-            return Change(Rule.SIDE_EFFECT, path, f"{name} was a {was}, and is a {now} now")
-        return Change(Rule.SIDE_EFFECT, path, f"{name} went from {size} to {after[2]}")
-    return Change(Rule.SIDE_EFFECT, path, f"{name} went from {before[2]} to {after[2]}")
+            return SideEffect(Rule.SIDE_EFFECT, path, f"{name} was a {was}, and is a {now} now")
+        return SideEffect(Rule.SIDE_EFFECT, path, f"{name} went from {size} to {after[2]}")
+    return SideEffect(Rule.SIDE_EFFECT, path, f"{name} went from {before[2]} to {after[2]}")

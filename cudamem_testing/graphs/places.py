@@ -9,7 +9,7 @@ import traceback
 import types
 from collections.abc import Iterable, Iterator, Mapping
 
-from cudamem_testing.graphs.report import Place
+from cudamem_testing.graphs.report import SourceLine
 from cudamem_testing.model.source import source_line
 from cudamem_testing.model.stacks import Locator, RawFrame, Stack
 from cudamem_testing.objects.frames import frame_locals
@@ -34,15 +34,15 @@ class Places:
         #: The project's functions that were seen at work.
         self.codes: dict[types.CodeType, None] = {}
 
-    def of_frame(self, frame: types.FrameType | None, end: types.CodeType | None = None) -> Place:
+    def of_frame(self, frame: types.FrameType | None, end: types.CodeType | None = None) -> SourceLine:
         """The place of the innermost project frame before the first frame that runs ``end``."""
         return self._place([*_outwards(frame, end)])
 
-    def of_traceback(self, raised: types.TracebackType | None) -> Place:
+    def of_traceback(self, raised: types.TracebackType | None) -> SourceLine:
         """The place where an exception was raised, seen from the project."""
         return self._place([*traceback.walk_tb(raised)][::-1])
 
-    def of_code(self, code: types.CodeType, line: int | None = None) -> Place:
+    def of_code(self, code: types.CodeType, line: int | None = None) -> SourceLine:
         """A line of a function, its first one if none is named."""
         line = code.co_firstlineno if line is None else line
         return self._text((code.co_filename, line, _qualname(code)), "")
@@ -68,7 +68,7 @@ class Places:
             known = self._project[code] = frame.origin == "project"
         return known
 
-    def _place(self, frames: list[tuple[types.FrameType, int]]) -> Place:
+    def _place(self, frames: list[tuple[types.FrameType, int]]) -> SourceLine:
         module = next(filter(None, (self._module(frame) for frame, _ in frames)), "")
         raws = [_raw(frame, line) for frame, line in frames]
         own = next((raw for raw in raws if self._locator.frame(raw).origin == "project"), None)
@@ -76,13 +76,15 @@ class Places:
             outer = [raw for raw in raws if not self._locator.frame(raw).file.startswith(_INNER)]
             not_ours = [raw for raw in raws if not self._locator.frame(raw).file.startswith(_INNER[1])]
             own = next(iter((*outer, *not_ours, *raws)))
-        return Place("(no Python stack)", "(no Python stack)", "", module) if own is None else self._text(own, module)
+        return (
+            SourceLine("(no Python stack)", "(no Python stack)", "", module) if own is None else self._text(own, module)
+        )
 
-    def _text(self, raw: RawFrame, module: str) -> Place:
+    def _text(self, raw: RawFrame, module: str) -> SourceLine:
         frame = self._locator.frame(raw)
         source = " ".join(source_line(raw[0], raw[1]).split())
         shown = begin(source, LONGEST_SOURCE)
-        return Place(str(frame), f"{frame.file} in {frame.function}", shown, module)
+        return SourceLine(str(frame), f"{frame.file} in {frame.function}", shown, module)
 
     def _module(self, frame: types.FrameType) -> str:
         if not self.names or frame.f_code.co_name not in _CALLS:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from cudamem_testing.graphs.operators import BACKWARD_NODES, FROM_DATA, HOST_READS, OPERATORS, READING, shown
-from cudamem_testing.graphs.report import Place
+from cudamem_testing.graphs.report import SourceLine
 from cudamem_testing.graphs.rules import MEANINGS, Meaning, Rule
 
 #: How torch warns of a graph without nodes, and what is said where an earlier call broke the capture without a word.
@@ -130,7 +130,7 @@ class Clues:
     nested: bool = False
     to_host: bool = False
     aside: bool = False
-    place: Place | None = None
+    place: SourceLine | None = None
     said: str = ""
     worked: bool = False
 

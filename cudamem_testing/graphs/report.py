@@ -11,7 +11,7 @@ from cudamem_testing.show.expected import assert_text
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
     """A line of the project: ``file:12 in f``, what stays of it while code moves, its source, and the module's path.
 
     ``module`` is the dotted path of the ``nn.Module`` whose forward was running, empty outside of any.
@@ -29,7 +29,7 @@ class LintFinding:
 
     rule: Rule
     operation: str
-    place: Place
+    place: SourceLine
     times: int = 1
 
     @property

@@ -12,25 +12,25 @@ from typing import Any
 
 import torch
 
-from cudamem_testing.graphs.report import Place
+from cudamem_testing.graphs.report import SourceLine
 from cudamem_testing.graphs.rules import Rule
 
 Report = Callable[..., None]
-Change = tuple[object, str, object]
+Attribute = tuple[object, str, object]
 _SEEDS = ("manual_seed", "manual_seed_all", "set_rng_state", "get_rng_state")
 
 
 class Streams:
     """The streams of one run. The first is the one that captures."""
 
-    def __init__(self, report: Report, here: Callable[[], Place]) -> None:
+    def __init__(self, report: Report, here: Callable[[], SourceLine]) -> None:
         self._report, self._here = report, here
-        self._open: dict[int, tuple[Any, Place]] = {}
+        self._open: dict[int, tuple[Any, SourceLine]] = {}
         self.Stream, self.Event = self._classes()
         self.current: Any = self.Stream()
         self.current.captured = True
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[Attribute]:
         """What stands in the place of torch's functions and classes."""
         wait = self._waiting
         names: dict[str, object] = {
@@ -47,7 +47,7 @@ class Streams:
             "device": lambda device: contextlib.nullcontext(),
             "device_of": lambda device: contextlib.nullcontext(),
         }
-        changes: list[Change] = [(torch.cuda, name, value) for name, value in names.items()]
+        changes: list[Attribute] = [(torch.cuda, name, value) for name, value in names.items()]
         changes += [(torch.cuda.nvtx, name, lambda *args: None) for name in ("range_push", "range_pop", "mark")]
         changes += self._seeds()
         accelerator = getattr(torch, "accelerator", None)  # 2.6
@@ -90,7 +90,7 @@ class Streams:
 
         return wait
 
-    def _seeds(self) -> list[Change]:
+    def _seeds(self) -> list[Attribute]:
         def refuse(operation: str) -> Callable[..., object]:
             def seed(*args: object, **kwargs: object) -> object:
                 self._report(Rule.GENERATOR, operation, self._here())
@@ -98,7 +98,7 @@ class Streams:
 
             return seed
 
-        changes: list[Change] = [(torch.cuda, name, refuse(f"torch.cuda.{name}()")) for name in _SEEDS]
+        changes: list[Attribute] = [(torch.cuda, name, refuse(f"torch.cuda.{name}()")) for name in _SEEDS]
         return [(torch, "manual_seed", refuse("torch.manual_seed()")), *changes]
 
     def _classes(self) -> tuple[type, type]:
@@ -160,7 +160,7 @@ class Streams:
         return Stream, Event
 
 
-def noted_calls(report: Report, here: Callable[[], Place]) -> list[Change]:
+def noted_calls(report: Report, here: Callable[[], SourceLine]) -> list[Attribute]:
     """On a card: the calls that wait or seed are noted, and executed all the same."""
     inside: list[str] = []
 

@@ -17,7 +17,7 @@ import torch
 
 from cudamem_testing.graphs.operators import BACKWARD_NODES, FROM_DATA, HOST_READS, MIXING, rule_of_call, shown
 from cudamem_testing.graphs.places import Places
-from cudamem_testing.graphs.report import LintFinding, Place
+from cudamem_testing.graphs.report import LintFinding, SourceLine
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import HOST, STAND_IN, Side, Sides
 from cudamem_testing.objects.arrays import is_array
@@ -56,13 +56,13 @@ class Watch:
     ) -> None:
         self.places, self._sides, self._known, self._end = places, sides, known, end
         self._registered = {id(generator) for generator in registered} | {id(torch.default_generator)}
-        self._found: dict[tuple[Rule, Place], LintFinding] = {}
+        self._found: dict[tuple[Rule, SourceLine], LintFinding] = {}
         self._call = ""  # the function of the Python interface that is at work
         self._told = False  # whether that call was found fault with, or is known to be fine on a card
         self._inherits = False  # whether what that call makes without a device goes to the device
         self._follows = False  # whether the device that its inner code names is that of its tensors
 
-    def report(self, rule: Rule, operation: str, place: Place | None = None) -> None:
+    def report(self, rule: Rule, operation: str, place: SourceLine | None = None) -> None:
         """Note a finding at a place, by default at the line that is at work."""
         if place is None:
             place = self.places.of_frame(sys._getframe(1), self._end)

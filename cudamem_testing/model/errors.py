@@ -58,7 +58,7 @@ def traceback_of(error: BaseException) -> TracebackType | None:
     return found
 
 
-def let_go(error: BaseException, outer: BaseException | None = None) -> None:
+def drop_tracebacks(error: BaseException, outer: BaseException | None = None) -> None:
     """Drop the tracebacks of an error and of all that belongs to it, whose frames hold what the work had made.
 
     What belongs to ``outer``, which was being handled when the work began, is left alone.

@@ -11,7 +11,7 @@ from cudamem_testing.operators.rows import BETWEEN
 from cudamem_testing.operators.summaries import module_text
 from cudamem_testing.show.tables import Column, Table
 
-Key = tuple[str, str, str, str]
+CallKey = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ def _moved(table: Record, device: str) -> Record:
     )
 
 
-def _allocated(table: Record) -> Counter[Key]:
-    found: Counter[Key] = Counter()
+def _allocated(table: Record) -> Counter[CallKey]:
+    found: Counter[CallKey] = Counter()
     for row in table.rows:
         module = "" if row.operator == BETWEEN else module_text(row.module)
         found[row.phase.value, module, row.operator, row.device] += row.allocated

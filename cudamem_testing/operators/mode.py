@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-from cudamem_testing.operators.places import Place
+from cudamem_testing.operators.places import ModuleCall
 from cudamem_testing.torch_api.dispatch import DispatchMode
 
-Taken = tuple[int, int, Any, Place]
+Taken = tuple[int, int, Any, ModuleCall]
 """Notes before and after an operator, the operator, where it ran."""
 See = Callable[[object, tuple[object, ...]], None]
 
@@ -25,7 +25,7 @@ class OperatorMode(DispatchMode):  # type: ignore[no-untyped-call]  # its __init
     What an operator does inside, in kernels or in the ``__torch_dispatch__`` of a tensor class, is part of it.
     """
 
-    def __init__(self, note: Callable[[], int], place: Callable[[FrameType], Place]) -> None:
+    def __init__(self, note: Callable[[], int], place: Callable[[FrameType], ModuleCall]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._note = note
         self._place = place
@@ -44,7 +44,7 @@ class OperatorMode(DispatchMode):  # type: ignore[no-untyped-call]  # its __init
 class StorageMode(OperatorMode):  # type: ignore[no-untyped-call]  # the same
     """The same, and shows what goes in and comes out to journals of storages."""
 
-    def __init__(self, note: Callable[[], int], place: Callable[[FrameType], Place], see: Sequence[See]) -> None:
+    def __init__(self, note: Callable[[], int], place: Callable[[FrameType], ModuleCall], see: Sequence[See]) -> None:
         super().__init__(note, place)
         self._see = see
 

@@ -27,7 +27,7 @@ from cudamem_testing.operators.rows import OUTSIDE_MODEL, Phase
 from cudamem_testing.static import find_in_class, is_a, is_one_of, type_name
 from cudamem_testing.torch_api.running import UNNUMBERED, node_number, running
 
-Place = tuple[Phase, str | None]
+ModuleCall = tuple[Phase, str | None]
 FORWARD, BACKWARD, OPTIMIZER, OTHER = Phase  # a look-up in an enumeration is no plain attribute
 AMBIGUOUS = (
     "nodes of second derivatives and of the forward pass have the same numbers on a card: their module is unknown"
@@ -58,7 +58,7 @@ class Places:
         if self._call is None:
             self.remarks.append("this torch calls modules in another way: the modules of operators are unknown")
 
-    def of(self, frame: FrameType | None) -> Place:
+    def of(self, frame: FrameType | None) -> ModuleCall:
         """Phase and module of an operator that was called below ``frame``, on this thread, just now."""
         node = self._node()
         call, engine, step, base = self._call, self._engine, self._step, self._base

@@ -19,7 +19,7 @@ from cudamem_testing.model.errors import together, traceback_of
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-def let_go(error: BaseException) -> None:
+def clear_frames(error: BaseException) -> None:
     """Clear the finished frames of an error, of its causes and contexts, and of a group's parts.
 
     Those are the frames in its traceback, and those that called the first of them: pytest's, one of which has the error
@@ -35,14 +35,14 @@ def let_go(error: BaseException) -> None:
             traceback = traceback.tb_next
 
 
-def let_all_go(error: BaseException, item: pytest.Item) -> None:
+def clear_all_frames(error: BaseException, item: pytest.Item) -> None:
     """Clear the frames of the error that failed a test, and of those that its item keeps, as plugins put them there.
 
     Each failed subtest is an error of its own, and pytest-rerunfailures keeps them all.
     """
-    let_go(error)
+    clear_frames(error)
     for kept in [*_errors(vars(item))]:
-        let_go(kept)
+        clear_frames(kept)
 
 
 def _errors(values: object, depth: int = 4) -> Iterator[BaseException]:
@@ -59,7 +59,7 @@ def forget_last() -> None:
     """Let go of the last failure, that of a teardown too, and of what the error itself refers to."""
     error = take_last_failure()
     if error is not None:
-        let_go(error)
+        clear_frames(error)
 
 
 def _clear_callers(frame: FrameType | None) -> None:

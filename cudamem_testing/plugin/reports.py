@@ -16,7 +16,7 @@ from cudamem_testing.model.errors import together
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.brief import places_of
-from cudamem_testing.plugin.finished import let_go
+from cudamem_testing.plugin.finished import clear_frames
 from cudamem_testing.plugin.items import id_without_group, own_status, place_at_test
 from cudamem_testing.plugin.sent import is_forked, may_fork, plain
 from cudamem_testing.show.printable import printable
@@ -90,7 +90,7 @@ class Reports:
                 skipped=is_a(call.excinfo.value, pytest.skip.Exception),
             )
         if call.when == "teardown" and call.excinfo is not None and not session.config.getoption("usepdb", False):
-            let_go(call.excinfo.value)  # a failure of teardown itself: it could not be let go before its report
+            clear_frames(call.excinfo.value)  # a failure of teardown itself: it could not be let go before its report
         if call.when == "teardown" and RECORD in item.stash:
             records = self._undelivered.setdefault(item.nodeid, [])
             records.append(item.stash[RECORD])

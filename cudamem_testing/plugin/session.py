@@ -24,7 +24,7 @@ from cudamem_testing.model.records import Environment, FixtureRecord
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.windows import SharedWindows
 from cudamem_testing.plugin import keys, markers
-from cudamem_testing.plugin.finished import forget_last, let_all_go
+from cudamem_testing.plugin.finished import clear_all_frames, forget_last
 from cudamem_testing.plugin.items import (
     add_properties,
     fixtures_of,
@@ -112,7 +112,7 @@ class Session:
         """What the test retains and what its captures left; that it could not be judged, where a card has failed."""
         failure, release = running.failure, None
         if failure is not None and not self.config.getoption("usepdb", False):
-            release = partial(let_all_go, failure, item)
+            release = partial(clear_all_frames, failure, item)
         try:
             leaked: list[Finding] = []
             if self.retained is not None:  # with it what wider fixtures left that ended during the test

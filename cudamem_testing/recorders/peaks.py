@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Stats = dict[str, Any]
-Place = tuple[Any, ...]
-Levels = Mapping[Place, int]
+Slot = tuple[Any, ...]
+Levels = Mapping[Slot, int]
 
 
 class Peaks:
@@ -20,7 +20,7 @@ class Peaks:
     __slots__ = ("_highest",)
 
     def __init__(self) -> None:
-        self._highest: dict[Place, int] = {}
+        self._highest: dict[Slot, int] = {}
 
     def keep(self, levels: Levels) -> None:
         """Raise what is kept to these peaks."""
@@ -32,7 +32,7 @@ class Peaks:
             if level > highest.get(place, -1):
                 highest[place] = level
 
-    def above(self, place: Place, level: int) -> int:
+    def above(self, place: Slot, level: int) -> int:
         """The level, or what is kept of this place where that is higher."""
         return max(level, self._highest.get(place, level))
 
@@ -57,8 +57,8 @@ class Peaks:
 
 def peaks_of(stats: Stats) -> Levels:
     """All peaks of some statistics, by where they stand."""
-    found: dict[Place, int] = {}
-    inside: list[tuple[Place, Stats]] = [((), stats)]
+    found: dict[Slot, int] = {}
+    inside: list[tuple[Slot, Stats]] = [((), stats)]
     while inside:
         place, values = inside.pop()
         for name, value in values.items():

@@ -30,8 +30,8 @@ SHOWN = 3
 _UNSEEN = " not seen ("
 _KEYS = ("cause", "device", "bytes", "tests", "reason")
 
-Key = tuple[str, str]
-Lines = Mapping[Key, "KnownFinding"]
+CauseKey = tuple[str, str]
+Lines = Mapping[CauseKey, "KnownFinding"]
 
 
 class KnownError(ValueError):
@@ -53,7 +53,7 @@ class KnownFinding:
     number: int = field(default=0, compare=False)
 
     @property
-    def key(self) -> Key:
+    def key(self) -> CauseKey:
         """What tells it from others."""
         return self.cause, self.device
 
@@ -67,7 +67,7 @@ class KnownFinding:
         """Whether it may speak of many causes."""
         return pattern_of(self.cause) is not None
 
-    def matches(self, key: Key) -> bool:
+    def matches(self, key: CauseKey) -> bool:
         """Whether it speaks of a cause."""
         pattern = pattern_of(self.cause)
         return key == self.key or (
@@ -84,7 +84,7 @@ class KnownFinding:
         return text if text.isprintable() else json.dumps(values)
 
 
-def parse(name: str, content: bytes) -> dict[Key, KnownFinding]:
+def parse(name: str, content: bytes) -> dict[CauseKey, KnownFinding]:
     """The lines of a file by cause and device; ``name`` is for errors.
 
     Lines of older files that are one cause now are one line, which allows what they allowed together.
@@ -92,8 +92,8 @@ def parse(name: str, content: bytes) -> dict[Key, KnownFinding]:
     Raises:
         KnownError: naming the line and the reason.
     """
-    found: dict[Key, KnownFinding] = {}
-    written: dict[Key, int] = {}
+    found: dict[CauseKey, KnownFinding] = {}
+    written: dict[CauseKey, int] = {}
     for number, raw in enumerate(content.split(b"\n"), 1):
         try:
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
@@ -115,7 +115,7 @@ def render(lines: Lines) -> bytes:
     return "".join(f"{lines[key]}\n" for key in sorted(lines)).encode()
 
 
-def line_of(lines: Lines, key: Key) -> KnownFinding | None:
+def line_of(lines: Lines, key: CauseKey) -> KnownFinding | None:
     """The line that speaks of a cause: its own, else the longest pattern that matches it."""
     if key in lines:
         return lines[key]
@@ -245,7 +245,7 @@ def recorded(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> Updat
     told = evidence.told()
     kept = dict(lines)
     new = changed = 0
-    by_line: dict[Key, list[Cause]] = {}
+    by_line: dict[CauseKey, list[Cause]] = {}
     for cause in causes:
         if cause.standing is not Standing.FIRST_USE:
             line = line_of(lines, cause.key)
@@ -278,9 +278,9 @@ def unseen(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> list[Kn
     ]
 
 
-def last_matches(lines: Lines, run: RunRecord) -> dict[Key, tuple[str, str]]:
+def last_matches(lines: Lines, run: RunRecord) -> dict[CauseKey, tuple[str, str]]:
     """For each line by its key the last cause of a run that it matched, and the test; empty for the run's own."""
-    last: dict[Key, tuple[str, str]] = {}
+    last: dict[CauseKey, tuple[str, str]] = {}
     for nodeid, finding in run.all_findings:
         key = key_of(finding)
         if key is not None and has_cause(finding):

@@ -161,7 +161,7 @@ def event_tree(results: Any) -> Sequence[Any]:
 
 
 # By address: ctypes would take a reference of its own to an object.
-_let_go = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_DecRef", ctypes.pythonapi))
+_decref = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_DecRef", ctypes.pythonapi))
 
 
 @lru_cache(maxsize=1)
@@ -181,7 +181,7 @@ def profiler_keeps_callers() -> bool:
             module(None)
         kept = sys.getrefcount(module) - before
         if kept == 1:
-            _let_go(id(module))
+            _decref(id(module))
     return kept == 1
 
 
@@ -198,7 +198,7 @@ def let_callers_go(roots: Sequence[Any]) -> None:
         if kind is python:
             kept += [caller.self_ptr for caller in (fields.module, fields.optimizer) if caller is not None]
     for address in kept:
-        _let_go(address)
+        _decref(address)
 
 
 def dtype_name(tensor: Any) -> str:

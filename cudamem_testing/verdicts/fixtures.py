@@ -18,7 +18,7 @@ from cudamem_testing.model.references import RootKind
 from cudamem_testing.model.stacks import NO_STACK
 
 USES = 3
-Key = tuple[str, int | None, Device]
+FixtureKey = tuple[str, int | None, Device]
 #: Leaks that are gone by now, or are not counted in the test's window.
 _NOT_COUNTED = frozenset({Verdict.TRACEBACK, Verdict.WORKSPACE, Verdict.FIXTURE})
 
@@ -30,7 +30,7 @@ class GrownFixtures:
     """
 
     def __init__(self) -> None:
-        self._rows: dict[Key, list[int]] = {}
+        self._rows: dict[FixtureKey, list[int]] = {}
 
     @property
     def watching(self) -> bool:
@@ -54,7 +54,7 @@ class GrownFixtures:
         ``used`` are the fixtures that the test used, their numbers by name, ``gained`` the bytes by which each device's
         memory grew from the test's start to its end.
         """
-        kept: dict[Key, list[Finding]] = {}
+        kept: dict[FixtureKey, list[Finding]] = {}
         for finding in findings:
             name = _fixture_of(finding)
             if name is not None and finding.device is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cudamem_testing.model.settings import Settings
-    from cudamem_testing.records.known import Key, KnownFinding
+    from cudamem_testing.records.known import CauseKey, KnownFinding
     from cudamem_testing.verdicts.first_use import FirstUse
 
 
@@ -67,7 +67,7 @@ class Policy:
             found = [replace(one, severity=Severity.WARN) if one.severity is Severity.FAIL else one for one in found]
         return found
 
-    def _parsed(self) -> Mapping[Key, KnownFinding]:
+    def _parsed(self) -> Mapping[CauseKey, KnownFinding]:
         from cudamem_testing.records.known import parse
 
         return parse(self.name, self.content)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.graphs.forks import Forks
-from cudamem_testing.graphs.report import Place
+from cudamem_testing.graphs.report import SourceLine
 from cudamem_testing.guards import replaced
 
 
@@ -21,8 +21,8 @@ class Event:
     __slots__ = ()
 
 
-def place(number: int) -> Place:
-    return Place(f"step.py:{number} in step", "step.py in step")
+def place(number: int) -> SourceLine:
+    return SourceLine(f"step.py:{number} in step", "step.py in step")
 
 
 def test_joined_and_not() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.graphs.lint import check, lint
-from cudamem_testing.graphs.report import LintError, LintReport, Place
+from cudamem_testing.graphs.report import LintError, LintReport, SourceLine
 from cudamem_testing.graphs.rules import MEANINGS, Rule
 from cudamem_testing.show.expected import TextMismatchError
 from fixtures import models
@@ -378,4 +378,4 @@ def test_any_mixture_counts_each_line(steps: list[str]) -> None:
 
 def test_a_report_without_places() -> None:
     assert LintReport("f").text == "no findings"
-    assert str(Place("a.py:1 in f", "a.py in f").source) == ""
+    assert str(SourceLine("a.py:1 in f", "a.py in f").source) == ""

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cudamem_testing.model.errors import first_cause, let_go, together
+from cudamem_testing.model.errors import drop_tracebacks, first_cause, together
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup  # comes with pytest
@@ -62,8 +62,8 @@ def test_the_first_cause_is_the_one_that_began_it() -> None:
 def test_tracebacks_are_dropped_but_those_from_before() -> None:
     outer, inner, error = raised("outer"), raised("inner"), raised("error")
     inner.__context__, error.__context__ = outer, inner
-    let_go(error, outer)
+    drop_tracebacks(error, outer)
     assert (error.__traceback__, inner.__traceback__) == (None, None)
     assert outer.__traceback__ is not None
-    let_go(error)
+    drop_tracebacks(error)
     assert outer.__traceback__ is None

@@ -13,7 +13,7 @@ from cudamem_testing import torch_api
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.recorders import cuda
 from cudamem_testing.recorders.cuda import PEAKED
-from cudamem_testing.recorders.peaks import Levels, Place, peaks_of
+from cudamem_testing.recorders.peaks import Levels, Slot, peaks_of
 from cudamem_testing.recorders.views import counts
 
 BLOCK, SMALL, SEGMENT = 512, 2**20, 2**21
@@ -123,7 +123,7 @@ class Card:
     """One device."""
 
     def __init__(self) -> None:
-        self.stats: dict[Place, dict[str, int]] = {}
+        self.stats: dict[Slot, dict[str, int]] = {}
         for name in (*BYTES, *COUNTED):
             for pool in ("all", "small_pool", "large_pool"):
                 self.stats[name, pool] = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
@@ -184,7 +184,7 @@ class Card:
         for pool in ("all", "small_pool" if size <= SMALL else "large_pool"):
             self._one((name, pool), by)
 
-    def _one(self, place: Place, by: int) -> None:
+    def _one(self, place: Slot, by: int) -> None:
         stat = self.stats[place]
         stat["current"] += by
         stat["allocated" if by > 0 else "freed"] += abs(by)

@@ -8,7 +8,7 @@ from typing import Any
 
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_device import PLACES, NativeDevice
-from cudamem_testing.recorders.peaks import Place
+from cudamem_testing.recorders.peaks import Slot
 from suites.recorders.allocator import Allocator, Card
 
 PRIVATE = 20  # of c10::DeviceType
@@ -39,7 +39,7 @@ class CppCard(Card):
             stat.update({field: next(values) for field in ("current", "peak", "allocated", "freed")})
         return found
 
-    def _one(self, place: Place, by: int) -> None:
+    def _one(self, place: Slot, by: int) -> None:
         super()._one(place, by)
         self._library.device_change(self._index, PLACES.index(place), by)
 

@@ -15,8 +15,8 @@ from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.records.known import (
+    CauseKey,
     Evidence,
-    Key,
     KnownError,
     KnownFinding,
     is_recordable,
@@ -42,7 +42,7 @@ TEXT = (
 )
 
 
-def known(*lines: KnownFinding) -> dict[Key, KnownFinding]:
+def known(*lines: KnownFinding) -> dict[CauseKey, KnownFinding]:
     return {line.key: line for line in lines}
 
 
