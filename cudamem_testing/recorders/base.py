@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -59,8 +59,14 @@ class Recorder(Protocol):
         """What is still live of an owner."""
         ...
 
-    def thread(self) -> int | None:
-        """The number of the calling thread in the record; ``None`` where the record does not tell threads."""
+    def moment(self) -> int | None:
+        """The number of events so far; ``None`` where the record does not tell threads."""
+        ...
+
+    def freed_elsewhere(self, since: int) -> Collection[int]:
+        """The orders of the blocks that other threads than the calling one have freed since a moment, as far as events
+        were recorded.
+        """
         ...
 
     def finish(self) -> None:
@@ -138,8 +144,12 @@ class WithoutOwners:
     def capture_of(self, owner: int) -> None:
         """Nothing is known."""
 
-    def thread(self) -> None:
+    def moment(self) -> None:
         """Nothing is known."""
+
+    def freed_elsewhere(self, since: int) -> Collection[int]:
+        """Nothing is known."""
+        return ()
 
 
 class WithoutEvidence:

@@ -14,7 +14,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import Owned, WithoutWorkspaces
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.native import NativeRecorder
-from cudamem_testing.recorders.native_records import Reading, Recording
+from cudamem_testing.recorders.native_records import FREED, Reading, Recording
 
 if TYPE_CHECKING:
     from cudamem_testing.model.stacks import RawFrame
@@ -137,9 +137,15 @@ class CpuRecorder(WithoutWorkspaces):
         """Exact, and in constant time."""
         return _new(Owned, self._native.owner_totals(owner)[:2])
 
-    def thread(self) -> int:
+    def moment(self) -> int:
         """Every event carries the thread that allocated or freed."""
-        return self._native.thread()
+        return self._slot.peek().events
+
+    def freed_elsewhere(self, since: int) -> frozenset[int]:
+        """Read from the events since the moment alone."""
+        own = self._native.thread()
+        events = self._native.events(since).events
+        return frozenset(one.sequence for one in events if one.kind == FREED and one.thread != own)
 
     def finish(self) -> None:
         """The CPU has done its work when the call returns."""

@@ -89,6 +89,10 @@ _EVENT = struct.Struct("=3Qq4I")
 _REFUSAL = struct.Struct("=3Q2q2I")
 _FRAME = struct.Struct("=Qq")
 
+_MOST_FRAMES = 4096
+#: The texts of stacks by their number, of each library by its handle: one process has one, tests load others.
+_FRAMES: dict[int, dict[int, tuple[FrameRecord, ...]]] = {}
+
 _RELEASED = "this observer of the CPU recorder was released"
 _WHY_NOT = {
     -1: "the CPU allocator in place cannot free a block by its address alone, so it cannot be wrapped",
@@ -149,6 +153,7 @@ class NativeRecorder:
         self._library = library
         self._totals = ctypes.create_string_buffer(_OWNER.size)
         self._block = ctypes.create_string_buffer(_BLOCK.size)
+        self._frames = _FRAMES.setdefault(library._handle, {})
         self.no_stacks = no_stacks
         """Why stacks cannot be noted on this Python (see layout.py); `None` where they can."""
         # Without a method around them: every test asks several times.
@@ -292,8 +297,15 @@ class NativeRecorder:
         return tuple(CodePosition(_take_code(code), at) for code, at in _FRAME.iter_unpack(found))
 
     def frames(self, stack: int) -> tuple[FrameRecord, ...]:
-        """As `stack`, but as text: file, line, qualified name, columns."""
-        return tuple(position_of(code, at) for code, at in self.stack(stack))
+        """As `stack`, but as text: file, line, qualified name, columns. Kept until stacks are trimmed."""
+        found = self._frames.get(stack)
+        if found is None:
+            found = tuple(position_of(code, at) for code, at in self.stack(stack))
+            if len(self._frames) >= _MOST_FRAMES:
+                self._frames.clear()
+            if found:
+                self._frames[stack] = found
+        return found
 
     def stack_counts(self) -> StackCounts:
         """How many distinct stacks are kept, and how many were not for want of room."""
@@ -303,6 +315,7 @@ class NativeRecorder:
 
     def trim_stacks(self) -> int:
         """Drop the stacks, and references to code, that no live block and no kept event names; returns how many."""
+        self._frames.clear()  # a number may mean another stack from here on
         return int(self._library.cudamem_trim_stacks())
 
     def restart_events(self, capacity: int = DEFAULT_EVENTS) -> int:

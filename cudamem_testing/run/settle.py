@@ -4,8 +4,8 @@ They run only when something is retained, in this order, and stop as soon as not
 
 1. the frames of a test that failed let go of their locals;
 2. each device finishes its work, so that blocks that wait for a stream are free;
-3. a collection of young garbage, and one of all garbage, unless a stream is capturing; each only while a block is left
-   whose holder is not known to be more than garbage;
+3. a collection of young garbage, and one of all garbage, unless a stream is capturing; that of all only while a block
+   is left whose holder is not known to be more than garbage;
 4. for blocks that no Python object holds libraries are asked to give their workspaces back, unless a CUDA graph lives
    that may use them, and CUDA memory that other processes have dropped is collected. Where blocks have the sizes of
    workspaces and nothing else is left, this comes first.

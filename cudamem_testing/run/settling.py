@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cudamem_testing.windows.tracker import Tracker
 
 Key = tuple[int | None, int | None]
-Looked = dict[str, dict[Device, list[Block]]]  # before each step, by its name
+Moments = dict[Device, int | None]
 GROWN_SHOWN = 3
 DOUBTFUL = HolderResult(Reach.UNKNOWN, None, complete=False, doubt=Doubt(Unsure.LIBRARY))
 
@@ -55,6 +55,13 @@ class Reading(NamedTuple):
         """Whether nothing was allocated or freed since."""
         then = self.counters
         return now.allocations is not None and (now.allocations, now.blocks) == (then.allocations, then.blocks)
+
+
+class Looked(NamedTuple):
+    """What was live before a step of settling, and the moments of the records from which its frees are read."""
+
+    blocks: Mapping[Device, list[Block]]
+    moments: Moments
 
 
 class Settling:
@@ -91,10 +98,12 @@ class Settling:
         given_back = self._given_back(subject)
         if given_back and not self._left(subject):
             return given_back
-        looked: Looked = {}
+        looked: dict[str, Looked] = {}
 
         def look(step: Step) -> None:
-            looked[step.name] = {device: self._blocks(device, subject) for device in self._left(subject)}
+            moments = self._moments()
+            blocks = {device: self._blocks(device, subject) for device in self._left(subject)}
+            looked[step.name] = Looked(blocks, moments)
 
         holders = BlockHolders(self._places, subject.keepers())
         settlement = settle(self._steps(subject, holders), lambda: self._left(subject), look)
@@ -203,6 +212,7 @@ class Settling:
             return [], ()
         recorder = self._recorder(device)
         own = {block.address for block in self._blocks(device, subject)}
+        moment = recorder.moment()
         before = self._live(device, subject)  # the search for holders took its time
         recorder.release()
         after = self._live(device, subject)
@@ -211,7 +221,7 @@ class Settling:
             self._exclude_freed(subject, device, Owned(sum(theirs), len(theirs)), "workspaces of libraries")
         others = {_key(block) for block in blocks if block.address not in before}
         gone = [block for block in blocks if block.address in before and block.address not in after]
-        others.update(self._freed_by_others(device, gone))
+        others.update(self._freed_by_others(device, gone, moment))
         given_back = [block for block in gone if _key(block) not in others]
         if (given_back or theirs) and device not in subject.owner.numbers:
             self._retake(recorder, subject)
@@ -260,24 +270,24 @@ class Settling:
         return self._workspaces[device]
 
     def _steps(self, subject: Subject, holders: BlockHolders) -> list[Step]:
-        """The steps of settling. Garbage is collected only for blocks that could be garbage: the young one, which is
-        most and costs little, where known places do not explain every block; all, where no root reaches one of them.
+        """The steps of settling. Young garbage is most of it, and collecting it costs less than any question; all of
+        it is collected only where no root is known to reach every block.
         """
         recorders = self._tracker.recorders
+
+        def may_be_garbage() -> bool:
+            blocks = self._in_question(subject)
+            return not (holders.are_known(blocks) or holders.are_found(blocks))
+
         steps = [
             Step("waiting for the device", lambda: _each(recorder.finish for recorder in recorders)),
             Step(
                 "collection of young garbage",
                 collect_young_garbage,
                 Verdict.CYCLE,
-                needed=lambda: not holders.are_known(self._in_question(subject)),
+                needed=lambda: bool(self._in_question(subject)),
             ),
-            Step(
-                "garbage collection",
-                collect_garbage,
-                Verdict.CYCLE,
-                needed=lambda: not holders.are_found(self._in_question(subject)),
-            ),
+            Step("garbage collection", collect_garbage, Verdict.CYCLE, needed=may_be_garbage),
         ]
         if subject.release_frames is not None:
             steps.insert(0, Step("frames of the failed test", subject.release_frames, Verdict.TRACEBACK))
@@ -354,18 +364,18 @@ class Settling:
     def _freed(
         self,
         settlement: Settlement,
-        looked: Looked,
+        looked: Mapping[str, Looked],
         remaining: dict[Device, list[Block]],
     ) -> list[Finding]:
         found = []
-        then = dict(zip(looked, [*looked.values(), remaining][1:], strict=True))
+        then = dict(zip(looked, [*(one.blocks for one in looked.values()), remaining][1:], strict=True))
         for freed in settlement.freed:
             if freed.owned.bytes < self._ignore_below(freed.device):
                 continue
-            before, after = (blocks[freed.step].get(freed.device, []) for blocks in (looked, then))
+            before, after = looked[freed.step], then[freed.step].get(freed.device, [])
             rest = {*map(_key, after)}
-            gone = [block for block in before if _key(block) not in rest]
-            others = self._freed_by_others(freed.device, gone)
+            gone = [block for block in before.blocks.get(freed.device, []) if _key(block) not in rest]
+            others = self._freed_by_others(freed.device, gone, before.moments.get(freed.device))
             if freed.verdict is Verdict.CYCLE:  # a thread of autograd lets go of its last tensors when it comes to it
                 others.update({_key(block): block.size for block in gone if _in_backward(block)})
             gone = [block for block in gone if _key(block) not in others]
@@ -376,21 +386,20 @@ class Settling:
                 found.append(freed_finding(freed.verdict, freed.device, size, blocks, freed.step, gone))
         return found
 
-    def _freed_by_others(self, device: Device, gone: Sequence[Block]) -> dict[Key, int]:
-        """The sizes of blocks that went by chance meanwhile: another thread let go of them. By key.
+    def _moments(self) -> Moments:
+        return {recorder.device: recorder.moment() for recorder in self._tracker.recorders}
+
+    def _freed_by_others(self, device: Device, gone: Sequence[Block], since: int | None) -> dict[Key, int]:
+        """The sizes of blocks that were freed by chance since a moment: another thread let go of them. By key.
 
         The history of a card does not tell who frees. There a block is taken for the thread's that allocated it.
         """
-        own = self._recorder(device).thread()
-        if own is None:
-            if threading.current_thread() is not threading.main_thread():
-                return {}  # then the test's own stacks begin in a thread as well
-            return {_key(block): block.size for block in gone if block.stack.in_thread}
-        replayed = self._evidence.replay(device) if gone else None
-        if replayed is None:
-            return {}
-        threads = replayed.freed_by(gone)
-        return {_key(block): block.size for block in gone if threads.get(block.order or 0, own) != own}
+        if since is not None:
+            elsewhere = self._recorder(device).freed_elsewhere(since) if gone else ()
+            return {_key(block): block.size for block in gone if block.order in elsewhere}
+        if threading.current_thread() is not threading.main_thread():
+            return {}  # then the test's own stacks begin in a thread as well
+        return {_key(block): block.size for block in gone if block.stack.in_thread}
 
 
 def _key(block: Block) -> Key:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -119,19 +119,6 @@ class Replay:
         """The number of each event in the order of allocation, also where older ones were dropped."""
         events, first = self.recording.events, self.recording.first
         return range(first, first + self.end) if events.sequences is None else events.sequences
-
-    def freed_by(self, blocks: Iterable[Block]) -> dict[int, int]:
-        """The thread that freed each of some blocks, by the block's order.
-
-        Those are left out that still live, that are older than the record, or whose free was not recorded; all are
-        where events do not tell threads.
-        """
-        events = self.recording.events
-        wanted = {block.order for block in blocks}
-        if events.threads is None or not wanted:
-            return {}
-        lives = zip(self.orders, self.lives.freed, strict=True)
-        return {order: events.threads[end] for order, end in lives if order in wanted and 0 <= end < self.end}
 
     def _checked(self, moment: int) -> int:
         if not 0 <= moment <= self.end:

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from cudamem_testing.objects import find_holders, places
+from cudamem_testing.objects import KnownPlaces, find_holders, places
 from cudamem_testing.recorders import outside
 
 #: Frames of functions of the package, generators counted each time they go on.
@@ -243,3 +243,34 @@ def test_leaks_in_names_of_the_tests_module_need_no_search(run_inner, monkeypatc
     inner = run_inner(files, "--cudamem", "--cudamem-device=cpu")
     assert inner.last == "8 passed, 8 errors"
     assert len(searched) == 1
+
+
+GARBAGE = """
+    import torch
+    KEPT = []
+
+    class Node:
+        def __init__(self):
+            self.me, self.state = self, torch.empty(32 << 10)
+
+    def test_leaks(): KEPT.append(torch.empty(32 << 10))
+    def test_makes_a_cycle(): Node()
+    def test_makes_another(): Node()
+"""
+
+
+def test_nobody_asks_who_holds_young_garbage(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collecting it takes less than an answer; each question reads what surrounds all places that are known."""
+    asked: list[bool] = []
+    find = KnownPlaces.find
+
+    def count(self: KnownPlaces, *arguments: object, **options: object) -> object:
+        asked.append(True)
+        return find(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(KnownPlaces, "find", count)
+    inner = run_inner({"test_it.py": GARBAGE}, "--cudamem", "--cudamem-device=cpu")
+    assert inner.last == "3 passed, 1 error"
+    tests = (inner.test(f"test_{name}") for name in ("leaks", "makes_a_cycle", "makes_another"))
+    assert [len(test.findings) for test in tests] == [1, 1, 1]
+    assert len(asked) == 1

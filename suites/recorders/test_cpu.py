@@ -70,6 +70,25 @@ def test_frees_of_others_do_not_lower_what_was_requested(recorder: CpuRecorder) 
     kept.clear()
 
 
+@pytest.mark.parametrize("record", [True, False])
+def test_what_other_threads_freed_since_a_moment_is_told(*, record: bool) -> None:
+    with in_place():
+        recorder = CpuRecorder(record=record).start()
+        recorder.wake(limited=False)
+        before, mine, theirs, live = ([take(1000)] for _ in range(4))
+        orders = {block.pointer: block.sequence for block in NativeRecorder.load().scan()}
+        order = orders[theirs[0].data_ptr()]
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(before.clear).result()
+            moment = recorder.moment()
+            pool.submit(theirs.clear).result()
+        mine.clear()
+        assert recorder.freed_elsewhere(moment) == ({order} if record else set())
+        assert recorder.freed_elsewhere(recorder.moment()) == set()
+        assert len(live) == 1
+        recorder.close()
+
+
 def test_a_boundary_at_which_nothing_has_changed_is_the_same_object(recorder: CpuRecorder) -> None:
     recorder.wake(limited=False)
     recorder.boundary()

@@ -1,17 +1,13 @@
 """The replay against an allocator that keeps its own counters, and against measurements on a card."""
 
 import random
-from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.model.blocks import Block
-from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots.read import read
-from cudamem_testing.snapshots.record import Events, Kind, LiveBlock, Recording
 from cudamem_testing.snapshots.replay import (
     DROPPED,
     moment_at,
@@ -252,22 +248,6 @@ def test_a_history_without_completed_frees_uses_requested_ones():
     trace[:] = [entry for entry in trace if entry["action"] != "free_completed"]
     replayed = replay(read(snapshot), "active")
     assert replayed.lives.notes[0] == ("the history holds no free_completed events: free_requested was taken instead")
-
-
-def test_who_freed_what_is_told_where_events_tell_threads():
-    """Blocks 1 and 2 by threads 7 and 8; 3 still lives; of 4 there is no event."""
-    kinds = bytes([Kind.ALLOC, Kind.ALLOC, Kind.FREE_REQUESTED, Kind.ALLOC, Kind.FREE_REQUESTED])
-    columns = {
-        "addresses": array("q", [16, 32, 32, 48, 16]),
-        "sizes": array("q", [8] * 5),
-        "stacks": array("q", [-1] * 5),
-    }
-    blocks = [Block(8, 8, Device("cpu"), order=order) for order in (10, 11, 13, 99)]
-    live = (LiveBlock(address=48, size=8, requested=8, sequence=13),)
-    told = Events(kinds, **columns, sequences=array("q", [10, 11, 12, 13, 14]), threads=array("q", [1, 1, 7, 1, 8]))
-    assert replay(Recording(Device("cpu"), events=told, blocks=live)).freed_by(blocks) == {11: 7, 10: 8}
-    untold = Events(kinds, **columns)
-    assert replay(Recording(Device("cpu"), events=untold, blocks=live)).freed_by(blocks) == {}
 
 
 def test_a_block_without_a_stack_is_placed_by_the_line_before():
