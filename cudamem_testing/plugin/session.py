@@ -40,8 +40,8 @@ from cudamem_testing.plugin.totals import judge_run, unjudged
 from cudamem_testing.plugin.warmup import WarmUps
 from cudamem_testing.plugin.wider import WiderFixtures
 from cudamem_testing.recorders.choose import Recorders
+from cudamem_testing.run.attribution import Attributions
 from cudamem_testing.run.baselines import Baselines
-from cudamem_testing.run.books import Books
 from cudamem_testing.run.evidence import Evidence
 from cudamem_testing.run.outside import OutsideCheck
 from cudamem_testing.run.running import Asked, Running
@@ -74,7 +74,7 @@ class Session:
         self.recorders = Recorders(settings.device, record=settings.stacks, harness=harness_codes())
         self.owners = Owners(self.tracker)
         self.evidence = Evidence(self.tracker, config.rootpath, self.owners.names, recorded=settings.stacks)
-        self.books = Books(self.tracker, self.owners, self.evidence)
+        self.attributions = Attributions(self.tracker, self.owners, self.evidence)
         self.outside = OutsideCheck(self.tracker)
         self.judge = Judge(self.evidence.explainer)
         sent, without = hasattr(config, "workerinput"), config.stash[keys.COLLECTED].outside_root
@@ -144,7 +144,7 @@ class Session:
             early.close()
         self.baselines.identify()
         rules = self.settings.ignore
-        self.leaks = LeakCheck(self.tracker, self.owners, self.evidence, self.books, self._ignore_below, rules)
+        self.leaks = LeakCheck(self.tracker, self.evidence, self.attributions, self._ignore_below, rules)
         self.cycles = CycleCheck(
             self.tracker, self.leaks, self._ignore_below, self.evidence, self.recorders.notes, rules
         )
@@ -201,7 +201,7 @@ class Session:
             if self.settings.on:
                 self.outside.begin()
                 if self.leaks is not None:
-                    self.books.begin()
+                    self.attributions.begin()
             self.running.cycles = cycles_of(self.running.override, self.settings)
             if self.cycles is not None and self.running.cycles != "off":
                 self.cycles.begin(self.running.subject)
@@ -277,7 +277,7 @@ class Session:
                     recorder.sleep()
             elif self.leaks is not None and _is_last_of_module(item, nextitem):
                 place = running.nodeid.partition("::")[0]
-                self.findings += [*self.policy.judged(self.books.border(place)), *self.outside.border(place)]
+                self.findings += [*self.policy.judged(self.attributions.border(place)), *self.outside.border(place)]
         if found and not failed:
             _fail(found)
         return result

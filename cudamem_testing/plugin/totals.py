@@ -37,7 +37,7 @@ def totals(session: Session) -> Totals:
         session.fixtures,
         session.judge.unenforced,
         session.findings,
-        session.books.ledger(),
+        session.attributions.ledger(),
         session.leaks.ignored if session.leaks else {},
         session.recorders.notes,
         session.unchecked,

@@ -47,7 +47,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
@@ -55,10 +54,9 @@ from functools import cache
 from types import CodeType, TracebackType
 
 from cudamem_testing.recorders.build import CPU_RECORDER, RecorderUnavailable, compiled, compiled_before, load
-from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native_device import NativeDevice
 from cudamem_testing.recorders.native_journal import NativeJournal
-from cudamem_testing.recorders.native_python import this_python
+from cudamem_testing.recorders.native_python import introduce, take_code
 from cudamem_testing.recorders.native_records import (
     BlockRecord,
     CodePosition,
@@ -72,7 +70,6 @@ from cudamem_testing.recorders.native_records import (
     Trace,
     position_of,
 )
-from cudamem_testing.static import type_name
 
 DEPTH = 64
 """The innermost frames of a stack that are kept."""
@@ -287,14 +284,14 @@ class NativeRecorder:
         array = (ctypes.c_uint64 * _STOP_CODES)(*map(id, codes))
         count = ctypes.c_uint32(len(codes))
         self._library.cudamem_swap_stop_codes(array, ctypes.byref(count))
-        return tuple(_take_code(pointer) for pointer in array[: count.value])
+        return tuple(take_code(pointer) for pointer in array[: count.value])
 
     def stack(self, stack: int) -> tuple[CodePosition, ...]:
         """The frames of a stack id, innermost first; empty for 0 and for one that was trimmed."""
         buffer = ctypes.create_string_buffer(DEPTH * _FRAME.size)
         depth = self._library.cudamem_stack(stack, buffer)
         found = memoryview(buffer)[: depth * _FRAME.size]
-        return tuple(CodePosition(_take_code(code), at) for code, at in _FRAME.iter_unpack(found))
+        return tuple(CodePosition(take_code(code), at) for code, at in _FRAME.iter_unpack(found))
 
     def frames(self, stack: int) -> tuple[FrameRecord, ...]:
         """As `stack`, but as text: file, line, qualified name, columns. Kept until stacks are trimmed."""
@@ -405,24 +402,4 @@ def introduced(library: ctypes.PyDLL) -> tuple[ctypes.PyDLL, str | None]:
     library.cudamem_events.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, counter, counter]
     library.cudamem_set_limit.argtypes = [ctypes.c_int64]
     library.cudamem_notes.argtypes = [ctypes.c_int32, ctypes.c_char_p, ctypes.c_uint64]
-    return library, _introduce_python(library)
-
-
-def _introduce_python(library: ctypes.PyDLL) -> str | None:
-    """Show the library this Python; why that is not possible."""
-    try:
-        python = this_python()
-    except FramesUnreadable as reason:
-        return str(reason)
-    library.cudamem_set_python(ctypes.byref(python))
-    atexit.register(library.cudamem_set_python, None)
-    return None
-
-
-def _take_code(pointer: int) -> CodeType:
-    """The code object at an address with the reference that C++ made for us."""
-    code = ctypes.cast(pointer, ctypes.py_object).value
-    ctypes.pythonapi.Py_DecRef(ctypes.py_object(code))
-    if not isinstance(code, CodeType):
-        raise TypeError(f"the CPU recorder noted a {type_name(code)} as code")
-    return code
+    return library, introduce(library)

@@ -5,11 +5,13 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from functools import cache
 from types import CodeType
 
 from cudamem_testing.recorders.layout import FrameLayout, FramesUnreadable, find_layout, find_shim
+from cudamem_testing.static import type_name
 
 _FUNCTIONS = ("PyGILState_GetThisThreadState", "Py_IncRef", "Py_DecRef")
 _WORD = ctypes.sizeof(ctypes.c_void_p)
@@ -53,3 +55,23 @@ def _slot_that_frees_code() -> int:
     if ctypes.c_void_p.from_address(address).value != slot_of(CodeType, _DEALLOC):
         raise FramesUnreadable("stacks are not recorded: the layout of this Python's types is not known")
     return address
+
+
+def introduce(library: ctypes.PyDLL) -> str | None:
+    """Show the library this Python; why that is not possible."""
+    try:
+        python = this_python()
+    except FramesUnreadable as reason:
+        return str(reason)
+    library.cudamem_set_python(ctypes.byref(python))
+    atexit.register(library.cudamem_set_python, None)
+    return None
+
+
+def take_code(pointer: int) -> CodeType:
+    """The code object at an address with the reference that C++ made for us."""
+    code = ctypes.cast(pointer, ctypes.py_object).value
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(code))
+    if not isinstance(code, CodeType):
+        raise TypeError(f"the CPU recorder noted a {type_name(code)} as code")
+    return code

@@ -35,8 +35,7 @@ def entrusted(device: Device, blocks: Sequence[Block], held: Holders, subject: S
             changed[block.address or 0] = replace(holder, reach=Reach.HARNESS, path=path)
             handed.setdefault(id(fixture), (fixture, set()))[1].add((block.address, block.size))
     for fixture, some in handed.values():
-        number = subject.owner.numbers.get(device)
-        fixture.entrusted.append(Entrusted(device, number, subject.owner.label, frozenset(some)))
+        fixture.entrusted.append(Entrusted(device, subject.owner, frozenset(some)))
     return {**held, **changed} if changed else held
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cudamem_testing.run.belongings import Belongings
 from cudamem_testing.run.small_leaks import SmallLeaks
 
 if TYPE_CHECKING:
@@ -21,13 +20,11 @@ if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding, Severity
     from cudamem_testing.model.rules import Rule
     from cudamem_testing.recorders.base import Recorder
-    from cudamem_testing.run.belongings import Left
-    from cudamem_testing.run.books import Books
+    from cudamem_testing.run.attribution import Attributions, Left
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.running import Fixture, Subject
     from cudamem_testing.run.settling import Settling
     from cudamem_testing.windows.grow import Grown
-    from cudamem_testing.windows.owners import Owners
     from cudamem_testing.windows.tracker import Tracker
 
 
@@ -40,19 +37,18 @@ class LeakCheck:
     def __init__(
         self,
         tracker: Tracker,
-        owners: Owners,
         evidence: Evidence,
-        books: Books,
+        attributions: Attributions,
         ignore_below: Callable[[Device], int],
         rules: Sequence[Rule] = (),
     ) -> None:
         self._tracker = tracker
         self._evidence = evidence
-        self._belongings = Belongings(tracker, owners, evidence, books)
+        self._attributions = attributions
         self._ignore_below = ignore_below
         self._rules = rules
         self.ignored: Counter[str] = Counter()
-        self.small = SmallLeaks(tracker, evidence, self._belongings, ignore_below)
+        self.small = SmallLeaks(attributions, ignore_below)
         #: Called when something is about to be settled.
         self.before_settling: Callable[[], object] = int
 
@@ -63,7 +59,7 @@ class LeakCheck:
         from cudamem_testing.run.settling import Settling
 
         ignored = Ignored(self._rules, self.ignored)
-        return Settling(self._tracker, self._evidence, self._belongings, self._ignore_below, ignored, self.small)
+        return Settling(self._tracker, self._evidence, self._attributions, self._ignore_below, ignored, self.small)
 
     def not_undone(self, fixture: Fixture, severity: Severity) -> list[Finding]:
         """Findings for what a fixture that is over was expected to free."""
@@ -79,11 +75,12 @@ class LeakCheck:
 
     def left(self, subject: Subject, *, fresh: bool = True) -> Left:
         """What a subject retains on each device where it is not nothing, now or at the tracker's last read."""
-        return self._belongings.left(subject, fresh=fresh)
+        return self._attributions.left(subject, fresh=fresh)
 
     def made(self, fixture: Fixture) -> None:
         """A wider fixture was set up."""
-        self._belongings.made(fixture)
+        for way in self._attributions.all:
+            way.made(fixture)
 
     @property
     def devices(self) -> list[Device]:
@@ -95,7 +92,7 @@ class LeakCheck:
         if not self._recorder(device).tells_blocks:
             return None
         if subject is not None:
-            return self._belongings.blocks(self._recorder(device), subject)
+            return self._attributions.of(device).blocks(subject)
         replayed = self._evidence.replay(device)
         return None if replayed is None else [*replayed.live_at()]
 
@@ -105,7 +102,7 @@ class LeakCheck:
         The tracker's last read must be of this moment, and is so again. Workspaces of libraries are taken out of the
         test's window.
         """
-        left = self._belongings.left(subject, fresh=False)
+        left = self._attributions.left(subject, fresh=False)
         if not left:
             return []
         least = {device: 0 if subject.exact else self._ignore_below(device) for device in left}

@@ -67,13 +67,11 @@ class Ledger:
         entries = self._owners.get(recording.device, {})
         return {block.address for block in recording.blocks if block.address not in entries}
 
-    def totals(self) -> dict[Device, dict[str, Owned]]:
-        """Bytes and blocks by owner, as far as is known."""
+    def totals(self, device: Device) -> dict[str, Owned]:
+        """Bytes and blocks on a device by owner, as far as is known."""
         names = {number: label for label, number in self._labels.items()}
-        totals: dict[Device, dict[str, Owned]] = {}
-        for device, entries in self._owners.items():
-            by_label = totals.setdefault(device, {})
-            for size, number in entries.values():
-                before = by_label.get(names[number], Owned(0, 0))
-                by_label[names[number]] = Owned(before.bytes + size, before.blocks + 1)
+        totals: dict[str, Owned] = {}
+        for size, number in self._owners.get(device, {}).values():
+            before = totals.get(names[number], Owned(0, 0))
+            totals[names[number]] = Owned(before.bytes + size, before.blocks + 1)
         return totals

@@ -47,11 +47,10 @@ class Subject:
 
 
 class Entrusted(NamedTuple):
-    """Blocks that a test left on one device, by address and size, and the test's number there."""
+    """Blocks that a test left on one device, by address and size."""
 
     device: Device
-    number: int | None
-    label: str
+    owner: Owner
     blocks: frozenset[tuple[int | None, int]]
 
 

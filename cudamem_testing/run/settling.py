@@ -22,7 +22,7 @@ from cudamem_testing.objects import HolderResult, KnownPlaces, Reach
 from cudamem_testing.recorders.base import Owned
 from cudamem_testing.run.entrusted import entrusted
 from cudamem_testing.run.holders import BlockHolders, Holders
-from cudamem_testing.run.settle import Left, Settlement, Step, settle
+from cudamem_testing.run.settle import Settlement, Step, settle
 from cudamem_testing.snapshots.evidence import moment_of
 from cudamem_testing.torch_api import capturing, compiler_pools
 from cudamem_testing.verdicts.leaks import NOT_SEARCHED, freed_finding, leak_findings, workspace_findings
@@ -33,7 +33,7 @@ from cudamem_testing.wording import texts
 if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.recorders.base import Recorder
-    from cudamem_testing.run.belongings import Belongings
+    from cudamem_testing.run.attribution import Attributions, Left
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.running import Fixture, Subject
     from cudamem_testing.run.small_leaks import SmallLeaks
@@ -71,14 +71,14 @@ class Settling:
         self,
         tracker: Tracker,
         evidence: Evidence,
-        belongings: Belongings,
+        attributions: Attributions,
         ignore_below: Callable[[Device], int],
         ignored: Ignored,
         small: SmallLeaks,
     ) -> None:
         self._tracker = tracker
         self._evidence = evidence
-        self._belongings = belongings
+        self._attributions = attributions
         self._ignore_below = ignore_below
         self._ignored = ignored
         self._small = small
@@ -112,8 +112,7 @@ class Settling:
         remaining = {device: self._blocks(device, subject) for device in settlement.left}
         found = [*given_back, *self._freed(settlement, looked, remaining)]
         for device, blocks in remaining.items():
-            if device not in subject.owner.numbers:
-                self._evidence.ledger.enter(device, subject.owner.label, blocks)
+            self._attributions.of(device).enter(subject.owner.label, blocks)
             if self._is_judged(device, blocks):
                 held = holders.of(device, blocks)
                 blocks = self._still_live(device, subject, blocks, held)
@@ -136,10 +135,9 @@ class Settling:
     def not_undone(self, fixture: Fixture, severity: Severity) -> list[Finding]:
         """Findings for what a fixture that is over was expected to free, and is still live."""
         found: list[Finding] = []
-        for device, number, label, blocks in fixture.entrusted:
-            replayed = self._evidence.replay(device, owners=None if number is None else {number: label})
-            live = [] if replayed is None else [*replayed.live_at()]
-            still = [block for block in live if (block.address, block.size) in blocks and block.owner in (label, None)]
+        for device, owner, blocks in fixture.entrusted:
+            live = self._attributions.of(device).live_of(owner)
+            still = [block for block in live if (block.address, block.size) in blocks]
             if still:
                 held = BlockHolders(self._places).of(device, still)
                 found += self._ignored.keep(leak_findings(still, held, severity, of_fixture=True))
@@ -152,7 +150,7 @@ class Settling:
         self._given_back(subject)
 
     def _left(self, subject: Subject) -> Left:
-        return self._belongings.left(subject)
+        return self._attributions.left(subject)
 
     def _still_live(
         self, device: Device, subject: Subject, blocks: list[Block], held: Mapping[int, HolderResult]
@@ -223,22 +221,10 @@ class Settling:
         gone = [block for block in blocks if block.address in before and block.address not in after]
         others.update(self._freed_by_others(device, gone, moment))
         given_back = [block for block in gone if _key(block) not in others]
-        if (given_back or theirs) and device not in subject.owner.numbers:
-            self._retake(recorder, subject)
+        if given_back or theirs:
+            self._attributions.of(device).take_workspaces_again(subject)
+            self._readings.clear()
         return given_back, others
-
-    def _retake(self, recorder: Recorder, subject: Subject) -> None:
-        """Have libraries take their workspaces again, in nobody's window."""
-        known = self._live(recorder.device, subject)
-        span = self._tracker.open("workspaces of libraries", exclusive=True)
-        recorder.retake()
-        windows = self._tracker.close(span)
-        if subject.fixture is None and isinstance(subject.fixtures, list):
-            subject.fixtures += windows
-        replayed = self._evidence.replay(recorder.device)
-        taken = [] if replayed is None else [block for block in replayed.live_at() if block.address not in known]
-        self._evidence.ledger.enter(recorder.device, "library workspaces", taken)
-        self._readings.clear()
 
     def _may_ask(self, device: Device) -> bool:
         """Whether libraries can be asked for their workspaces: a live CUDA graph may use them in its replays.
@@ -259,10 +245,7 @@ class Settling:
         The counters are read for it: the window ends with the last read.
         """
         self._left(subject)
-        if device in subject.owner.numbers:
-            return {block.address: block.size for block in self._blocks(device, subject)}
-        replayed = self._evidence.replay(device)
-        return {} if replayed is None else {block.address: block.size for block in replayed.live_at()}
+        return {block.address: block.size for block in self._attributions.of(device).live(subject)}
 
     def _sizes(self, device: Device) -> set[int]:
         if device not in self._workspaces:
@@ -300,13 +283,13 @@ class Settling:
         """
         others = self._of_others(subject)
         before = [
-            (fixture, recorder, self._belongings.blocks(recorder, fixture.subject))
+            (fixture, way, way.blocks(fixture.subject))
             for fixture in subject.over
-            for recorder in map(self._recorder, self._left(fixture.subject))
+            for way in map(self._attributions.of, self._left(fixture.subject))
         ]
         step.action()
-        for fixture, recorder, blocks in before:
-            device, after = recorder.device, {*map(_key, self._belongings.blocks(recorder, fixture.subject))}
+        for fixture, way, blocks in before:
+            device, after = way.recorder.device, {*map(_key, way.blocks(fixture.subject))}
             gone = [block for block in blocks if _key(block) not in after]
             if not gone:
                 continue
@@ -329,20 +312,15 @@ class Settling:
 
     def _of_others(self, subject: Subject) -> dict[Device, Owned]:
         """What is live now of all but the test, on the devices whose blocks tell who made them."""
-        found = {}
-        for recorder in self._tracker.recorders:
-            number = subject.owner.numbers.get(recorder.device)
-            if number is not None and recorder.tells_owners:
-                now = self._tracker.read(recorder)
-                found[recorder.device] = Owned(now.allocated or 0, now.blocks or 0).without(recorder.owned(number))
-        return found
+        found = {way.recorder.device: way.others(subject) for way in self._attributions.all}
+        return {device: owned for device, owned in found.items() if owned is not None}
 
     def _blocks(self, device: Device, subject: Subject) -> list[Block]:
         """The test's own live blocks, read again only where something was allocated or freed meanwhile."""
         now = self._tracker.read(self._recorder(device))
         reading = self._readings.get(device)
         if reading is None or not reading.holds(now):
-            reading = self._readings[device] = Reading(now, self._belongings.blocks(self._recorder(device), subject))
+            reading = self._readings[device] = Reading(now, self._attributions.of(device).blocks(subject))
         return reading.blocks
 
     def _recorder(self, device: Device) -> Recorder:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.recorders.base import Owned
 from cudamem_testing.windows.tracker import Tracker
 
 
@@ -58,25 +57,3 @@ class Owners:
                 own(former)
 
         return back
-
-    def owned(self, owner: Owner) -> dict[Device, Owned]:
-        """What is live of an owner, on the devices that can tell, where it is not nothing."""
-        found = {}
-        for recorder in self._tracker.recorders:
-            number = owner.numbers.get(recorder.device) if recorder.tells_owners else None
-            if number is not None and (owned := recorder.owned(number)).blocks:
-                found[recorder.device] = owned
-        return found
-
-    def ledger(self) -> dict[Device, dict[str, Owned]]:
-        """Live blocks by owner, on the devices that can tell; owners of nothing are left out."""
-        found: dict[Device, dict[str, Owned]] = {}
-        for recorder in self._tracker.recorders:
-            if not recorder.tells_owners:
-                continue
-            for number, label in self.names.items():
-                if (owned := recorder.owned(number)).blocks:
-                    by_label = found.setdefault(recorder.device, {})
-                    before = by_label.get(label, Owned(0, 0))
-                    by_label[label] = Owned(before.bytes + owned.bytes, before.blocks + owned.blocks)
-        return found

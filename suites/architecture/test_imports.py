@@ -71,8 +71,8 @@ NEEDED = {
     },
     "report": {"terminal"},
     "run": {
-        *("baselines", "belongings", "books", "cycles", "evidence", "leaks", "ledger", "outside", "pools", "retained"),
-        *("running", "small_leaks"),
+        *("attribution", "baselines", "by_address", "by_owner", "cycles", "evidence", "leaks", "ledger", "outside"),
+        *("pools", "retained", "running", "small_leaks"),
     },
     "show": {"places", "printable", "tables", "usage"},
     "snapshots": {"evidence"},

@@ -13,9 +13,8 @@ from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Severity, Verdict
-from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.run import holders
-from cudamem_testing.run.belongings import Belongings
+from cudamem_testing.run.by_owner import ByOwner
 from cudamem_testing.run.holders import BlockHolders
 from cudamem_testing.run.running import Subject
 from cudamem_testing.run.settling import Reading
@@ -459,13 +458,13 @@ def test_the_collector_is_left_as_it_was(run_inner) -> None:
 
 def test_blocks_are_read_once_where_settling_changes_nothing(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    original = Belongings.blocks
+    original = ByOwner.blocks
 
-    def counted(self: Belongings, recorder: Recorder, subject: Subject) -> list[Block]:
+    def counted(self: ByOwner, subject: Subject) -> list[Block]:
         read.append(subject.owner.label.partition("::")[2])
-        return original(self, recorder, subject)
+        return original(self, subject)
 
-    monkeypatch.setattr(Belongings, "blocks", counted)
+    monkeypatch.setattr(ByOwner, "blocks", counted)
     cycle = """
     def test_cycle():
         cycle = [torch.zeros(32 << 10)]

@@ -19,7 +19,7 @@ from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.capture import CudaCapture
 from cudamem_testing.report.schema import FINDING
 from cudamem_testing.run import holders, settling
-from cudamem_testing.run.books import Books
+from cudamem_testing.run.attribution import Attributions
 from cudamem_testing.run.evidence import Evidence
 from cudamem_testing.run.leaks import LeakCheck
 from cudamem_testing.run.running import Fixture, Subject
@@ -129,8 +129,8 @@ class Judged:
         self.tracker.attach([card])
         self.owners = Owners(self.tracker)
         evidence = Evidence(self.tracker, Path("/project"), self.owners.names, recorded=True)
-        self.books = Books(self.tracker, self.owners, evidence)
-        self.check = LeakCheck(self.tracker, self.owners, evidence, self.books, lambda device: 0)
+        self.attributions = Attributions(self.tracker, self.owners, evidence)
+        self.check = LeakCheck(self.tracker, evidence, self.attributions, lambda device: 0)
         self.begin()
 
     def begin(self) -> None:
@@ -187,7 +187,7 @@ def test_what_went_before_libraries_were_asked_is_nobodys(test: Judged, monkeypa
 
 def test_a_workspace_is_taken_again_at_once_and_the_next_test_has_nothing(test: Judged) -> None:
     """Known sizes are asked for before anything is searched; what libraries take then is nobody's."""
-    test.books.begin()
+    test.attributions.begin()
     workspace = test.card.take(WORKSPACE)
     test.card.asked = lambda: test.card.give_back(workspace)
     test.card.retaken = lambda: test.card.take(WORKSPACE)
@@ -195,7 +195,7 @@ def test_a_workspace_is_taken_again_at_once_and_the_next_test_has_nothing(test: 
     assert test.subject.whole is not None
     (whole,) = test.tracker.close(test.subject.whole)
     assert (whole.retained, whole.blocks) == (0, 0)
-    assert test.books.border("test_a.py") == []
+    assert test.attributions.border("test_a.py") == []
     test.begin()
     test.card.asked = lambda: pytest.fail("asked")
     assert test.findings() == []
@@ -241,7 +241,7 @@ def test_what_compiled_graphs_need_is_the_compilers(test: Judged, monkeypatch: p
 def test_workspaces_of_earlier_tests_that_go_with_it_do_not_count(test: Judged) -> None:
     """A block of the same size that no library gives back is found all the same."""
     earlier = test.card.take(WORKSPACE)
-    test.books.begin()
+    test.attributions.begin()
     test.begin()
     test.card.asked = lambda: test.card.give_back(earlier)
     test.card.take(WORKSPACE)
@@ -275,11 +275,11 @@ def test_workspaces_do_not_count_where_leaks_are_not_looked_for(test: Judged) ->
         (whole,) = test.tracker.peek(test.subject.whole)
         return whole.retained, whole.blocks
 
-    test.books.begin()
+    test.attributions.begin()
     workspace = test.card.take(WORKSPACE)
     test.card.asked = lambda: test.card.give_back(workspace)
     assert counted() == (0, 0)
-    assert test.books.border("test_a.py") == []
+    assert test.attributions.border("test_a.py") == []
     test.card.asked = lambda: pytest.fail("asked")
     test.card.take(4 * KIB)
     test.card.take(WORKSPACE)
@@ -296,7 +296,7 @@ class TestDroppedEvents:
         card.take(5 * KIB)
         card.take(WORKSPACE)
         test = Judged(card)
-        test.books.begin()
+        test.attributions.begin()
         card.events.clear()
         card.room = 6
         return test
@@ -315,7 +315,7 @@ class TestDroppedEvents:
         assert test.subject.whole is not None
         (whole,) = test.tracker.close(test.subject.whole)
         assert (whole.retained, whole.blocks) == (0, 0)
-        assert test.books.border("test_a.py") == []
+        assert test.attributions.border("test_a.py") == []
 
     def test_a_leak_is_the_tests(self, test: Judged) -> None:
         workspace = test.card.take(WORKSPACE)
@@ -325,7 +325,7 @@ class TestDroppedEvents:
         test.card.take(2 * KIB)
         found = [("library workspace", WORKSPACE, "test_a.py:3 in test_a")]
         assert test.findings() == [*found, ("held by C++", 6 * KIB, "test_a.py:3 in test_a")]
-        assert test.books.border("test_a.py") == []
+        assert test.attributions.border("test_a.py") == []
 
     def test_what_does_not_add_up_is_nobodys(self, test: Judged) -> None:
         """A block of somebody went: of the others one may have taken its place before."""
@@ -334,7 +334,7 @@ class TestDroppedEvents:
         self.work(test.card)
         test.card.take(2 * KIB)
         assert test.findings() == [("held by C++", 2 * KIB, "test_a.py:3 in test_a")]
-        assert [finding.bytes for finding in test.books.border("test_a.py")] == [4 * KIB]
+        assert [finding.bytes for finding in test.attributions.border("test_a.py")] == [4 * KIB]
 
 
 @pytest.mark.parametrize("size", [WORKSPACE, 3 * MIB])

@@ -1,0 +1,218 @@
+"""Attribution where blocks carry no owner: by the windows in which they were allocated, and by address.
+
+A test has what was allocated since its setup began, outside wider fixtures; a fixture what its setup made (by address,
+since a history lasts one test) and what was allocated in its windows. A fixture that came out even by the counters is
+not looked at: what hides behind that is found at the end of the module, as what came out even in every test's counts
+and yet is new. A history whose first events were dropped lacks what they allocated: the test has the live blocks that
+nobody has entered, where they add up to what the counters say. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.recorders.base import Owned
+from cudamem_testing.snapshots.evidence import moment_of
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.windows import Window
+    from cudamem_testing.recorders.base import Recorder
+    from cudamem_testing.run.evidence import Evidence
+    from cudamem_testing.run.running import Fixture, Subject
+    from cudamem_testing.snapshots.replay import Replay
+    from cudamem_testing.windows.owners import Owner
+    from cudamem_testing.windows.tracker import Tracker
+
+NOTHING = Owned(0, 0)
+
+
+class ByAddress:
+    """Tells what is whose by windows and addresses; see :class:`.attribution.Attribution`.
+
+    The ledger of ``evidence`` has who left what, by address.
+    """
+
+    def __init__(self, recorder: Recorder, tracker: Tracker, evidence: Evidence) -> None:
+        self.recorder = recorder
+        self._tracker = tracker
+        self._evidence = evidence
+        self._ledger = evidence.ledger
+        self._nobodys: set[int] | None = None  # addresses that nobody had entered at the last border
+        self._aside: set[str] = set()
+
+    def left(self, subject: Subject, *, fresh: bool) -> Owned:
+        """By how much the counters grew; of a fixture that did not come out even, its blocks."""
+        if subject.fixture is not None:
+            if not subject.fixture.is_even(self.recorder.device):
+                blocks = self.blocks(subject)
+                return Owned(sum(block.size for block in blocks), len(blocks))
+            self._ledger.forget(self.recorder.device, subject.fixture.made.pop(self.recorder.device, ()))
+        elif subject.whole is not None:
+            for recorder, retained, number in self._tracker.gained(subject.whole, fresh=fresh):
+                if recorder is self.recorder:
+                    return Owned(retained or 0, number or 0)
+        return NOTHING
+
+    def blocks(self, subject: Subject) -> list[Block]:
+        """Those that were allocated in the windows of a subject, as far as the history tells."""
+        device = self.recorder.device
+        replayed = self._evidence.replay(device)
+        if replayed is None:
+            return []
+        if subject.fixture is not None:
+            return self._of_fixture(replayed, subject.fixture, subject.fixtures)
+        if not len(replayed.recording.events):
+            known = self._known_addresses()
+            return [block for block in replayed.live_at() if block.address not in known]
+        if subject.whole is None:
+            return []
+        now = next(window for window in self._tracker.peek(subject.whole) if window.device == device)
+        start = moment_of(replayed.recording, now.opened, now.closed)
+        foreign = self._spans(replayed, subject.fixtures)
+        live = replayed.live_at(since=start)
+        own = [block for block in live.fresh() if not _among(block, foreign)]
+        if start or not replayed.recording.truncated:
+            return own
+        known = self._known_addresses()
+        every = [*(block for block in live if block.preexisting and block.address not in known), *own]
+        even = (sum(block.size for block in every), len(every)) == (now.retained, now.blocks)
+        return every if even else own
+
+    def live(self, subject: Subject) -> list[Block]:
+        """All of the device."""
+        replayed = self._evidence.replay(self.recorder.device)
+        return [] if replayed is None else [*replayed.live_at()]
+
+    def live_of(self, owner: Owner) -> list[Block]:
+        """Those of which the ledger does not know that they are somebody else's."""
+        replayed = self._evidence.replay(self.recorder.device)
+        live = () if replayed is None else replayed.live_at()
+        return [block for block in live if block.owner in (owner.label, None)]
+
+    def others(self, subject: Subject) -> Owned | None:
+        """Not known without reading the record."""
+        return None
+
+    def begin(self) -> None:
+        """What is live when the first test has just begun is nobody's."""
+        if self._nobodys is None:
+            self._nobodys = self._unentered()
+
+    def made(self, fixture: Fixture) -> None:
+        """Note what its setup made by address, and enter it."""
+        device = self.recorder.device
+        if not fixture.is_even(device):
+            blocks = self.blocks(fixture.subject)
+            fixture.made[device] = {(block.address, block.size) for block in blocks if block.address is not None}
+            self._ledger.enter(device, fixture.owner.label, blocks)
+
+    def enter(self, label: str, blocks: Iterable[Block]) -> None:
+        """Into the ledger."""
+        self._ledger.enter(self.recorder.device, label, blocks)
+
+    def take_workspaces_again(self, subject: Subject) -> None:
+        """At once, so that the next test need not; they are entered as the libraries'."""
+        known = {block.address for block in self.live(subject)}
+        span = self._tracker.open("workspaces of libraries", exclusive=True)
+        self.recorder.retake()
+        windows = self._tracker.close(span)
+        if subject.fixture is None and isinstance(subject.fixtures, list):
+            subject.fixtures += windows
+        self.enter("library workspaces", (block for block in self.live(subject) if block.address not in known))
+
+    def border(self, place: str) -> list[Finding]:
+        """A warning for the blocks that are new and that nobody has entered."""
+        now = self._unentered()
+        new, self._nobodys = now - (self._nobodys or set()), now
+        return [self._hidden(place, new)] if new else []
+
+    def totals(self) -> dict[str, Owned]:
+        """Those of the ledger."""
+        return self._ledger.totals(self.recorder.device)
+
+    def set_aside(self, subject: Subject) -> None:
+        """Its blocks are entered: the history of the next test does not tell them any more."""
+        self.enter(subject.owner.label, self.blocks(subject))
+        self._aside.add(subject.owner.label)
+
+    @property
+    def bytes_set_aside(self) -> int:
+        """What is live of those owners."""
+        return sum(block.size for block in self.blocks_set_aside()) if self._aside else 0
+
+    def blocks_set_aside(self) -> list[Block]:
+        """Those that the ledger has for such owners."""
+        replayed = self._evidence.replay(self.recorder.device)
+        return [] if replayed is None else [block for block in replayed.live_at() if block.owner in self._aside]
+
+    def _of_fixture(self, replayed: Replay, fixture: Fixture, foreign: Iterable[Window]) -> list[Block]:
+        made = fixture.made.get(self.recorder.device, set())
+        own = self._spans(replayed, fixture.windows)
+        others = self._spans(replayed, (window for window in foreign if window not in fixture.windows))
+        nested = [span for span in others if any(_inside(span, outer) for outer in own)]
+        return [
+            block
+            for block in replayed.live_at()
+            if ((block.address, block.size) in made if block.preexisting else _among(block, own))
+            and not _among(block, nested)
+        ]
+
+    def _spans(self, replayed: Replay, windows: Iterable[Window]) -> list[range]:
+        """The orders of what was allocated in some windows of the device."""
+        windows = [window for window in windows if window.device == self.recorder.device]
+        if not windows:
+            return []
+        now, recording = self._tracker.read(self.recorder), replayed.recording
+        return [
+            range(
+                recording.first + moment_of(recording, window.opened, now),
+                recording.first + moment_of(recording, window.closed, now),
+            )
+            for window in windows
+        ]
+
+    def _known_addresses(self) -> set[int]:
+        """Of blocks that are no news: from before, or with an owner."""
+        return (self._nobodys or set()) | self._ledger.entered(self.recorder.device)
+
+    def _unentered(self) -> set[int]:
+        known = self._tracker.known(self.recorder)  # at the start or the end of a test
+        if known is not None and known.blocks == 0:  # a record of nothing costs all the same
+            return set()
+        replayed = self._evidence.replay(self.recorder.device)
+        return set() if replayed is None else self._ledger.unknown(replayed.recording)
+
+    def _hidden(self, place: str, addresses: set[int]) -> Finding:
+        from cudamem_testing.model.blocks import LiveSet
+        from cudamem_testing.model.facts import LeftOver
+        from cudamem_testing.model.live_tables import live_table
+
+        device = self.recorder.device
+        replayed = self._evidence.replay(device)
+        live = replayed.live_at() if replayed is not None else LiveSet(device)
+        blocks = tuple(replace(block, preexisting=False) for block in live if block.address in addresses)
+        self._ledger.enter(device, f"{place} (which test is not known)", blocks)
+        table = live_table(replace(live, blocks=blocks, rounding=0, notes=()), "still live").cut()
+        size = sum(block.size for block in blocks)
+        return Finding(
+            Kind.LEAK,
+            Verdict.UNATTRIBUTED,
+            Severity.WARN,
+            LeftOver(place, table),
+            bytes=size,
+            device=device,
+            allocated=blocks[0].stack.line if blocks else None,
+            cause=f"leak | {Verdict.UNATTRIBUTED.value} | {place}",
+        )
+
+
+def _among(block: Block, spans: Iterable[range]) -> bool:
+    return block.order is not None and any(block.order in span for span in spans)
+
+
+def _inside(span: range, outer: range) -> bool:
+    return outer.start <= span.start and span.stop <= outer.stop and span != outer
