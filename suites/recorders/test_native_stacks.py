@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.recorders import layout, native
+from cudamem_testing.recorders import layout, native_python
 from cudamem_testing.recorders.cpu import CpuRecorder
 from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native import DEPTH, NativeRecorder
@@ -418,9 +418,9 @@ def raising(error: Exception) -> Callable[..., None]:
 
 
 def test_without_readable_frames_all_else_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "this_python", raising(FramesUnreadable("not here")))
+    monkeypatch.setattr(native_python, "this_python", raising(FramesUnreadable("not here")))
     with in_place() as recorder:
-        blind = NativeRecorder(recorder._library, native._introduce_python(recorder._library))
+        blind = NativeRecorder(recorder._library, native_python.introduce(recorder._library))
         assert blind.no_stacks == "not here"
         monkeypatch.setattr(NativeRecorder, "load", lambda say=None: blind)
         measured = CpuRecorder(record=True).start()
