@@ -128,11 +128,11 @@ def _compare(given: argparse.Namespace) -> int:
 
 def _accept(given: argparse.Namespace) -> int:
     from cudamem_testing.model.causes import causes
+    from cudamem_testing.records.expected.accept import accept_texts
     from cudamem_testing.records.known_file import PLACE, name_of
     from cudamem_testing.records.known_file import accept as accept_known
     from cudamem_testing.records.update import accept
     from cudamem_testing.report.files import read_json
-    from cudamem_testing.show.expected.accept import accept_texts
 
     run = read_json(given.report)
     every = not (given.baselines or given.known or given.expected)

@@ -18,7 +18,7 @@ from cudamem_testing.cycles.source import Sources, worded
 from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.guards import collect_garbage
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.show.expected import assert_text
+from cudamem_testing.records.expected import assert_text
 from cudamem_testing.static import error_text
 
 _log = logging.getLogger("cudamem_testing")

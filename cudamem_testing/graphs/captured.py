@@ -24,7 +24,7 @@ from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import name_of, type_word
-from cudamem_testing.show.expected import assert_text
+from cudamem_testing.records.expected import assert_text
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.trees import flatten, mapped

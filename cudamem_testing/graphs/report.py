@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cudamem_testing.graphs.rules import MEANINGS, Rule
 from cudamem_testing.model.sizes import count
-from cudamem_testing.show.expected import assert_text
+from cudamem_testing.records.expected import assert_text
 
 
 @dataclass(frozen=True, slots=True)

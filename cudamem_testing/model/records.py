@@ -12,7 +12,7 @@ from cudamem_testing.model.windows import Window
 
 if TYPE_CHECKING:
     from cudamem_testing.model.baselines import Measured
-    from cudamem_testing.show.expected.checked import Checked
+    from cudamem_testing.model.checked import Checked
 
 
 class Environment(NamedTuple):

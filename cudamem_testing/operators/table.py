@@ -13,7 +13,7 @@ from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.operators import summaries
 from cudamem_testing.operators.record import Record
 from cudamem_testing.operators.rows import Phase, is_on, is_within
-from cudamem_testing.show.expected import assert_text
+from cudamem_testing.records.expected import assert_text
 from cudamem_testing.show.tables import Table
 from cudamem_testing.show.usage import hide_wrong_arguments
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from cudamem_testing.model.checked import Checked
 from cudamem_testing.model.errors import together
+from cudamem_testing.records.expected.errors import TextMismatchError
+from cudamem_testing.records.expected.session import Session
 from cudamem_testing.report.schema import CHECKED
-from cudamem_testing.show.expected.checked import Checked
-from cudamem_testing.show.expected.errors import TextMismatchError
-from cudamem_testing.show.expected.session import Session
 from cudamem_testing.static import is_a
 
 

@@ -29,7 +29,7 @@ from cudamem_testing.show.places import FOLDER
 from cudamem_testing.show.printable import printable
 
 if TYPE_CHECKING:
-    from cudamem_testing.show.expected.checked import Checked
+    from cudamem_testing.model.checked import Checked
 
 RUN = pytest.StashKey[RunRecord]()
 

@@ -17,7 +17,7 @@ from cudamem_testing.show.places import side_folder
 from cudamem_testing.show.printable import printable
 
 if TYPE_CHECKING:
-    from cudamem_testing.show.expected.session import Session
+    from cudamem_testing.records.expected.session import Session
 
 XDIST = "texts are not accepted under pytest-xdist: run without -n"
 
@@ -39,7 +39,7 @@ class ExpectedText:
     @cached_property
     def session(self) -> Session:
         """The session of this run; its modules are imported where one is needed."""
-        from cudamem_testing.show.expected.session import Session
+        from cudamem_testing.records.expected.session import Session
 
         return Session(self._accept, self._refusal, keep=self._keep)
 

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
-from cudamem_testing.show.expected.errors import TextMismatchError
+from cudamem_testing.records.expected.errors import TextMismatchError
 from cudamem_testing.static import is_a
 
 

@@ -13,8 +13,10 @@ from typing import Any, get_args
 
 from cudamem_testing.model import facts
 from cudamem_testing.model.baselines import Measured, Place
+from cudamem_testing.model.callsite import CallSite, Span
 from cudamem_testing.model.causes import Cause, causes
 from cudamem_testing.model.changes import TRACKED, Spread
+from cudamem_testing.model.checked import Checked
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
@@ -34,8 +36,6 @@ from cudamem_testing.report.codec import (
     row,
     word_of,
 )
-from cudamem_testing.show.expected.callsite import CallSite, Span
-from cudamem_testing.show.expected.checked import Checked
 from cudamem_testing.wording import details, title
 
 SCHEMA = 1

@@ -144,7 +144,7 @@ class Evidence:
 
     def dump(self, folder: Path, nodeid: str) -> list[str]:
         """Write a snapshot of each device for a failed test; what was written or not, for people."""
-        from cudamem_testing.show.expected.side import file_stem
+        from cudamem_testing.records.expected.side import file_stem
         from cudamem_testing.snapshots import export
 
         said = []

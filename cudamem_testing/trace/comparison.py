@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TypeAlias
 
-from cudamem_testing.show.expected.difference import difference
+from cudamem_testing.records.expected.difference import difference
 from cudamem_testing.trace.recorded import Recorded, Tensor
 from cudamem_testing.trace.text import Row
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from cudamem_testing.model.sizes import count, format_size
-from cudamem_testing.show.expected import Actual, Compare, assert_text
+from cudamem_testing.records.expected import Actual, Compare, assert_text
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.torch_api import has_kernel
 from cudamem_testing.trace.aliases import fold_device_families

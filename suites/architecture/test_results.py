@@ -41,8 +41,8 @@ WORKING = {
     "recorders.capture.Refusal": "carries a raw record",
     "recorders.native_records.CodePosition": "one frame as it was noted, before it has a name",
     "report.codec.Codec": "the functions that write and read a type",
-    "show.expected.edits.Edits": "collects what a run accepts",
-    "show.expected.session.Session": "collects what a run accepts",
+    "records.expected.edits.Edits": "collects what a run accepts",
+    "records.expected.session.Session": "collects what a run accepts",
     "torch_api.running.Running": "torch's own functions and code",
     "torch_api.profiler.EventTypes": "torch's own types",
 }

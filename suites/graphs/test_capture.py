@@ -16,7 +16,7 @@ from cudamem_testing.graphs.liveness import LEFT, UNTOLD, Read, dead
 from cudamem_testing.graphs.reasons import NESTED
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.model.stacks import Frame, Stack
-from cudamem_testing.show.expected import TextMismatchError
+from cudamem_testing.records.expected import TextMismatchError
 from cudamem_testing.torch_api.graphs import storages_tell_their_death
 from fixtures import models
 from suites.graphs.fake import FakeBackend

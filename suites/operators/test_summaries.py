@@ -10,13 +10,13 @@ import torch
 from cudamem_testing import Device, OperatorMemory
 from cudamem_testing.operators.rows import BETWEEN, Levels, Phase, is_on
 from cudamem_testing.operators.table import OperatorTable
-from cudamem_testing.show.expected import TextMismatchError
+from cudamem_testing.records.expected import TextMismatchError
 from suites.operators.synthetic import BACKWARD, FORWARD, KIB, Maker, step
 
 
 def text(expected: str) -> str:
     """The text of a literal: without its margin."""
-    from cudamem_testing.show.expected import canonical
+    from cudamem_testing.records.expected import canonical
 
     return canonical(expected)
 

@@ -12,6 +12,7 @@ import pytest
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.changes import Spread
+from cudamem_testing.model.checked import Checked
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
@@ -19,7 +20,6 @@ from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.records.baselines import read_file
 from cudamem_testing.records.known_file import PLACE
 from cudamem_testing.report.files import write_json
-from cudamem_testing.show.expected.checked import Checked
 
 CPU = Device("cpu")
 LONG = "x" * 300 + ".py"

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.model.baselines import Measured, Place
+from cudamem_testing.model.callsite import CallSite, Span
 from cudamem_testing.model.changes import Spread
+from cudamem_testing.model.checked import Checked
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Fact, Note, Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
@@ -21,8 +23,6 @@ from cudamem_testing.model.records import Environment, Extent, FixtureRecord, Le
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.codec import word_of
 from cudamem_testing.report.schema import FINDING, FIXTURE, TEST, run_from_json, run_to_json
-from cudamem_testing.show.expected.callsite import CallSite, Span
-from cudamem_testing.show.expected.checked import Checked
 from cudamem_testing.wording import details, title
 
 CARD = Device("cuda", 0)

@@ -10,7 +10,7 @@ import torch
 
 from cudamem_testing.model.limits import LimitError
 from cudamem_testing.model.sizes import _HINT
-from cudamem_testing.show.expected import TextMismatchError
+from cudamem_testing.records.expected import TextMismatchError
 from cudamem_testing.trace import MemoryProfile
 from cudamem_testing.trace.places import region_name
 from cudamem_testing.trace.profile import memory_profile

@@ -18,7 +18,7 @@ from torch.profiler import _utils, profile
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cudamem_testing.show.expected import canonical
+from cudamem_testing.records.expected import canonical
 from cudamem_testing.trace import MemoryProfile, from_profile
 from cudamem_testing.trace.categories import Category, categories
 from cudamem_testing.trace.gradients import find_gradients, held

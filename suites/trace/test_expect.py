@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cudamem_testing.show.expected import TextMismatchError
-from cudamem_testing.show.expected.session import NO_LITERAL
+from cudamem_testing.records.expected import TextMismatchError
+from cudamem_testing.records.expected.session import NO_LITERAL
 from cudamem_testing.trace import data_flow
 from cudamem_testing.trace.expect import Expectations, kind_of_device
 from suites.trace.synthetic import alloc, op, read, tensor

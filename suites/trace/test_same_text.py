@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cudamem_testing.show.expected.difference import difference
+from cudamem_testing.records.expected.difference import difference
 from suites.trace.programs import PROGRAMS, TEXTS, TORCH, recorded
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .callsite import CallSite
+from cudamem_testing.model.callsite import CallSite
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cudamem_testing.show.expected.literal import Style, spell
-from cudamem_testing.show.expected.text import canonical
+from cudamem_testing.records.expected.literal import Style, spell
+from cudamem_testing.records.expected.text import canonical
 
 NASTY = st.text(st.sampled_from("ab \t\r\n\0\x1b\x85\u2028\ud800\udc00'\"\\é本😀\u202e") | st.characters(), max_size=25)
 STYLES = st.builds(

@@ -19,10 +19,11 @@ ties them to a run, and `check` is what result objects call. `checked` is what a
 PYTEST_DONT_REWRITE
 """
 
+from cudamem_testing.model.callsite import CallSite
+from cudamem_testing.model.checked import Checked
+
 from .accept import accept_texts
-from .callsite import CallSite
 from .check import Actual, Compare, accepting, assert_text, check
-from .checked import Checked
 from .edits import Edits, Refused, Written
 from .errors import ConflictError, NotAcceptedError, NotLocatedError, NotWrittenError, TextMismatchError
 from .session import Session

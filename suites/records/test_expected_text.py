@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.show.expected.difference import difference, visible
-from cudamem_testing.show.expected.text import canonical
+from cudamem_testing.records.expected.difference import difference, visible
+from cudamem_testing.records.expected.text import canonical
 
 TEXTS = st.text(st.sampled_from("ab \t\r\n\x0c'\"\\é"), max_size=30)
 

@@ -11,10 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.show.expected import CallSite, NotAcceptedError, NotLocatedError, Session, accepting, assert_text
-from cudamem_testing.show.expected.callsite import Span
-from cudamem_testing.show.expected.source import Literal, Source
-from cudamem_testing.show.expected.text import canonical
+from cudamem_testing.model.callsite import Span
+from cudamem_testing.records.expected import (
+    CallSite,
+    NotAcceptedError,
+    NotLocatedError,
+    Session,
+    accepting,
+    assert_text,
+)
+from cudamem_testing.records.expected.source import Literal, Source
+from cudamem_testing.records.expected.text import canonical
 
 
 class Result:
@@ -366,7 +373,7 @@ def test_without_columns_two_calls_on_a_line_are_told_apart_by_value(tmp_path):
     path = tmp_path / "written.py"
     code = "assert_text('b', 'a'); assert_text('d', {!r})\n"
     run = (
-        "import sys; from cudamem_testing.show.expected import accepting, assert_text\n"
+        "import sys; from cudamem_testing.records.expected import accepting, assert_text\n"
         "with accepting(): exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'))"
     )
 

@@ -3,7 +3,7 @@
 PYTEST_DONT_REWRITE
 """
 
-from .checked import Checked
+from cudamem_testing.model.checked import Checked
 
 
 class TextMismatchError(AssertionError):

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .callsite import CallSite
+from cudamem_testing.model.callsite import CallSite
+
 from .errors import NotLocatedError
 
 CHANGED = (

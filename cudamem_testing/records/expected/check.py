@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
+from cudamem_testing.model.callsite import CallSite
 from cudamem_testing.show.files import shown
 from cudamem_testing.static import type_name
 
-from .callsite import CallSite
 from .difference import difference, visible
 from .edits import Place, SideFile, Wish
 from .errors import ConflictError, NotAcceptedError, NotLocatedError, TextMismatchError

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.show.expected import (
+from cudamem_testing.records.expected import (
     ConflictError,
     NotAcceptedError,
     NotWrittenError,
@@ -22,7 +22,7 @@ from cudamem_testing.show.expected import (
     accepting,
     assert_text,
 )
-from cudamem_testing.show.expected.side import file_stem, side_file
+from cudamem_testing.records.expected.side import file_stem, side_file
 from cudamem_testing.show.files import replace_file
 
 
@@ -43,7 +43,7 @@ def test_a_mismatch_shows_where_and_what():
         assert_text("rows\n  2 MiB\n", "rows\n  1 MiB")
     line = caught.tb.tb_lineno
     assert str(caught.value).split("\n") == [
-        f"the text is not the expected one, suites/show/test_expected_run.py:{line}",
+        f"the text is not the expected one, suites/records/test_expected_run.py:{line}",
         "--- expected",
         "+++ actual",
         "@@ -1,2 +1,2 @@",
@@ -418,7 +418,7 @@ def test_expecttest_takes_the_same_text():
 
 CONFTEST = """
 import pytest
-from cudamem_testing.show.expected import Session, assert_text
+from cudamem_testing.records.expected import Session, assert_text
 
 session = Session(accept=True)
 
@@ -444,7 +444,7 @@ def result():
 TESTS = """
 import unittest
 import pytest
-from cudamem_testing.show.expected import assert_text
+from cudamem_testing.records.expected import assert_text
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_rewritten_asserts(result, n):

@@ -12,10 +12,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cudamem_testing.model.callsite import CallSite
+from cudamem_testing.model.checked import Checked
 from cudamem_testing.show.places import side_folder
 
-from .callsite import CallSite
-from .checked import Checked
 from .edits import Edits, Place, SideFile, Written
 from .errors import NotLocatedError
 from .side import side_file

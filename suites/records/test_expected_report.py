@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.show.expected import CallSite, Checked, Session, TextMismatchError, accept_texts, assert_text
-from cudamem_testing.show.expected.accept import OTHER
-from cudamem_testing.show.expected.side import side_file
+from cudamem_testing.records.expected import CallSite, Checked, Session, TextMismatchError, accept_texts, assert_text
+from cudamem_testing.records.expected.accept import OTHER
+from cudamem_testing.records.expected.side import side_file
 
 TESTS = """
 def test(actual, first="a"):

@@ -10,10 +10,10 @@ PYTEST_DONT_REWRITE
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cudamem_testing.model.checked import Checked
 from cudamem_testing.show.files import below
 from cudamem_testing.show.places import FOLDER
 
-from .checked import Checked
 from .edits import Edits, Place, Refused, Wish, Written
 from .errors import NotLocatedError
 from .text import canonical
