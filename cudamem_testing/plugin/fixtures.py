@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from cudamem_testing.cycles.collect import ReferenceCycles
     from cudamem_testing.graphs import GraphCapture
     from cudamem_testing.model.entered import Blocks
+    from cudamem_testing.model.windows import Window
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.plugin.session import Session
     from cudamem_testing.snapshots.moments import Snapshots
@@ -61,10 +63,17 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
             yield memory
     else:
         grown = session.leaks.grown if session.leaks else None
-        memory = Memory(session.tracker, running.add, session.judge, grown, name="cuda_memory")
+        lines = partial(_lines_at_peak, session)
+        memory = Memory(session.tracker, running.add, session.judge, grown, lines, name="cuda_memory")
         yield memory
         memory.close()
         _refuse(request, memory.blocks)
+
+
+def _lines_at_peak(session: Session, window: Window) -> dict[str, int]:
+    from cudamem_testing.snapshots.evidence import lines_at_peak
+
+    return lines_at_peak(session.evidence, window)
 
 
 @pytest.fixture

@@ -136,6 +136,16 @@ def _told_apart(block: Block, running: str | None, dropped: bool) -> Block:
     return replace(block, owner=BEFORE) if block.preexisting and block.owner == running is not None else block
 
 
+def lines_at_peak(records: Records, window: Window) -> dict[str, int]:
+    """Bytes that were live at the window's peak and allocated in it, by line of the project; empty where not known."""
+    replayed = records.replay(window.device)
+    if replayed is None or not len(replayed.recording.events):
+        return {}
+    start = first_moment(replayed.recording, window)
+    live = replayed.peak(start, measured=window.peak, allocations=allocations_before(window)).live.fresh()
+    return {group.key: group.size for group in live.group_by(lambda block: block.stack.line)}
+
+
 def new_since(replayed: Replay, window: Window, start: int, source: Source) -> LiveTable:
     """What was allocated in the window and is still live."""
     from cudamem_testing.model.live_tables import live_table

@@ -12,10 +12,11 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.snapshots.evidence import Explainer, unknown
+from cudamem_testing.snapshots.evidence import Explainer, lines_at_peak, unknown
 from cudamem_testing.windows import memory
 from cudamem_testing.windows.judge import Judge
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.evidence import Evidence, NoEvidence
     from cudamem_testing.model.windows import Window
     from cudamem_testing.snapshots.replay import Replay
+    from cudamem_testing.windows.scale import Lines
     from cudamem_testing.windows.tracker import Tracker
 
 
@@ -36,6 +38,11 @@ class Memory(memory.Memory):
     def judge_of(cls, tracker: Tracker) -> Judge:
         """A judge whose findings have the lines of what was live."""
         return Judge(lambda: Explainer(_Records(tracker)))
+
+    @classmethod
+    def lines_of(cls, tracker: Tracker) -> Lines | None:
+        """Those of the tracker's records."""
+        return partial(lines_at_peak, _Records(tracker))
 
 
 class _Records:

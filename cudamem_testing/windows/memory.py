@@ -23,6 +23,7 @@ from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.growth import Growth
 from cudamem_testing.model.limits import Budget, Limit
 from cudamem_testing.model.limits import budget as parse_limits
+from cudamem_testing.model.scaling import Scaling
 from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
@@ -32,6 +33,7 @@ from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import type_name
 from cudamem_testing.windows.grow import Explain, measure_growth
 from cudamem_testing.windows.judge import Judge
+from cudamem_testing.windows.scale import Lines, measure_scaling
 from cudamem_testing.windows.tracker import Span, Tracker
 
 __tracebackhide__ = hide_wrong_arguments
@@ -224,10 +226,12 @@ class Memory:
         told: Callable[[Sequence[Window], Sequence[Finding]], bool] | None = None,
         judge: Judge | None = None,
         explain_growth: Explain | None = None,
+        lines: Lines | None = None,
         name: str = "memory",
     ) -> None:
         self.judge = judge or Judge()
         self._explain_growth = explain_growth
+        self._lines = lines
         self.tracker = tracker
         self.tell = told or (lambda windows, findings: True)
         self.entered: list[OpenWindow | Limited] = []
@@ -251,7 +255,7 @@ class Memory:
             for recorder in opened:
                 recorder.wake(limited=True)
             tracker = Tracker(opened)
-            memory = cls(tracker, judge=cls.judge_of(tracker))
+            memory = cls(tracker, judge=cls.judge_of(tracker), lines=cls.lines_of(tracker))
             try:
                 yield memory
             finally:
@@ -265,6 +269,11 @@ class Memory:
     def judge_of(cls, tracker: Tracker) -> Judge:
         """Who judges the budgets of a tracker."""
         return Judge()
+
+    @classmethod
+    def lines_of(cls, tracker: Tracker) -> Lines | None:
+        """What tells the lines at the peak of a window; ``None`` where nothing is recorded."""
+        return None
 
     def close(self) -> None:
         """End the regions that were entered and never left, so that no limit outlives its test."""
@@ -336,6 +345,30 @@ class Memory:
         """
         recorder = self._chosen(device)[0]
         return measure_growth(self.tracker, recorder, step, steps, warmup, self._explain_growth)
+
+    def scaling(
+        self,
+        function: Callable[..., object],
+        sizes: Sequence[int] | None = None,
+        *,
+        device: object = None,
+        **variables: Sequence[int] | None,
+    ) -> Scaling:
+        """How the peak grows with the input: ``memory.scaling(attend, [256, 512, 1024]).assert_peak("O(n)")``.
+
+        The function is called with each size. With variables it is called by name,
+        ``memory.scaling(step, batch=[1, 2, 4], sequence=[128, 256, 512])``: one is varied at a time, the others at
+        their smallest. Sizes that are ``None`` are chosen.
+
+        Raises:
+            ValueError: for fewer than three sizes, sizes that do not rise, or a device that is not measured.
+            RuntimeError: when the peak of the device is not known.
+        """
+        if sizes is not None and variables:
+            raise ValueError(f"sizes and {', '.join(variables)} were given: write sizes=, or variables by name")
+        recorder = self._chosen(device)[0]
+        chosen = variables or {"n": sizes}
+        return measure_scaling(self.tracker, recorder, function, chosen, self._lines, named=bool(variables))
 
     def statistics(self, device: object = None) -> Counters:
         """The counters of a device (of the first measured one by default); zeros before CUDA is initialised."""

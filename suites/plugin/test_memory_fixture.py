@@ -216,3 +216,26 @@ def test_memory_without_the_fixture(run_inner, options):
 def test_the_fixture_without_any_session(run_inner):
     inner = run_inner(WITHOUT, "-k", "run_time or unknown")
     assert (inner.last, inner.record) == ("2 passed, 3 deselected", None)
+
+
+SCALING = """
+import torch
+
+def attend(n):
+    x = torch.empty(n, 64)
+    return torch.empty(n, n).add_(1).sum() + x.shape[0]
+
+def test_linear(cuda_memory):
+    cuda_memory.scaling(attend, [256, 512, 1024]).assert_peak("O(n)")
+
+def test_quadratic(cuda_memory):
+    cuda_memory.scaling(attend, [256, 512, 1024]).assert_peak("O(n^2)")
+"""
+
+
+def test_scaling_names_the_lines(run_inner):
+    inner = run_inner(SCALING, "--cudamem-device=cpu")
+    assert inner.outcomes == {"test_linear": "failed", "test_quadratic": "passed"}
+    assert "cudamem: peak grows like n^1.94, promised O(n) (cpu)" in inner.out
+    assert "test_it.py:5 in attend  1.0 MiB at n=512, 4.0 MiB at n=1024" in inner.out
+    assert "cudamem_testing/model/scaling.py" not in inner.out

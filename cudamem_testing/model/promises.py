@@ -1,0 +1,88 @@
+"""Promises of growth: ``O(n)``, ``O(n log n)``, ``O(sqrt(layers))``, ``O(batch * sequence^2)``.
+
+A promise is a product of powers and logarithms of variables. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cudamem_testing.show.usage import hide_wrong_arguments
+
+__tracebackhide__ = hide_wrong_arguments
+
+_FACTOR = re.compile(
+    r"(?P<one>1)(?![\w.^])"
+    r"|(?P<function>log|sqrt)\s*(?:\(\s*(?P<inner>[A-Za-z_]\w*)\s*\)|\s(?P<bare>[A-Za-z_]\w*))"
+    r"|(?P<name>[A-Za-z_]\w*)(?:\s*(?:\^|\*\*)\s*(?P<power>\d+(?:\.\d+)?))?"
+)
+EXAMPLES = "O(1), O(n), O(n log n), O(n^2), O(sqrt(n)), O(batch * sequence^2)"
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """How one variable counts: to a power, and as a power of its logarithm."""
+
+    power: float = 0.0
+    logarithms: int = 0
+
+    def at(self, size: float) -> float:
+        """The value at a size of the variable, which is more than 0; logarithms are of base 2."""
+        return size**self.power * math.log2(size) ** self.logarithms
+
+    def text(self, name: str) -> str:
+        """As people write it; ``1`` for a variable that does not count."""
+        power = {0.0: "", 0.5: f"sqrt({name})", 1.0: name}.get(self.power, f"{name}^{self.power:g}")
+        return " ".join([*([power] if power else []), *[f"log {name}"] * self.logarithms]) or "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """An upper bound of growth, by variable; variables that it does not name may not add anything."""
+
+    text: str
+    factors: Mapping[str, Factor]
+
+    @classmethod
+    def parse(cls, text: object) -> Promise:
+        """Read ``"O(n log n)"``.
+
+        Raises:
+            ValueError: for anything else, with what can be written.
+        """
+        match = re.fullmatch(r"\s*O\s*\((.*)\)\s*", text, re.DOTALL) if isinstance(text, str) else None
+        inside = "" if match is None else match[1].strip()
+        factors: dict[str, Factor] = {}
+        at = 0
+        while at < len(inside):
+            found = _FACTOR.match(inside, at)
+            if found is None:
+                break
+            _add(factors, found)
+            at = found.end()
+            between = re.match(r"\s*\*(?!\*)\s*|\s+|(?=$)", inside[at:])
+            if between is None or (not inside[at + between.end() :] and between.group().strip()):
+                break
+            at += between.end()
+        if not inside or at < len(inside):
+            raise ValueError(f"{text!r} is no promise of growth: write {EXAMPLES}")
+        return cls(f"O({inside})", factors)
+
+    def of(self, name: str) -> Factor:
+        """How a variable counts."""
+        return self.factors.get(name, Factor())
+
+
+def _add(factors: dict[str, Factor], found: re.Match[str]) -> None:
+    if found["one"]:
+        return
+    name = found["inner"] or found["bare"] or found["name"]
+    before = factors.get(name, Factor())
+    if found["function"] == "log":
+        factors[name] = Factor(before.power, before.logarithms + 1)
+    else:
+        power = 0.5 if found["function"] else float(found["power"] or 1)
+        factors[name] = Factor(before.power + power, before.logarithms)

@@ -1,0 +1,172 @@
+"""Scaling: how memory grows with the size of an input, against what was promised.
+
+Of what was measured at three sizes or more only differences count, so that a constant part does not matter. Between two
+neighbouring sizes memory has a slope: bytes more, for each step of what was promised (for ``O(n^2)``: for each ``n^2``
+more). What grows as promised has slopes that do not rise. Small sizes may hide the slope behind a constant, such as the
+peak of another phase, so the last :data:`JUDGED` slopes decide; where the sizes before them are on one level, and the
+slopes after it cannot be told from a beginning, nothing is decided. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.promises import Factor, Promise
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.show.tables import Column, Table
+
+JUDGED = 2
+#: By how much a slope may rise: ``n log n`` rises by 4 % from 2^24 to 2^25, rounding by less.
+TOLERANCE = 0.03
+#: Bytes, and the share of all, by which a size may be off: allocators round up, and libraries keep a little.
+SLACK, NOISE = 4096, 0.002
+SHOWN = 3
+
+
+class Outgrown(AssertionError):  # noqa: N818 - the name of the verdict
+    """Memory grows faster than was promised."""
+
+
+class TooFewSizes(ValueError):  # noqa: N818 - what to do about it
+    """The sizes do not tell how memory grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Bytes at the sizes of one variable, the others fixed; ``lines`` are bytes at the peak by line of the project."""
+
+    variable: str
+    sizes: tuple[int, ...]
+    bytes: tuple[int, ...]
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    lines: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def exponent(self) -> float | None:
+        """The power of growth without a constant part, from the last three sizes; ``None`` where nothing grew."""
+        (first, middle, last), (low, mid, high) = self.sizes[-3:], self.bytes[-3:]
+        return exponent((first, middle, last), (low, mid, high))
+
+    def outgrows(self, factor: Factor) -> bool:
+        """Whether it grows faster than was promised.
+
+        Raises:
+            TooFewSizes: when the sizes do not tell.
+        """
+        rises = [after - before for before, after in pairwise(self.bytes)]
+        risen = [rise > SLACK + NOISE * before for rise, before in zip(rises, self.bytes, strict=False)]
+        if not risen[-1]:
+            return False
+        if factor == Factor():
+            return risen[-2] or rises[-1] > TOLERANCE * self.bytes[-2]
+        values = [factor.at(size) for size in self.sizes]
+        steps = [after - before for before, after in pairwise(values)]
+        slope, before = rises[-1] / steps[-1], rises[-2] / steps[-2]
+        if slope <= before * (1 + TOLERANCE) + SLACK / steps[-1]:
+            return False
+        level = risen.index(True)
+        if level > 0 and len(risen) - level <= JUDGED:
+            raise TooFewSizes(
+                f"up to {self.variable}={self.sizes[level]} another part of the memory is larger than what grows: "
+                f"add {self.variable}={self.sizes[-1] * 2}, or leave out the smallest sizes"
+            )
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What was measured on one device, by variable; ``metric`` is what the bytes are."""
+
+    device: Device
+    series: tuple[Series, ...]
+    metric: str = "peak"
+    notes: tuple[str, ...] = ()
+
+    def assert_peak(self, promise: str) -> None:
+        """Fail when the peak grows faster than was promised: ``assert_peak("O(n)")``.
+
+        Raises:
+            Outgrown: with the table, the measured power, and the lines that grow fastest.
+            TooFewSizes: when the sizes do not tell.
+            ValueError: for a promise that cannot be read, or that names a variable which was not varied.
+        """
+        __tracebackhide__ = True
+        given = Promise.parse(promise)
+        varied = [one.variable for one in self.series]
+        unknown = [name for name in given.factors if name not in varied]
+        if unknown:
+            raise ValueError(f"{given.text} names {', '.join(unknown)}: what was varied is {', '.join(varied)}")
+        broken = [one for one in self.series if one.outgrows(given.of(one.variable))]
+        if broken:
+            raise Outgrown("\n".join(self._outgrown(one, given) for one in broken))
+
+    def _outgrown(self, series: Series, promise: Promise) -> str:
+        power = series.exponent
+        name = series.variable
+        grows = "jumps" if power is None else f"grows like {name}^{power:.2f}"
+        head = f"cudamem: {self.metric} {grows}, promised {promise.text} ({self.device})"
+        lines = [head, *(f"   {line}" for line in self.table(series).lines())]
+        if series.lines:
+            lines += ["   grows fastest:", *(f"      {line}" for line in _fastest(series))]
+        return "\n".join(lines)
+
+    def table(self, series: Series) -> Table:
+        """Sizes, bytes, and by what power they grew since the size before."""
+        columns = (Column(series.variable, "right"), Column(self.metric, "right"), Column("grew like", "right"))
+        rows = []
+        for place, (size, number) in enumerate(zip(series.sizes, series.bytes, strict=True)):
+            power = None
+            if place > 1:
+                power = exponent(series.sizes[place - 2 : place + 1], series.bytes[place - 2 : place + 1])
+            rows.append((str(size), format_size(number), "" if power is None else f"{series.variable}^{power:.2f}"))
+        return Table(columns, tuple(rows))
+
+    def __str__(self) -> str:
+        lines = []
+        for one in self.series:
+            fixed = ", ".join(f"{name}={size}" for name, size in one.fixed.items())
+            lines += [f"{self.device}{f' at {fixed}' if fixed else ''}", *self.table(one).lines()]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def exponent(sizes: Sequence[int], numbers: Sequence[int]) -> float | None:
+    """The power ``p`` for which ``c + b * n^p`` passes through three points; ``None`` where the last two do not rise.
+
+    The ratio of the two rises of ``n^p`` rises with ``p``, so bisection finds it.
+    """
+    (one, two, three), (low, mid, high) = sizes, numbers
+    if high <= mid:
+        return None
+    if mid <= low:
+        return None
+    wanted = math.log((high - mid) / (mid - low))
+
+    def ratio(power: float) -> float:
+        if abs(power) < 1e-6:
+            return math.log(math.log(three / two) / math.log(two / one))
+        return math.log((three**power - two**power) / (two**power - one**power))
+
+    least, most = -8.0, 16.0
+    for _ in range(60):
+        middle = (least + most) / 2
+        if ratio(middle) < wanted:
+            least = middle
+        else:
+            most = middle
+    return (least + most) / 2
+
+
+def _fastest(series: Series) -> list[str]:
+    """The lines whose bytes rose most from the last size but one to the last."""
+    rises = {line: numbers[-1] - numbers[-2] for line, numbers in series.lines.items()}
+    largest = sorted((line for line in rises if rises[line] > 0), key=lambda line: (-rises[line], line))[:SHOWN]
+    name, (before, last) = series.variable, series.sizes[-2:]
+    return [
+        f"{line}  {format_size(series.lines[line][-2])} at {name}={before}, "
+        f"{format_size(series.lines[line][-1])} at {name}={last}"
+        for line in largest
+    ]
