@@ -31,7 +31,7 @@ class Factor:
 
     def at(self, size: float) -> float:
         """The value at a size of the variable, which is more than 0; logarithms are of base 2."""
-        return size**self.power * math.log2(size) ** self.logarithms
+        return float(size**self.power * math.log2(size) ** self.logarithms)
 
     def text(self, name: str) -> str:
         """As people write it; ``1`` for a variable that does not count."""
