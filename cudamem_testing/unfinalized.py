@@ -24,7 +24,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable, Iterable
-from gc import callbacks, disable, enable, get_count, get_freeze_count, get_stats, isenabled
+from gc import callbacks, get_count, get_freeze_count, get_stats
 from threading import main_thread
 from typing import Any, NamedTuple
 
@@ -100,7 +100,9 @@ class GarbageWatch:
         #: Collections until the last stop that were not looked at, for something held the mark: ``gc.freeze()``, a
         #: list of all objects.
         self.missed = 0
-        self._unseen = 0
+        #: Whether there was one until the last stop, since this was set to false.
+        self.ran = False
+        self._begun = 0
 
     def start(self, library: ctypes.PyDLL, modules: Iterable[types.ModuleType] = (builtins, gc)) -> None:
         """Watch from here on with the library ``collector_watch``.
@@ -114,18 +116,20 @@ class GarbageWatch:
             if not _started:
                 _begin(library, modules)
             _watches.append(self)
-            refresh()
-            self._unseen = _unseen(library)
+            self._begun = refresh()
 
-    def stop(self) -> None:
-        """Watch no longer."""
+    def stop(self) -> bool:
+        """Watch no longer; whether there may be something to take (``ran``)."""
         if self in _watches:
             _watches.remove(self)
-            self.missed += _unseen(_started[0]) - self._unseen
+            library = _started[0]
+            ended = library.cudamem_collector_collections() if _watches else library.cudamem_collector_end()
+            if ended != self._begun:
+                self.ran = True
+                self.missed += _unseen(ended - self._begun)
             if _watches:
                 refresh()
-            else:
-                _started[0].cudamem_collector_end()
+        return self.ran
 
     def counting(
         self, library: ctypes.PyDLL, functions: tuple[int, int], offset: int, parameter: type
@@ -157,54 +161,48 @@ _watches: list[GarbageWatch] = []
 _started: list[ctypes.PyDLL] = []
 
 
-def refresh() -> None:
-    """Let the next collection be looked at, whatever has held the mark meanwhile; nothing where nobody watches."""
+def refresh() -> int:
+    """Let the next collection be looked at, whatever has held the mark meanwhile; nothing where nobody watches.
+
+    The answer counts the collections of this process, also before anything was watched: all of them in the upper half
+    of its 64 bits, in the lower one those that no watch saw.
+    """
     if not _watches:
-        return
+        return 0
     kinds = _watches[0].kinds
     if len(_watches) > 1:
         kinds = tuple({id(kind): kind for watch in _watches for kind in watch.kinds}.values())
-    _started[0].cudamem_collector_mark(kinds, main_thread().ident)
+    counted: int = _started[0].cudamem_collector_mark(kinds, main_thread().ident)
+    return counted
 
 
 def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     if not any(_is_readable() for _ in range(3)):
         raise CollectorUnreadableError(UNREADABLE)
     genuine = tuple((vars(module), name, value) for module in modules for name, value in vars(module).items())
-    library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 7, ctypes.c_int32]
+    library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 8, ctypes.c_int32]
     library.cudamem_collector_mark.argtypes = [ctypes.py_object, ctypes.c_uint64]
-    library.cudamem_collector_mark.restype = library.cudamem_collector_seen.restype = ctypes.c_int64
-    library.cudamem_collector_end.restype = None
+    for name in ("mark", "seen", "collections", "end"):
+        getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_int64
     given = (ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
     meter = (*given, ctypes.py_object, ctypes.c_uint32, ctypes.c_uint64)
     library.cudamem_collector_meter.argtypes, library.cudamem_collector_meter.restype = meter, None
     library.cudamem_collector_counts.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
     library.cudamem_collector_counts.restype = library.cudamem_collector_unshown.restype = ctypes.c_uint64
-    arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, get_count, get_freeze_count, _interrupted, genuine)
+    read = get_count, get_freeze_count, get_stats
+    arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, *read, _interrupted, genuine)
     if library.cudamem_collector_begin(*arguments, _MAKES_DICTIONARIES) < 0:
         raise CollectorUnreadableError(UNREADABLE)
     _started.append(library)
 
 
+def _unseen(counted: int) -> int:
+    """The lower half, which is below zero inside a collection: it is seen before it is counted."""
+    return (counted + 2**31) % 2**32 - 2**31
+
+
 def _interrupted() -> RuntimeError:
     return RuntimeError(INTERRUPTED)
-
-
-def _unseen(library: ctypes.PyDLL) -> int:
-    """Collections of this process that no callback of ours saw, also before anything was watched.
-
-    None starts meanwhile: asking makes objects.
-    """
-    enabled = isenabled()
-    disable()
-    try:
-        young, middle, old = get_stats()
-        every: int = young["collections"] + middle["collections"] + old["collections"]
-        seen: int = library.cudamem_collector_seen()
-        return every - seen
-    finally:
-        if enabled:
-            enable()
 
 
 def _is_readable() -> bool:

@@ -80,8 +80,8 @@ class CycleWatch:
         self.start: Callable[[], None] = self._start
         """Watch from here on. Raises ``RecorderUnavailable`` where the native part cannot be had, and
         ``CollectorUnreadableError`` where this build of Python cannot be watched."""
-        self.stop: Callable[[], None] = self._watch.stop
-        """Watch no longer."""
+        self.stop: Callable[[], bool] = self._watch.stop
+        """Watch no longer; whether there may be something to take."""
         self.unshown: Callable[[], int] = int
         """Bytes that were counted and not looked at."""
 
@@ -116,6 +116,7 @@ class CycleWatch:
     def take(self) -> list[list[Cycle]]:
         """What each collection found since the last call, not yet in words; with what was counted."""
         found, self._found = self._found, []
+        self._watch.ran = False
         counts = self._watch.counts() if self._counted() else ()
         if not counts:
             return [cycles for _, cycles in found] if found else []

@@ -24,8 +24,6 @@ from cudamem_testing.plugin.fixtures import (
 from cudamem_testing.plugin.settings import accounts_early, add_options, read_settings, runs_tests
 from cudamem_testing.plugin.whole import Collected
 
-LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
-
 __all__ = ["cuda_memory", "graph_capture", "memory_profile", "memory_snapshot", "operator_memory", "reference_cycles"]
 
 
@@ -108,14 +106,6 @@ def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], 
         problems = of_selected_tests(config, settings, items)
         if problems:
             raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
-
-
-def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """A test over its budget is a failure with a name of its own."""
-    status = getattr(report, "cudamem_status", None)
-    if status is None or not report.failed:
-        return None
-    return "failed" if report.when == "call" else "error", LETTERS.get(status, "M"), status
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,6 +10,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from cudamem_testing.model.records import Environment, Extent, FixtureRecord, Le
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.sizes import count
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.brief import Brief
 from cudamem_testing.plugin.failures import PHASES, RunFailures
 from cudamem_testing.plugin.settings import runs_tests
 from cudamem_testing.plugin.totals import Totals, totals
@@ -30,8 +30,21 @@ from cudamem_testing.show.printable import printable
 
 if TYPE_CHECKING:
     from cudamem_testing.model.checked import Checked
+    from cudamem_testing.plugin.brief import Brief
 
 RUN = pytest.StashKey[RunRecord]()
+LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
+
+
+class Statuses:
+    """Names for what we found; registered with the first one, for each report of each test is asked."""
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """A test over its budget is a failure with a name of its own."""
+        status = getattr(report, "cudamem_status", None)
+        if status is None or not report.failed:
+            return None
+        return "failed" if report.when == "call" else "error", LETTERS.get(status, "M"), status
 
 
 class Collector:
@@ -62,15 +75,25 @@ class Collector:
         self._failed = RunFailures()
         self._failures: tuple[str, ...] = ()
         config.pluginmanager.register(self._failed, "cudamem-failures")
-        self._brief = Brief() if config.get_verbosity() < 2 else None
+        self._shortens = config.get_verbosity() < 2
+
+    @cached_property
+    def _brief(self) -> Brief:
+        from cudamem_testing.plugin.brief import Brief
+
+        return Brief()
 
     @pytest.hookimpl(tryfirst=True)  # before anybody prints
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record comes with teardown."""
         nodeid, when = report.nodeid, report.when
         outcome = self._outcomes[nodeid] = _outcome(report, self._outcomes.get(nodeid))
-        if report.failed and when not in PHASES:
-            self._failed.crashed(report)
+        if report.failed:
+            if when not in PHASES:
+                self._failed.crashed(report)
+            plugins = self._config.pluginmanager
+            if hasattr(report, "cudamem_status") and not plugins.hasplugin("cudamem-statuses"):
+                plugins.register(Statuses(), "cudamem-statuses")
         if when == "setup":  # of the attempts of a test the last one counts
             self._checked.pop(nodeid, None)
         checks = getattr(report, "cudamem_expected", None)
@@ -88,7 +111,7 @@ class Collector:
             if not records:
                 self._failed.unmeasured(nodeid, outcome)
                 return
-            if report.failed and self._brief is not None:
+            if report.failed and self._shortens:
                 found = records[-1].findings
                 self._brief.shorten(report, [found[place] for place in getattr(report, "cudamem_shown", ())])
             *earlier, last = records

@@ -15,7 +15,6 @@ from cudamem_testing import torch_api
 from cudamem_testing.model.errors import together
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.brief import places_of
 from cudamem_testing.plugin.finished import clear_frames
 from cudamem_testing.plugin.items import id_without_group, own_status, place_at_test
 from cudamem_testing.plugin.sent import is_forked, may_fork, plain
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
     from cudamem_testing.plugin.session import Session
 
-RECORD = pytest.StashKey[TestRecord]()
 DUMPED = pytest.StashKey[int]()
 
 
@@ -41,6 +39,8 @@ class Reports:
         self._session = session
         self.unsaid: list[Finding] = []
         self.below: list[Finding] = []
+        self.record: TestRecord | None = None
+        """Of the test that has ended, until the report of its teardown takes it along."""
         self._undelivered = session.config.stash.setdefault(keys.UNDELIVERED, {})
         self._forks = may_fork(session.config)
 
@@ -49,10 +49,22 @@ class Reports:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        session = self._session
-        if call.excinfo is None and call.when != "teardown":
+        ends = call.when == "teardown"
+        if call.excinfo is None and not (ends and (report.failed or self.unsaid or self.below)):
             self.unsaid = []
-            return report
+        else:
+            self._complete(item, call, report)
+        if ends and self.record is not None:
+            records = self._undelivered.setdefault(item.nodeid, [])
+            records.append(self.record)
+            forked = self._forks and is_forked(item)
+            report.cudamem = plain(records) if forked else [*records]  # type: ignore[attr-defined]
+            self.record = None
+        return report
+
+    def _complete(self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+        """Add what we found to the report of a failure, and remember the failure."""
+        session = self._session
         if call.excinfo is not None:
             from cudamem_testing.plugin.mismatch import show_alone
 
@@ -68,8 +80,10 @@ class Reports:
         if status is not None:
             report.cudamem_status = status or None  # type: ignore[attr-defined]
             place_at_test(report, item)
-            if RECORD in item.stash:
-                report.cudamem_shown = places_of(item.stash[RECORD], self.unsaid)  # type: ignore[attr-defined]
+            if self.record is not None:
+                from cudamem_testing.plugin.brief import places_of
+
+                report.cudamem_shown = places_of(self.record, self.unsaid)  # type: ignore[attr-defined]
         elif report.failed and self.unsaid:
             from cudamem_testing.windows.memory import OverBudget
 
@@ -91,13 +105,6 @@ class Reports:
             )
         if call.when == "teardown" and call.excinfo is not None and not session.config.getoption("usepdb", False):
             clear_frames(call.excinfo.value)  # a failure of teardown itself: it could not be let go before its report
-        if call.when == "teardown" and RECORD in item.stash:
-            records = self._undelivered.setdefault(item.nodeid, [])
-            records.append(item.stash[RECORD])
-            forked = self._forks and is_forked(item)
-            report.cudamem = plain(records) if forked else [*records]  # type: ignore[attr-defined]
-            del item.stash[RECORD]
-        return report
 
     def take(self, nodeid: str) -> list[TestRecord]:
         """The records of a test that no report has delivered yet; they are then not delivered with the next one."""
@@ -114,9 +121,8 @@ class Reports:
         report.sections.append(("cudamem snapshot", printable("\n".join(said))))
         if session.running is not None:
             session.running.notes += said
-        elif RECORD in item.stash:
-            record = item.stash[RECORD]
-            item.stash[RECORD] = record.but(notes=(*record.notes, *said))
+        elif self.record is not None:
+            self.record = self.record.but(notes=(*self.record.notes, *said))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_to_serializable(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,10 +34,9 @@ from cudamem_testing.plugin.items import (
     keepers_of,
     own_arguments_dropped,
 )
-from cudamem_testing.plugin.reports import RECORD, Reports, texts_of
+from cudamem_testing.plugin.reports import Reports, texts_of
 from cudamem_testing.plugin.settings import runs_tests
 from cudamem_testing.plugin.totals import judge_run, unjudged
-from cudamem_testing.plugin.warmup import WarmUps
 from cudamem_testing.plugin.wider import WiderFixtures
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.run.attribution import Attributions
@@ -54,6 +53,7 @@ from cudamem_testing.windows.tracker import Tracker
 if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import Window
+    from cudamem_testing.plugin.warmup import WarmUps
     from cudamem_testing.run.cycles import CycleCheck
     from cudamem_testing.run.leaks import LeakCheck
     from cudamem_testing.run.pools import PoolCheck
@@ -90,10 +90,16 @@ class Session:
         self.running: Running | None = None
         self.item: pytest.Item | None = None
         """The one that runs, while it is measured."""
-        self._warm_ups = WarmUps(self)
         self.attempts: dict[str, int] = {}
         self.reports = Reports(self)
         self._shared = SharedWindows()
+        self._unmarked = Asked(self._limits(()))
+
+    @cached_property
+    def _warm_ups(self) -> WarmUps:
+        from cudamem_testing.plugin.warmup import WarmUps
+
+        return WarmUps(self)
 
     @property
     def environment(self) -> Environment:
@@ -156,6 +162,12 @@ class Session:
         if reporter is not None and self.running is None:
             reporter.write_line(one_line(f"cudamem: {line}"))
 
+    def _asked(self, item: pytest.Item) -> Asked:
+        """What is asked of a test that has markers of ours."""
+        stash = item.stash
+        limits = self._limits(stash.get(keys.BUDGETS, ()))
+        return Asked(limits, stash.get(keys.OVERRIDE, NOTHING), stash.get(keys.COMPARISON, None))
+
     def _limits(self, marked: tuple[Budget, ...]) -> tuple[Budget, ...]:
         if not self.settings.enforce:
             return ()
@@ -176,7 +188,7 @@ class Session:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Wrapper:
         __tracebackhide__ = is_foreign
-        self.running = None
+        self.running = self.reports.record = None
         special = markers.speaks_of_memory(item)
         if special or self.settings.on:
             if special:
@@ -184,14 +196,13 @@ class Session:
             forget_last()  # as pytest does a phase later, when it would count as given back by this test
             if not self.recorders.opened:
                 self.prepare()
-            self.item, stash = item, item.stash
-            limits = self._limits(stash.get(keys.BUDGETS, ()) if special else ())
-            for recorder in self.tracker.recorders:
-                recorder.wake(limited=special or bool(limits))
+            self.item = item
+            asked = self._asked(item) if special or keys.OVERRIDE in item.stash else self._unmarked
             owner = Owner(id_without_group(item))
             attempt = self.attempts[owner.label] = self.attempts.get(owner.label, 0) + 1
+            for recorder in self.tracker.recorders:
+                recorder.wake(limited=special or bool(asked.budgets))
             whole, setup = self.tracker.open_nested("test", "setup")
-            asked = Asked(limits, stash.get(keys.OVERRIDE, NOTHING), stash.get(keys.COMPARISON, None))
             self.running = Running(
                 asked, attempt, whole, setup, owner, partial(keepers_of, item), partial(fixtures_of, item)
             )
@@ -213,7 +224,8 @@ class Session:
         running = self.running
         if running is None:
             return (yield)
-        self.enter(running, self._warm_ups.begin(running, item))
+        plain = not running.budgets and running.comparison is None
+        self.enter(running, "call" if plain else self._warm_ups.begin(running, item))
         failed = True
         found: list[Finding] = []
         try:
@@ -269,7 +281,7 @@ class Session:
             self.reports.unsaid = found
             if self.recorders.opened and not running.windows:
                 running.notes.append(UNMEASURED)
-            item.stash[RECORD] = running.record(whole if self.tracker.recorders else (), self._shared)
+            self.reports.record = running.record(whole if self.tracker.recorders else (), self._shared)
             self.running = self.item = None
             running.disown()
             if not self.settings.on:
@@ -299,7 +311,7 @@ class Session:
         """Begin another phase of the running test; the windows of the one that ends."""
         if not self.recorders.opened:
             self.prepare()  # the phase that ends may have been the first to import torch
-        windows, running.phase = self.tracker.switch(running.phase, phase)
+        windows = self.tracker.switch(running.phase, phase)
         running.windows += windows
         return windows
 

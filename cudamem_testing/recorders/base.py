@@ -40,7 +40,9 @@ class Recorder(Protocol):
     def incomplete(self) -> str | None: ...
 
     def wake(self, *, limited: bool) -> None:
-        """A test begins; a recorder that is costly stays asleep unless a limit or a window was written down for it."""
+        """A test begins with the next boundary; a recorder that is costly stays asleep unless a limit or a window was
+        written down for it.
+        """
         ...
 
     def sleep(self) -> None:

@@ -42,7 +42,9 @@ struct Callable {
 };
 
 struct State {
-  Object *mark_class, *watches, *wanted, *callbacks, *get_count, *get_freeze_count, *failure, *genuine;
+  Object *mark_class, *watches, *wanted, *callbacks, *get_count, *get_freeze_count, *get_stats, *failure, *genuine;
+  Object* number;                             // the key of that of collections in what `get_stats` gives
+  int64_t told;                               // by `collections`, the last time
   unsigned long main_thread;
   bool adopts;                                // dictionaries that reading makes: Python 3.11 and 3.12
   Callable *at_garbage, *at_end;
@@ -272,6 +274,25 @@ bool is_partial() {
   return partial;
 }
 
+// Collections of this process, also before anything was watched, in the upper half; in the lower one those in which no
+// mark of ours was found. None starts meanwhile: asking makes objects.
+int64_t collections() {
+  const int enabled = PyGC_Disable();
+  int64_t every = 0;
+  Object* stats = PyObject_CallNoArgs(state.get_stats);
+  for (ssize_t i = 0, size = stats ? PyList_Size(stats) : -1; i < size; ++i) {
+    Object* const number = PyDict_GetItem(PyList_GetItem(stats, i), state.number);
+    every += number ? PyLong_AsLong(number) : 0;
+  }
+  if (stats) {
+    state.told = (every << 32) + every - static_cast<int64_t>(state.seen);
+    Py_DecRef(stats);
+  }
+  PyErr_Clear();
+  if (enabled) PyGC_Enable();
+  return state.told;
+}
+
 // Raises what was kept, in the main thread between two bytecodes; and calls what watches want to do outside.
 int after_collection(void*) {
   while (state.raised.empty() && !state.after.empty()) {
@@ -406,8 +427,8 @@ Callable* make_callable(Object* type, Vectorcall function) {
 
 // Begins, once a process. All arguments are kept for ever. `watches` is a list that the caller changes as it likes.
 EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Object* callbacks, Object* get_count,
-                                       Object* get_freeze_count, Object* failure, Object* genuine,
-                                       int32_t adopts) {
+                                       Object* get_freeze_count, Object* get_stats, Object* failure,
+                                       Object* genuine, int32_t adopts) {
   if (!state.at_garbage) {
     Object* type = PyType_FromSpec(&spec);
     if (!type) return -1;
@@ -415,12 +436,16 @@ EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Obje
     state.at_end = make_callable(type, &at_end);
     if (!state.at_garbage || !state.at_end) return -1;
   }
-  for (Object* one : {mark_class, watches, callbacks, get_count, get_freeze_count, failure, genuine}) Py_IncRef(one);
+  for (Object* one : {mark_class, watches, callbacks, get_count, get_freeze_count, get_stats, failure, genuine}) {
+    Py_IncRef(one);
+  }
   state.mark_class = mark_class;
   state.watches = watches;
   state.callbacks = callbacks;
   state.get_count = get_count;
   state.get_freeze_count = get_freeze_count;
+  state.get_stats = get_stats;
+  state.number = PyUnicode_FromString("collections");
   state.failure = failure;
   state.genuine = genuine;
   state.adopts = adopts != 0;
@@ -429,7 +454,7 @@ EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Obje
 
 // Puts a young mark in the place of the old one, which an earlier collection may have passed over. Looked for are
 // instances of the classes in the tuple `wanted`. Signals' handlers run in the main thread, whose identity is given.
-// Returns how many collections were seen so far, or -1.
+// Returns how many collections there were so far (see `collections`).
 EXPORT int64_t cudamem_collector_mark(Object* wanted, uint64_t main_thread) {
   const Quiet quiet;
   Py_IncRef(wanted);
@@ -438,14 +463,18 @@ EXPORT int64_t cudamem_collector_mark(Object* wanted, uint64_t main_thread) {
   state.main_thread = static_cast<unsigned long>(main_thread);
   break_mark();
   make_mark();
-  return state.mark ? static_cast<int64_t>(state.seen) : -1;
+  return collections();
 }
 
-// No mark from here on.
-EXPORT void cudamem_collector_end() {
+// No mark from here on. Returns how many collections there were so far.
+EXPORT int64_t cudamem_collector_end() {
   const Quiet quiet;
+  const int64_t found = collections();
   break_mark();
+  return found;
 }
+
+EXPORT int64_t cudamem_collector_collections() { return collections(); }
 
 EXPORT int64_t cudamem_collector_seen() { return static_cast<int64_t>(state.seen); }
 

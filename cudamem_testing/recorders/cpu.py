@@ -53,14 +53,21 @@ class CpuRecorder(WithoutWorkspaces):
         self.incomplete: str | None = None
         self._process = os.getpid()
         self._native = NativeRecorder.load(say)
-        self._last: tuple[Reading, int] | None = None  # what was read last, with what others had freed by then
+        self._last: Reading | None = None  # what was read last, with what others had freed by then
+        self._freed = 0
         self._counters = Counters()
+        # Without methods around them: every test calls them.
+        self.new_owner: Callable[[], int] = self._native.new_owner
+        """A fresh number; there are 16 million."""
+        self.own: Callable[[int], int] = self._native.set_owner
+        """Every block carries the owner that was in force when it was allocated."""
         self._limits: list[int] = []
         self._before: int | None = None
         self._bases: dict[int, int] = {}
         self._record = record
         self._harness = harness
         self._first = self._refusals = self._wakes = self._freed_of_others = 0
+        self._begins = False  # with the next read a test does
         self._outer = Recording(stacks=False, events=False)
         self._leaving = ExitStack()
 
@@ -95,12 +102,8 @@ class CpuRecorder(WithoutWorkspaces):
         return self
 
     def wake(self, *, limited: bool) -> None:
-        """Note stacks and events from here on; the test's are those after this moment."""
-        reading = self._slot.peek()
-        if self.incomplete is not None or not self._slot.in_place:
-            self._return()
-            reading = self._slot.peek()
-        self._freed_of_others = reading.own - reading.allocated
+        """Note stacks and events from here on; the test's are those after the next read, which begins it."""
+        self._begins = True
         if not self._record:
             return
         self._wakes += 1
@@ -108,7 +111,16 @@ class CpuRecorder(WithoutWorkspaces):
             self._native.trim_stacks()
         self._native.set_recording(stacks=True, events=True)
         self._bases.clear()
+
+    def _begin(self, reading: Reading) -> Reading:
+        """What a test begins with; the recorder takes its place back."""
+        self._begins = False
+        if self.incomplete is not None or not self._slot.in_place:
+            self._return()
+            reading = self._slot.read()
+        self._freed_of_others = reading.own - reading.allocated
         self._first, self._refusals = reading.events, reading.refusals
+        return reading
 
     def _return(self) -> None:
         """Take the place back."""
@@ -124,14 +136,6 @@ class CpuRecorder(WithoutWorkspaces):
         """Count only, or what a session around this one notes."""
         if self._record:
             self._native.set_recording(stacks=self._outer.stacks, events=self._outer.events)
-
-    def new_owner(self) -> int:
-        """A fresh number; there are 16 million."""
-        return self._native.new_owner()
-
-    def own(self, owner: int) -> int:
-        """Every block carries the owner that was in force when it was allocated."""
-        return self._native.set_owner(owner)
 
     def owned(self, owner: int) -> Owned:
         """Exact, and in constant time."""
@@ -204,16 +208,18 @@ class CpuRecorder(WithoutWorkspaces):
 
         Where nothing was allocated or freed since the last one, it is the same object.
         """
-        if self.incomplete is FORKED:
+        if self.incomplete is FORKED and not self._begins:
             return Counters()
-        reading, freed = self._slot.read(), self._freed_of_others
+        reading = self._slot.read()
+        if self._begins:
+            reading = self._begin(reading)
+        freed = self._freed_of_others
         if self.incomplete is None and not self._slot.in_place:
             self.incomplete = DISPLACED if os.getpid() == self._process else FORKED
             if self.incomplete is FORKED:
                 return Counters()
-        last = reading, freed
-        if last != self._last:
-            self._last = last
+        if reading is not self._last or freed != self._freed:
+            self._last, self._freed = reading, freed
             allocated, peak, own, own_peak, _, _, allocations, blocks, _, _, _ = reading
             requested = own - freed, own_peak - freed
             nothing = None, None, None, None  # the CPU keeps no cache: nothing is reserved or active

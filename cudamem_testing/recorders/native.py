@@ -52,10 +52,9 @@ import struct
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import CodeType, TracebackType
+from typing import TYPE_CHECKING
 
 from cudamem_testing.recorders.build import CPU_RECORDER, RecorderUnavailable, compiled, compiled_before, load
-from cudamem_testing.recorders.native_device import NativeDevice
-from cudamem_testing.recorders.native_journal import NativeJournal
 from cudamem_testing.recorders.native_python import introduce, take_code
 from cudamem_testing.recorders.native_records import (
     BlockRecord,
@@ -70,6 +69,10 @@ from cudamem_testing.recorders.native_records import (
     Trace,
     position_of,
 )
+
+if TYPE_CHECKING:
+    from cudamem_testing.recorders.native_device import NativeDevice
+    from cudamem_testing.recorders.native_journal import NativeJournal
 
 DEPTH = 64
 """The innermost frames of a stack that are kept."""
@@ -109,16 +112,24 @@ class Slot:
         self._read = library.cudamem_read
         self._number = number
         self._buffer = ctypes.create_string_buffer(_READING.size)
+        self._raw: bytes | None = None
+        self._last: Reading
         self.in_place = True
         """Whether the recorder was in its place at the last reading."""
 
     def read(self) -> Reading:
-        """Counters now and this slot's peak since the last `read`; then its peak starts anew from now."""
+        """Counters now and this slot's peak since the last `read`; then its peak starts from now.
+
+        Where they are those of the last `read`, it is the same object.
+        """
         found = self._read(self._number, 1, self._buffer)
         if not found:
             raise ValueError(_RELEASED)
         self.in_place = found > 1
-        return _new(Reading, _READING.unpack_from(self._buffer))
+        raw: bytes = self._buffer.raw
+        if raw != self._raw:
+            self._raw, self._last = raw, _new(Reading, _READING.unpack(raw))
+        return self._last
 
     def peek(self) -> Reading:
         """As `read`, but the peak goes on."""
@@ -212,12 +223,20 @@ class NativeRecorder:
         `None` where torch gives no counters of that device, or too many journals are open.
         """
         handle = int(self._library.cudamem_open_journal(device_type, index))
-        return None if handle < 0 else NativeJournal(self._library, handle)
+        if handle < 0:
+            return None
+        from cudamem_testing.recorders.native_journal import NativeJournal
+
+        return NativeJournal(self._library, handle)
 
     def device(self, device_type: int, index: int) -> NativeDevice | None:
         """The counters of a device by the number of its `c10::DeviceType`; `None` where torch gives none to C++."""
         known = self._library.cudamem_has_device(device_type, index)
-        return NativeDevice(self._library, device_type, index) if known else None
+        if not known:
+            return None
+        from cudamem_testing.recorders.native_device import NativeDevice
+
+        return NativeDevice(self._library, device_type, index)
 
     def set_owner(self, owner: int) -> int:
         """Tag all blocks allocated from now on, on every thread; returns the earlier tag.

@@ -108,8 +108,9 @@ class Attributions:
 
     def begin(self) -> None:
         """A test begins."""
-        for way in self.all:
-            way.begin()
+        for recorder in self._tracker.recorders:  # no list: every test begins
+            if recorder.tells_blocks:
+                self._way(recorder).begin()
 
     def border(self, place: str) -> list[Finding]:
         """At the end of a module: blocks that nobody was blamed for."""

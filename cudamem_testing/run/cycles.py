@@ -134,15 +134,26 @@ class CycleCheck:
         self._explained = set()
         self._watch.take()
 
+    def is_quiet(self, subject: Subject) -> bool:
+        """Whether there was no collection in a test that is over and retains nothing; then it is judged."""
+        if subject is not self._subject or self._watch.stop():
+            return False
+        self._subject = None
+        if self._explained:
+            self._explained = set()
+        return True
+
     def judge(self, asked: str | None, failed: bool) -> list[Finding]:
         """The findings of the test that is over; ``asked`` is the severity that was asked for, ``None`` the default.
 
         Of collections that were not looked at there is a note with the cause ``UNEXPLAINED``: what is not found in such
         a test may still be there.
         """
-        subject, found = self._subject, self._watch.take()
-        self._watch.stop()
+        ran, subject = self._watch.stop(), self._subject
         self._subject, self._explained = None, set()
+        if not ran:
+            return []
+        found = self._watch.take()
         seen, self._missed = self._missed, self._watch.missed
         missed, unshown = self._missed - seen, self._watch.unshown()
         if unshown:

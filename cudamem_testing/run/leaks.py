@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cudamem_testing.run.small_leaks import SmallLeaks
-
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.counters import Counters
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.running import Fixture, Subject
     from cudamem_testing.run.settling import Settling
+    from cudamem_testing.run.small_leaks import SmallLeaks
     from cudamem_testing.windows.grow import Grown
     from cudamem_testing.windows.tracker import Tracker
 
@@ -48,9 +47,15 @@ class LeakCheck:
         self._ignore_below = ignore_below
         self._rules = rules
         self.ignored: Counter[str] = Counter()
-        self.small = SmallLeaks(attributions, ignore_below)
         #: Called when something is about to be settled.
         self.before_settling: Callable[[], object] = int
+
+    @cached_property
+    def small(self) -> SmallLeaks:
+        """What is too small to be judged for one test; few tests leave such."""
+        from cudamem_testing.run.small_leaks import SmallLeaks
+
+        return SmallLeaks(self._attributions, self._ignore_below)
 
     @cached_property
     def _settling(self) -> Settling:
@@ -67,7 +72,7 @@ class LeakCheck:
 
     def of_run(self, severity: Severity) -> list[Finding]:
         """What is judged when all tests are over: rests that were too small to be judged for one test."""
-        if not self.small.any:
+        if "small" not in vars(self) or not self.small.any:
             return []
         from cudamem_testing.model.rules import Ignored
 

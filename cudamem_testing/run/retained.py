@@ -33,6 +33,7 @@ class Retained:
         self._leaks = leaks
         self._cycles = cycles
         self._fixtures: GrownFixtures | None = None  # few runs find something
+        self._judges_all = settings.on and "off" not in (settings.leaks, settings.cycles)
 
     @property
     def _grown(self) -> GrownFixtures:
@@ -46,6 +47,8 @@ class Retained:
 
         A test that failed already is warned, not failed again. A fixture is judged for itself, whatever the test did.
         """
+        if self._fixtures is None and running.is_plain and self._judges_all and self._is_clean(running.subject):
+            return []
         leaks = running.override.leaks or self._settings.leaks
         cycles = running.cycles
         over: list[Fixture] = []
@@ -77,6 +80,10 @@ class Retained:
             found += self._left_by(fixture, over[place:], release)
             subject.unjudged |= fixture.subject.unjudged
         return found
+
+    def _is_clean(self, subject: Subject) -> bool:
+        """Whether a test retains nothing and no garbage was collected in it: most are like that."""
+        return self._cycles.watches and not self._leaks.left(subject, fresh=False) and self._cycles.is_quiet(subject)
 
     def ended(self, name: str, number: int) -> None:
         """A wider fixture was torn down; its number tells fixtures of one name apart."""

@@ -138,6 +138,12 @@ class Running:
         self.subject = Subject(whole, owner, self.foreign, None, self.override.covers, keepers=keepers)
         self.disown: Callable[[], None] = lambda: None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether no marker asks for anything, nothing failed, and no wider fixture has ended."""
+        unmarked = self.override is NOTHING and self.comparison is None and not self.budgets
+        return unmarked and self.failure is None and not self.over
+
     def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> bool:
         """A region inside the test has ended; whether its budget is enforced. Warm-up runs do not count."""
         if not self.warming_up:

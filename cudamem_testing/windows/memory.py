@@ -254,6 +254,7 @@ class Memory:
                 raise ValueError(missing(device if isinstance(device, str) else str(device)))
             for recorder in opened:
                 recorder.wake(limited=True)
+                recorder.boundary()  # what is measured begins here
             tracker = Tracker(opened)
             memory = cls(tracker, judge=cls.judge_of(tracker), lines=cls.lines_of(tracker))
             try:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.windows.tracker import Tracker
 
 
-@dataclass(slots=True)
 class Owner:
     """Somebody who allocates: a label, and a number on each device whose blocks carry owners."""
 
-    label: str
-    numbers: dict[Device, int] = field(default_factory=dict)
+    __slots__ = ("label", "numbers")
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.numbers: dict[Device, int] = {}
 
 
 class Owners:

@@ -58,24 +58,27 @@ class Tracker:
     def open(self, name: str, *, exclusive: bool = False) -> Span:
         """Start a span. An exclusive one (a wider fixture's) is not counted in the spans around it."""
         with self.turn:
-            return self._start(name, exclusive, self._boundary())
+            return self._start(Span(name, exclusive), self._boundary())
 
     def open_nested(self, outer: str, inner: str) -> tuple[Span, Span]:
         """Start a span and another inside it with a single read."""
         with self.turn:
             reads = self._boundary()
-            return self._start(outer, False, reads), self._start(inner, False, reads)
+            return self._start(Span(outer, False), reads), self._start(Span(inner, False), reads)
 
     def close(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
         """End a span: one window for each device. Not ``fresh``: with the numbers of the last read, made just now."""
         with self.turn:
             return self._end(span, self._boundary() if fresh else self._last)
 
-    def switch(self, closing: Span, name: str) -> tuple[tuple[Window, ...], Span]:
-        """End one span and start the next with a single read."""
+    def switch(self, span: Span, name: str) -> tuple[Window, ...]:
+        """End a span, and start it again under the name of what follows with a single read."""
         with self.turn:
             reads = self._boundary()
-            return self._end(closing, reads), self._start(name, False, reads)
+            windows = self._end(span, reads)
+            span.name, span.notes, span.still = name, (), 0
+            self._start(span, reads)
+            return windows
 
     def peek(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
         """The window up to now, or up to the last read; the span stays open."""
@@ -144,11 +147,10 @@ class Tracker:
         self._last = reads
         return reads
 
-    def _start(self, name: str, exclusive: bool, reads: list[Read]) -> Span:
-        span = Span(name, exclusive)
+    def _start(self, span: Span, reads: list[Read]) -> Span:
         for recorder, counters in reads:
             span.levels[recorder] = _Level(counters)
-        if exclusive:
+        if span.exclusive:
             for outer in self._open:
                 outer.still += 1
         self._open.append(span)

@@ -51,7 +51,6 @@ NEEDED = {
     "model": {"counters", "devices", "errors", "findings", "override", "records", "settings", "sizes", "windows"},
     "plugin": {
         *(
-            "brief",
             "collector",
             "expected",
             "failures",
@@ -63,16 +62,16 @@ NEEDED = {
             "markers",
             "marks",
         ),
-        *("reports", "sent", "session", "settings", "totals", "warmup", "whole", "wider"),
+        *("reports", "sent", "session", "settings", "totals", "whole", "wider"),
     },
     "recorders": {
         *("base", "build", "cache", "captures", "cards", "choose", "cpu", "early", "identity", "layout"),
-        *("native", "native_device", "native_journal", "native_python", "native_records", "peaks"),
+        *("native", "native_python", "native_records"),
     },
     "report": {"terminal"},
     "run": {
         *("attribution", "baselines", "by_address", "by_owner", "cycles", "evidence", "leaks", "ledger", "outside"),
-        *("pools", "retained", "running", "small_leaks"),
+        *("pools", "retained", "running"),
     },
     "show": {"places", "printable", "tables", "usage"},
     "snapshots": {"evidence"},

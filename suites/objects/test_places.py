@@ -564,13 +564,7 @@ def test_random_programs_both_ways(seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=max(2, settings.default.max_examples // 5))  # 6 seconds each, for the whole heap is searched
-@given(seed=st.integers(0, 10**6))
-def test_many_random_programs_both_ways(seed: int) -> None:
-    _answered_of(seed, steps=8)
-
-
-@pytest.mark.slow
-def test_random_programs_are_often_answered() -> None:
-    """So that the comparison above says something."""
-    assert sum(_answered_of(seed, steps=8) for seed in range(3)) >= 7
+def test_many_random_programs_both_ways() -> None:
+    """They are answered often, so that the comparison says something; the whole heap is searched each time."""
+    seeds = range(max(3, settings.default.max_examples // 10))
+    assert sum(_answered_of(seed, steps=8) for seed in seeds) >= 7 * len(seeds) / 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import settings
 
 from cudamem_testing.wording import text
 from suites.plugin.inner import run_inner, run_outer
@@ -69,7 +70,7 @@ def test_another_container_is_another_cause(pytester: pytest.Pytester) -> None:
 UNORDERED = """
     import pytest, torch
 
-    NAMES = {"alpha", "beta", "gamma", "delta", "epsilon", "zeta"}
+    NAMES = {f"{name}SUFFIX" for name in ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")}
     KEPT, HELD, ALIKE = [], set(), []
 
     class Filled: pass
@@ -133,8 +134,8 @@ UNORDERED = """
     @pytest.mark.parametrize("number", range(2))
     def test_places(number):
         made = {"a": here, "b": there, "c": elsewhere}
-        for name in {"a", "b", "c"}:
-            ALIKE.append(made[name]())
+        for name in {f"{name}SUFFIX" for name in made}:
+            ALIKE.append(made[name[0]]())
 
     def here(): return torch.zeros(32 << 10)
     def there(): return torch.zeros(32 << 10)
@@ -147,26 +148,29 @@ CONFTEST = """
         if "REVERSED" in os.environ:
             items.reverse()
 """
+#: Names of different hashes are in different orders under one seed: each file has its own.
+SUFFIXES = {"test_it.py": "", "test_more.py": "_of_more", "test_others.py": "_2"}
+FILES = {name: UNORDERED.replace("SUFFIX", suffix) for name, suffix in SUFFIXES.items()}
 CAUSES = [
-    "leak | reachable | test_it.py::elsewhere | module test_it > ALIKE (list)[*]",
-    "leak | reachable | test_it.py::tensor | class test_it.Deep.alpha (Box).alpha (list)[*]",
-    "leak | reachable | test_it.py::tensor | class test_it.Filled.alpha",
-    "leak | reachable | test_it.py::tensor | class test_it.Mixed.alpha (list)[*]",
-    "leak | reachable | test_it.py::tensor | module test_it > HELD (set) element > One.x",
-    "leak | reachable | test_it.py::tensor | module test_it > KEPT (list)[*] > dict[*] > Box.first (list)[*]",
-    "leak | reachable | test_it.py::tensor | module test_it > OBJECT (Box).alpha",
-    "leak | reachable | test_it.py::tensor | module test_it > VIEWS (Box).alpha",
-    "leak | reachable | test_it.py::tensor | module test_it > alpha",
+    "leak | reachable | {name}.py::elsewhere | module {name} > ALIKE (list)[*]",
+    "leak | reachable | {name}.py::tensor | class {name}.Deep.alpha{suffix} (Box).alpha{suffix} (list)[*]",
+    "leak | reachable | {name}.py::tensor | class {name}.Filled.alpha{suffix}",
+    "leak | reachable | {name}.py::tensor | class {name}.Mixed.alpha{suffix} (list)[*]",
+    "leak | reachable | {name}.py::tensor | module {name} > HELD (set) element > One.x",
+    "leak | reachable | {name}.py::tensor | module {name} > KEPT (list)[*] > dict[*] > Box.first (list)[*]",
+    "leak | reachable | {name}.py::tensor | module {name} > OBJECT (Box).alpha{suffix}",
+    "leak | reachable | {name}.py::tensor | module {name} > VIEWS (Box).alpha{suffix}",
+    "leak | reachable | {name}.py::tensor | module {name} > alpha{suffix}",
 ]
+#: Hash seeds: three, ten in a full run.
+SEEDS = range(max(3, min(10, settings.default.max_examples // 10)))
 
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-def test_causes_under_ten_seeds_two_orders_and_two_workers(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_causes_under_many_orders_and_two_workers(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names and objects come in the order of a set; the cause is the same all the same."""
-    files = {"test_it.py": UNORDERED, "conftest.py": CONFTEST}
+    files = {**FILES, "conftest.py": CONFTEST}
     record = ("--cudamem", "--cudamem-device=cpu", "--cudamem-update=known")
 
     def known(seed: int, *arguments: str, plugins: tuple[str, ...] = ()) -> str:
@@ -175,8 +179,12 @@ def test_causes_under_ten_seeds_two_orders_and_two_workers(
         assert run_outer(pytester, files, *record, *arguments, plugins=plugins, report=False).status == 0
         return (pytester.path / FILE).read_text()
 
-    recorded = {known(seed) for seed in range(10)}
-    recorded.add(known(11, "-n2", plugins=("xdist",)))
+    recorded = {known(seed) for seed in SEEDS}
     monkeypatch.setenv("REVERSED", "1")
-    recorded.add(known(12))
-    assert [[one["cause"] for one in lines(content)] for content in recorded] == [CAUSES], recorded
+    recorded.add(known(11, "-n2", plugins=("xdist",)))
+    wanted = [
+        cause.format(name=file.removesuffix(".py"), suffix=suffix)
+        for file, suffix in SUFFIXES.items()
+        for cause in CAUSES
+    ]
+    assert [sorted(one["cause"] for one in lines(content)) for content in recorded] == [sorted(wanted)], recorded

@@ -125,20 +125,26 @@ def test_a_recorder_within_another_leaves_it_its_events(recorder: CpuRecorder, *
     outer = CpuRecorder(record=True).start()
     capacity = native.events_capacity()
     if awake:
-        outer.wake(limited=True)
+        begin(outer)
     inner = CpuRecorder(record=True).start()
-    inner.wake(limited=True)
+    begin(inner)
     kept = [take(20)]
     assert sizes(inner) == [20]
     inner.sleep()
     inner.close()
     if not awake:
-        outer.wake(limited=True)
+        begin(outer)
     kept.append(take(30))
     assert sizes(outer) == ([20, 30] if awake else [30])
     assert not outer.capture().truncated
     outer.close()
     assert (capacity, native.events_capacity()) == (EVENTS, 0)
+
+
+def begin(recorder: CpuRecorder) -> None:
+    """As a test does."""
+    recorder.wake(limited=True)
+    recorder.boundary()
 
 
 def sizes(recorder: CpuRecorder) -> list[int]:

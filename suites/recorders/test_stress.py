@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from cudamem_testing.recorders.build import _arguments, find_compiler
 
 pytestmark = [pytest.mark.slow, pytest.mark.subprocess]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SECONDS = 5
+SECONDS = max(2, min(5, settings.default.max_examples // 15))  # five in a full run
 
 
 def done(command: list[str], **environ: str) -> subprocess.CompletedProcess[str]:

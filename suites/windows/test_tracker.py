@@ -82,10 +82,10 @@ def test_switch_ends_and_begins_at_one_moment(recorder: FakeRecorder) -> None:
     tracker = Tracker([recorder])
     first = tracker.open("first")
     recorder.allocate(7)
-    (window,), second = tracker.switch(first, "second")
+    (window,) = tracker.switch(first, "second")
     recorder.allocate(1)
     assert levels(window) == (0, 7, 7, 7)
-    assert levels(tracker.close(second)[0]) == (7, 8, 8, 1)
+    assert levels(tracker.close(first)[0]) == (7, 8, 8, 1)
 
 
 def test_a_peak_that_another_thread_has_read_is_folded_before_a_span_ends() -> None:
@@ -386,7 +386,7 @@ def test_nested_windows_are_what_a_reference_remembers(program: list[tuple[str, 
             elif action in ("close", "switch") and life is not None:
                 reference.look()
                 if action == "switch":
-                    (window,), span = tracker.switch(life.span, "next")
+                    (window,), span = tracker.switch(life.span, "next"), life.span
                 else:
                     (window,), span = tracker.close(life.span), None
                 reference.check(life, window)
@@ -417,6 +417,7 @@ def test_counters_are_read_once_for_each_boundary() -> None:
 
     recorder = Counting()
     tracker = Tracker([recorder])
-    _, second = tracker.switch(tracker.open("first"), "second")
-    tracker.close(second)
+    span = tracker.open("first")
+    tracker.switch(span, "second")
+    tracker.close(span)
     assert recorder.reads == 3
