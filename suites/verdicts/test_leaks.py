@@ -243,7 +243,7 @@ def test_the_state_of_captured_graphs() -> None:
         "      allocated  test_it.py:9 in test_it (torch/cuda/graphs.py capture_begin)\n"
         "      held by    random-number state of a live CUDA graph\n"
         "   ... 1 more block: 512 B\n"
-        "   held by C++: it lives after a collection, and no chain of Python references from a root reaches it\n"
+        "   held by C++: still allocated after a garbage collection, and no chain of Python references leads to it\n"
         "   hint: reset the graph, or delete it\n"
         "   more: python -m cudamem_testing explain held-by-c, docs/hints.md#graph-state"
     )
@@ -254,7 +254,7 @@ def test_the_state_of_captured_graphs() -> None:
 def test_a_block_of_a_thread_of_torchs_own() -> None:
     (found,) = leak_findings([block(1, stack=Stack(), after=TEST)], {1: reachable(CACHE, item(0))})
     assert details(found)[1] == (
-        "      allocated  by a thread of torch's own, as in backward (no Python stack), after test_it.py:9 in test_it"
+        "      allocated  by one of torch's threads, as in backward (no Python stack), after test_it.py:9 in test_it"
     )
     assert (found.allocated, found.cause.split(" | ")[2]) == ("(no Python stack)", "(no Python stack)")
 
