@@ -64,7 +64,7 @@ def test_a_dump_is_read() -> None:
 
 @pytest.mark.parametrize("text", ["", "graph {}", "\x00\x01"])
 def test_what_is_no_dump(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^this is no DOT file of a CUDA graph: 'digraph' is missing$"):
+    with pytest.raises(ValueError, match=r"^this is not a DOT file of a CUDA graph: 'digraph' is missing$"):
         read_dot(text)
 
 
@@ -106,7 +106,7 @@ def test_the_graph_is_drawn() -> None:
 
 
 def test_circles_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^the edges of the graph run in a circle$"):
+    with pytest.raises(ValueError, match=r"^the edges of the graph form a cycle$"):
         listed([COPY, COPY], [(0, 1), (1, 0)])
 
 

@@ -93,8 +93,7 @@ def test_a_pool_that_a_failed_capture_left(card: tuple[Card, PoolCheck]) -> None
         "cudamem: private pool (3, 0) of a CUDA graph keeps 2.0 MiB without a live block (cuda:0)\n"
         "   a capture of test_a.py::test_decode[4] failed, or its graph's tensors are gone; "
         "nothing else can use this memory\n"
-        "   hint: reset the graph (or delete it) after a capture that failed; graph_capture does it, "
-        "and says what failed"
+        "   hint: reset or delete the graph after a failed capture; graph_capture does this, and says what failed"
     )
     assert (finding.kind.value, finding.verdict.value, finding.severity.value) == ("pool", "unattributed", "warn")
     assert (finding.bytes, finding.cause) == (2 * MIB, "pool | unattributed | test_a.py::test_decode")

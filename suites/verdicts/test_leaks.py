@@ -172,7 +172,7 @@ def test_held_by_cpp_is_explained() -> None:
     (found,) = leak_findings([block(1)], {1: holder})
     assert found.holder == "Tensor.grad"
     assert details(found)[2] == "      from       Tensor.grad"
-    assert details(found)[3].startswith("   held by C++: it lives after a collection, and no chain")
+    assert details(found)[3].startswith("   held by C++: still allocated after a garbage collection, and no chain")
     assert "set .grad to None after backward(create_graph=True), or use torch.autograd.grad" in details(found)[4]
     assert details(found)[5] == "   more: python -m cudamem_testing explain held-by-c, docs/hints.md#create_graph"
     assert found.cause == "leak | held by C++ | cache.py::helper"

@@ -40,7 +40,7 @@ def test_the_words_of_one() -> None:
         == (
             "raw allocation\n"
             "\n"
-            "It was taken from the allocator directly and never given back. Fails the test.\n"
+            "It was allocated directly with caching_allocator_alloc and never freed. Fails the test.\n"
             "\n"
             "Usual causes\n"
             "  - torch.cuda.caching_allocator_alloc without a matching delete\n"
