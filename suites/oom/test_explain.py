@@ -146,7 +146,7 @@ def test_a_limit_on_the_cpu():
 
 def test_without_a_failure_in_the_record_the_request_must_be_told():
     recording = read(Allocator().snapshot())
-    with pytest.raises(ValueError, match="the recording holds no failed allocation: say how much was requested"):
+    with pytest.raises(ValueError, match="the recording holds no failed allocation: pass how much was requested"):
         explain(recording)
     error = explain(recording, 5)
     assert (error.shortage, error.blame, error.where) == (None, "need", None)
