@@ -36,7 +36,7 @@ from cudamem_testing.torch_api.trees import flatten
 #: Differences that one message names.
 MOST = 5
 STALE = "NaN where the function has a number: memory that the replay does not write, or reads before it is written"
-SAME_DRAWS = "replays repeat the same random numbers, the function draws new ones: they are frozen in the graph"
+SAME_DRAWS = "every replay draws the same numbers, the function does not: its random numbers are frozen in the graph"
 
 
 class Captured(Protocol):

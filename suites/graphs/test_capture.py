@@ -81,7 +81,7 @@ def test_inputs_that_do_not_fit(graphs: GraphCapture) -> None:
     with pytest.raises(InputError) as failure:
         captured.replay({"x": torch.ones(3)}, 2)
     assert str(failure.value) == (
-        "the inputs have another structure than those of the capture: args[0]['x'], args[1]; "
+        "the inputs differ in structure from those of the capture: args[0]['x'], args[1]; "
         "captured: args[0]['x'], args[0]['y'], args[1]"
     )
     with pytest.raises(InputError, match=r"^the inputs have another structure .*: nothing; captured: "):
@@ -301,7 +301,7 @@ def test_the_text_of_a_dead_input(graphs: GraphCapture, backend: FakeBackend) ->
     inner = f"{test_the_text_of_a_dead_input.__name__}.<lambda>"
     name = f"suites/graphs/test_capture.py:{{}} in {test_the_text_of_a_dead_input.__name__}"
     assert str(failure.value) == (
-        f"1 freed tensor used by the graph,  replayed since at {name.format(here + 6)}:\n"
+        f"1 freed tensor used by the graph, replayed since at {name.format(here + 6)}:\n"
         "float32[3] on cpu (12 B), read by aten::add\n"
         "   created   model.py:3 in build\n"
         f"   captured  suites/graphs/test_capture.py:{here + 3} in {qualified(inner)}\n"

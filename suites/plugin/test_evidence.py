@@ -420,11 +420,11 @@ def test_a_run_without_a_compiler(run_inner: Run, no_compiler: None, flags: tupl
 
 
 def test_where_blocks_cannot_be_told_apart(run_inner: Run, no_compiler: None) -> None:
-    """The reason is said, wherever a user looks for lines: it is not that nothing was recorded."""
+    """Every place that would show lines says why it cannot, not that nothing was recorded."""
     inner = run_inner(WITHOUT_BLOCKS, "--tb=short")
     reason = (
         "blocks of cpu cannot be told apart here: measured by torch's profiler: other threads and older blocks are "
         "not seen"
     )
-    assert inner.section("test_peak")[-1] == f"live at the peak: not known, {reason}"
+    assert inner.section("test_peak")[-1] == f"live at the peak: unknown, {reason}"
     assert inner.section("test_snapshot")[-1] == f"E   cudamem_testing.snapshots.record.SnapshotError: {reason}"
