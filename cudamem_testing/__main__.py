@@ -1,6 +1,6 @@
-"""The command line: ``python -m cudamem_testing COMMAND``. Parsing only; the work is done where it belongs.
+"""The command line: ``python -m cudamem_testing COMMAND``. Parses arguments and calls what does the work.
 
-Exit status: 0, 1 where something failed that was asked about, 2 for wrong arguments and files that cannot be read.
+Exit status: 0 for success, 1 if a check failed, 2 for wrong arguments and files that cannot be read.
 PYTEST_DONT_REWRITE
 """
 
@@ -17,16 +17,16 @@ from cudamem_testing.show.printable import say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status."""
+    """Run one command and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m cudamem_testing", description="Memory tests for PyTorch.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("doctor", help="what can be measured on this machine").set_defaults(run=_doctor)
-    _add_compare(commands.add_parser("compare", help="what changed between two reports"))
-    _add_accept(commands.add_parser("accept", help="record what a report says, as the run itself would have"))
-    _add_merge(commands.add_parser("merge", help="join the reports of shards, and judge them together"))
-    _add_report(commands.add_parser("report", help="print what a report says"))
-    _add_snapshot(commands.add_parser("snapshot", help="what a snapshot of an allocator holds, or how two differ"))
-    _add_explain(commands.add_parser("explain", help="what a verdict means, what to do, and how it comes about"))
+    commands.add_parser("doctor", help="show what can be measured on this machine").set_defaults(run=_doctor)
+    _add_compare(commands.add_parser("compare", help="show what changed between two reports"))
+    _add_accept(commands.add_parser("accept", help="record the results of a report, as the run itself would have"))
+    _add_merge(commands.add_parser("merge", help="join the reports of shards and judge them as one run"))
+    _add_report(commands.add_parser("report", help="print the summary of a report"))
+    _add_snapshot(commands.add_parser("snapshot", help="show what an allocator snapshot holds, or how two differ"))
+    _add_explain(commands.add_parser("explain", help="explain a verdict: what it means, usual causes, what to do"))
     given = parser.parse_args(arguments)
     try:
         status: int = given.run(given)
@@ -44,9 +44,9 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="METRIC:TOLERANCE",
-        help="status 1 if a test grew by more, such as 'requested:5%%|10MiB'; can be given several times",
+        help="exit with status 1 if a test grew by more, such as 'requested:5%%|10MiB'; can be repeated",
     )
-    parser.add_argument("--across-env", action="store_true", help="compare numbers of different environments too")
+    parser.add_argument("--across-env", action="store_true", help="also compare tests of different environments")
     parser.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="rows of the table (default 20)")
     parser.set_defaults(run=_compare)
@@ -54,9 +54,9 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
 
 def _add_accept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("report", type=_path, metavar="REPORT.json")
-    parser.add_argument("--baselines", action="store_true", help="baselines (default: these and expected texts)")
-    parser.add_argument("--known", action="store_true", help="known findings: recorded only where asked for")
-    parser.add_argument("--expected", action="store_true", help="expected texts, in the test files")
+    parser.add_argument("--baselines", action="store_true", help="record baselines (default: baselines and texts)")
+    parser.add_argument("--known", action="store_true", help="record known findings (never by default)")
+    parser.add_argument("--expected", action="store_true", help="write expected texts into the test files")
     _add_known(parser)
     parser.set_defaults(run=_accept)
 
@@ -68,24 +68,28 @@ def _add_known(parser: argparse.ArgumentParser) -> None:
 
 def _add_merge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("reports", type=_path, nargs="+", metavar="REPORT.json")
-    parser.add_argument("-o", "--output", type=_path, required=True, metavar="FILE", help="where the joined one goes")
+    parser.add_argument("-o", "--output", type=_path, required=True, metavar="FILE", help="file for the merged report")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table (default 10)")
-    parser.add_argument("--prune", action="store_true", help="drop known findings that no shard has met")
+    parser.add_argument("--prune", action="store_true", help="remove known findings that no shard has seen")
     _add_known(parser)
     parser.set_defaults(run=_merge)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("report", type=_path, metavar="REPORT.json")
-    parser.add_argument("--markdown", action="store_true", help="findings by cause as Markdown, for a pull request")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print findings by cause as Markdown, for a pull request"
+    )
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table (default 10)")
     parser.set_defaults(run=_report)
 
 
 def _add_snapshot(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("snapshot", type=_path, metavar="SNAPSHOT", help="as --cudamem-dump and torch write it")
-    parser.add_argument("later", type=_path, nargs="?", metavar="LATER", help="another: what is new in it, and gone")
-    parser.add_argument("--device", metavar="DEVICE", help="which one (default: the only one that was used)")
+    parser.add_argument("snapshot", type=_path, metavar="SNAPSHOT", help="a file written by --cudamem-dump or torch")
+    parser.add_argument(
+        "later", type=_path, nargs="?", metavar="LATER", help="a later one: show which blocks are new or gone"
+    )
+    parser.add_argument("--device", metavar="DEVICE", help="device to show (default: the only one that was used)")
     parser.set_defaults(run=_snapshot)
 
 
@@ -137,7 +141,7 @@ def _accept(given: argparse.Namespace) -> int:
     run = read_json(given.report)
     every = not (given.baselines or given.known or given.expected)
     refused = False
-    if given.known or every:  # first, for a file that cannot be read ends the command
+    if given.known or every:  # first, because a file that cannot be read ends the command
         path = given.known_file or given.root / PLACE
         accepted = accept_known(path, name_of(path, given.root), given.root, causes(run), record=given.known)
         refused = bool(accepted.refused)

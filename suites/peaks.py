@@ -105,7 +105,7 @@ def table(device: str, folder: Path | None = None) -> Table:
                 rows.append((name, mode, str(peak.total), measured, apart, parts))
                 if folder is not None:
                     profile.timeline().plot(folder / f"{name}-{mode.split(',')[0]}.png", device, f"{name}, {mode}")
-    numbers = (Column(title, "right") for title in ("timeline's maximum", "recorder's peak", "apart"))
+    numbers = (Column(title, "right") for title in ("timeline's maximum", "recorder's peak", "difference"))
     return Table((Column("model"), Column("run"), *numbers, Column("largest categories at the peak")), tuple(rows))
 
 

@@ -33,29 +33,28 @@ _HINTS = dict(HINTS.values())
 SETTLING = """
 ## Settling
 
-Memory that a test keeps is first given the chance to go: the frames of a failed test let go of their locals, each
-device finishes its work, garbage is collected, and libraries are asked for their workspaces. What a step frees is a
-note that names the step. While a stream of any thread captures a CUDA graph only the first of this is done, since the
-rest would break the capture; what may be garbage is then `unattributed`.
+Before memory that a test keeps is judged, these steps may free it: the frames of a failed test drop their locals, each
+device finishes its work, garbage is collected, and libraries release their workspaces. A note names the step that freed
+something. While a stream of any thread captures a CUDA graph only the first step runs, because the others would break
+the capture; memory that may be garbage is then `unattributed`.
 
-Garbage is collected only where a block could be garbage. Containers, attributes and closures that held memory of
-earlier tests of the run are looked at first: where they explain every block and reference counts prove that nothing
-else holds it, that is the verdict, the same as a search of the whole heap would give, in milliseconds.
+Garbage is collected only if a block could be garbage. Containers, attributes and closures that held memory of earlier
+tests of the run are examined first. If they explain every block, and reference counts prove that nothing else holds it,
+that is the verdict: the same that a search of the whole heap would give, in milliseconds.
 """
 FIXTURES = """
 ## Wider fixtures
 
-A fixture of a class, module, package or session is judged when it is over, for what it allocated itself: in its setup
-and in its finalizer. What lives on after the steps of settling is a leak of the fixture, told once and under its
-name, such as `cudamem: fixture 'model': 512.0 MiB leaked`. `setup_class`, `setUpClass` and their like are fixtures
-too. As with any error of a finalizer, pytest reports it as an error at the teardown of the test in which the fixture
-ended, mostly the last one that used it; the tests that used it before are not blamed. A fixture whose parameter
-changes ends in the next test. `--cudamem-leaks` and `cudamem_ignore` hold for fixtures; a marker is of its test
-alone.
+A fixture of a class, module, package or session is judged when it ends, for what it allocated itself in its setup and
+its finalizer. What is still allocated after settling is a leak of the fixture, reported once and by its name, such as
+`cudamem: fixture 'model': 512.0 MiB leaked`. `setup_class`, `setUpClass` and similar methods are fixtures too. As with
+any error of a finalizer, pytest reports it as an error at the teardown of the test in which the fixture ended, usually
+the last one that used it; tests that used it before are not blamed. A fixture whose parameter changes ends in the next
+test. `--cudamem-leaks` and `cudamem_ignore` apply to fixtures; a marker applies only to its test.
 
-What the end of a wider fixture undoes is the fixture's as well: a cache that it has replaced (by `monkeypatch`,
-`mock.patch` or hand) or that its code clears after the `yield`. Memory that tests put there is a note, `fixture`; what
-is still there when the fixture is over is a leak of the fixture.
+What a wider fixture undoes at its end belongs to the fixture as well: a cache that it has replaced (with `monkeypatch`,
+`mock.patch` or by hand) or that its code clears after the `yield`. Memory that tests add there is a note, `fixture`;
+what is still there when the fixture has ended is a leak of the fixture.
 """
 CONFTEST = """\
 import pytest
@@ -247,9 +246,9 @@ def document(every: Sequence[Case]) -> str:
     lines = [
         "# Verdicts",
         "",
-        "Why a finding is what it is. Written by `make verdicts` from the zoo (`fixtures/zoo`): each case below is a",
-        "small program with that fault, run under `--cudamem` beside a clean twin that must give nothing. In a line of",
-        "who holds it, `*` is a number that depends on what ran before.",
+        "What each verdict means, its usual causes, and what to do. The tables list small programs with that fault",
+        "(`fixtures/zoo`), each tested together with a clean twin that must give no finding. `make verdicts` writes",
+        "this page. In the last column, `*` is a number that depends on what ran before.",
     ]
     for verdict in Verdict:
         meaning = MEANINGS[verdict]
@@ -258,11 +257,11 @@ def document(every: Sequence[Case]) -> str:
         lines += ["", "What to do:", "", *(f"- {fix}" for fix in meaning.fixes)]
         lines += _table([case for case in every if verdict.value in {expect.verdict for expect in case.expected}])
     lines += [*SETTLING.rstrip().splitlines(), *FIXTURES.rstrip().splitlines()]
-    lines += ["", "## Nothing", "", "Cases that look like faults and are none; they give no finding at all."]
+    lines += ["", "## Nothing", "", "Programs that look like faults but are none; they give no finding."]
     lines += _table([case for case in every if not case.expected])
-    lines += ["", "## Where they run", "", "On the CPU and on a CUDA device, but for these:", ""]
-    lines += [f"- a CUDA device alone: {_keys(case for case in every if case.needs == 'cuda')}"]
-    lines += [f"- the CPU alone, since {why}: {keys}" for why, keys in _cpu_only(every).items()]
+    lines += ["", "## Where they run", "", "On the CPU and on a CUDA device, except these:", ""]
+    lines += [f"- on a CUDA device only: {_keys(case for case in every if case.needs == 'cuda')}"]
+    lines += [f"- on the CPU only, because {why}: {keys}" for why, keys in _cpu_only(every).items()]
     return "\n".join(lines) + "\n"
 
 
@@ -279,7 +278,7 @@ def _cpu_only(some: Iterable[Case]) -> dict[str, str]:
 def _table(some: Sequence[Case]) -> list[str]:
     if not some:
         return []
-    rows = ["", "| case | from | mechanism | who holds it |", "| --- | --- | --- | --- |"]
+    rows = ["", "| case | seen in | mechanism | held by |", "| --- | --- | --- | --- |"]
     for case in some:
         holders = " and ".join(f"`{expect.holder}`" for expect in case.expected if expect.holder)
         cells = (case.key, case.origin, case.title, holders)

@@ -138,7 +138,7 @@ def _sources() -> Sources:
 
 def _raise(failures: Sequence[BaseException]) -> None:
     for error in failures:
-        message = f"garbage with tensors in it was not explained: {error_text(error)}"
+        message = f"garbage with tensors was not explained: {error_text(error)}"
         raise RuntimeError(message) from error
 
 

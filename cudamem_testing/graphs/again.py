@@ -1,6 +1,6 @@
-"""A second look at a capture that failed: the same capture again, watched, to see what was at work when it broke.
+"""Repeats a failed capture while tracing it, to see what was running when it broke.
 
-The first one is not watched, so that it is the capture that ``torch.cuda.graph`` makes. PYTEST_DONT_REWRITE
+The first capture is not traced, so that it equals that of ``torch.cuda.graph``. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from cudamem_testing.guards import replaced, traced
 from cudamem_testing.model.errors import drop_tracebacks, first_cause
 from cudamem_testing.torch_api.modes import watched
 
-#: Frames beyond this function are not the captured function's.
+#: Frames outside this function do not belong to the captured function.
 _END = Plan.call.__code__
-#: Second looks at a capture that fails otherwise each time.
+#: How often a capture that fails differently each time is repeated.
 _LOOKS = 3
 
 
 class AtWork:
-    """Notes which function and which operator are at work, and which were when an exception passed."""
+    """Records which function and which operator are running, and which were when an exception passed."""
 
     def __init__(self, backend: Backend, places: Places) -> None:
         self._backend, self._places = backend, places
@@ -43,11 +43,11 @@ class AtWork:
         self._forks = Forks(lambda: backend.here()[0])
         self._origin = 0
         self.said = ""
-        """What the error said that broke the capture."""
+        """The text of the error that broke the capture."""
 
     @contextlib.contextmanager
     def watching(self, lines: Lines | None = None) -> Iterator[None]:
-        """Watch what is called inside, and its lines for ``lines``; the current stream is the one that captures."""
+        """Trace what is called inside, and its lines for ``lines``; the current stream is the capturing one."""
         self._origin = self._backend.here()[0]
         if lines is not None:
             lines.begin(self._origin)
@@ -59,7 +59,7 @@ class AtWork:
             yield
 
     def function(self, name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a function of the Python interface."""
+        """Call a Python function."""
         return self._called(replace(self._now, function=name, operator=""), func, args, kwargs)
 
     def operator(self, name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -71,10 +71,10 @@ class AtWork:
         return self._called(clues, func, args, kwargs)
 
     def clues(self, cause: BaseException, outer: BaseException | None) -> Clues:
-        """What was at work when ``cause`` broke the capture, and nothing is kept of it."""
+        """What was running when ``cause`` broke the capture; the record is cleared."""
         said = self.said = str(cause)
         found = next((clues for one, clues in self._broken if str(one) == said), Clues())
-        if SILENT_SAID in said:  # somebody caught what came first
+        if SILENT_SAID in said:  # the first exception was caught
             found = next((replace(clues, said=str(one)) for one, clues in self._broken), Clues())
             found = Clues() if SILENT_SAID in found.said else found
         for one, _ in self._broken:
@@ -96,9 +96,9 @@ class AtWork:
 
 
 class Lines:
-    """A trace function that finds lines of the project that do something without a word.
+    """A trace function that finds lines of the project that break the capture or switch streams without an exception.
 
-    ``broken``: after it the capture was broken. ``switched``: after it another stream than before was the current one.
+    ``broken``: the line after which the capture was broken. ``switched``: the line that changed the current stream.
     """
 
     def __init__(self, backend: Backend, places: Places) -> None:
@@ -109,15 +109,15 @@ class Lines:
         self.switched: SourceLine | None = None
 
     def begin(self, stream: int) -> None:
-        """The lines that follow are those of a capture on this stream, which is the current one."""
+        """Start for a capture on this stream, which is the current one."""
         self._origin = self._stream = stream
 
     def __call__(self, frame: types.FrameType, event: str, argument: object) -> Any:
-        """Called by Python for each function that begins, and for lines and ends of the project's."""
+        """Python calls it when a function begins, and for lines and ends of the project's functions."""
         if not self._places.is_project(frame.f_code):
             return None
         if self._last is not None and event != "exception":
-            # Not the current stream: where that is another one, the break would be seen after the line that leaves it.
+            # Not the current stream: if that differs, the break would only be seen after the line that leaves it.
             if self.broken is None and not self._backend.intact(self._origin):
                 self.broken = self._last
             stream = self._backend.here()[0]
@@ -130,16 +130,16 @@ class Lines:
 
 
 def look_again(plan: Plan, places: Places, backward: Collection[str], said: str) -> Clues:
-    """Capture again and watch; everything is let go afterwards.
+    """Capture again while tracing; everything is freed afterwards.
 
-    What fails otherwise then and shows nothing is looked at once more: an allocation on a side stream, which broke the
-    first capture, may find memory in the cache of the stream that comes next.
+    If it then fails differently and shows nothing, it is repeated once more: an allocation on a side stream, which
+    broke the first capture, may find memory in the cache of the stream that comes next.
 
     Args:
         plan: the capture that failed.
         places: finds the lines.
-        backward: nodes of autograd that the function runs. Some take another way while they are watched, and then the
-            second capture works though the first did not.
+        backward: nodes of autograd that the function runs. Some take another path while traced, and then the
+            second capture works although the first did not.
         said: the error of the first capture.
     """
     found: Clues | None = None
@@ -165,7 +165,7 @@ def _seen(at_work: AtWork, lines: Lines, places: Places, cause: BaseException, o
 
 
 def look_at_warm_up(plan: Plan, places: Places) -> Clues:
-    """Warm up once more and watch, after a warm-up that failed."""
+    """Repeat a failed warm-up while tracing it."""
     at_work, outer = AtWork(plan.backend, places), sys.exc_info()[1]
     try:
         with plan.backend.warming(plan.stream), at_work.watching():
@@ -176,7 +176,7 @@ def look_at_warm_up(plan: Plan, places: Places) -> Clues:
 
 
 def _unwatched(plan: Plan, nodes: Sequence[str]) -> Clues:
-    """The second capture worked: for these nodes, or others that take another way too, or as it is the second."""
+    """Clues if the second capture worked: these nodes take another path when traced, or only the first call fails."""
     if nodes:
         return Clues(operator=f"backward of {nodes[-1]}")
     found = _broken(plan, contextlib.nullcontext(), lambda cause, outer: Clues())
@@ -188,9 +188,9 @@ def _broken(
     around: contextlib.AbstractContextManager[Any],
     look: Callable[[BaseException, BaseException | None], Clues],
 ) -> Clues | None:
-    """What ``look`` makes of the first exception of a capture, ``None`` where it works. Nothing is left of it.
+    """What ``look`` makes of the first exception of a capture, ``None`` if it works. The capture is freed.
 
-    It is told which exception is being handled already, such as that of the capture before.
+    ``outer`` is an exception that is already being handled, such as that of the capture before.
     """
     graph, outer = plan.backend.new_graph(), sys.exc_info()[1]
     try:

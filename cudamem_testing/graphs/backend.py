@@ -1,7 +1,7 @@
-"""The seam to the device: everything that captures and assertions need of it, and nothing else.
+"""The interface to the device: everything that captures and assertions need from it, and nothing else.
 
-``CudaBackend`` (:mod:`.cuda`) is the real one. What stands above the seam is the same for each, so it can be tested
-with another one that records operators and calls them again. PYTEST_DONT_REWRITE
+``CudaBackend`` (:mod:`.cuda`) is the real one. The code above this interface can be tested
+with another backend that records operators and calls them again. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.snapshots.record import Recording
 
-#: A graph and a pool's handle, as the backend makes them; nobody else looks into them.
+#: A graph and a pool's handle, as the backend creates them; opaque for all other code.
 Graph = Any
 Handle = Any
 
@@ -39,43 +39,43 @@ class Backend(Protocol):
         """``cuda:0``: where captures run, and whose tensors become static inputs."""
 
     def unavailable(self) -> str | None:
-        """Why nothing can be captured here; ``None`` where it can."""
+        """Why nothing can be captured here; ``None`` if it can."""
 
     def new_graph(self) -> Graph:
-        """A graph whose nodes can be read after the capture, where the installed torch can tell."""
+        """A graph whose nodes can be read after the capture, if the installed torch supports that."""
 
     def new_pool(self) -> Handle:
         """A handle by which several captures share one pool."""
 
     def warming(self, stream: Any) -> AbstractContextManager[None]:
-        """A side stream for warm-up, which begins after what is queued, and is waited for at the end."""
+        """A side stream for warm-up, which starts after queued work, and is waited for at the end."""
 
     def capturing(
         self, graph: Graph, pool: Handle | None, stream: Any, error_mode: str
     ) -> AbstractContextManager[None]:
-        """Capture what is done inside. However it ends, the current stream is as before."""
+        """Capture what runs inside. The current stream is always restored."""
 
     def here(self) -> tuple[int, bool]:
-        """The current stream, as a number that is its own, and whether it captures."""
+        """The current stream as a unique number, and whether it captures."""
 
     def intact(self, stream: int) -> bool:
-        """Whether the capture on a stream (see :meth:`here`) is not broken so far, as far as that can be asked."""
+        """Whether the capture on a stream (see :meth:`here`) is not broken so far, if that can be queried."""
 
     def recover(self, graph: Graph) -> None:
-        """After a failed capture: let the graph go, and make the process fit for the next capture.
+        """After a failed capture: free the graph, and make the process able to capture again.
 
         Raises:
-            RuntimeError: when the device does nothing any more.
+            RuntimeError: if the device no longer works.
         """
 
     def register(self, graph: Graph, generator: Any) -> None:
-        """Have a graph keep a generator's state."""
+        """Register a generator's state with a graph."""
 
     def replay(self, graph: Graph) -> None:
         """Run a graph on the current stream."""
 
     def reset(self, graph: Graph) -> None:
-        """Let a graph and its memory go."""
+        """Free a graph and its memory."""
 
     def pool(self, graph: Graph) -> Pool:
         """The pool of a captured graph."""
@@ -90,28 +90,28 @@ class Backend(Protocol):
         """The allocator's segments and blocks now, without events."""
 
     def stacks(self, addresses: Sequence[int]) -> dict[int, Stack]:
-        """Who allocated the blocks at these addresses; empty where no history is kept."""
+        """The stacks that allocated the blocks at these addresses; empty if no history is kept."""
 
     def poison_free(self, pool: Pool) -> int:
-        """Overwrite the free memory of a pool with bytes that are no number; how many bytes."""
+        """Overwrite the free memory of a pool with NaN; returns how many bytes."""
 
     def random_state(self) -> Any:
         """The state of the device's default generator."""
 
     def set_random_state(self, state: Any) -> None:
-        """Put the default generator where it was."""
+        """Restore the state of the default generator."""
 
     def node_count(self) -> int | None:
-        """Nodes captured so far on the current stream; ``None`` where that cannot be asked."""
+        """Nodes captured so far on the current stream; ``None`` if that cannot be queried."""
 
     def size(self, graph: Graph) -> int | None:
-        """Nodes of a captured graph; ``None`` where that cannot be asked without reading them all."""
+        """Number of nodes of a captured graph; ``None`` if that needs reading them all."""
 
     def nodes(self, graph: Graph) -> NodeList:
         """The nodes of a captured graph in the order in which they were captured.
 
         Raises:
-            LevelError: where neither the driver's bindings nor a dump are at hand.
+            LevelError: if neither the driver's bindings nor a dump are available.
         """
 
     def make_graphed_callables(

@@ -1,4 +1,4 @@
-"""Graphed callables: checked before, and proven equal to eager ones after. PYTEST_DONT_REWRITE"""
+"""Graphed callables: checked before graphing, and compared with eager ones after. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -36,17 +36,18 @@ MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 #: Differences that one message names.
 MOST = 5
 TWICE = (
-    "a graphed callable was differentiated twice, which it cannot be: compute the second derivative with the callable "
+    "graphed callables cannot be differentiated twice: compute the second derivative with the callable "
     "before it was graphed"
 )
 STATIC_ADVICE = "   do: give each parameter its .grad before the first backward, and zero it with set_to_none=False"
-#: torch 2.11 says so of every graphed callable: the graphs keep the nodes that add to ``.grad``, made on their stream.
+#: torch 2.11 warns so for every graphed callable: the graphs keep the nodes that add to ``.grad``, made on their
+#: stream.
 OTHER_STREAM = "The AccumulateGrad node's stream does not match the stream"
 
 
 @dataclass(frozen=True, slots=True)
 class CallableMemory:
-    """What one callable takes: bytes that its pool kept once it was graphed, and bytes of its parameters."""
+    """Memory of one callable: bytes that its pool kept after graphing, and bytes of its parameters."""
 
     name: str
     pool: int
@@ -59,8 +60,8 @@ class CallableMemory:
 class GraphedCallables:
     """Graphed callables with their eager twins.
 
-    ``callables`` are the graphed ones; modules among them are the given ones with another ``forward``. The twins are
-    copies from before, so both can be trained side by side.
+    ``callables`` are the graphed ones; modules among them are the given modules with another ``forward``. The twins are
+    copies made before graphing, so both can be trained side by side.
     """
 
     def __init__(
@@ -92,12 +93,13 @@ class GraphedCallables:
         """Fail if outputs, gradients of inputs or of parameters differ from the eager twins in a step of training.
 
         Each step runs all callables forward and backward ``accumulate`` times on new inputs, compares, and takes a
-        step of the optimizer. Gradients of parameters add up in memory of their own, which each step makes anew:
-        without it torch takes the graph's memory as ``.grad``, see :meth:`assert_static_grads`.
+        step of the optimizer. Gradients of parameters add up in separate memory, which each step allocates again:
+        without it torch uses the graph's memory as ``.grad``, see :meth:`assert_static_grads`.
 
         Args:
             steps: how many steps.
-            optimizer: makes an optimizer from parameters; by default SGD with momentum. None of it without parameters.
+            optimizer: creates an optimizer from parameters; by default SGD with momentum. Not called without
+                parameters.
             inputs: positional arguments of each callable for a step; by default random numbers like the samples.
             rtol: relative tolerance, by default that of ``torch.testing.assert_close``.
             atol: absolute tolerance.
@@ -131,10 +133,10 @@ class GraphedCallables:
             self._compare(f"step {step}", values, rtol, atol)
 
     def assert_static_grads(self) -> None:
-        """Fail if a parameter's ``.grad`` lies in the pool of the graphs, where the next backward overwrites it.
+        """Fail if a parameter's ``.grad`` is in the pool of the graphs, where the next backward overwrites it.
 
         torch puts it there when ``.grad`` is ``None`` before a backward of graphed callables. As long as each backward
-        is followed by a step of the optimizer that does no harm; gradients that add up over several would be wrong.
+        is followed by a step of the optimizer this is harmless; gradients accumulated over several would be wrong.
 
         Raises:
             GraphError: with the names.
@@ -193,14 +195,14 @@ def graphed(
     root: str = "",
     owner: str = "",
 ) -> GraphedCallables:
-    """Check, graph, and keep eager twins.
+    """Check the callables, graph them, and keep eager twins.
 
-    A tuple is graphed on one pool in its order; a module keeps its mode (train or eval) of this moment for the graph,
-    and in the other mode it runs eagerly. ``root`` and ``owner`` are as for ``capture``.
+    A tuple is graphed on one pool in its order. The graph of a module has the module's current mode (train or eval),
+    and the module runs eagerly in the other mode. ``root`` and ``owner`` are as for ``capture``.
 
     Raises:
-        CaptureError: when the capture of one fails, forward or backward; the process can capture again.
-        ObstacleError: listing all that is in the way, before anything is captured.
+        CaptureError: if the capture of one fails, forward or backward; the process can capture again.
+        ObstacleError: with all obstacles, before anything is captured.
     """
     outer = sys.exc_info()[1]
     several = callables if isinstance(callables, tuple) else (callables,)
@@ -246,7 +248,7 @@ def _failure(
     outer: BaseException | None,
     root: str,
 ) -> Failure:
-    """Let what torch captured go, and find the callable whose own capture fails: its forward, or with its backward."""
+    """Free what torch captured, and find the callable whose capture fails: its forward, or with its backward."""
     first = first_look(first_cause(error, outer), Places(Locator(root)), graphed.__code__)
     drop_tracebacks(error, outer)
     collect_garbage()
@@ -274,7 +276,7 @@ def _with_backward(function: Callable[..., Any]) -> Callable[..., Any]:
 def _memory(
     several: Sequence[Callable[..., Any]], sizes: Sequence[int], without: Collection[str]
 ) -> tuple[CallableMemory, ...]:
-    """What each capture added: forwards in the order of the callables, then backwards in the opposite one."""
+    """What each capture added: forwards in the order of the callables, then backwards in reverse order."""
     names = [name_of_callable(one, at, len(several)) for at, one in enumerate(several)]
     order = [*names, *(name for name in reversed(names) if name not in without)]
     grown: dict[str, int] = dict.fromkeys(names, 0)
@@ -285,7 +287,7 @@ def _memory(
 
 
 def _reserved(backend: Backend, pool: Pool) -> int:
-    """Bytes of the pool. Those of other graphs may be given back meanwhile."""
+    """Bytes of the pool. Other graphs may free theirs meanwhile."""
     return pools_of(backend.recording()).of(pool).reserved
 
 

@@ -1,8 +1,8 @@
-"""Capture a function as a CUDA graph, with what the assertions need noted beside it.
+"""Captures a function as a CUDA graph, and records what the assertions need.
 
-The order is the one that works on every torch: static inputs are copied, the function warms up on the capturing stream,
-what that left dies, garbage is collected, and then the function runs once while the stream records; no collection runs
-inside. The capture is the one that ``torch.cuda.graph`` makes: what the assertions need is noted in the last call of
+The order works on every torch: static inputs are copied, the function warms up on the capturing stream,
+its leftovers are freed, garbage is collected, and then the function runs once while the stream records; no collection
+runs inside. The capture equals that of ``torch.cuda.graph``: what the assertions need is recorded in the last call of
 the warm-up. PYTEST_DONT_REWRITE
 """
 
@@ -95,18 +95,18 @@ def capture(
         pool: a handle, or the ``pool`` of another capture, to share memory with.
         stream: the stream to capture on; by default one for all captures of the backend.
         capture_error_mode: ``global``, ``thread_local`` or ``relaxed``, as for ``torch.cuda.graph``.
-        checks: collect garbage before the capture, and note in the last call of the warm-up which tensors are read, for
-            the assertions that need it. Without warm-up the capture itself is watched.
-        operators: watch the capture, to know which operator launched which nodes. A few formulas of torch's autograd
-            take another way while they are watched, so it is not the default.
+        checks: collect garbage before the capture, and record in the last warm-up call which tensors are read, for
+            the assertions that need it. Without warm-up the capture itself is traced.
+        operators: trace the capture, to know which operator launched which nodes. A few formulas of torch's autograd
+            take another path while traced, so it is not the default.
         lint: run the lint first, on the same tensors, and compare.
-        root: the project's folder, for the lines that are told.
-        owner: who is to blame for what a failed capture leaves, such as the name of the test.
+        root: the project's folder, for the reported lines.
+        owner: named as the owner of pools that a failed capture leaves, such as a test's name.
 
     Raises:
-        CaptureError: when the capture fails, or its warm-up does for what would break the capture; the process can
+        CaptureError: if the capture fails, or its warm-up for a reason that would break the capture; the process can
             capture again.
-        RuntimeError: inside of another capture.
+        RuntimeError: inside another capture.
         ValueError: for a wrong ``warmup`` or ``capture_error_mode``.
     """
     _refuse(warmup, capture_error_mode)
@@ -132,7 +132,7 @@ def capture(
     if checks:
         collect_garbage()
         living = [text for reference, text in left.items() if not expired(reference)]
-        notes += [f"outputs of the warm-up live on: {', '.join(living[:3])}"] if living else []
+        notes += [f"outputs of the warm-up are still live: {', '.join(living[:3])}"] if living else []
         picture = Picture(roots)
         reads.adopt(tensor for _, tensor in picture.tensors)
         named = picture.storages_by_name()
@@ -246,17 +246,17 @@ def _warm_up_failed(plan: Plan, error: Exception, places: Places, outer: BaseExc
 
 
 def _strangers(outputs: Any) -> Iterator[str]:
-    """Outputs that torch takes for one value, though tensors may be inside."""
+    """Outputs that torch treats as one value, although they may contain tensors."""
     for name, leaf in flatten(outputs)[0]:
         if find_in_class(type(leaf), "__dataclass_fields__") is not None:
             yield (
-                f"output{name} is a {type_name(leaf)}, which torch takes for one value: its tensors are neither "
+                f"output{name} is a {type_name(leaf)}, which torch treats as one value: its tensors are neither "
                 "copied nor compared; return tensors, or register the class with torch.utils._pytree"
             )
 
 
 def _disagreement(report: LintReport | None) -> Iterator[str]:
-    """A capture that worked although the lint said otherwise."""
+    """Notes for a capture that succeeded although the lint expected a failure."""
     for finding in report.findings if report is not None else ():
         if finding.breaks:
-            yield f"the lint expected a failure that did not come: {finding.text}"
+            yield f"the lint expected a failure that did not happen: {finding.text}"

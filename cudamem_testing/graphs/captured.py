@@ -1,4 +1,4 @@
-"""A captured graph: replay it, and assert what must hold for replays to be right. PYTEST_DONT_REWRITE"""
+"""A captured graph: replays it, and asserts that replays are correct. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Captured:
     """A graph with its static inputs and outputs.
 
     ``outputs`` are the static outputs: every replay overwrites them. ``growth`` is what the capture added to its pool
-    in bytes. ``notes`` say what was odd about the capture.
+    in bytes. ``notes`` say what was unusual about the capture.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Captured:
         self._replayed_dead: Stack | None = None
 
     def replay(self, *args: Any, **kwargs: Any) -> Any:
-        """Replay with new inputs, or with the last ones when none are given; outputs are copies.
+        """Replay with new inputs, or with the last ones if none are given; returns copies of the outputs.
 
         Raises:
-            InputError: when the inputs do not fit those of the capture.
+            InputError: if the inputs do not match those of the capture.
         """
         self._run(args, kwargs)
         return mapped(lambda leaf: leaf.clone() if is_a(leaf, torch.Tensor) else leaf, self.outputs)
@@ -86,7 +86,7 @@ class Captured:
     __call__ = replay
 
     def views(self, *args: Any, **kwargs: Any) -> Any:
-        """The same, but outputs are views of the static ones, which the next replay overwrites."""
+        """The same, but returns views of the static outputs, which the next replay overwrites."""
         self._run(args, kwargs)
         leaves, _ = flatten(self.outputs)
         names = iter([name for name, _ in leaves])
@@ -102,7 +102,7 @@ class Captured:
         return mapped(view, self.outputs)
 
     def reset(self) -> None:
-        """Let the graph, its outputs and its memory go; a second time does nothing."""
+        """Free the graph, its outputs and its memory; calling it again does nothing."""
         if self.live:
             self.outputs, self.live = None, False
             self._handed.clear()
@@ -115,16 +115,16 @@ class Captured:
         atol: float | None = None,
         replays: int = 3,
     ) -> Comparison:
-        """Fail if replays compute something else than the function.
+        """Fail if replays and the function compute different results.
 
-        A graph whose memory is gone is not replayed: what it would read there may be anything, also an index that ends
-        the CUDA context. That fails as in :meth:`assert_inputs_alive`.
+        A graph whose memory was freed is not replayed: it could read anything there, even an index that crashes
+        the CUDA context. It fails as in :meth:`assert_inputs_alive`.
 
         Args:
             inputs: sets of positional inputs, each a tuple (or the one input); by default those of the capture.
             rtol: relative tolerance, by default that of ``torch.testing.assert_close`` for each type.
             atol: absolute tolerance.
-            replays: replays of each set, compared with as many calls.
+            replays: replays of each set, compared with the same number of calls.
 
         Raises:
             GraphError: an ``AssertionError`` with what differs.
@@ -169,7 +169,7 @@ class Captured:
         """Fail if memory that the graph reads or writes has been freed since the capture.
 
         Raises:
-            GraphError: with the lines that made it, used it in the capture, let it go, and replayed without it.
+            GraphError: with the lines that allocated it, used it in the capture, freed it, and replayed without it.
         """
         __tracebackhide__ = True
         self._alive()
@@ -177,7 +177,8 @@ class Captured:
         if gone:
             again = self._replayed_dead
             told = f"replayed since at {again.line}" if again is not None else "not replayed since"
-            raise GraphError("\n".join((f"{count(len(gone), 'tensor')} of the graph died, {told}:", *map(str, gone))))
+            head = f"{count(len(gone), 'freed tensor')} used by the graph, {told}:"
+            raise GraphError("\n".join((head, *map(str, gone))))
 
     def assert_params_current(self) -> None:
         """Fail if a parameter, buffer or other tensor that the graph uses has been replaced by another one.
@@ -196,11 +197,11 @@ class Captured:
                 what = "is gone" if later is None else f"is another tensor now: {later[1]}"
                 lines.append(f"   {''.join(path)} {what} (captured: {text})")
         if lines:
-            head = f"{count(len(lines), 'tensor')} of the graph not current; replays go on with the captured memory:"
+            head = f"{count(len(lines), 'tensor')} of the graph not current; replays still use the captured memory:"
             raise GraphError("\n".join((head, *lines)))
 
     def assert_outputs_not_overwritten(self) -> None:
-        """Fail if an output that ``views`` gave, and that somebody still has, was changed by a later replay.
+        """Fail if a later replay changed an output of ``views`` that is still in use.
 
         Raises:
             GraphError: with the outputs.
@@ -213,10 +214,10 @@ class Captured:
             if kept is not None and not torch.equal(_as_bytes(kept), _as_bytes(content)):
                 lines.append(f"   {name} of replay {replay} was overwritten by replay {self._replays}: {name_of(kept)}")
         if lines:
-            raise GraphError("\n".join(("outputs that are still in use were overwritten; take copies:", *lines)))
+            raise GraphError("\n".join(("outputs that are still in use were overwritten; copy them:", *lines)))
 
     def assert_static_grads(self) -> None:
-        """Fail if a ``.grad`` lies in the graph's pool, where the next replay overwrites it.
+        """Fail if a ``.grad`` is in the graph's pool, where the next replay overwrites it.
 
         Raises:
             GraphError: with the names.
@@ -239,7 +240,7 @@ class Captured:
 
         Raises:
             GraphError: with both sizes.
-            ValueError: when ``limit`` is no size.
+            ValueError: if ``limit`` is not a size.
         """
         __tracebackhide__ = True
         breach = judge_pool(self.pools(), self.pool, limit)
@@ -253,13 +254,13 @@ class Captured:
 
         Raises:
             TextMismatchError: an ``AssertionError`` with a diff.
-            LevelError: where the level cannot be told.
+            LevelError: if this graph does not have the level.
         """
         __tracebackhide__ = True
         assert_text(self.nodes().text(level, edges=edges), expected, depth=2)
 
     def nodes(self) -> NodeList:
-        """The nodes of the graph, with the operators that launched them where the capture could count."""
+        """The nodes of the graph, with the operators that launched them if the capture counted them."""
         self._alive()
         return ordered(with_operators(self.backend.nodes(self.graph), self._launched))
 
@@ -268,11 +269,11 @@ class Captured:
         return pools_of(self.backend.recording())
 
     def reads(self) -> tuple[Read, ...]:
-        """The storages from outside that the graph uses, as they are now."""
+        """The outside storages that the graph uses, in their current state."""
         return self._checked().reads()
 
     def dead_reads(self) -> tuple[Read, ...]:
-        """Those of them whose memory is gone."""
+        """Outside storages whose memory was freed."""
         gone = [read for read in self._checked().reads() if read.dead]
         if not gone:
             return ()
@@ -280,12 +281,12 @@ class Captured:
         return dead(gone, lambda address: pool_at(recording, address) == self.pool)
 
     def written(self) -> list[StorageWeakRef]:
-        """Living storages from outside, other than the static inputs, that the graph writes."""
+        """Live outside storages that the graph writes, except the static inputs."""
         own = {storage_reference(tensor) for _, tensor in self.inputs.tensors}
         return [reference for reference in self._checked().written() if reference not in own]
 
     def outside(self, reference: StorageWeakRef) -> bool:
-        """Whether the graph uses a storage that it did not make."""
+        """Whether the graph uses a storage that was created outside it."""
         return self._checked().outside(reference)
 
     def output_tensors(self) -> list[tuple[str, torch.Tensor]]:

@@ -1,15 +1,15 @@
-"""Does a graph compute what its function computes? Replays against calls, one after the other from the same state.
+"""Compares the replays of a graph with calls of its function, one after the other from the same state.
 
-For each set of inputs the function is called ``replays`` times, then the graph is replayed as often. Before, what both
-change is put back: the tensors from outside that the graph writes and the random generator, so that dropout masks and
+For each set of inputs the function is called ``replays`` times, then the graph is replayed as often. Before each, what
+both change is restored: the outside tensors that the graph writes and the random generator, so that dropout masks and
 running averages must agree call by call. Between replays the static inputs, the outputs and the free memory of the pool
-are overwritten, so that what a replay does not write, or reads without having written it, shows.
+are overwritten, so that memory which a replay does not write, or reads before writing it, shows.
 
-What is written there must do no harm where it is read: a kernel that is given an index out of bounds ends the CUDA
-context of the whole process. So only memory of the graph's own is overwritten: static inputs, which the next replay's
-inputs overwrite before it starts, and outputs in the graph's pool. Integers become 0, the one index that every tensor
-has which is not empty. The pool's free memory has no type: it becomes not-a-number as floating point and -1 as an
-integer, which indexing takes for the last element. PYTEST_DONT_REWRITE
+The values written there must be safe to read: a kernel that gets an index out of bounds crashes the CUDA
+context of the whole process. So only the graph's own memory is overwritten: static inputs, which the next replay's
+inputs overwrite before it starts, and outputs in the graph's pool. Integers become 0, the one index that is valid in
+every tensor that is not empty. The pool's free memory has no type: it becomes NaN as floating point and -1 as an
+integer, which indexes the last element. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from cudamem_testing.torch_api.trees import flatten
 
 #: Differences that one message names.
 MOST = 5
-STALE = "not a number where the function has one: memory that the replay does not write, or reads before it is written"
-SAME_DRAWS = "replays repeat each other where the function draws anew: its random numbers are frozen in the graph"
+STALE = "NaN where the function has a number: memory that the replay does not write, or reads before it is written"
+SAME_DRAWS = "every replay draws the same numbers, the function does not: its random numbers are frozen in the graph"
 
 
 class Captured(Protocol):
-    """What is asked of a captured function (graphs/captured.py)."""
+    """What the comparison needs from a captured function (graphs/captured.py)."""
 
     backend: Backend
     graph: Graph
@@ -53,7 +53,7 @@ class Captured(Protocol):
         """Storages from outside that the graph writes."""
 
     def outside(self, reference: StorageWeakRef) -> bool:
-        """Whether a storage was there before the capture."""
+        """Whether a storage existed before the capture."""
 
     def output_tensors(self) -> list[tuple[str, torch.Tensor]]:
         """The tensors of the outputs, by name."""
@@ -104,19 +104,19 @@ class State:
         self._random = self._backend.random_state()
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
         for reference, kept in self._kept:
             _bytes(reference).copy_(kept)
         self._backend.set_random_state(self._random)
 
     def now(self) -> list[torch.Tensor]:
-        """The bytes of the tensors as they are, copied."""
+        """Copies of the tensors' current bytes."""
         return [_bytes(reference).clone() for reference, _ in self._kept]
 
 
 @dataclass(frozen=True)
 class Values:
-    """What one call gave: its outputs, its inputs afterwards, the state afterwards."""
+    """Results of one call: its outputs, its inputs afterwards, the state afterwards."""
 
     outputs: tuple[tuple[str, Any], ...]
     inputs: tuple[tuple[str, Any], ...]
@@ -142,7 +142,7 @@ def compare(
     sets = [captured.inputs.fresh(args, kwargs)[0] for args in inputs]  # some may be the static inputs themselves
     state, own = State(captured), _own(captured)
     try:
-        for args in sets[:1]:  # a capture runs nothing: what it made, and calls may find, has values after a replay
+        for args in sets[:1]:  # a capture runs nothing: tensors that it created get their values from a replay
             _replayed(captured, args, kwargs, state)
         for number, args in enumerate(sets, 1):
             state.restore()
@@ -190,7 +190,7 @@ def _values(outputs: Any, inputs: list[tuple[str, Any]], state: State) -> Values
 
 
 def _own(captured: Captured) -> dict[StorageWeakRef, int]:
-    """Static inputs, and outputs that lie in the graph's pool and were made there, with the byte to overwrite each."""
+    """Static inputs, and outputs created in the graph's pool, each with the byte to overwrite it with."""
     recording = captured.backend.recording()
     inputs = [tensor for _, tensor in captured.inputs.tensors]
     own = {reference: tensor for tensor in inputs if (reference := storage_reference(tensor)) is not None}
@@ -204,7 +204,7 @@ def _own(captured: Captured) -> dict[StorageWeakRef, int]:
 
 
 def _byte(dtype: torch.dtype) -> int:
-    """No number where the type has such values, else one that is safe as an index and as a truth."""
+    """NaN if the type has it, otherwise a value that is safe as an index and as a bool."""
     if dtype.is_floating_point or dtype.is_complex:
         return POISON
     return 1 if dtype is torch.bool else 0

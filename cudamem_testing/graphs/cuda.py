@@ -57,7 +57,7 @@ class CudaBackend:
 
     @contextlib.contextmanager
     def warming(self, stream: Any) -> Iterator[None]:
-        """Warm up on the stream that will capture, so that what libraries keep for each stream is there by then."""
+        """Warm up on the capturing stream, so that libraries create their state for this stream before the capture."""
         with torch.cuda.device(self.device):
             side = self._side(stream)
             side.wait_stream(torch.cuda.current_stream())
@@ -68,7 +68,7 @@ class CudaBackend:
 
     @contextlib.contextmanager
     def capturing(self, graph: Graph, pool: Handle | None, stream: Any, error_mode: str) -> Iterator[None]:
-        """What ``torch.cuda.graph`` does, but the stream is given back also when the capture cannot be ended."""
+        """Like ``torch.cuda.graph``, but the stream is also restored if the capture cannot be ended."""
         arguments = () if pool is None else (pool,)
         with torch.cuda.device(self.device):
             torch.cuda.synchronize()
@@ -83,7 +83,7 @@ class CudaBackend:
             api.instantiate(graph)
 
     def _end(self, graph: Graph, side: Any) -> None:
-        """End a capture. Where the function left another stream current torch refuses, and the capture would go on."""
+        """End a capture, even if the function left another stream current: torch refuses that and keeps capturing."""
         try:
             graph.capture_end()
         except RuntimeError:
@@ -102,9 +102,9 @@ class CudaBackend:
         return api.capture_intact(stream)
 
     def recover(self, graph: Graph) -> None:
-        """A failed capture leaves its error, its pool and generators that think they are captured; all are cleared.
+        """Clear what a failed capture leaves: its error, its pool, and generators in capture mode.
 
-        The generators are told by a capture that succeeds: it registers the default one and lets it go.
+        A capture that succeeds resets the default generator: it registers and releases it.
         """
         with contextlib.suppress(RuntimeError):
             graph.reset()
@@ -132,7 +132,7 @@ class CudaBackend:
         graph.replay()
 
     def reset(self, graph: Graph) -> None:
-        """``CUDAGraph.reset``, and the segments go back to the driver."""
+        """``CUDAGraph.reset``, and return the segments to the driver."""
         torch.cuda.synchronize(self.device)
         graph.reset()
         torch.cuda.empty_cache()
@@ -157,13 +157,13 @@ class CudaBackend:
         )
 
     def recording(self) -> Recording:
-        """A snapshot without events, for which nothing is imported."""
+        """A snapshot without events, which imports nothing."""
         with replaced(torch_api.lazy_without_compiler()):
             segments = api.fast_snapshot()
         return read(segments, Device.parse(self.device), self._locator)
 
     def stacks(self, addresses: Sequence[int]) -> dict[int, Stack]:
-        """From a snapshot, while somebody keeps the allocator's history."""
+        """From a snapshot, if the allocator's history is on."""
         if not torch_api.history_enabled():
             return {}
         recording = self.recording()
@@ -171,7 +171,7 @@ class CudaBackend:
         return {block.address: recording.stacks[block.stack] for block in recording.blocks if block.address in wanted}
 
     def poison_free(self, pool: Pool) -> int:
-        """Every range of the pool's segments that no live block takes."""
+        """Overwrite every range of the pool's segments without a live block."""
         device, total = torch.device(self.device), 0
         for part in fragmentation(self.recording()).ranges:
             if part.pool == pool and api.overwrite(part.address, part.size, device, POISON):
@@ -195,10 +195,10 @@ class CudaBackend:
         return api.count_nodes(graph)
 
     def nodes(self, graph: Graph) -> NodeList:
-        """Through NVIDIA's bindings, else from a dump.
+        """Read through NVIDIA's bindings, otherwise from a dump.
 
         Raises:
-            LevelError: where neither can be had.
+            LevelError: if neither is available.
         """
         raw = api.raw_nodes(graph)
         if raw is not None:
@@ -222,7 +222,7 @@ class CudaBackend:
         pool: Handle | None,
         after_capture: Callable[[], None],
     ) -> tuple[Callable[..., Any], ...]:
-        """The function of torch, on this device. Where it fails it leaves another stream current."""
+        """Call torch's function on this device. If it fails it leaves another stream current."""
         end = torch.cuda.CUDAGraph.capture_end
 
         def capture_end(graph: Any) -> None:
@@ -239,7 +239,7 @@ class CudaBackend:
             )
 
     def _side(self, stream: Any) -> Any:
-        """The stream that captures: the given one, else one for all captures, so that they can share memory."""
+        """The capturing stream: the given one, or one for all captures, so that they can share memory."""
         if stream is not None:
             return stream
         if self._stream is None:

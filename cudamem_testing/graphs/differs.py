@@ -10,9 +10,9 @@ from cudamem_testing.static import is_a, is_plain, type_name
 
 
 def differs(actual: Any, expected: Any, rtol: float | None = None, atol: float | None = None) -> str:
-    """Empty where the graph's value is close to eager's (``torch.testing.assert_close``), else what differs.
+    """What differs between the graph's value and eager's (``torch.testing.assert_close``); empty if nothing does.
 
-    Not-a-number equals itself. A tolerance that is not given beside one that is counts as 0.
+    NaN equals NaN. If only one tolerance is given, the other is 0.
     """
     if not is_a(actual, torch.Tensor) or not is_a(expected, torch.Tensor):
         if equal(actual, expected):
@@ -30,19 +30,19 @@ def differs(actual: Any, expected: Any, rtol: float | None = None, atol: float |
 
 
 def equal(actual: object, expected: object) -> bool:
-    """Whether two leaves are the same or compare as equal, or both are not a number; tensors are never compared."""
+    """Whether two leaves are identical or equal, or both NaN; tensors are never compared."""
     if actual is expected:
         return True
     if is_a(actual, torch.Tensor) or is_a(expected, torch.Tensor):
         return False
     try:
-        return bool(actual == expected) or bool(actual != actual and expected != expected)  # not a number
-    except Exception:  # somebody's own comparison
+        return bool(actual == expected) or bool(actual != actual and expected != expected)  # NaN
+    except Exception:  # a user-defined comparison
         return False
 
 
 def copied(leaf: Any) -> Any:
-    """A tensor's values in memory of their own; any other leaf as it is."""
+    """A copy of a tensor's values; any other leaf unchanged."""
     return leaf.detach().clone() if is_a(leaf, torch.Tensor) else leaf
 
 

@@ -1,4 +1,4 @@
-"""Read what ``CUDAGraph.debug_dump`` writes: the driver's DOT file of a captured graph.
+"""Reads what ``CUDAGraph.debug_dump`` writes: the driver's DOT file of a captured graph.
 
 Only the words that name a node's kind, the name in front of a kernel's launch parameters (``name<<<...>>>``) and the
 arrows are read. PYTEST_DONT_REWRITE
@@ -36,10 +36,10 @@ def read_dot(text: str) -> NodeList:
     """The nodes and edges of a dump, in its own order, which is that of the capture.
 
     Raises:
-        ValueError: when the text is no such dump.
+        ValueError: if the text is not such a dump.
     """
     if "digraph" not in text:
-        raise ValueError("this is no DOT file of a CUDA graph: 'digraph' is missing")
+        raise ValueError("this is not a DOT file of a CUDA graph: 'digraph' is missing")
     edges = [(match["source"], match["target"]) for match in _EDGE.finditer(text)]
     without = _EDGE.sub(" ", text)
     places: dict[str, int] = {}

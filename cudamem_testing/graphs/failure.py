@@ -1,4 +1,4 @@
-"""Why a capture failed: the operator, the module and the line that broke it, and what to do about it.
+"""Explains why a capture failed: the operator, the module and the line that broke it, and what to do.
 
 PYTEST_DONT_REWRITE
 """
@@ -23,13 +23,13 @@ from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import begin
 from cudamem_testing.static import error_text, is_one_of, type_name
 
-#: Modules of torch whose functions of these names wait for the device, and what begins a capture.
+#: torch modules in which functions of these names wait for the device, and functions that begin a capture.
 _WAITING, _WAITS = ("torch.cuda", "torch.accelerator"), ("synchronize", "query", "elapsed_time")
 _GRAPHS, _BEGINS = "torch.cuda.graphs", ("capture_begin", "__enter__")
 _OURS = "cudamem_testing."
-#: What Python raises for mistakes of a program. Libraries that the driver refuses something raise others.
+#: Exceptions of ordinary bugs. Libraries raise other types when the driver refuses something.
 _MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
-#: How a worker's exception is told in the text of another one, and how a line begins that names an exception.
+#: How another exception's text contains a worker's exception, and how a line that names an exception begins.
 _WRAPPED, _NAMED = "Original Traceback", re.compile(r"[\w.]+: ")
 #: Characters of a message and of a call that are shown.
 LONGEST_ERROR, LONGEST_CALL = 200, 60
@@ -39,10 +39,10 @@ LONGEST_ERROR, LONGEST_CALL = 200, 60
 class Failure:
     """A capture, or its warm-up (``step``), that failed.
 
-    ``operator`` is what was at work: an operator, a function of torch or of a library; empty where none was. ``rule``
-    is the rule of the lint that was broken, ``None`` where it is none of them; ``meaning`` says what happened and what
-    to do. ``orphans`` are pools that the capture left and that could not be freed, ``owner`` who is to blame for them
-    (the test, or the function). ``unusable`` is what the device says where it cannot capture again.
+    ``operator`` is what was running: an operator, a function of torch or of a library; empty if none was. ``rule``
+    is the rule of the lint that was broken, if any; ``meaning`` says what happened and what
+    to do. ``orphans`` are pools that the capture left and that could not be freed, ``owner`` is who left them
+    (the test, or the function). ``unusable`` is the device's error if it cannot capture again.
     """
 
     function: str
@@ -62,7 +62,7 @@ class Failure:
         source = f": {place.source}" if place.source else ""
         lines = [f"the {self.step} of {self.function} failed at {place.line}{source}"]
         where = f", in module {place.module}" if place.module else ""
-        lines.append(f"   {self.operator or 'no operator'} was at work{where}")
+        lines.append(f"   {self.operator or 'no operator'} was running{where}")
         lines.append(f"   {self.error}")
         lines.append(f"   {f'{self.rule.value}: ' if self.rule is not None else ''}{self.meaning.happens}")
         lines.append(f"   do: {self.meaning.advice}")
@@ -87,9 +87,9 @@ class CaptureError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class FirstLook:
-    """What a failed capture told by itself: what was ``said``, whole and as it is shown, where, and during which call.
+    """What a failed capture shows by itself: its error text (``said`` in full), the place, and the running call.
 
-    ``mistake``: the exception is one that Python raises for mistakes of a program.
+    ``mistake``: the exception is an ordinary bug of the program.
     """
 
     said: str
@@ -100,7 +100,7 @@ class FirstLook:
 
     @property
     def unclear(self) -> bool:
-        """Whether a second look would tell more."""
+        """Whether a second look could show more."""
         known = self.clues.waits or self.clues.nested
         return not known and (not self.mistake or refused(self.said) or rule_of(self.said, self.clues) is not None)
 
@@ -114,7 +114,7 @@ class FirstLook:
 
 
 def first_look(cause: BaseException, places: Places, call: CodeType, code: CodeType | None = None) -> FirstLook:
-    """Say where a capture failed and what was said there: in the ``call``, or at the function's own ``code``."""
+    """Where a capture failed, and the error: in the ``call``, or at the function's own ``code``."""
     said = f"{error_text(cause)}"
     lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
     shown = lines[0]
@@ -145,7 +145,7 @@ def _call(error: BaseException, frames: Sequence[FrameType], places: Places) -> 
 
 
 def _telling(frame: FrameType) -> bool:
-    """Whether a function has a name that users call it by."""
+    """Whether a function has a public name."""
     name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
     return "<" not in name and not frame.f_code.co_name.startswith("_")
 
@@ -164,7 +164,7 @@ def _name(frame: FrameType) -> str:
 
 
 def _written(error: BaseException, at: int) -> str:
-    """The call as it is written in a frame's line, for functions that have no frame; empty before Python 3.11."""
+    """The source text of the call in a frame's line, for functions without a frame; empty before Python 3.11."""
     summary = traceback.extract_tb(error.__traceback__)[at]
     start, end = getattr(summary, "colno", None), getattr(summary, "end_colno", None)
     if start is None or end is None or summary.lineno is None or summary.lineno != getattr(summary, "end_lineno", None):

@@ -1,4 +1,4 @@
-"""Side streams of a capture: which of them have work that the capturing stream never waited for.
+"""Finds side streams of a capture with work that the capturing stream never waited for.
 
 A stream knows how much work of each stream comes before its next one; an event keeps what its stream knew when it was
 recorded, and a stream that waits for it learns that (vector clocks: C. Fidge, 1988). PYTEST_DONT_REWRITE
@@ -18,18 +18,18 @@ Clock = dict[Stream, int]
 
 
 class Forks:
-    """Follows the streams of one run, of which ``current`` tells the one that is in use."""
+    """Follows the streams of one run; ``current`` returns the one in use."""
 
     def __init__(self, current: Callable[[], Stream]) -> None:
         self._current = current
         self._clocks: dict[Stream, Clock] = {}
-        # Held, not referred to weakly: torch frees an event of CUDA without a word to its weak references (2.11, and
-        # other versions whose torch.Event has room for them), which then point into memory of others.
+        # Strong references: torch frees a CUDA event without clearing its weak references (2.11, and
+        # other versions whose torch.Event has room for them), which then point into other objects' memory.
         self._events: dict[object, Clock] = {}
         self._last: dict[Stream, tuple[str, SourceLine]] = {}
 
     def worked(self, stream: Stream, operator: str, place: SourceLine) -> None:
-        """An operator gave work to a stream at a place."""
+        """An operator queued work on a stream at a place."""
         clock = self._clocks.setdefault(stream, {})
         clock[stream] = clock.get(stream, 0) + 1
         self._last[stream] = operator, place
@@ -51,7 +51,7 @@ class Forks:
         return next((self._last[stream] for stream in reversed(behind) if stream != origin), None)
 
     def changes(self) -> list[tuple[object, str, object]]:
-        """What stands in the place of the methods of ``torch.cuda.Event``, by which streams wait for each other too."""
+        """Replacements for the methods of ``torch.cuda.Event`` that make streams wait for each other."""
         record, wait = torch.cuda.Event.record, torch.cuda.Event.wait
 
         def noted_record(event: Any, stream: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""Static inputs: the tensors that a graph reads, and what may be copied into them. PYTEST_DONT_REWRITE"""
+"""Static inputs: the tensors that a graph reads, and which inputs may be copied into them. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MOST = 5
 
 
 class InputError(ValueError):
-    """Inputs that do not fit those of the capture; each difference has a line."""
+    """Inputs that do not match those of the capture; each difference has a line."""
 
 
 class StaticInputs:
-    """The arguments of a capture: tensors on the graph's device are copies of their own, all else is what was given.
+    """The arguments of a capture: tensors on the graph's device are copied, everything else is kept as given.
 
     A tensor that is passed twice is one tensor here too.
     """
@@ -37,7 +37,7 @@ class StaticInputs:
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the function is called with."""
+        """The arguments for the function."""
         args, kwargs = unflatten([leaf for _, leaf in self.leaves], self._spec)
         return args, kwargs
 
@@ -50,7 +50,7 @@ class StaticInputs:
         """Write new values into the static tensors.
 
         Raises:
-            InputError: when structure, shapes, types, devices or values of other arguments differ from the capture.
+            InputError: if structure, shapes, types, devices or values of other arguments differ from the capture.
         """
         given = self._checked(args, kwargs)
         with torch.no_grad():
@@ -59,7 +59,7 @@ class StaticInputs:
                     static.copy_(new)
 
     def fresh(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same inputs as copies, for a call outside of the graph.
+        """The same inputs as copies, for a call outside the graph.
 
         Raises:
             InputError: as for ``copy_in``.
@@ -79,7 +79,7 @@ class StaticInputs:
         given, spec = flatten((tuple(args), kwargs))
         if [path for path, _ in given] != [path for path, _ in flatten(self.arguments)[0]] or spec != self._spec:
             wanted, got = (", ".join(name for name, _ in leaves) or "nothing" for leaves in (self.leaves, _all(given)))
-            raise InputError(f"the inputs have another structure than those of the capture: {got}; captured: {wanted}")
+            raise InputError(f"the inputs differ in structure from those of the capture: {got}; captured: {wanted}")
         pairs = zip(self.leaves, given, strict=True)
         wrong = [line for (name, static), (_, new) in pairs if (line := self._mismatch(name, static, new))]
         if wrong:
@@ -103,8 +103,8 @@ class StaticInputs:
 
 
 def fresh_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """The values in memory of their own, wanting a gradient where the tensor wants one."""
-    with torch.inference_mode(False):  # what is made inside of it could not be written outside of it
+    """A copy of the values that requires grad if the tensor does."""
+    with torch.inference_mode(False):  # tensors made in inference mode cannot be written outside it
         copy = tensor.detach().clone()
         return copy.requires_grad_() if tensor.requires_grad else copy
 

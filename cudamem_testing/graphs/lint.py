@@ -1,13 +1,13 @@
-"""The lint: run a function once, without a card and without a capture, and list what would break or freeze in one.
+"""Runs a function once, without a card and without a capture, and lists what would break or freeze in one.
 
 ::
 
     report = check(step, x, cache)
     report.assert_clean()
 
-The function runs on the CPU tensors that it is given; they stand for those of a card, and so does what it makes with
-``device="cuda"`` or ``device=x.device``. Streams, events and waiting are recorded and not executed. With tensors of a
-card the function runs there. Nothing that the function does to its arguments is undone. PYTEST_DONT_REWRITE
+The function runs on the given CPU tensors; they take the place of CUDA tensors, and so do tensors that it creates with
+``device="cuda"`` or ``device=x.device``. Streams, events and waits are recorded but not executed. With CUDA tensors
+the function runs on the card. Changes that the function makes to its arguments are not undone. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from cudamem_testing.torch_api.trees import leaves
 
 __tracebackhide__ = hide_wrong_arguments
 
-TOO_LARGE = "the function reaches more objects than are looked at: a side effect may have been missed"
+TOO_LARGE = "the function reaches more objects than are examined: a side effect may have been missed"
 
 
 def check(function: Callable[..., object], /, *args: object, **kwargs: object) -> LintReport:
@@ -56,18 +56,18 @@ def lint(
     *,
     root: str | None = None,
 ) -> LintReport:
-    """Run ``function(*args, **kwargs)`` once and report what a CUDA graph of it would trip over.
+    """Run ``function(*args, **kwargs)`` once and report what would break or freeze in a CUDA graph of it.
 
-    An exception of the function ends the run and is a finding. What cannot be seen stands in ``docs/graphs.md``.
+    An exception of the function ends the run and is a finding. ``docs/graphs.md`` lists what the lint cannot see.
 
     Args:
         function: a function, a method or a module.
-        args: its arguments; their tensors stand for tensors of the device.
+        args: its arguments; their tensors take the place of device tensors.
         kwargs: its keyword arguments.
         root: the project's folder, by default the current one.
     """
     if not callable(function):
-        raise TypeError(f"the lint runs a function, a method or a module: {type_name(function)} is none of them")
+        raise TypeError(f"the lint needs a function, a method or a module, not {type_name(function)}")
     kwargs = kwargs or {}
     places = Places(Locator(os.getcwd() if root is None else root), {})
     roots, codes = roots_of(function, args, kwargs, places.is_project)
@@ -84,7 +84,7 @@ def lint(
     names = [*dict.fromkeys((*places.codes, *codes))]
     first = next(iter(codes or names), None)
     for change in changes:
-        if change.path[-1] != ".grad" or sides.touched(before.reference(change.path)):  # else it is made anew
+        if change.path[-1] != ".grad" or sides.touched(before.reference(change.path)):  # else it is created again
             watch.report(change.rule, str(change), _line_of(change, names, first, places))
     _judge_draws(drawn, watch, names, first, places)
     return LintReport(type_word(function), watch.findings(), () if before.complete else (TOO_LARGE,))
@@ -94,7 +94,7 @@ def _generators(args: Sequence[object], kwargs: Mapping[str, object]) -> list[to
     """The generators among the arguments, which a capture registers."""
     try:
         given = leaves((tuple(args), {**kwargs}))
-    except RecursionError:  # a container that holds itself, which no capture accepts either
+    except RecursionError:  # a container that contains itself; a capture refuses it too
         given = [*args, *kwargs.values()]
     return [leaf for leaf in given if is_a(leaf, torch.Generator)]
 
@@ -143,9 +143,9 @@ def _judge_draws(
     first: types.CodeType | None,
     places: Places,
 ) -> None:
-    """Random numbers of Python and NumPy are drawn once."""
+    """Report random numbers of Python and NumPy: a graph draws them only once."""
     for name, earlier, now in zip(("Python", "NumPy"), before, random_state(), strict=True):
         if earlier != now and earlier is not None:
             found = line_that_uses(codes, "random") or (None if first is None else (first, None))
             place = SourceLine("(no Python source)", "(no Python source)") if found is None else places.of_code(*found)
-            watch.report(Rule.GENERATOR, f"numbers of {name}'s generator, drawn during the capture alone", place)
+            watch.report(Rule.GENERATOR, f"numbers of {name}'s generator, drawn during the capture only", place)

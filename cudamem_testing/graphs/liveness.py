@@ -1,8 +1,8 @@
-"""Liveness: which tensors a graph reads, and which of them have died since it was captured.
+"""Liveness: which tensors a graph reads, and which of them were freed since it was captured.
 
-A graph holds addresses, not tensors. During the capture each operator's arguments and results are noted: a storage that
-is read before any operator made it comes from outside, and must live as long as the graph is replayed. Storages are
-held weakly; when one dies, the stack of that moment is kept as text. PYTEST_DONT_REWRITE
+A graph holds addresses, not tensors. During the capture each operator's arguments and results are recorded: a storage
+that is read before any operator made it comes from outside, and must live as long as the graph is replayed. Storages
+are held weakly; when one is freed, the stack of that moment is kept as text. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import name_of
 from cudamem_testing.torch_api.graphs import expired, storages_tell_their_death
 
-#: In the place of the line that let a tensor go.
-UNTOLD = "unknown: this version of torch does not tell when memory goes"
-#: In the place of the line that read a tensor.
-LEFT = "(the last call of the warm-up left it there)"
+#: Shown instead of the line that freed a tensor.
+UNTOLD = "unknown: this version of torch does not report when memory is freed"
+#: Shown instead of the line that read a tensor.
+LEFT = "(left by the last call of the warm-up)"
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A storage from outside that the graph reads or writes.
+    """A storage that existed before the graph, which the graph reads or writes.
 
-    ``address`` and ``size`` are its memory in bytes, ``tensor`` the first tensor on it in words, ``operator`` the
-    first operator that used it. ``created`` is the stack of its allocation where the allocator's history was on,
-    ``died`` that of its death.
+    ``address`` and ``size`` are its memory in bytes, ``tensor`` describes the first tensor on it, ``operator`` is the
+    first operator that used it. ``created`` is the stack of its allocation if the allocator's history was on,
+    ``died`` the stack that freed it.
     """
 
     address: int
@@ -50,12 +50,12 @@ class Read:
         lines = [f"{self.tensor} ({format_size(self.size)}), read by {self.operator}"]
         lines.append(f"   created   {_told(self.created, 'unknown: the history of the allocator was off')}")
         lines.append(f"   captured  {self.read_at}")
-        lines.append(f"   died      {_told(self.died, 'unknown' if storages_tell_their_death() else UNTOLD)}")
+        lines.append(f"   freed     {_told(self.died, 'unknown' if storages_tell_their_death() else UNTOLD)}")
         return "\n".join(lines)
 
 
 class Reads:
-    """Notes the storages of a capture. ``here`` gives the line that is at work, ``stack`` all frames."""
+    """Records the storages of a capture. ``here`` returns the running line, ``stack`` all frames."""
 
     def __init__(self, here: Callable[[], str], stack: Callable[[], Stack]) -> None:
         self._here, self._stack = here, stack
@@ -86,9 +86,9 @@ class Reads:
                 self._inside.add(reference)
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
-        """Go on from a watched call to the capture: ``tensors`` are those that the function finds outside now.
+        """Continue from a traced call to the capture: ``tensors`` are those that the function finds outside now.
 
-        Of what the call read the dead cannot be read again; what it made and left there comes from outside now.
+        Freed tensors that the call read cannot be read again; those that it created and left are outside tensors now.
         """
         for gone in [reference for reference in self._outside if expired(reference)]:
             del self._outside[gone]
@@ -101,27 +101,27 @@ class Reads:
                 self._outside[reference] = replace(self._outside[reference], read_at=LEFT)
 
     def outside(self, reference: StorageWeakRef) -> bool:
-        """Whether the graph uses a storage from outside."""
+        """Whether the graph uses an outside storage."""
         return reference in self._outside
 
     def reads(self) -> tuple[Read, ...]:
-        """Every storage from outside as it is now, in the order of first use."""
+        """Every outside storage in its current state, in the order of first use."""
         return tuple(
             replace(read, dead=expired(reference), died=self._deaths.get(reference))
             for reference, read in self._outside.items()
         )
 
     def some_died(self) -> bool:
-        """Whether a storage has died; costs nothing while all live, where torch tells of it."""
+        """Whether a storage was freed; costs nothing while all are live, if torch reports frees."""
         return bool(self._deaths) or (not storages_tell_their_death() and any(map(expired, self._outside)))
 
     def written(self) -> list[StorageWeakRef]:
-        """Living storages from outside that the graph writes."""
+        """Live outside storages that the graph writes."""
         found = [reference for reference, read in self._outside.items() if read.written]
         return [reference for reference in found if not expired(reference)]
 
     def created(self, stacks: dict[int, Stack]) -> None:
-        """Tell who allocated the storages, by address."""
+        """Add the stacks that allocated the storages, by address."""
         for reference, read in self._outside.items():
             self._outside[reference] = replace(read, created=stacks.get(read.address))
 
@@ -135,7 +135,7 @@ class Reads:
 
 
 def dead(reads: Sequence[Read], of_pool: Callable[[int], bool] = lambda address: False) -> tuple[Read, ...]:
-    """The reads whose memory is gone. What lies in the graph's own pool is the graph's, however it was made."""
+    """The reads whose memory was freed, except memory in the graph's own pool."""
     return tuple(read for read in reads if read.dead and not of_pool(read.address))
 
 

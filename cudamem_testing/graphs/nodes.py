@@ -1,4 +1,4 @@
-"""Nodes of a captured graph, and their texts: what a lost fusion or an extra copy changes.
+"""Nodes of a captured graph, and their texts, which show a lost fusion or an extra copy.
 
 Three levels: ``kinds`` counts kernels, copies and fills in their order; ``operators`` says which operator launched how
 many of them; ``kernels`` names kernels, which differ between cards. PYTEST_DONT_REWRITE
@@ -19,18 +19,18 @@ from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 Level = Literal["kinds", "operators", "kernels"]
 LEVELS: tuple[Level, ...] = ("kinds", "operators", "kernels")
 NO_COUNTS = "capture with operators=True, and have NVIDIA's cuda-bindings installed, which count nodes"
-NO_OPERATORS = "which operator launched a node was not noted during the capture: {}"
+NO_OPERATORS = "which operator launched a node was not recorded during the capture: {}"
 
 
 class LevelError(ValueError):
-    """A level that is not known, or that this graph has no answer for; the text says why."""
+    """An unknown level, or one that this graph does not have; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """One node: ``kernel``, ``copy``, ``memset``, ``host`` or another kind of CUDA's, in words.
 
-    ``name`` is a kernel's, as the driver tells it; ``operator`` who launched it, empty where nobody noted it.
+    ``name`` is the kernel's name from the driver; ``operator`` launched it, empty if that was not recorded.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Node:
 class NodeList:
     """All nodes, and the edges between their places.
 
-    ``without_operators`` says why the level ``operators`` is refused; it is empty where operators were noted.
+    ``without_operators`` says why the level ``operators`` is refused; it is empty if operators were recorded.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -57,7 +57,7 @@ class NodeList:
         """One line for each run of equal nodes, ``empty graph`` without any; with ``edges`` each node has a line.
 
         Raises:
-            LevelError: for another level, and for ``operators`` where the installed torch cannot tell.
+            LevelError: for an unknown level, and for ``operators`` if they were not recorded.
         """
         names = [self._name(node, level) for node in self.nodes]
         if not names:
@@ -90,13 +90,13 @@ class NodeList:
 
 
 def ordered(captured: NodeList) -> NodeList:
-    """Nodes as they were captured, brought into an order in which each comes after those that it waits for.
+    """Sort captured nodes so that each comes after those that it waits for.
 
-    Of those that could come next the one that was captured first does (Kahn's algorithm with a heap), so the order
-    is the capture's own wherever that is one.
+    Of several nodes that could come next, the one captured first does (Kahn's algorithm with a heap), so the order
+    is that of the capture if that is a valid order.
 
     Raises:
-        ValueError: when the edges run in a circle.
+        ValueError: if the edges form a cycle.
     """
     found, arrows = captured.nodes, sorted({*captured.edges})
     waiting = [0] * len(found)
@@ -114,14 +114,14 @@ def ordered(captured: NodeList) -> NodeList:
             if not waiting[follower]:
                 heapq.heappush(ready, follower)
     if len(order) != len(found):
-        raise ValueError("the edges of the graph run in a circle")
+        raise ValueError("the edges of the graph form a cycle")
     place = {at: number for number, at in enumerate(order)}
     moved = sorted((place[source], place[target]) for source, target in arrows)
     return NodeList(tuple(found[at] for at in order), tuple(moved), captured.without_operators)
 
 
 def with_operators(captured: NodeList, launched: Sequence[tuple[str, int]]) -> NodeList:
-    """Nodes as they were captured, each with the operator that launched it; ``launched`` counts them by operator."""
+    """Captured nodes, each with the operator that launched it; ``launched`` counts nodes by operator."""
     if not launched:
         return replace(captured, without_operators=NO_COUNTS)
     operators = [name for name, number in launched for _ in range(number)]

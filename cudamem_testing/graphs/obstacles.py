@@ -1,4 +1,4 @@
-"""What stands in the way of ``torch.cuda.make_graphed_callables``, found before it is called. PYTEST_DONT_REWRITE"""
+"""Obstacles for ``torch.cuda.make_graphed_callables``, found before it is called. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cudamem_testing.torch_api.modes import tensors
 from cudamem_testing.torch_api.trees import flatten, leaves
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-AUTOCAST = "autocast caches weights, and the graph would go on reading the copies: use autocast(cache_enabled=False)"
+AUTOCAST = "autocast caches weights, and the graph would keep reading the copies: use autocast(cache_enabled=False)"
 NO_GRADIENT = "no output requires grad, so there is no backward to graph: capture it with graph_capture instead"
-DOUBLE = "a graphed callable cannot be differentiated twice; leave it out of what needs a second backward"
+DOUBLE = "a graphed callable cannot be differentiated twice; do not graph what needs a second backward"
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """One thing in the way of one callable (``""``: of all). One that does not ``block`` is a remark."""
+    """One obstacle for one callable (``""``: for all). One that does not ``block`` is a remark."""
 
     callable: str
     text: str
@@ -34,7 +34,7 @@ class Obstacle:
 
 
 class ObstacleError(ValueError):
-    """Callables that cannot be graphed; ``obstacles`` lists everything that is in the way."""
+    """Callables that cannot be graphed; ``obstacles`` lists all reasons."""
 
     def __init__(self, obstacles: Sequence[Obstacle]) -> None:
         super().__init__("\n".join(("not fit for graphed callables:", *(f"   {one}" for one in obstacles))))
@@ -49,16 +49,16 @@ def obstacles(
     allow_unused_input: bool = False,
     double_backward: bool = False,
 ) -> tuple[Obstacle, ...]:
-    """Everything that is in the way; each callable without an obstacle of its own is called once, forward and backward.
+    """All obstacles; each callable without its own obstacle is called once, forward and backward.
 
-    Gradients of parameters are not touched, random numbers and buffers such as running averages are.
+    Gradients of parameters do not change; random numbers and buffers such as running averages do.
 
     Args:
         callables: modules and functions.
         sample_args: positional arguments for each.
         sample_kwargs: keyword arguments for each; any at all is an obstacle.
         allow_unused_input: as for ``make_graphed_callables``.
-        double_backward: whether somebody will differentiate twice.
+        double_backward: whether the callables will be differentiated twice.
     """
     found: list[Obstacle] = []
     kinds = {tensor.device.type for tensor in tensors(sample_args)}
@@ -81,7 +81,7 @@ def obstacles(
 
 
 def name_of_callable(function: Callable[..., Any], at: int, total: int) -> str:
-    """``Linear`` where it is the only one, else ``callables[0] (Linear)``."""
+    """``Linear`` if it is the only one, else ``callables[0] (Linear)``."""
     return type_word(function) if total == 1 else f"callables[{at}] ({type_word(function)})"
 
 
@@ -101,7 +101,7 @@ def _of_hooks(name: str, module: torch.nn.Module) -> Iterator[Obstacle]:
                 if not path and kind != "_backward_pre_hooks":
                     yield Obstacle(name, f"{told} on it: register it after graphing")
                 else:
-                    yield Obstacle(name, f"{told} on {path or 'it'} runs during the capture alone", blocks=False)
+                    yield Obstacle(name, f"{told} on {path or 'it'} runs during the capture only", blocks=False)
 
 
 def _of_buffers(name: str, module: torch.nn.Module) -> Iterator[Obstacle]:
@@ -117,7 +117,7 @@ def _of_gradients(
     if is_a(function, torch.nn.Module):
         surface += [(f"parameter {path}", parameter) for path, parameter in function.named_parameters()]
     wanting = [(path, tensor) for path, tensor in surface if tensor.requires_grad]
-    # Times 1: backward begins in a thread of its own there, where cuBLAS as the first call warns of a missing context.
+    # Times 1: backward starts in a separate thread, where cuBLAS as the first call would warn of a missing context.
     outputs = [one * 1 for one in tensors(leaves(function(*args))) if one.requires_grad]
     if not outputs:
         yield Obstacle(name, NO_GRADIENT, blocks=not graphs_without_gradients())

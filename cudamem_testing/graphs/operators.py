@@ -1,6 +1,6 @@
-"""What operators do that a capture cannot record, by name.
+"""Operators that do something that a capture cannot record, by name.
 
-What an operator does inside its kernel cannot be seen from outside, so it is written down here: from torch's own CUDA
+What an operator does inside its kernel cannot be observed, so it is listed here: from torch's own CUDA
 sources, and from captures of every operator on a card (``fixtures/recordings/host_reads.py``). PYTEST_DONT_REWRITE
 """
 
@@ -11,7 +11,7 @@ from math import prod
 
 from cudamem_testing.graphs.rules import Rule
 
-#: Functions of the Python interface that read values on the host, with the words for them.
+#: Python functions that read values on the host, with a description.
 HOST_READS = {
     "torch.Tensor.item": "Tensor.item()",
     "torch.Tensor.tolist": "Tensor.tolist()",
@@ -38,7 +38,7 @@ HOST_READS = {
     "torch.corrcoef": "torch.corrcoef()",
     "torch.Tensor.corrcoef": "Tensor.corrcoef()",
 }
-#: Operators that wait for the device inside.
+#: Operators that wait for the device internally.
 OPERATORS = {
     "aten::_local_scalar_dense": Rule.HOST_READ,
     "aten::item": Rule.HOST_READ,
@@ -66,7 +66,7 @@ OPERATORS = {
     "aten::_to_sparse": Rule.DATA_SHAPE,
     "aten::_coalesce": Rule.DATA_SHAPE,
 }
-#: Operators that read one of their tensors on the host where it is on the device: by overload, its place among them.
+#: Operators that read one device tensor on the host: by overload, the position of that tensor.
 READ_TENSORS = {
     "aten::masked_fill.Tensor": 2,
     "aten::masked_fill_.Tensor": 2,
@@ -77,13 +77,13 @@ READ_TENSORS = {
     "aten::logspace.Tensor_Scalar": 0,
     "aten::logspace.Scalar_Tensor": 0,
 }
-#: The same of two tensors, either of which is read.
+#: The same for two tensors, each of which may be read.
 READ_BOTH = frozenset({"aten::linspace.Tensor_Tensor", "aten::logspace.Tensor_Tensor"})
-#: Nodes of autograd whose formula counts zeros on the host, which it does not do while a mode watches.
+#: Nodes of autograd whose formula counts zeros on the host, but not while a mode is active.
 BACKWARD_NODES = {"ProdBackward0": Rule.HOST_READ, "ProdBackward1": Rule.HOST_READ, "CumprodBackward0": Rule.HOST_READ}
-#: Functions that make a tensor from data of the host.
+#: Functions that create a tensor from host data.
 FROM_DATA = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.from_numpy", "torch.scalar_tensor"})
-#: Operators whose tensors may stand on different sides.
+#: Operators whose tensors may be on different sides.
 MIXING = frozenset(
     {
         "aten::copy_",
@@ -101,7 +101,7 @@ MIXING = frozenset(
 
 #: Operators that read on the host for some of their arguments.
 CONDITIONAL = frozenset({"aten::histc", "aten::mode", "aten::isin", "aten::segment_reduce"})
-#: All that read on the host, by name.
+#: All operators that read on the host, by name.
 READING = frozenset(
     {name for name, rule in OPERATORS.items() if rule is Rule.HOST_READ}
     | {overload.partition(".")[0] for overload in (*READ_TENSORS, *READ_BOTH)}
@@ -118,9 +118,9 @@ def rule_of_call(
     args: Sequence[object],
     options: Mapping[str, object],
 ) -> Rule | None:
-    """What a call of an operator does that a capture cannot record; ``None`` where it does nothing of that kind.
+    """The rule that a call of an operator breaks in a capture; ``None`` if it breaks none.
 
-    ``on_device`` and ``shapes`` tell of each of its tensors whether it is on the device, and its shape. ``args`` and
+    ``on_device`` and ``shapes`` say for each of its tensors whether it is on the device, and its shape. ``args`` and
     ``options`` are its arguments.
     """
     name = overload.partition(".")[0]
@@ -137,7 +137,7 @@ def rule_of_call(
 
 
 def _reads(name: str, shapes: Sequence[Sequence[int]], args: Sequence[object], options: Mapping[str, object]) -> bool:
-    """Whether a call reads: the range of ``histc``, a long row of ``mode``, many candidates, lengths to be checked."""
+    """Whether a call reads values: the range of ``histc``, a long row of ``mode``, many candidates, lengths."""
     if name == "aten::histc":
         low, high = (*args[2:4], 0, 0)[:2] if len(args) != 3 else (args[2], 0)
         return low == high
@@ -150,7 +150,7 @@ def _reads(name: str, shapes: Sequence[Sequence[int]], args: Sequence[object], o
 
 
 def shown(name: str) -> str:
-    """``torch.Tensor.nonzero`` as ``Tensor.nonzero()``; an operator as it is."""
+    """``torch.Tensor.nonzero`` as ``Tensor.nonzero()``; an operator unchanged."""
     if name in HOST_READS:
         return HOST_READS[name]
     if "::" in name:
@@ -158,6 +158,6 @@ def shown(name: str) -> str:
     return f"{name.removeprefix('torch.') if name.startswith('torch.Tensor.') else name}()"
 
 
-#: The byte that is written where nobody may read: no number in any floating type, and -1 in signed ones, which indexing
-#: takes for the last element.
+#: The byte written to memory that must not be read: NaN in any floating type, and -1 in signed integers, which indexes
+#: the last element.
 POISON = 0xFF

@@ -1,7 +1,7 @@
-"""Outer state: what a function reaches besides what it makes, before and after a call.
+"""External state: everything that a function can reach besides what it creates, before and after a call.
 
-A picture of it is a mapping from paths (``self.history``, ``counter['n']``) to what stands there: values, sizes of
-containers, identities of storages. The difference of two pictures is what the call changed, and that no replay will
+A picture of it maps paths (``self.history``, ``counter['n']``) to what is there: values, sizes of
+containers, identities of storages. The difference of two pictures is what the call changed, and what no replay will
 change again. PYTEST_DONT_REWRITE
 """
 
@@ -44,18 +44,18 @@ from cudamem_testing.static import (
 )
 from cudamem_testing.torch_api.tensors import scripted
 
-#: Objects that are looked at, and items of one container.
+#: Most objects, and most items of one container, that are examined.
 MOST_OBJECTS, MOST_ITEMS = 50_000, 2_000
 _ITEMS = (list, tuple, collections.deque, dict, set)
 _SEQUENCES: tuple[Any, ...] = (list, tuple, collections.deque)
 _PARTIAL = ("func", "args", "keywords")
 _WITH_FUNCTION = (types.MethodType, classmethod, staticmethod)
-#: Parts of torch's own that a module keeps beside its tensors.
+#: torch's own tables in a module, besides its tensors.
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
-#: What is not looked into. A logger notes which levels are on.
+#: Types that are not examined. A logger caches which levels are on.
 _OPAQUE = (types.ModuleType, type, types.FunctionType, types.MethodType, types.CodeType, logging.Logger)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-#: Methods that made an object before it was there.
+#: Methods that create an object.
 _MAKERS = ("__new__", "__init__", "__post_init__")
 Path = tuple[str, ...]
 Named = dict[Path, tuple[StorageWeakRef, str]]
@@ -63,7 +63,7 @@ Named = dict[Path, tuple[StorageWeakRef, str]]
 
 @dataclass(frozen=True, slots=True)
 class SideEffect:
-    """One thing that a call changed. ``path`` is where it stands, ``text`` what happened to it."""
+    """One change that a call made: ``path`` says where, ``text`` what happened."""
 
     rule: Rule
     path: Path
@@ -74,7 +74,7 @@ class SideEffect:
 
 
 class Picture:
-    """Outer state at one moment. The objects in it are held until the picture is dropped, so that ids stay theirs."""
+    """External state at one moment. It holds its objects until it is dropped, so that no id is reused."""
 
     def __init__(self, roots: Iterable[tuple[str, object]]) -> None:
         self.entries: dict[Path, tuple[str, Any, str]] = {}
@@ -128,12 +128,12 @@ class Picture:
         return found
 
     def storages_by_name(self) -> Named:
-        """The storage of every tensor, and the tensor in words."""
+        """The storage of every tensor, and a description of the tensor."""
         tensors = ((path, entry) for path, entry in self.entries.items() if entry[0] == "tensor")
         return {path: (entry[1], entry[2]) for path, entry in tensors if entry[1] is not None}
 
     def changes(self, later: Picture) -> list[SideEffect]:
-        """What is otherwise in a later picture; parts of something new or gone are not told apart."""
+        """What differs in a later picture; new or removed objects are not split into parts."""
         found: list[SideEffect] = []
         odd: set[Path] = set()
         for path in (*self.entries, *(path for path in later.entries if path not in self.entries)):
@@ -156,8 +156,8 @@ def roots_of(
 ) -> tuple[list[tuple[str, object]], list[types.CodeType]]:
     """What a function reaches by name: its arguments, the object it is a method of, closures, globals, defaults.
 
-    Globals are followed into the project's functions that it names, and into the methods and hooks of the project that
-    what it reaches has. Returns the codes of all of them too, the function's own first.
+    Globals are followed into the project's functions that it names, and into the project's methods and hooks that
+    reached objects have. Also returns the code objects of all of them, the function's own first.
     """
     roots: list[tuple[str, object]] = []
     codes: dict[types.CodeType, None] = {}
@@ -204,20 +204,20 @@ def roots_of(
 
 
 def _behind(one: Any) -> object:
-    """The function of a property, a method, a class method or a static method; anything else as it is."""
+    """The function of a property, a method, a class method or a static method; anything else unchanged."""
     if type(one) is property:
         return one.fget
     return one.__func__ if type(one) in _WITH_FUNCTION else one
 
 
 def _fields(cls: type) -> list[tuple[str, object]]:
-    """Plain values that a class keeps for all its objects."""
+    """Plain values that a class has for all its instances."""
     found = [(f"{class_name(cls)}.{name}", value) for name, value in _own(cls) if not name.startswith("__")]
     return [(name, value) for name, value in found if is_value(value) or is_one_of(value, *_ITEMS)]
 
 
 def _own(cls: type) -> list[tuple[str, Any]]:
-    """What a class itself keeps, by name."""
+    """A class's own attributes, by name."""
     return [(name, value) for name, value in tuple(class_dict(cls).items()) if type(name) is str]
 
 
@@ -240,12 +240,12 @@ def _behaviour(value: object) -> list[object]:
 
 
 def _numpy_generator() -> Any:
-    """NumPy's class, ``None`` while it is not loaded."""
+    """NumPy's generator class, ``None`` if NumPy is not loaded."""
     return get(instance_dict(sys.modules.get("numpy.random")), "Generator")
 
 
 def random_state() -> tuple[object, object]:
-    """Where Python's and NumPy's generators are; equal again only if nobody drew from them."""
+    """States of Python's and NumPy's generators; equal only if no number was drawn between two calls."""
     numpy = sys.modules.get("numpy")
     legacy: Any = numpy.random.get_state(legacy=True) if numpy is not None and hasattr(numpy, "random") else None
     return random.getstate(), None if legacy is None else (legacy[2], legacy[1].tobytes())
@@ -311,7 +311,7 @@ def _parts(value: object) -> list[tuple[str, object]]:
 
 
 def _items(table: object) -> tuple[tuple[Any, Any], ...]:
-    """Items of a dict; nothing of what is in its place in a module of TorchScript."""
+    """Items of a dict; empty for what a TorchScript module has instead."""
     return items(table) if is_a(table, dict) else ()
 
 
@@ -325,7 +325,7 @@ def _same(before: tuple[str, Any, str] | None, after: tuple[str, Any, str] | Non
     if before is None or after is None or before[0] != after[0]:
         return before is after
     equal: bool = before[1] == after[1]
-    return equal or (before[1] != before[1] and after[1] != after[1])  # not a number, twice
+    return equal or (before[1] != before[1] and after[1] != after[1])  # both NaN
 
 
 def _change(path: Path, before: tuple[str, Any, str] | None, after: tuple[str, Any, str] | None) -> SideEffect:
@@ -336,7 +336,7 @@ def _change(path: Path, before: tuple[str, Any, str] | None, after: tuple[str, A
             Rule.OUTSIDE, path, f"{name} {now or f'was a tensor, and is {after[2] if after else None} now'}"
         )
     if before is not None and after is not None and before[0] == after[0] == "generator":
-        return SideEffect(Rule.GENERATOR, path, f"numbers of {name}, drawn during the capture alone")
+        return SideEffect(Rule.GENERATOR, path, f"numbers of {name}, drawn during the capture only")
     if before is None:
         return SideEffect(Rule.SIDE_EFFECT, path, f"{name} is new: {after[2] if after else None}")
     if after is None:

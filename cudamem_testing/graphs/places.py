@@ -1,4 +1,4 @@
-"""Where an operation was called: the project's line, its source, and the module whose forward was running.
+"""Finds where an operation was called: the project's line, its source, and the module whose forward was running.
 
 PYTEST_DONT_REWRITE
 """
@@ -18,7 +18,7 @@ from cudamem_testing.static import is_a, type_name
 
 #: Characters of a line of source that are shown.
 LONGEST_SOURCE = 100
-#: Libraries whose lines say least, where none of the project's is there.
+#: Libraries whose lines say least, used if there is no line of the project.
 _INNER = ("torch/", "cudamem_testing/")
 #: How ``nn.Module`` calls a forward, across versions of torch: the module is the local variable ``self``.
 _CALLS = ("_call_impl", "_wrapped_call_impl")
@@ -31,7 +31,7 @@ class Places:
         self._locator = locator
         self.names = dict(names or {})
         self._project: dict[types.CodeType, bool] = {}
-        #: The project's functions that were seen at work.
+        #: Project functions that were seen running.
         self.codes: dict[types.CodeType, None] = {}
 
     def of_frame(self, frame: types.FrameType | None, end: types.CodeType | None = None) -> SourceLine:
@@ -43,7 +43,7 @@ class Places:
         return self._place([*traceback.walk_tb(raised)][::-1])
 
     def of_code(self, code: types.CodeType, line: int | None = None) -> SourceLine:
-        """A line of a function, its first one if none is named."""
+        """A line of a function, by default its first."""
         line = code.co_firstlineno if line is None else line
         return self._text((code.co_filename, line, _qualname(code)), "")
 
@@ -52,7 +52,7 @@ class Places:
         return self._locator.stack(_raw(frame, line) for frame, line in _outwards(frame, end))
 
     def note(self, frame: types.FrameType | None, end: types.CodeType | None = None) -> None:
-        """Remember the project's function that is at work, inside the first frame that runs ``end``."""
+        """Remember the running function of the project, inside the first frame that runs ``end``."""
         while frame is not None and frame.f_code is not end:
             code = frame.f_code
             if self.is_project(code):
@@ -93,7 +93,7 @@ class Places:
 
 
 def module_names(roots: Iterable[tuple[str, object]]) -> dict[int, str]:
-    """Paths of all modules below the roots, by ``id``; a root without a name gives its own class's name."""
+    """Paths of all modules below the roots, by ``id``; a root without a name has its class's name."""
     import torch
 
     names: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Everything that one capture needs, so that it can be done a second time. PYTEST_DONT_REWRITE"""
+"""Everything that one capture needs, so that it can be repeated. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Plan:
     error_mode: str
 
     def record(self, graph: Graph, around: contextlib.AbstractContextManager[Any] | None = None) -> Any:
-        """Call the function while the stream records, without a collection of garbage; its outputs.
+        """Call the function while the stream records, without garbage collection; returns its outputs.
 
-        ``around`` is entered once the stream records, and left before it ends to.
+        ``around`` is entered once the stream records, and left before recording ends.
         """
         for _, leaf in self.inputs.leaves:
             if is_a(leaf, torch.Generator):

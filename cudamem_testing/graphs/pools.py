@@ -1,6 +1,6 @@
-"""Pools of graphs in bytes: what captures and replays add to them, what sharing saves.
+"""Sizes of graph pools: what captures and replays add to them, and what sharing saves.
 
-Memory of a graph's private pool serves that pool alone, so it is never counted as free. All numbers come from the
+Only a graph itself can use its private pool, so that memory is never counted as free. All numbers come from the
 allocator's own snapshot. PYTEST_DONT_REWRITE
 """
 
@@ -21,7 +21,7 @@ from cudamem_testing.snapshots.record import Recording
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The private pools of a device at one moment, largest first. ``main`` is what all else shares."""
+    """The private pools of a device at one moment, largest first. ``main`` is the pool of everything else."""
 
     device: Device
     main: PoolUse
@@ -29,22 +29,22 @@ class Pools:
 
     @property
     def reserved(self) -> int:
-        """Bytes that private pools keep from everybody else."""
+        """Bytes in private pools."""
         return sum(pool.reserved for pool in self.private)
 
     def of(self, pool: Pool) -> PoolUse:
-        """One pool; one that has no segments is empty."""
+        """One pool; empty if it has no segments."""
         empty = PoolUse(pool, 0, 0, 0, 0, 0, 0, 0, 0)
         return next((one for one in (self.main, *self.private) if one.pool == pool), empty)
 
     def grown(self, later: Pools) -> tuple[Growth, ...]:
-        """What each private pool gained or lost up to a later moment, in the order of that moment."""
+        """What each private pool gained or lost until a later moment, in the order of that moment."""
         known = dict.fromkeys((*(one.pool for one in later.private), *(one.pool for one in self.private)))
         found = [Growth(pool, self.of(pool).reserved, later.of(pool).reserved) for pool in known]
         return tuple(growth for growth in found if growth.bytes)
 
     def orphans(self, owned: Sequence[Pool]) -> tuple[PoolUse, ...]:
-        """Private pools that no graph of ``owned`` uses and that hold no live block: nobody gives them back."""
+        """Private pools outside ``owned`` without a live block: nothing will free them."""
         return tuple(one for one in self.private if one.pool not in owned and not one.allocated and one.reserved)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Growth:
 
     @property
     def bytes(self) -> int:
-        """What was added; negative where segments were given back."""
+        """Added bytes; negative if segments were freed."""
         return self.after - self.before
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class CaptureStep:
-    """What one capture of a row of captures added, in reserved bytes: with a pool of its own, and with a shared one."""
+    """Reserved bytes that one capture of a series added: with a separate pool, and with a shared one."""
 
     name: str
     separate: int
@@ -82,7 +82,7 @@ class CaptureStep:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """A row of captures, measured twice: each with its own pool, and all with one pool in the same order."""
+    """A series of captures, measured twice: each with its own pool, and all with one pool in the same order."""
 
     steps: tuple[CaptureStep, ...]
 
@@ -98,17 +98,17 @@ class Sharing:
 
     @property
     def saved(self) -> int:
-        """What sharing saves, in bytes."""
+        """Bytes that sharing saves."""
         return self.separate - self.shared
 
     @property
     def later_growth(self) -> int:
-        """What captures after the first added to the shared pool: about nothing when sizes descend."""
+        """Bytes that captures after the first added to the shared pool: almost nothing if sizes descend."""
         return sum(step.shared for step in self.steps[1:])
 
     @property
     def descending(self) -> bool:
-        """Whether the captures come from the largest to the smallest, as sharing needs it."""
+        """Whether the captures are ordered from large to small, as sharing needs."""
         sizes = [step.separate for step in self.steps]
         return sizes == sorted(sizes, reverse=True)
 
@@ -118,7 +118,7 @@ class Sharing:
         columns = (Column("capture"), Column("own pool", "right"), Column("shared pool", "right"))
         lines = [str(Table(columns, tuple(rows)))]
         if not self.descending:
-            lines.append("captures do not come from the largest to the smallest: capture large sizes first")
+            lines.append("captures are not ordered from large to small: capture large sizes first")
         return "\n".join(lines)
 
 
@@ -129,7 +129,7 @@ def pools_of(recording: Recording) -> Pools:
 
 
 def pool_at(recording: Recording, address: int) -> Pool | None:
-    """The pool whose segment holds an address; ``None`` for memory of no segment."""
+    """The pool whose segment holds an address; ``None`` if no segment does."""
     found = (one.pool for one in recording.segments if one.address <= address < one.end)
     return next(found, None)
 
@@ -138,7 +138,7 @@ def judge_pool(pools: Pools, pool: Pool, limit: object) -> Breach | None:
     """Whether a pool keeps at most ``limit`` (bytes, or text such as ``"512MiB"``); the breach if not.
 
     Raises:
-        ValueError: when ``limit`` is no size.
+        ValueError: if ``limit`` is not a size.
     """
     window = Window(f"pool {pool}", pools.device, reserved_peak=pools.of(pool).reserved)
     return Limit("reserved", parse_size(limit), absolute=True).judge(window)

@@ -1,6 +1,6 @@
-"""Why a capture broke, from what was said and what was at work then: tables, and nothing that touches a device.
+"""Why a capture broke, from the error text and what was running: tables only, nothing that touches a device.
 
-What is said is text of torch, of its libraries and of the driver, which is the same in every version that is supported.
+The texts are those of torch, its libraries and the driver, which are the same in all supported versions.
 PYTEST_DONT_REWRITE
 """
 
@@ -13,14 +13,14 @@ from cudamem_testing.graphs.operators import BACKWARD_NODES, FROM_DATA, HOST_REA
 from cudamem_testing.graphs.report import SourceLine
 from cudamem_testing.graphs.rules import MEANINGS, Meaning, Rule
 
-#: How torch warns of a graph without nodes, and what is said where an earlier call broke the capture without a word.
+#: torch's warning about a graph without nodes, and the error after an earlier call broke the capture silently.
 EMPTY_SAID, SILENT_SAID = "CUDA Graph is empty", "previous error during capture"
-#: What a capture says inside of another one, here.
+#: Our own error for a capture inside another one.
 NESTED_SAID = "the current stream captures already"
-#: Where the function left another stream current than the one that captures.
+#: The error if the function left another stream current than the capturing one.
 SAME_STREAM_SAID = "must end on the same stream"
 
-#: What torch and the driver say, in the order of what tells most, with the rule it is about.
+#: Texts of torch and the driver, the most specific first, with the rule that was broken.
 _SAID = (
     ("Cannot copy between CPU and CUDA tensors", Rule.HOST_COPY),
     ("device type tensor to numpy", Rule.HOST_READ),
@@ -39,24 +39,23 @@ _SAID = (
     ("CUDAGeneratorImpl", Rule.GENERATOR),
     ("CUDA generator not in capture mode", Rule.GENERATOR),
 )
-#: Operators that a capture refuses for one reason only, though they are no fault in themselves.
+#: Operators that are fine in general and that a capture refuses for one reason only.
 _REFUSED = {
     "aten::copy_": Rule.HOST_COPY,
     "aten::_to_copy": Rule.HOST_COPY,
-    "aten::index": Rule.DATA_SHAPE,  # a mask; indices of the host fail before they arrive here
+    "aten::index": Rule.DATA_SHAPE,  # a mask; host indices fail earlier
     "aten::index_put_": Rule.DATA_SHAPE,
     "aten::_index_put_impl_": Rule.DATA_SHAPE,
     "aten::repeat_interleave": Rule.DATA_SHAPE,
 }
-#: Functions that copy inside, where no operator can be seen.
+#: Functions that copy internally, without a visible operator.
 _INDEXING = frozenset({"torch.Tensor.__getitem__", "torch.Tensor.__setitem__"})
-#: Words of torch, the driver and the libraries of CUDA when they refuse something.
+#: Words that torch, the driver and CUDA libraries use when they refuse something.
 _REFUSAL = re.compile(r"(?i)captur|CUDA (driver )?error|(cu(blas|solver|dnn|fft|sparse)|nccl)\w*( error|_status)")
 AT_ANOTHER_TIME = (
-    "make it before the capture (warm up longer), or capture with capture_error_mode='thread_local' if another thread "
-    "makes it"
+    "make it before the capture (more warm-up), or use capture_error_mode='thread_local' if another thread makes it"
 )
-LONGER = "make the call before the capture: warm up longer (warmup=3 is what graph_capture does by itself)"
+LONGER = "make the call before the capture: use more warm-up (graph_capture's default is warmup=3)"
 OTHER_LIBRARY = Meaning(
     True,
     "a call that the driver does not allow while a stream captures, such as an allocation or a wait of another library",
@@ -64,18 +63,18 @@ OTHER_LIBRARY = Meaning(
 )
 INSIDE = Meaning(
     True,
-    "the operator does inside what cannot be recorded: it reads a value, waits, or a library below it allocates",
-    "call it outside of the function, or use one that works on the device alone; if it is the first use of a library, "
-    "warm up longer",
+    "inside, the operator does something that cannot be recorded: it reads a value, waits, or a library allocates",
+    "call it outside the function, or use one that works on the device only; if it is the first use of a library, "
+    "use more warm-up",
 )
 ONCE = Meaning(
     True,
-    "it happens in the first call alone, such as the first use of a library: a second capture worked",
+    "it happens in the first call only, such as the first use of a library: a second capture worked",
     LONGER,
 )
 SILENT = Meaning(
     True,
-    "a call broke the capture and raised nothing here: one whose error nobody looked at, or one of another thread",
+    "a call broke the capture without an exception here: its error was not checked, or another thread made it",
     AT_ANOTHER_TIME,
 )
 DEFAULT_STREAM = Meaning(
@@ -85,42 +84,42 @@ DEFAULT_STREAM = Meaning(
 )
 NESTED = Meaning(
     True,
-    "a capture begins inside of the capture",
-    "capture one function at a time: call the inner function itself, or capture it before and replay it outside",
+    "a capture starts inside the capture",
+    "capture one function at a time: call the inner function directly, or capture it earlier and replay it outside",
 )
 OPTIMIZER = Meaning(
     True,
-    "the optimizer keeps its step count on the host, where no replay changes it",
-    "make the optimizer with capturable=True",
+    "the optimizer keeps its step count on the host, and replays do not change it",
+    "create the optimizer with capturable=True",
 )
 MEMORY = Meaning(
     True,
-    "the device has no memory for the pool of the graph, which cannot use what other pools keep",
-    "reset graphs that are not needed any more, or let captures share a pool (pool=graph_capture.pool_handle())",
+    "the device has no memory for the graph's pool, which cannot use memory of other pools",
+    "reset graphs that are no longer needed, or let captures share a pool (pool=graph_capture.pool_handle())",
 )
 OWN = Meaning(
     True,
-    "the function raised this itself",
-    "call it without a capture, and look at what it does differently while torch.cuda.is_current_stream_capturing()",
+    "the function itself raised this",
+    "call it without a capture, and check what it does differently while torch.cuda.is_current_stream_capturing()",
 )
 EMPTY = Meaning(
     True,
-    "the graph is empty, nothing that the function did was recorded: it launches nothing (views, shapes, work of the "
-    "host) and needs no graph, or its work went to another device, or to a stream that does not begin from the "
+    "the graph is empty: the function launches nothing (views, shapes, work on the "
+    "host) and needs no graph, or its work went to another device, or to a stream that does not start from the "
     "capturing one",
-    "make its tensors on the device of the capture, and let side streams wait for torch.cuda.current_stream()",
+    "create its tensors on the capture's device, and let side streams wait for torch.cuda.current_stream()",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Clues:
-    """What is known of the moment at which a capture broke; what is empty or false is not.
+    """What is known about the moment at which a capture broke; unknown fields are empty or false.
 
-    ``operator`` and the ``function`` of the Python interface were at work, ``call`` is the function of a library that
+    ``operator`` and the Python ``function`` were running, ``call`` is the library function that
     the line called. ``waits`` and ``nested``: that function waits for the device, or begins a capture. ``to_host``: the
     operator copies to the host. ``aside``: the current stream did not capture. ``place`` and ``said`` are where it
     broke and with what message, where that was another line, or another exception, than the one that ended the capture.
-    ``worked``: the same capture worked when it was tried again.
+    ``worked``: the same capture succeeded on the second try.
     """
 
     operator: str = ""
@@ -136,7 +135,7 @@ class Clues:
 
     @property
     def at_work(self) -> str:
-        """What was at work in words: an operator, else a function, else a call."""
+        """What was running: an operator, else a function, else a call."""
         return self.operator or (shown(self.function) if self.function else self.call)
 
 
@@ -146,12 +145,12 @@ def refused(said: str) -> bool:
 
 
 def reason(said: str, clues: Clues, *, mistake: bool = False) -> tuple[Rule | None, Meaning]:
-    """The rule that was broken, ``None`` where it is none of them, and what that means.
+    """The rule that was broken, ``None`` if none was, and what that means.
 
     Args:
-        said: the message of the exception, whole.
-        clues: what was at work.
-        mistake: whether the exception is one that Python raises for mistakes of a program.
+        said: the full message of the exception.
+        clues: what was running.
+        mistake: whether the exception is an ordinary bug of the program.
     """
     rule = rule_of(said, clues)
     return (None, _meaning(said, clues, mistake)) if rule is None else (rule, MEANINGS[rule])
@@ -180,7 +179,7 @@ def _rule_at_work(operator: str, function: str) -> Rule | None:
     if found is None and (function in HOST_READS or operator in READING):
         found = Rule.HOST_READ
     if found is None and not operator and function in FROM_DATA:
-        found = Rule.HOST_READ  # of a list with tensors; other data of the host says so
+        found = Rule.HOST_READ  # for a list with tensors; other host data is recognised by its text
     if found is None and not operator and function in _INDEXING:
         found = Rule.HOST_COPY
     return found

@@ -1,4 +1,4 @@
-"""What the lint found, as values and as text. PYTEST_DONT_REWRITE"""
+"""Results of the lint, as objects and as text. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cudamem_testing.records.expected import assert_text
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of the project: ``file:12 in f``, what stays of it while code moves, its source, and the module's path.
+    """A line of the project: ``file:12 in f``, its name without line numbers, its source, and the module's path.
 
-    ``module`` is the dotted path of the ``nn.Module`` whose forward was running, empty outside of any.
+    ``module`` is the dotted path of the ``nn.Module`` whose forward was running, empty outside any.
     """
 
     line: str
@@ -25,7 +25,7 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """One rule that one line breaks. ``times`` is how often the line did it in the one run."""
+    """One rule that one line breaks. ``times`` is how often it did so in the run."""
 
     rule: Rule
     operation: str
@@ -34,7 +34,7 @@ class LintFinding:
 
     @property
     def breaks(self) -> bool:
-        """Whether a capture fails there; otherwise replays differ from the function."""
+        """Whether a capture would fail there; otherwise replays differ from the function."""
         return MEANINGS[self.rule].breaks
 
     @property
@@ -57,14 +57,14 @@ class LintFinding:
 
 
 class LintError(AssertionError):
-    """A function that should have been fit for capture is not."""
+    """The lint found something that would break or freeze in a capture."""
 
 
 @dataclass(frozen=True, slots=True)
 class LintReport:
-    """Everything that one run of the function showed, in the order of its first appearance.
+    """Everything that the lint found in one run of the function, in order of first appearance.
 
-    ``notes`` say what could not be looked at. ``str()`` explains each finding; ``text`` has a line each, without line
+    ``notes`` say what could not be checked. ``str()`` explains each finding; ``text`` has a line for each, without line
     numbers, for expected text.
     """
 
@@ -83,11 +83,11 @@ class LintReport:
 
     @property
     def text(self) -> str:
-        """One line a finding, ``no findings`` without any."""
+        """One line for each finding, or ``no findings``."""
         return "\n".join(finding.text for finding in self.findings) or "no findings"
 
     def assert_clean(self) -> None:
-        """Fail if anything stands in the way of a capture.
+        """Fail if the lint found anything.
 
         Raises:
             LintError: an ``AssertionError`` that explains each finding.
@@ -110,7 +110,7 @@ class LintReport:
 
     def __str__(self) -> str:
         if not self.findings:
-            head = f"{self.function}: nothing found that stands in the way of a capture"
+            head = f"{self.function}: nothing found that would break a capture"
         else:
             head = f"{self.function}: {count(len(self.findings), 'finding')} before a capture"
         return "\n".join((head, *map(str, self.findings), *(f"note: {note}" for note in self.notes)))

@@ -1,7 +1,7 @@
-"""Rules of the lint: what stands in the way of a CUDA graph, what it does, and what to do about it.
+"""Rules of the lint: what breaks or freezes in a CUDA graph, what happens then, and what to do about it.
 
-A capture records the work that the function gives to a stream, and runs none of it. So nothing may wait for a value,
-and what Python does besides happens once, not in each replay. PYTEST_DONT_REWRITE
+A capture records the work that the function queues on a stream, and runs none of it. So nothing may wait for a value,
+and Python code runs once, not in each replay. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Rule(str, Enum):
-    """What was found."""
+    """What the lint can find."""
 
     HOST_READ = "host read"
     DATA_SHAPE = "data-dependent shape"
@@ -27,7 +27,7 @@ class Rule(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a rule means. ``breaks``: the capture fails; otherwise the replays are not what the function does."""
+    """What a rule means. ``breaks``: the capture fails; otherwise replays differ from the function."""
 
     breaks: bool
     happens: str
@@ -48,43 +48,43 @@ MEANINGS = {
     Rule.HOST_COPY: Meaning(
         True,
         "a copy between pageable host memory and the device waits for it: the capture fails",
-        "make the tensor on the device outside of the function, or copy from pinned memory with non_blocking=True",
+        "create the tensor on the device outside the function, or copy from pinned memory with non_blocking=True",
     ),
     Rule.SYNCHRONIZE: Meaning(
         True,
         "the host waits for a stream that only records: the capture fails",
-        "wait outside of the function, after the replay",
+        "wait outside the function, after the replay",
     ),
     Rule.STREAM: Meaning(
         True,
-        "work on a side stream that does not begin from the capturing stream, or is not joined to it again: the "
-        "capture fails or lacks it",
+        "work on a side stream that does not start from the capturing stream, or is not joined to it: the "
+        "capture fails or misses it",
         "side.wait_stream(torch.cuda.current_stream()) before the work, "
         "torch.cuda.current_stream().wait_stream(side) after it",
     ),
     Rule.GENERATOR: Meaning(
         False,
-        "the graph does not know this source of random numbers: the capture fails, or every replay draws the same",
+        "the graph does not know this random-number source: the capture fails, or every replay draws the same numbers",
         "pass the torch.Generator as an argument (graph_capture registers it), or use the default generator",
     ),
     Rule.OUTSIDE: Meaning(
         False,
-        "the graph reads the tensor that was there during the capture, whatever stands in its place later",
+        "the graph always reads the tensor of the capture, even if the name refers to another one later",
         "keep one tensor and write into it with copy_()",
     ),
     Rule.SIDE_EFFECT: Meaning(
         False,
-        "Python runs during the capture alone, so no replay repeats it",
-        "do it outside of the function, or keep the state in a tensor that is changed in place",
+        "Python runs during the capture only, so no replay repeats it",
+        "do it outside the function, or keep the state in a tensor that is changed in place",
     ),
     Rule.DEVICE: Meaning(
         True,
-        "a tensor of the host meets tensors of the device: the operator refuses",
-        "make it with device=x.device, outside of the function where its content never changes",
+        "a host tensor is used with device tensors: the operator fails",
+        "create it with device=x.device, and outside the function if its content never changes",
     ),
     Rule.RAISED: Meaning(
         True,
-        "the function raised, so what comes after this line was not looked at",
-        "see that the function runs on CPU tensors, then check again",
+        "the function raised an exception, so code after this line was not checked",
+        "make the function run on CPU tensors first, then check again",
     ),
 }

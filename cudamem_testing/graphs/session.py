@@ -1,4 +1,4 @@
-"""The object behind the fixture ``graph_capture``: captures of one test, with the device and the project known.
+"""The object behind the fixture ``graph_capture``: captures of one test on one device.
 
 ::
 
@@ -28,7 +28,7 @@ __tracebackhide__ = hide_wrong_arguments
 
 
 class UnavailableError(RuntimeError):
-    """There is no device that captures graphs; the text says why."""
+    """No device can capture graphs; the text says why."""
 
 
 def _refuse(reason: str) -> object:
@@ -41,8 +41,8 @@ class GraphCapture:
     Args:
         backend: the device, by default the current CUDA device.
         root: the project's folder, by default the current one.
-        owner: who is blamed for a pool that a failed capture leaves, such as a test's name.
-        unavailable: called with the reason where nothing can be captured; by default it raises.
+        owner: named as the owner of a pool that a failed capture leaves, such as a test's name.
+        unavailable: called with the reason if nothing can be captured; by default it raises.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class GraphCapture:
     ) -> Captured:
         """Capture ``function(*args, **kwargs)``; see :func:`cudamem_testing.graphs.capture.capture`.
 
-        A keyword argument of the function with the name of one of these is bound with ``functools.partial``.
+        If the function has a keyword argument with one of these names, bind it with ``functools.partial``.
 
         Raises:
-            CaptureError: when the capture fails.
+            CaptureError: if the capture fails.
             UnavailableError: without a CUDA device (the fixture skips the test instead).
         """
         captured = capture(
@@ -113,11 +113,11 @@ class GraphCapture:
         pool: Any = None,
         double_backward: bool = False,
     ) -> GraphedCallables:
-        """Graphed callables, checked before; see :func:`cudamem_testing.graphs.callables.graphed`.
+        """Graphed callables, checked first; see :func:`cudamem_testing.graphs.callables.graphed`.
 
         Raises:
-            CaptureError: when a capture fails.
-            ObstacleError: listing all that is in the way.
+            CaptureError: if a capture fails.
+            ObstacleError: with all obstacles.
             UnavailableError: without a CUDA device (the fixture skips the test instead).
         """
         return graphed(
@@ -134,11 +134,11 @@ class GraphCapture:
         )
 
     def pool_handle(self) -> Any:
-        """A pool that several captures may share."""
+        """A handle of a pool that several captures can share."""
         return self._backend().new_pool()
 
     def is_current_stream_capturing(self) -> bool:
-        """Whether the current stream records instead of running, for code that must behave otherwise then."""
+        """Whether the current stream records instead of running, for code that must then behave differently."""
         return self._backend().here()[1]
 
     def pools(self) -> Pools:
@@ -148,8 +148,8 @@ class GraphCapture:
     def sharing(self, function: Callable[..., Any], sizes: Iterable[tuple[str, tuple[Any, ...]]]) -> Sharing:
         """Capture a function for several inputs twice: with a pool for each, and all on one pool in the given order.
 
-        All graphs live until everything is measured, and are reset then. ``sizes`` are names and positional arguments,
-        the largest first if they are to share well.
+        All graphs live until everything is measured, then they are reset. ``sizes`` are names and positional arguments,
+        the largest first for good sharing.
         """
         backend, named = self._backend(), [*sizes]
         grown: list[list[int]] = []

@@ -1,12 +1,12 @@
-"""Which side a tensor stands on: the device, the host, or pinned host memory.
+"""Which side a tensor is on: the device, the host, or pinned host memory.
 
-The lint runs on CPU tensors that stand for those of a device, so their device does not tell. A side is kept for each
-storage: what the function is given and what it finds outside is the device's, what operators make follows their inputs,
-what is made without a device or on ``cpu`` is the host's.
+The lint runs on CPU tensors in place of device tensors, so their device does not tell. A side is kept for each
+storage: arguments and outside tensors are on the device, outputs of operators follow their inputs,
+tensors created without a device or on ``cpu`` are on the host.
 
-torch spells the CPU in two ways that it treats alike, ``cpu`` and ``cpu:0``. So tensors of the device say that they are
-on ``cpu:0``: code that makes others with ``device=x.device`` says where it wants them, and code that asks for
-``x.device.type`` is told what is true. PYTEST_DONT_REWRITE
+torch has two equivalent names for the CPU, ``cpu`` and ``cpu:0``. So device tensors report that they are
+on ``cpu:0``: code that creates others with ``device=x.device`` shows where it wants them, and code that reads
+``x.device.type`` gets the true answer. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOST = torch.device("cpu")
 
 
 class Side(Enum):
-    """Where a storage stands."""
+    """Where a storage is."""
 
     DEVICE = "device"
     HOST = "host"
@@ -32,10 +32,10 @@ class Side(Enum):
 
 
 class Sides:
-    """Sides of storages. With ``real`` tensors of a card their device decides, and only who was met is remembered.
+    """Sides of storages. With ``real`` CUDA tensors their device decides; only seen storages are recorded.
 
-    ``devices`` are the ``id`` of ``torch.device`` objects that were noted before the run: where such a one says
-    ``cpu``, it was read from a tensor that stands on the device.
+    ``devices`` are the ``id`` of ``torch.device`` objects that existed before the run: if such an object says
+    ``cpu``, it was read from a tensor that is on the device.
     """
 
     def __init__(self, *, real: bool, devices: Collection[int] = ()) -> None:
@@ -44,7 +44,7 @@ class Sides:
         self._sides: dict[StorageWeakRef, Side] = {}
 
     def of(self, tensor: torch.Tensor) -> Side | None:
-        """The side of a tensor; ``None`` where it is not known, or the tensor has no storage."""
+        """The side of a tensor; ``None`` if it is unknown, or the tensor has no storage."""
         if self.real:
             if tensor.device.type == "cuda":
                 return Side.DEVICE
@@ -53,30 +53,30 @@ class Sides:
         return None if reference is None else self._sides.get(reference)
 
     def put(self, tensor: torch.Tensor, side: Side) -> None:
-        """Say where a tensor's storage stands."""
+        """Set the side of a tensor's storage."""
         reference = storage_reference(tensor)
         if reference is not None:
             self._sides[reference] = side
 
     def met(self, tensor: torch.Tensor) -> bool:
-        """Whether somebody has said where a tensor's storage stands."""
+        """Whether the side of a tensor's storage was set."""
         return storage_reference(tensor) in self._sides
 
     def touched(self, reference: StorageWeakRef) -> bool:
-        """The same of a storage that may be gone."""
+        """The same for a storage that may have been freed."""
         return reference in self._sides
 
     def place(self, tensor: torch.Tensor) -> torch.device:
-        """The device that a tensor says it is on."""
+        """The device that a tensor reports."""
         stands_in = not self.real and tensor.device == HOST and self.on_device(tensor)
         return STAND_IN if stands_in else tensor.device
 
     def on_device(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor stands on the device; one that nothing is known of does."""
+        """Whether a tensor is on the device; true if unknown."""
         return self.of(tensor) in (Side.DEVICE, None)
 
     def wanted(self, device: object) -> Side | None:
-        """The side that code asks for with ``device=``; ``None`` when it says nothing about one."""
+        """The side that code requests with ``device=``; ``None`` if it requests none."""
         if type(device) is int:
             return Side.DEVICE
         kind = plain_text(device) if is_a(device, str) else str(device) if type(device) is torch.device else ""

@@ -1,7 +1,7 @@
-"""Stand-ins for streams and events while a function is looked at without a card: recorded, not executed.
+"""Fake streams and events for running a function without a card: recorded, not executed.
 
 A side stream takes part in a capture when it waits for the capturing stream (or for an event of it) before its work,
-and must be waited for by it after its work. That is followed here for each stream. PYTEST_DONT_REWRITE
+and the capturing stream must wait for it after its work. This is tracked here for each stream. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SEEDS = ("manual_seed", "manual_seed_all", "set_rng_state", "get_rng_state")
 
 
 class Streams:
-    """The streams of one run. The first is the one that captures."""
+    """The streams of one run. The first is the capturing one."""
 
     def __init__(self, report: Report, here: Callable[[], SourceLine]) -> None:
         self._report, self._here = report, here
@@ -31,7 +31,7 @@ class Streams:
         self.current.captured = True
 
     def changes(self) -> list[Attribute]:
-        """What stands in the place of torch's functions and classes."""
+        """Replacements for torch's functions and classes."""
         wait = self._waiting
         names: dict[str, object] = {
             "Stream": self.Stream,
@@ -57,9 +57,9 @@ class Streams:
         return changes
 
     def end(self) -> None:
-        """Report the streams whose work nobody waited for."""
+        """Report streams whose work is never waited for."""
         for _, place in self._open.values():
-            self._report(Rule.STREAM, "work on a side stream that is not joined again", place)
+            self._report(Rule.STREAM, "work on a side stream that is not joined", place)
         self._open.clear()
 
     @contextlib.contextmanager
@@ -75,7 +75,7 @@ class Streams:
     def _switch(self, stream: Any) -> None:
         if stream is not self.current:
             if not stream.captured:
-                self._report(Rule.STREAM, "a side stream that did not wait for the capturing one", self._here())
+                self._report(Rule.STREAM, "a side stream that did not wait for the capturing stream", self._here())
             elif id(stream) not in self._open:
                 self._open[id(stream)] = stream, self._here()
         self.current = stream
@@ -105,7 +105,7 @@ class Streams:
         streams = self
 
         class Event:
-            """Stands for ``torch.cuda.Event``."""
+            """Takes the place of ``torch.cuda.Event``."""
 
             def __init__(self, *args: object, **kwargs: object) -> None:
                 self.stream: Any = None
@@ -124,7 +124,7 @@ class Streams:
                 return 0.0
 
         class Stream:
-            """Stands for ``torch.cuda.Stream``."""
+            """Takes the place of ``torch.cuda.Stream``."""
 
             cuda_stream = 0
             device = torch.device("cpu", 0)
@@ -161,7 +161,7 @@ class Streams:
 
 
 def noted_calls(report: Report, here: Callable[[], SourceLine]) -> list[Attribute]:
-    """On a card: the calls that wait or seed are noted, and executed all the same."""
+    """On a card: record calls that wait or seed, and execute them."""
     inside: list[str] = []
 
     def noted(original: Callable[..., Any], rule: Rule, operation: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Which line of a function changes a name: read from its bytecode. PYTEST_DONT_REWRITE"""
+"""Finds the line of a function that changes a name, from its bytecode. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _METHODS = frozenset(
 def line_that_changes(codes: Iterable[types.CodeType], names: Iterable[str]) -> tuple[types.CodeType, int] | None:
     """The first line that assigns to one of the names, to a part of it, or calls a method that changes it.
 
-    The names come from the nearest to the farthest (``history`` before ``self``); a line that fits a nearer one wins.
+    Names are ordered from near to far (``history`` before ``self``); a line that matches a nearer one wins.
     """
     codes = [*codes]
     for name in names:

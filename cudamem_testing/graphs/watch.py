@@ -1,7 +1,7 @@
-"""Watching one run: each function and operator is judged before or after it is called.
+"""Traces one run and judges each function and operator before or after it is called.
 
-The function mode sees what the code says (``x.cpu()``, ``device="cuda"``), the dispatch mode what it comes to
-(``aten::nonzero`` inside ``torch.where``). Where both see the same thing, the line is told once, in the words of the
+The function mode sees what the code says (``x.cpu()``, ``device="cuda"``), the dispatch mode what that does
+(``aten::nonzero`` inside ``torch.where``). If both see the same thing, the line is reported once, in the words of the
 code. PYTEST_DONT_REWRITE
 """
 
@@ -40,10 +40,10 @@ class Watch:
 
     Args:
         places: finds the lines.
-        sides: knows where tensors stand.
-        known: whether the function reaches a tensor from outside by name.
+        sides: knows which side tensors are on.
+        known: whether the function reaches an outside tensor by name.
         registered: ``id`` of the generators that the graph will know.
-        end: the code of the function that started the run: frames beyond it are the caller's.
+        end: the code of the function that started the run: frames outside it belong to the caller.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Watch:
         self.places, self._sides, self._known, self._end = places, sides, known, end
         self._registered = {id(generator) for generator in registered} | {id(torch.default_generator)}
         self._found: dict[tuple[Rule, SourceLine], LintFinding] = {}
-        self._call = ""  # the function of the Python interface that is at work
-        self._told = False  # whether that call was found fault with, or is known to be fine on a card
-        self._inherits = False  # whether what that call makes without a device goes to the device
-        self._follows = False  # whether the device that its inner code names is that of its tensors
+        self._call = ""  # the Python function that is running
+        self._told = False  # whether that call was reported, or is known to be fine on a card
+        self._inherits = False  # whether tensors that it creates without a device are on the device
+        self._follows = False  # whether the device named by its inner code is that of its tensors
 
     def report(self, rule: Rule, operation: str, place: SourceLine | None = None) -> None:
-        """Note a finding at a place, by default at the line that is at work."""
+        """Record a finding at a place, by default at the running line."""
         if place is None:
             place = self.places.of_frame(sys._getframe(1), self._end)
         earlier = self._found.get((rule, place))
@@ -71,11 +71,11 @@ class Watch:
         self._found[rule, place] = LintFinding(rule, earlier.operation if earlier else operation, place, times)
 
     def findings(self) -> tuple[LintFinding, ...]:
-        """What was found so far."""
+        """The findings so far."""
         return tuple(self._found.values())
 
     def function(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a function of the Python interface."""
+        """Call a Python function."""
         self.places.note(sys._getframe(1), self._end)
         if self._sides.real:
             return self._on_card(name, func, args, kwargs)
@@ -102,7 +102,7 @@ class Watch:
         return result
 
     def _on_card(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a function with tensors of a card, which say themselves where they are."""
+        """Call a function with CUDA tensors, whose device is the real one."""
         result = self._called(name, func, args, kwargs)
         if name in _MOVES:
             self._moved(name, args, kwargs, self._sides.of(args[0]), self._sides.of(result))
@@ -111,18 +111,18 @@ class Watch:
         return result
 
     def _of_values(self, name: str, args: Sequence[Any]) -> bool:
-        """Whether a function makes a tensor of a list with tensors of the device, each of which it reads."""
+        """Whether a function creates a tensor from a list with device tensors, each of which it reads."""
         data = args[1:2] if name == _NEW_TENSOR else args[:1] if name in FROM_DATA else ()
         return any(is_one_of(one, list, tuple) and any(map(self._sides.on_device, tensors([one]))) for one in data)
 
     def _from_data(self, name: str, args: Sequence[Any], result: Any) -> bool:
-        """Whether a function copies data of the host, however little."""
+        """Whether a function copies host data of any size."""
         given = args[1:2] if name == _NEW_TENSOR else args[:1]
         wanted = name == _NEW_TENSOR or (name in FROM_DATA and name != "torch.scalar_tensor")
         return wanted and result.numel() > 0 and not any(self._sides.on_device(one) for one in tensors(given))
 
     def _placed(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a function that may make tensors, on the CPU wherever it wants them."""
+        """Call a function that may create tensors, always on the CPU."""
         wanted = self._sides.wanted(kwargs.get("device"))
         pinned = kwargs.get("pin_memory") is True
         if wanted is not None or pinned:
@@ -144,7 +144,7 @@ class Watch:
         return result
 
     def _called(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a function and judge it; what it does inside is told in its name."""
+        """Call a function and judge it; what it does inside is reported in its name."""
         before = self._call, self._told, self._inherits, self._follows
         self._call, self._told = name, False
         given = any(map(self._sides.on_device, tensors((*args, *kwargs.values()))))
@@ -157,9 +157,9 @@ class Watch:
             elif self._sides.real and name in _INDEXING and self._sides.on_device(args[0]) and _of_host(args[1]):
                 self._tell(Rule.HOST_COPY, _INDEXING[name])
             elif name.endswith(".one_hot") and _number_of_classes(args, kwargs) >= 0:
-                self._told = True  # a card does not look at the values then
+                self._told = True  # a card does not read the values then
             elif name.endswith("quantile"):
-                self._told = True  # the same, of its numbers
+                self._told = True  # the same for its numbers
             generator = kwargs.get("generator")
             if generator is not None and id(generator) not in self._registered:
                 self.report(Rule.GENERATOR, f"generator= in {shown(name)}")
@@ -168,7 +168,7 @@ class Watch:
             self._call, self._told, self._inherits, self._follows = before
 
     def _move(self, name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """``to``, ``cuda`` and ``cpu``: a copy stands for the one on the other side."""
+        """``to``, ``cuda`` and ``cpu``: a copy takes the place of the tensor on the other side."""
         tensor, rest = args[0], [*args[1:]]
         target = Side.DEVICE if name.endswith("cuda") else Side.HOST if name.endswith("cpu") else None
         if name.endswith(".to"):
@@ -218,7 +218,7 @@ class Watch:
         side = self._sides.of(tensor)
         if side is not None and self._sides.met(tensor):
             return side
-        if operator == "aten::lift_fresh":  # torch.tensor and its kin: the function says where it goes
+        if operator == "aten::lift_fresh":  # torch.tensor and similar functions: the function says where the result is
             side = side or (Side.DEVICE if self._inherits else Side.HOST)
             if self._inherits and side is Side.DEVICE and tensor.dim():
                 name = shown(self._call.replace("torch.functional.", "torch."))
@@ -226,7 +226,7 @@ class Watch:
         else:
             side = side or Side.DEVICE
             if side is Side.DEVICE and not self._known(tensor):
-                self.report(Rule.OUTSIDE, "a tensor that no variable of the function leads to")
+                self.report(Rule.OUTSIDE, "a tensor that no variable of the function refers to")
         self._sides.put(tensor, side)
         return side
 
@@ -234,7 +234,7 @@ class Watch:
         if sides:
             return Side.DEVICE if Side.DEVICE in sides else Side.HOST
         wanted = self._sides.wanted(kwargs.get("device"))
-        # Code in C++ names it with the options of a tensor; its numbers stay on the host.
+        # C++ code names it with the options of a tensor; its numbers stay on the host.
         follows = self._follows and wanted is not None and name != "aten::scalar_tensor"
         return Side.DEVICE if self._inherits or follows or wanted is Side.DEVICE else Side.HOST
 
@@ -273,7 +273,7 @@ class Watch:
         indices = [*tensors((args[1],))]
         masks = any(index.dtype in (torch.bool, torch.uint8) for index in indices)
         if masks and name != "aten::index" and args[2].numel() == 1 and self._sides.of(args[2]) is not Side.DEVICE:
-            return  # one number for all of them is a masked_fill
+            return  # a single number is a masked_fill
         if masks:
             words = {"torch.Tensor.__getitem__": "x[mask]", "torch.Tensor.__setitem__": "x[mask] = tensor"}
             self._tell(Rule.DATA_SHAPE, words.get(self._call, told))
@@ -281,14 +281,14 @@ class Watch:
             self._tell(Rule.HOST_COPY, _INDEXING.get(self._call, _INDEXING["torch.Tensor.__setitem__"]))
 
     def _tell(self, rule: Rule, operation: str) -> None:
-        """Report once for each call of the Python interface."""
+        """Report at most once for each Python call."""
         if not self._told:
             self.report(rule, operation)
         self._told = bool(self._call)
 
 
 def _of_host(index: object) -> bool:
-    """Whether an index has integers in a list or an array. torch moves them to a card where no mode can see it."""
+    """Whether an index has integers in a list or an array. torch moves them to a card without any mode seeing it."""
     part: Any
     for part in contents(index) if is_a(index, tuple) else (index,):
         numbers = contents(part) if is_a(part, list) else [*part] if type(part) is range else []

@@ -1,4 +1,4 @@
-"""Guards: the only place that changes process-wide state, and that restores it. PYTEST_DONT_REWRITE"""
+"""The only code that changes process-wide state; it also restores it. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Function = Callable[..., Any]
 
 
 class Patches:
-    """Functions of modules that are replaced for a while.
+    """Functions of modules that are replaced temporarily.
 
-    A replacement that somebody has meanwhile wrapped stays in the chain: the wrapper keeps working, and ours passes
+    A replacement that other code has wrapped meanwhile stays in the chain: the wrapper keeps working, and ours passes
     every call on untouched.
     """
 
@@ -30,7 +30,7 @@ class Patches:
         self._replaced: list[tuple[object, str, Function, _Switch]] = []
 
     def replace(self, owner: object, name: str, make: Callable[[Function], Function]) -> Function | None:
-        """Put ``make(original)`` in the place of ``owner.name``; the original, or ``None`` when there is none."""
+        """Replace ``owner.name`` by ``make(original)``; returns the original, or ``None`` if there is none."""
         original: Function | None = getattr(owner, name, None)
         if original is None:
             return None
@@ -40,19 +40,19 @@ class Patches:
         return original
 
     def restore(self) -> None:
-        """Take the replacements back, the last one first."""
+        """Restore the originals, the last one first."""
         while self._replaced:
             owner, name, original, switch = self._replaced.pop()
             switch.active = False
             while isinstance(original, _Switch) and not original.active:
-                original = original.__wrapped__  # somebody's who was restored before us
+                original = original.__wrapped__  # a wrapper that was restored before us
             if getattr(owner, name, None) is switch:
                 setattr(owner, name, original)
 
 
 @contextmanager
 def replaced(changes: Iterable[tuple[object, str, object]]) -> Iterator[None]:
-    """Attributes with other values inside; afterwards each is as it was, unless somebody else changed it meanwhile."""
+    """Set attributes inside the block; afterwards restore each, unless other code changed it meanwhile."""
     missing = object()
     earlier: list[tuple[object, str, object, object]] = []
     try:
@@ -73,7 +73,7 @@ def replaced(changes: Iterable[tuple[object, str, object]]) -> Iterator[None]:
 
 @contextmanager
 def without_warning(begins: str) -> Iterator[None]:
-    """Warnings that begin with these words are not shown inside, whatever the filters say."""
+    """Hide warnings that begin with these words inside the block, regardless of filters."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=re.escape(begins))
         yield
@@ -84,21 +84,21 @@ MOST_WAITED = 1.0
 
 
 def collect_garbage(*, needed: bool = False) -> bool:
-    """A full collection that leaves the collector as it was: its debug flags, and what it was told to keep frozen.
+    """Run a full collection and leave the collector's debug flags and frozen objects unchanged.
 
-    None while a stream captures: what goes then may break the capture. Whether there was one.
+    No collection runs while a stream captures, because frees may break the capture. Returns whether one ran.
 
     Raises:
-        RuntimeError: when it is ``needed`` and there was none.
+        RuntimeError: if it is ``needed`` and none ran.
     """
     collected = not capturing() and _collected_in_time()
     if needed and not collected:
-        raise RuntimeError("no garbage was collected: a stream captures a CUDA graph, or another collection goes on")
+        raise RuntimeError("no garbage was collected: a stream captures a CUDA graph, or another collection is running")
     return collected
 
 
 def collect_young_garbage() -> bool:
-    """A collection as ``collect_garbage`` does it, without the oldest generation: quick, and most garbage is young."""
+    """Like ``collect_garbage``, without the oldest generation: quick, and most garbage is young."""
     return not capturing() and _collected_in_time(1)
 
 
@@ -111,19 +111,19 @@ def _collected_in_time(generation: int = 2) -> bool:
 
 
 def _collected(generation: int) -> bool:
-    """Whether a collection ran: none does while another thread collects, or inside a collection."""
+    """Collect; returns whether a collection ran: none does while another thread collects, or inside a collection."""
     before = Original.get_stats()[generation]["collections"]
-    refresh()  # whoever watches sees this one
+    refresh()  # so that watchers see this collection
     Original.collect(generation)
     return bool(Original.get_stats()[generation]["collections"] > before)
 
 
 @contextmanager
 def thawed() -> Iterator[None]:
-    """The collector sees every object: those that somebody froze too; debug flags are off, so nothing is kept.
+    """Let the collector see every object, frozen ones too; debug flags are off, so nothing is kept.
 
-    Afterwards the flags are back. What is tracked by then is frozen again if anybody froze: the collector cannot be
-    told which objects those were.
+    Afterwards the flags are restored. If objects were frozen, everything tracked by then is frozen again: the collector
+    cannot be told which objects were frozen.
     """
     flags, frozen = gc.get_debug(), _somebody_froze()
     gc.set_debug(0)
@@ -141,10 +141,10 @@ def _somebody_froze() -> bool:
     """Whether ``gc.freeze()`` was called and not undone.
 
     The count alone does not tell: CPython 3.12 sets immortal objects aside with the frozen ones whenever a collection
-    meets them (``update_refs`` in ``gcmodule.c``), so it is about 375 where nobody froze. To thaw and freeze there
-    would freeze the whole process. But who freezes, freezes all that is tracked, and one object has been there from
+    meets them (``update_refs`` in ``gcmodule.c``), so it is about 375 if nothing was frozen. To thaw and freeze then
+    would freeze the whole process. But freezing freezes everything that is tracked, and one object has existed from
     the start and is not immortal: the module ``builtins``. The collector lists what is not frozen. No collection
-    starts while that list lives: it would find nothing to free.
+    starts while that list exists: it would find nothing to free.
     """
     if gc.get_freeze_count() == 0:
         return False
@@ -152,13 +152,13 @@ def _somebody_froze() -> bool:
         return all(found is not builtins for found in gc.get_objects())
 
 
-#: Where a failure is left for debuggers.
+#: Attributes of ``sys`` that keep the last failure for debuggers.
 LAST_FAILURE = ("last_exc", "last_value", "last_type", "last_traceback")
 
 
 def take_last_failure() -> BaseException | None:
-    """The failure that the interpreter keeps for debuggers, which it keeps no longer."""
-    state = vars(sys)  # asking for an attribute that is not there makes an error, which costs more than all the rest
+    """Remove ``sys.last_exc`` and related attributes; returns the failure that they held."""
+    state = vars(sys)  # reading a missing attribute raises, which costs more than everything else here
     error: object = state.get("last_value")
     for name in LAST_FAILURE if "last_type" in state else ():
         state.pop(name, None)
@@ -166,7 +166,7 @@ def take_last_failure() -> BaseException | None:
 
 
 def set_variable(name: str, value: str) -> Callable[[], None]:
-    """Set an environment variable of this process and of those that it starts; what puts the old value back."""
+    """Set an environment variable for this process and its children; returns a function that restores the old value."""
     old = os.environ.get(name)
     os.environ[name] = value
 
@@ -180,7 +180,7 @@ def set_variable(name: str, value: str) -> Callable[[], None]:
 
 
 def stand_in(function: object) -> Function | None:
-    """What :class:`Patches` made of a function, while it is at work; ``None`` for any other function."""
+    """The active replacement by :class:`Patches` for a function; ``None`` for any other function."""
     return function.replacement if isinstance(function, _Switch) and function.active else None
 
 
@@ -199,7 +199,7 @@ class _Switch:
 
 
 class CollectorPaused(ContextDecorator):
-    """No automatic collection inside, as for work that makes many small objects without a cycle; then as before."""
+    """Pause automatic collection inside, for work that creates many small objects without cycles."""
 
     def __enter__(self) -> None:
         self._enabled = gc.isenabled()
@@ -211,18 +211,18 @@ class CollectorPaused(ContextDecorator):
 
 
 def restore_python_profiler(previous: Any) -> None:
-    """Give ``sys.setprofile`` back what torch's Python tracer took away; ``None`` is nothing."""
+    """Restore the ``sys.setprofile`` function that torch's Python tracer replaced; ``None`` does nothing."""
     if previous is None or sys.getprofile() is previous:
         return
     if callable(previous):
         sys.setprofile(previous)
-    else:  # cProfile up to Python 3.11 is no function, and switches itself on
+    else:  # up to Python 3.11 cProfile is not a function, and enables itself
         previous.enable()
 
 
 @contextmanager
 def traced(function: Any) -> Iterator[None]:
-    """Python calls a trace function inside, for functions that begin there; afterwards whoever traced traces again."""
+    """Set a trace function for functions that start inside the block; afterwards restore the previous one."""
     before = sys.gettrace()
     sys.settrace(function)
     try:

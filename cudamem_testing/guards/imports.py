@@ -1,4 +1,4 @@
-"""A call right after a module was imported, and imports in which no collection starts.
+"""Calls a function right after a module was imported, and runs imports without garbage collection.
 
 PYTEST_DONT_REWRITE
 """
@@ -20,7 +20,7 @@ from cudamem_testing.guards import CollectorPaused
 class AfterImport:
     """A finder of modules that calls a function once, right after a module was imported.
 
-    What the function raises, an error of its own included, is raised by the import.
+    The import raises what the function raises.
     """
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
@@ -32,12 +32,12 @@ class AfterImport:
         sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
-        """Wait no longer; also after the import."""
+        """Stop waiting; also works after the import."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None) -> Any:
-        """As the finders after this one; ``None`` for other modules."""
+        """Use the finders after this one; ``None`` for other modules."""
         if name != self._name:
             return None
         self.stop()
@@ -54,7 +54,7 @@ class AfterImport:
 
 
 def import_whole(package: str) -> None:
-    """From here on no collection starts amid the import of a module of a package.
+    """From here on, run imports of a package's modules without garbage collection.
 
     Nothing is added to ``sys.meta_path``: only the finders of the package's own folders are replaced.
     """
@@ -65,13 +65,13 @@ def import_whole(package: str) -> None:
 
 
 class _WholeFinder(FileFinder):
-    """Finds the modules of a folder as Python does."""
+    """Finds the modules of a folder like Python's own finder."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder, (SourceFileLoader, SOURCE_SUFFIXES))
 
     def find_spec(self, fullname: str, target: types.ModuleType | None = None) -> ModuleSpec | None:
-        """The module's, with a loader that runs it without a collection."""
+        """The module's spec, with a loader that runs it without a collection."""
         spec = super().find_spec(fullname, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _WholeLoader(spec.loader)
@@ -79,18 +79,18 @@ class _WholeFinder(FileFinder):
 
 
 class _WholeLoader(Loader):
-    """Another loader, with no collection while a module runs. It is no ``SourceFileLoader``: pytest would rewrite."""
+    """Wraps a loader, without a collection while a module runs. Not a ``SourceFileLoader``: pytest would rewrite it."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
-        """As the other one."""
+        """Delegate to the wrapped loader."""
         found: types.ModuleType | None = self._loader.create_module(spec)
         return found
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """As the other one."""
+        """Delegate to the wrapped loader."""
         with CollectorPaused():
             self._loader.exec_module(module)
 

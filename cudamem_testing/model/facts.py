@@ -216,9 +216,10 @@ class Remark(str, Enum):
 class CycleKept:
     """A reference cycle and what it kept: ``tensors`` are the largest storages of ``count``, ``lines`` allocated them.
 
-    ``chain`` are its objects and references, the last as the first, ``hanging`` the further cycles that hang off it.
-    It was found ``times`` times; such cycles kept ``at_once`` bytes together, and ``small`` bytes of other garbage were
-    not looked at. ``library`` made it, if not the project, and ``pattern`` is what a rule that ignores it matches.
+    ``chain`` has its objects and references and ends with the first object; ``hanging`` is the number of other cycles
+    connected to it. It was found ``times`` times; such cycles kept ``at_once`` bytes together, and ``small`` bytes of
+    other garbage were not examined. ``library`` made the cycle, if not the project; a rule that ignores it matches
+    ``pattern``.
     """
 
     chain: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""The graph of Python objects: labelled references, safe names, and who holds what.
+"""The graph of Python objects: labelled references, safe names, and what holds what.
 
 ``references`` and ``name_of`` look at one object without running its code, ``storages_of`` says which memory a tensor
-stands for, ``find_holders`` finds the shortest chain from a root (a module, a frame, a class, a thread) to memory that
+keeps, ``find_holders`` finds the shortest chain from a root (a module, a frame, a class, a thread) to memory that
 is still alive. Results are text: they keep no object alive.
 
 PYTEST_DONT_REWRITE

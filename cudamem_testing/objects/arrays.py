@@ -1,4 +1,4 @@
-"""NumPy arrays: the collector does not track them, so what they hold is read here.
+"""References of NumPy arrays, which the collector does not track.
 
 An array made by ``tensor.numpy()`` keeps the tensor as its ``base``; an array of objects keeps its elements.
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def array_class() -> type | None:
-    """``numpy.ndarray`` where numpy was imported."""
+    """``numpy.ndarray`` if numpy was imported."""
     found = static.get(static.instance_dict(sys.modules.get("numpy")), "ndarray")
     return found if type(found) is type else None
 
@@ -31,7 +31,7 @@ def is_array(obj: object) -> bool:
 
 
 def array_edges(array: Any) -> Iterator[Edge]:
-    """What an array holds: the object whose memory it shows, and elements that are objects."""
+    """What an array holds: the object that owns its memory, and elements that are objects."""
     yield Kind.ATTRIBUTE, ".base", array.base
     waiting = [("", array)]
     while waiting:
@@ -46,7 +46,7 @@ def array_edges(array: Any) -> Iterator[Edge]:
 
 
 def edges(referrers: Referrers, values: Iterable[object]) -> Iterator[tuple[object, object]]:
-    """Pairs (holder, referent) that have an array on one side; ``values`` are objects held outside of the heap."""
+    """Pairs (holder, referent) with an array on one side; ``values`` are objects held outside the heap."""
     kind = array_class()
     if kind is None:
         return

@@ -1,8 +1,8 @@
-"""Which live objects stand for a storage, and the references between them that only C++ holds.
+"""Finds the live objects that keep a storage, and the references between them that only C++ holds.
 
 The collector sees a Python tensor but not what its C++ half keeps: the gradient, the autograd graph with the tensors it
-saved for backward, the tensor a view looks at. This module walks all of that once, from every live tensor and every
-node that Python holds, and gives the edges that the collector's own lack.
+saved for backward, the base tensor of a view. This module walks all of that once, from every live tensor and every
+node that Python holds, and gives the edges that the collector does not see.
 
 PYTEST_DONT_REWRITE
 """
@@ -20,16 +20,16 @@ from cudamem_testing.objects.torch_references import node_edges, script_edges, t
 from cudamem_testing.originals import Original
 from cudamem_testing.torch_api import nodes, tensors
 
-#: Objects from which on it is quicker to list all classes of the process than to look at those of the objects.
+#: With more objects than this, listing all classes of the process is quicker than reading each object's class.
 _MANY = 20_000
 
 
 class Carriers:
-    """Live tensors, storages, autograd nodes and modules of TorchScript of one moment.
+    """Live tensors, storages, autograd nodes and TorchScript modules at one moment.
 
     ``of`` maps each wanted address to the objects that keep that storage; ``holders`` maps the id of an object to
-    the objects that hold it through C++; ``fresh`` are ids of Python objects made by this walk, which nothing in the
-    heap refers to, and ``references`` how many references each of them had then. Holds all of them alive: drop it with
+    the objects that hold it through C++; ``fresh`` are ids of Python objects created by this walk, which nothing in the
+    heap refers to, and ``references`` how many references each of them had then. Keeps all of them alive: drop it with
     the search.
     """
 
@@ -56,11 +56,11 @@ class Carriers:
                     break
 
     def targets(self, addresses: Iterable[int]) -> dict[int, list[object]]:
-        """The objects that keep each storage, none for one that no object keeps."""
+        """The objects that keep each storage; empty if none does."""
         return {address: self.of.get(address, []) for address in addresses}
 
     def hold(self, holder: object, referent: object) -> None:
-        """Note that one object holds another where the collector does not see it."""
+        """Record that one object holds another in a way that the collector does not see."""
         self.holders.setdefault(id(referent), {})[id(holder)] = holder
 
     def _meet(self, obj: object, *, fresh: bool = False) -> None:
@@ -95,12 +95,12 @@ class Carriers:
                 self._meet(referent, fresh=True)
 
     def release(self) -> None:
-        """Let all objects go."""
+        """Release all objects."""
         for table in (self.of, self.holders, self._keep, self._waiting):
             table.clear()
 
     def metadata_edges(self) -> list[tuple[object, object]]:
-        """Pairs (node, value of its metadata). Asked last, because the question makes each node an empty dictionary."""
+        """Pairs (node, value of its metadata). Call it last, because reading gives each node an empty dictionary."""
         with tensors.quiet():
             return [
                 (node, value)
@@ -117,9 +117,9 @@ class Carriers:
 
 
 def _of_interest(objects: list[object]) -> list[object]:
-    """The tensors, storages, autograd nodes and modules of TorchScript among many objects.
+    """The tensors, storages, autograd nodes and TorchScript modules among many objects.
 
-    Classes are known by their ids (a hostile metaclass is not asked for a hash), and the loops run in C: this looks at
+    Classes are compared by id (so that a hostile metaclass need not hash), and the loops run in C: this examines
     every object of the process.
     """
     if len(objects) < _MANY:
@@ -131,7 +131,7 @@ def _of_interest(objects: list[object]) -> list[object]:
 
 
 def _classes_of_interest() -> set[int]:
-    """The ids of all their classes: those that derive from a few, and the nodes written in C++, which share no base."""
+    """The ids of their classes: those that derive from a few bases, and the C++ nodes, which have no common base."""
     waiting: list[type] = [tensors.TensorBase, torch.UntypedStorage, torch.jit.ScriptModule, nodes.NodeBase]
     found: dict[int, type] = {}
     while waiting:

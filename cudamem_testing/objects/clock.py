@@ -1,4 +1,4 @@
-"""The time budget of a search.
+"""The time limit of a search.
 
 PYTEST_DONT_REWRITE
 """
@@ -9,7 +9,7 @@ from cudamem_testing.originals import Original
 
 
 class Clock:
-    """Tells whether this thread has worked a number of seconds since it was made; ``None`` never passes.
+    """Expires when this thread has used a number of seconds of processor time; ``None`` never expires.
 
     Processor time, not wall time: a search on a busy machine then finds what it finds on an idle one.
     """
@@ -18,5 +18,5 @@ class Clock:
         self._end = None if seconds is None else Original.thread_time() + seconds
 
     def expired(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time is used up."""
         return self._end is not None and Original.thread_time() >= self._end

@@ -1,8 +1,8 @@
-"""Local variables of frames, read without leaving a copy behind.
+"""Reads local variables of frames without leaving a copy behind.
 
 On CPython 3.12 and older ``frame.f_locals`` of a function copies all locals into a dictionary that stays attached to
-the frame, and then ``frame.clear()`` no longer frees them. So the copy is emptied again, unless somebody else holds
-it too (a debugger, the function's own ``locals()``). From 3.13 on (PEP 667) it is a view and nothing is left.
+the frame, and then ``frame.clear()`` no longer frees them. So the copy is emptied again, unless something else holds
+it too (a debugger, the function's own ``locals()``). From 3.13 on (PEP 667) it is a view and leaves no copy.
 
 PYTEST_DONT_REWRITE
 """
@@ -24,7 +24,7 @@ def frame_locals(frame: types.FrameType) -> list[tuple[str, object]]:
     """Names and values of a frame's local variables, closure variables included.
 
     Frames of modules have none of their own (their locals are the module's globals), and a class body that runs
-    in a mapping of the user's metaclass is not read, because that would run the mapping's code.
+    in a custom mapping of a metaclass is not read, because that would run the mapping's code.
     """
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         namespace = frame.f_locals

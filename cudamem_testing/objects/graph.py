@@ -1,4 +1,4 @@
-"""The part of the heap that a search has visited, as ids with edges both ways, and the questions asked of it.
+"""The part of the heap that a search has visited: ids with edges in both directions, and queries on them.
 
 All algorithms are breadth-first and iterative (E. F. Moore, "The shortest path through a maze", 1959).
 
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from cudamem_testing import static
 from cudamem_testing.objects.roots import RootValue
 
-#: Objects at each end of a long chain that are kept; what lies between is only counted.
+#: Objects kept at each end of a long chain; those between are only counted.
 CHAIN_END = 24
 #: Objects that a label may need: a namespace's owner, the namespace, and what a name in it leads to.
 _NAMED = 3
-#: The words along a chain of ids, which order chains of one length.
+#: Returns the labels along a chain of ids, which order chains of equal length.
 Words = Callable[[Sequence[int]], list[tuple[str, str]]]
 
 
@@ -34,9 +34,9 @@ class Chain:
 
 @dataclass(slots=True)
 class Reached:
-    """Objects that roots reach: distance, rank of the root, previous object, and at a chain's start what held it.
+    """Objects that roots reach: distance, rank of the root, previous object, and what holds the chain's start.
 
-    ``head`` has the first ids of each object's chain, shared by all that lie behind them, so that the chains of
+    ``head`` has the first ids of each object's chain, shared by all objects behind them, so that the chains of
     many targets down one long structure cost no more than their ends.
     """
 
@@ -47,7 +47,7 @@ class Reached:
     head: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def add(self, one: int, distance: int, rank: int, previous: int | None, start: RootValue | None) -> None:
-        """Note the shortest chain to an object."""
+        """Record the shortest chain to an object."""
         self.distance[one], self.rank[one] = distance, rank
         if previous is None:
             self.start[one] = start
@@ -75,7 +75,7 @@ class Reached:
     def is_before(self, previous: int, one: int, order: Mapping[int, int], words: Words) -> bool:
         """Whether the chain to an object over ``previous`` comes before its known one.
 
-        The ``order`` of their starts decides, else the words along them from where they part. Chains that part farther
+        The ``order`` of their starts decides, otherwise the labels from where they part. Chains that part farther
         back than ``CHAIN_END`` are equal.
         """
         known = self.previous.get(one)
@@ -100,7 +100,7 @@ class Reached:
 
 
 def cut(chain: Sequence[int]) -> Chain:
-    """A whole chain with its middle left out where it is long."""
+    """A chain, with its middle left out if it is long."""
     return _cut(chain[:CHAIN_END], chain[-CHAIN_END:], len(chain))
 
 
@@ -110,7 +110,7 @@ def _cut(head: Sequence[int], tail: Sequence[int], length: int) -> Chain:
 
 
 class _Links:
-    """Which ids each id is linked to, in the order in which they came: most have one, which takes no container."""
+    """The ids that each id is linked to, in order of insertion: most have one, stored without a container."""
 
     def __init__(self) -> None:
         self._links: dict[int, int | dict[int, None]] = {}
@@ -124,13 +124,13 @@ class _Links:
             self._links[one] = {known: None, other: None}  # type: ignore[dict-item] # a number, as it is no dict
 
     def of(self, one: int) -> Collection[int]:
-        """What an id is linked to."""
+        """The ids that an id is linked to."""
         known = self._links.get(one)
         return () if known is None else known if type(known) is dict else (known,)  # type: ignore[return-value]
 
 
 class Graph:
-    """Objects by id, with their holders and what they hold. Holds the objects alive."""
+    """Objects by id, with their holders and what they hold. Keeps the objects alive."""
 
     def __init__(self) -> None:
         self.objects: dict[int, object] = {}
@@ -138,7 +138,7 @@ class Graph:
         self._held = _Links()
         self._ordered: dict[int, list[int]] = {}
         self.looked_at = 0
-        """Objects that :meth:`cycle_or_source` has looked at, in all."""
+        """Number of objects that :meth:`cycle_or_source` has examined."""
 
     def add(self, holder: int, referent: int) -> None:
         """Add an edge between two objects of the graph; a second one between them changes nothing."""
@@ -146,11 +146,11 @@ class Graph:
         self._held.add(holder, referent)
 
     def holders_of(self, one: int) -> Collection[int]:
-        """What is known to hold an object."""
+        """The known holders of an object."""
         return self._holders.of(one)
 
     def held_by(self, one: int) -> Collection[int]:
-        """What an object is known to hold, in the order in which it holds it: the same in every run."""
+        """What an object is known to hold, in its own order, which is the same in every run."""
         held = self._held.of(one)
         if len(held) < 2:
             return held
@@ -161,7 +161,7 @@ class Graph:
         return ordered
 
     def ancestors(self, ids: Iterable[int]) -> set[int]:
-        """The given objects and all that reach them."""
+        """The given objects and all objects that reach them."""
         found = set(ids)
         waiting = list(found)
         while waiting:
@@ -180,8 +180,8 @@ class Graph:
         """Shortest chains from roots to all objects.
 
         ``starts`` are (rank, id) of objects that are roots, at distance 0; ``values`` are (rank, id, ...) of objects
-        that a root outside of the heap holds, at distance 1. Among chains of one length the lowest rank wins, then
-        the order given, then with ``words`` the lower ones, then the order in which objects hold others.
+        that a root outside the heap holds, at distance 1. Among chains of equal length the lowest rank wins, then
+        the given order, then with ``words`` the lower labels, then the order in which objects hold others.
         """
         found = Reached()
         order = {one: place for place, (_, one) in enumerate(starts)}
@@ -252,6 +252,6 @@ class Graph:
 
 
 def _places(obj: object, wanted: Collection[int]) -> list[tuple[int, int]]:
-    """Where an object holds some others, by their ids; the collector sees sequences from their ends."""
+    """Positions at which an object holds some others, by their ids; the collector reads sequences from the end."""
     found = [(place, number) for place, number in enumerate(map(id, static.referents(obj))) if number in wanted]
     return [(-place, number) for place, number in found] if static.is_one_of(obj, list, tuple) else found

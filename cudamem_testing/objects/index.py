@@ -1,15 +1,15 @@
-"""Who refers to a set of objects, asked many times about one moment.
+"""Finds what refers to a set of objects; answers many queries about one moment.
 
-A question about few objects is answered by one scan of the collector's lists in C (``gc.get_referrers``), which
-compares each reference with each object asked about. Questions about many, and the later ones of a long chain, use an
+A query about few objects is answered by one scan of the collector's lists in C (``gc.get_referrers``), which
+compares each reference with each queried object. Queries about many objects, and later ones of a long chain, use an
 index that is built once: the heap is cut into groups of ``GROUP``, and of each group the ids of all objects that it
-refers to are kept (one C call a group). A question is then one set test a group, however many objects are asked about;
-only groups that answer yes are looked at object by object. After many questions the groups are sorted into buckets by
-what they refer to, so that a question costs little more than its answer.
+refers to are kept (one C call per group). A query is then one set test per group, for any number of objects;
+only matching groups are examined object by object. After many queries the groups are sorted into buckets by
+what they refer to, so that a query costs little more than its answer.
 
 With torch and transformers imported (350,000 objects, 1.7 million references) a scan takes about 0.015 s, building the
-index 0.15 s and a question to it 0.025 s. The index takes 8 bytes a reference to a tracked object, the buckets 5:
-a small part of what the objects themselves take.
+index 0.15 s and a query 0.025 s. The index takes 8 bytes for each reference to a tracked object, the buckets 5:
+a small part of the objects' own size.
 
 PYTEST_DONT_REWRITE
 """
@@ -28,10 +28,10 @@ from cudamem_testing.objects.clock import Clock
 from cudamem_testing.originals import Original
 
 GROUP = 128
-#: Objects asked about at once, and questions in all, for which scans are quicker than building an index.
+#: Up to this many objects in a query, and this many queries, scans are quicker than building an index.
 NARROW = 32
 _SCANS = 8
-#: Questions to the index after which sorting it pays.
+#: Queries to the index after which sorting it pays off.
 _PATIENCE = 10
 #: Low bits that are the same in the ids of all objects.
 _ALIGNED = 4
@@ -40,11 +40,11 @@ _SHARING = 2
 
 
 class Referrers(Protocol):
-    """Answers who refers to what."""
+    """Answers which objects refer to which."""
 
     @property
     def complete(self) -> bool:
-        """Whether every object was looked at."""
+        """Whether every object was examined."""
         ...
 
     def referrers(self, wanted: Mapping[int, object]) -> Iterator[tuple[object, int]]:
@@ -58,16 +58,16 @@ class Referrers(Protocol):
         ...
 
     def release(self) -> None:
-        """Let all objects go."""
+        """Release all objects."""
         ...
 
 
 class Heap:
-    """All objects that the collector tracks at the moment it is made: scanned while that is quick, then indexed.
+    """All objects that the collector tracks when this is created: scanned while that is quick, then indexed.
 
-    Make it before anything else of a search, so that nothing of the search is part of it, and keep automatic
-    collections off meanwhile: objects made since are recognized by being in the youngest generation. Holds the objects
-    alive: release it with the search. ``complete`` is false where the clock ran out while the index was built.
+    Create it first in a search, so that nothing of the search is part of it, and keep automatic collections off
+    meanwhile: objects created since are recognised because they are in the youngest generation. Keeps the objects
+    alive: release it with the search. ``complete`` is false if the clock expired while the index was built.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -86,7 +86,7 @@ class Heap:
 
     @property
     def complete(self) -> bool:
-        """Whether every object was looked at."""
+        """Whether every object was examined."""
         return self._index is None or self._index.complete
 
     def referrers(self, wanted: Mapping[int, object]) -> Iterator[tuple[object, int]]:
@@ -130,9 +130,9 @@ class Heap:
         return {number for number in map(id, Original.get_objects(generation=0)) if number not in self._young}
 
     def _is_new_dictionary(self, holder: object, made: Collection[int]) -> bool:
-        """Whether it holds the attributes of an object of the heap, which got its dictionary only since.
+        """Whether ``holder`` is the attribute dictionary of a heap object that got this dictionary only since.
 
-        An object keeps its attributes in itself until somebody asks for ``__dict__``, as the reading of roots does.
+        An object stores its attributes inline until its ``__dict__`` is read, as the search for roots does.
         """
         if not _may_be_attributes(holder):
             return False
@@ -145,8 +145,8 @@ class Heap:
 class ReferrerIndex:
     """Some objects and which groups of them refer to which object.
 
-    ``made`` are dictionaries by id that may since have taken over the attributes of some of the objects. Holds all of
-    them alive. ``complete`` is false where the clock ran out while building.
+    ``made`` are dictionaries by id that may since have taken over the attributes of some of the objects. Keeps all of
+    them alive. ``complete`` is false if the clock expired while building.
     """
 
     def __init__(self, objects: list[object], clock: Clock, made: Mapping[int, object] | None = None) -> None:
@@ -169,7 +169,7 @@ class ReferrerIndex:
             self._add(self._new)
 
     def _add(self, group: list[object]) -> None:
-        # Strings, numbers and other untracked objects are never asked about: leaving them out halves the work.
+        # Strings, numbers and other untracked objects are never queried: leaving them out halves the work.
         self._referents.append(array("Q", map(id, filter(gc.is_tracked, static.referents(*group)))))
 
     def _group(self, number: int) -> list[object]:
@@ -223,7 +223,7 @@ class _Buckets:
         for some in referents:
             for one in some:
                 starts[one >> _ALIGNED & mask] += 1
-        self._starts = starts = array("I", accumulate(starts))  # of each bucket where it ends, until it is filled
+        self._starts = starts = array("I", accumulate(starts))  # the end of each bucket, until it is filled
         self._groups = array("I", [0]) * total
         for number, some in enumerate(referents):
             for one in some:
@@ -241,7 +241,7 @@ class _Buckets:
 
 
 def _pairs(holder: object, wanted: Collection[int]) -> Iterator[tuple[object, int]]:
-    """What an object holds of what is asked for, in the order in which it holds it."""
+    """The wanted objects that an object holds, in its own order."""
     for one in dict.fromkeys(filter(wanted.__contains__, map(id, static.referents(holder)))):
         yield holder, one
 
@@ -267,11 +267,11 @@ def _groups(objects: list[object]) -> Iterator[list[object]]:
 
 
 def _collections() -> int:
-    """How many collections there were in this process: each one may move objects to an older generation."""
+    """The number of collections in this process: each may move objects to an older generation."""
     return sum(generation["collections"] for generation in Original.get_stats())
 
 
 def _tells_young_objects() -> bool:
-    """Whether an object that was made just now is in the youngest generation (not where there are no generations)."""
+    """Whether a new object is in the youngest generation (false if there are no generations)."""
     made: list[object] = [[]]
     return any(found is made for found in Original.get_objects(generation=0))

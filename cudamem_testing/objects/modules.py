@@ -1,8 +1,8 @@
-"""Which objects are modules, and which are namespaces of modules, by id.
+"""Finds out which objects are modules, and which are namespaces of modules, by id.
 
-Nearly all modules stay from one search to the next, so what was found is kept while ``sys.modules`` holds the same
-modules in the same order. The table refers to them weakly: what is kept keeps no module alive, and where one is gone,
-another at its address is not taken for it.
+Most modules stay from one search to the next, so the table is kept while ``sys.modules`` holds the same
+modules in the same order. The table refers to them weakly: it keeps no module alive, and if one was freed,
+another object at its address is not mistaken for it.
 
 PYTEST_DONT_REWRITE
 """
@@ -21,7 +21,7 @@ _alive = weakref.ref.__call__
 
 
 class ModuleTable:
-    """The modules of this process under the first of their names. Holds ids, names and weak references."""
+    """The modules of this process under their first names. Holds ids, names and weak references."""
 
     def __init__(self) -> None:
         self._names: dict[int, object] = {}
@@ -33,11 +33,11 @@ class ModuleTable:
         return id(obj) in self._names
 
     def name(self, obj: object) -> object:
-        """The key in ``sys.modules`` of the module that an object is, or is the namespace of."""
+        """The key in ``sys.modules`` of a module, given the module or its namespace."""
         return self._names[id(obj)]
 
     def update(self) -> None:
-        """Look at ``sys.modules`` as it is now."""
+        """Read the current ``sys.modules``."""
         modules = [*sys.modules.values()]
         if self._seen is None or not self._is_same(self._seen, modules):
             self._seen = _weakly(modules)
@@ -54,7 +54,7 @@ class ModuleTable:
         self._namespaces = {
             place: id(namespace)
             for place, (namespace, (_, module)) in enumerate(zip(namespaces, pairs, strict=True))
-            if not static.is_a(module, types.ModuleType)  # of other objects it may be another one tomorrow
+            if not static.is_a(module, types.ModuleType)  # other objects may have a different one later
         }
         names = [name for name, _ in pairs]
         self._names = dict(zip(map(id, namespaces[::-1]), names[::-1], strict=True))  # the first of several names
@@ -67,7 +67,7 @@ def _namespace(module: object) -> dict[str, object] | None:
 
 
 def _weakly(modules: Sequence[object]) -> list[weakref.ref[object]] | None:
-    """References to all of them; ``None`` where one has no weak references."""
+    """Weak references to all of them; ``None`` if one does not support them."""
     try:
         return [*map(weakref.ref, modules)]
     except TypeError:

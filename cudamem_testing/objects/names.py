@@ -1,4 +1,4 @@
-"""Short names of any object, in the words of an engineer, without running the object's code.
+"""Short, readable names of any object, without running the object's code.
 
 ``name_of`` gives what a reader wants to see of a node in a graph (``module project.cache``, ``dict (3 items)``,
 ``float32[1024, 1024] on cuda:0``); ``type_word`` the shorter word inside a path (``dict``, ``function step``);
@@ -29,7 +29,7 @@ from cudamem_testing.torch_api import nodes, tensors
 #: Longest name, in characters.
 LONGEST_NAME = 100
 _LONGEST_KEY = 48
-#: Classes of objects that run code: their word, and where the code stands.
+#: Classes of objects that run code: their word, and the attribute with the code.
 RUNNING = {
     types.FrameType: ("frame", "f_code"),
     types.GeneratorType: ("generator", "gi_code"),
@@ -46,7 +46,7 @@ def clean(text: str, longest: int = LONGEST_NAME) -> str:
 
 
 def name_of(obj: object) -> str:
-    """Name of any object, as a reader of a report wants to see it."""
+    """Name of any object, for a report."""
     cls = type(obj)
     for base in static.mro(cls):
         namer = _NAMERS.get(id(base))
@@ -102,19 +102,19 @@ def key_text(key: object) -> str:
     member = static.get(static.instance_dict(key), "_name_")
     if type(member) is str and "_member_map_" in static.class_dict(cls):
         return clean(f"{static.class_name(cls)}.{member}", _LONGEST_KEY)
-    if any(cls is kind for kind in (torch.dtype, torch.device, torch.layout)):  # written by torch's own C++
+    if any(cls is kind for kind in (torch.dtype, torch.device, torch.layout)):  # their repr is torch's own C++ code
         return str(key)
     return clean(f"<{static.class_name(cls)}>", _LONGEST_KEY)
 
 
 def view_of(objects: Sequence[object]) -> View | None:
-    """The first of some tensors where each is a view of a part of its storage."""
+    """The first of some tensors, if each of them is a view of a part of its storage."""
     views = [_part(obj) for obj in objects]
     return views[0] if views and all(views) else None
 
 
 def _part(tensor: object) -> View | None:
-    """A tensor with the shape of the larger one that it is a view of; ``None`` for one that looks at a whole."""
+    """A tensor with the shape of its larger base; ``None`` for a tensor that uses its whole storage."""
     if not static.is_a(tensor, tensors.TensorBase) or tensors.overrides_dispatch(type(tensor)):
         return None
     with tensors.quiet():
@@ -131,7 +131,7 @@ def _part(tensor: object) -> View | None:
 
 
 def _describe(tensor: object) -> str:
-    """``float32[1024, 1024] on cuda:0`` with what is special: subclass, view, sparse, fake, meta."""
+    """``float32[1024, 1024] on cuda:0``, with subclass, view, sparse, fake, meta if it applies."""
     cls = type(tensor)
     with tensors.quiet():
         try:
@@ -164,7 +164,7 @@ def lru_name(wrapper: object) -> str:
 
 
 def code_place(code: types.CodeType, line: int | None = None) -> str:
-    """``file.py:12`` of a code object; the file without its folders."""
+    """``file.py:12`` of a code object, without folders."""
     return f"{_file_name(static.plain_text(code.co_filename))}:{code.co_firstlineno if line is None else line}"
 
 
@@ -249,7 +249,7 @@ def _code(obj: Any) -> str:
 
 
 _WORDS = {id(kind): _running(*words) for kind, words in RUNNING.items()}
-# Built-in types live as long as the process, so their ids are safe keys; a hostile metaclass's __hash__ is not asked.
+# Built-in types are never freed, so their ids are safe keys; a hostile metaclass's __hash__ is not called.
 _NAMERS: dict[int, Callable[[Any], str]] = {
     id(type): _class,
     id(types.ModuleType): lambda obj: f"module {static.module_name(obj)}",

@@ -1,4 +1,4 @@
-"""From a chain of live objects to a ``Path`` of text.
+"""Turns a chain of live objects into a ``Path`` of text.
 
 PYTEST_DONT_REWRITE
 """
@@ -18,14 +18,14 @@ from cudamem_testing.objects.references import edges, label
 from cudamem_testing.objects.roots import Root
 from cudamem_testing.torch_api import nodes, tensors
 
-#: Objects that one label in the words of the source code may span: ``model``, its dictionary, ``_modules``, ``layer``.
+#: Most objects that one label of source code may span: ``model``, its dictionary, ``_modules``, ``layer``.
 _LONGEST_SPAN = 3
 
 
 class PathWriter:
-    """Writes the paths of one search; labels of holders that many paths share are read once.
+    """Writes the paths of one search; labels of shared holders are read once.
 
-    ``objects`` are the live objects that chains are made of, by id.
+    ``objects`` are the live objects of the chains, by id.
     """
 
     def __init__(self, objects: Mapping[int, object]) -> None:
@@ -43,8 +43,8 @@ class PathWriter:
     ) -> Path:
         """The path along a chain that starts at a root.
 
-        With ``first``, the root is no object, and holds the chain's first object by that reference. With ``holder``,
-        the root is that object and stands in for the chain's first (a module for its namespace).
+        With ``first``, the root is not an object, and holds the chain's first object by that reference. With
+        ``holder``, the root is that object and replaces the chain's first (a module instead of its namespace).
         """
         head = [self._objects[one] for one in chain.head]
         tail = [self._objects[one] for one in chain.tail]
@@ -63,7 +63,7 @@ class PathWriter:
         return Path(root.text, root.kind, tuple(steps), root.name, root.thread, root_id)
 
     def words(self, objects: Sequence[object]) -> list[tuple[str, str]]:
-        """The label of each step along a chain and the class it leads to, as they are in every run."""
+        """The label of each step along a chain and the class it leads to; the same in every run."""
         steps: list[Step] = []
         found: list[tuple[str, str]] = []
         for holder, referent in itertools.pairwise(objects):
@@ -84,7 +84,7 @@ class PathWriter:
             position = ahead
 
     def _step(self, holder: object, referent: object, edge: Edge | None) -> Step:
-        """The step of an edge; ``None`` is an edge that was gone when its label was read."""
+        """The step of an edge; ``None`` is an edge that no longer existed when its label was read."""
         found = self._steps.get((id(holder), id(referent)))
         if found is None:
             edge = edge or _part(holder, referent)
@@ -105,7 +105,7 @@ class PathWriter:
 
 
 def _among(holder: object, objects: Mapping[int, object]) -> list[Edge]:
-    """The edges of a plain list or dictionary to some objects: it may hold a million others. None for other objects."""
+    """The edges of a plain list or dictionary, which may have a million items, to some objects; otherwise empty."""
     cls = type(holder)
     if cls is list:
         values = enumerate(cast("list[object]", holder))
@@ -114,7 +114,7 @@ def _among(holder: object, objects: Mapping[int, object]) -> list[Edge]:
         return []
     try:
         return _among_items(dict.items(cast("dict[object, object]", holder)), objects)
-    except RuntimeError:  # another thread inserts: then in a copy
+    except RuntimeError:  # another thread inserts: read a copy
         return _among_items(static.items(holder), objects)
 
 
@@ -124,7 +124,7 @@ def _among_items(items: Collection[tuple[object, object]], objects: Mapping[int,
 
 
 def _is_before(edge: Edge, known: Edge | None) -> bool:
-    """Whether an edge names its referent better: the first does, and of several names the lowest, for a namespace may
+    """Whether an edge names its referent better: the first does; of several names the lowest, because a namespace may
     have been filled in any order.
     """
     if known is None:
@@ -134,7 +134,7 @@ def _is_before(edge: Edge, known: Edge | None) -> bool:
 
 
 def _is_cached_property(holder: object, name: str) -> bool:
-    """Whether an attribute of an instance is what a ``cached_property`` of its class has kept there."""
+    """Whether an instance attribute is the stored value of a ``cached_property`` of its class."""
     if static.is_a(holder, type):
         return False
     kept = (static.class_dict(cls).get(name) for cls in static.mro(type(holder)))
@@ -142,7 +142,7 @@ def _is_cached_property(holder: object, name: str) -> bool:
 
 
 def _part(holder: object, referent: object) -> Edge | None:
-    """The edge to a part of a sparse tensor: every reading of the part gives a new object for one storage."""
+    """The edge to a part of a sparse tensor: each read of the part returns a new object for the same storage."""
     wanted = tensors.storage(referent)
     if wanted is None:
         return None
@@ -151,7 +151,7 @@ def _part(holder: object, referent: object) -> Edge | None:
 
 
 def _leap(before: object, after: object, left_out: int) -> Step:
-    """The step over the middle of a long chain. A walk inside the autograd graph needs no middle: see ``_append``."""
+    """The step over the left-out middle of a long chain. Walks in the autograd graph have none: see ``_append``."""
     if nodes.is_node_type(type(before)) and nodes.is_node_type(type(after)):
         return Step(Reference(Kind.NEXT, ""), type_word(after), referent_id=id(after))
     return Step(Reference(Kind.OTHER, f"... {left_out} more ..."), type_word(after), referent_id=id(after))

@@ -1,15 +1,16 @@
-"""Known places: where earlier searches of a run found what tests retained, looked at first and forwards.
+"""Remembers where earlier searches of a run found retained memory, and reads those places first.
 
-A search of the whole heap costs tenths of a second. Most leaks of a suite are in the same few containers, so the chains
-that a search has found are remembered (their roots by weak reference, everything else by id), and the next time their
-surroundings are read from the roots on: known objects are followed, what hangs on them is new. Of modules of the
-project that held something, and of the test's own, all that lies near is read: the next leak may be in another name.
+A search of the whole heap takes tenths of a second. Most leaks of a suite are in the same few containers, so the chains
+that a search has found are remembered (their roots by weak reference, everything else by id). Next time their
+surroundings are read from the roots on: known objects are followed, and new objects on them are found. In project
+modules that held something, and in the test's own module, everything nearby is read: the next leak may have another
+name.
 
-The same search then runs over this small part of the heap, and its answer counts only where it is proven to be that of
-the whole heap: each object that the search walked back from has exactly as many references as the part accounts for, so
-nothing outside holds it, and no shorter or other chain exists. Reference counts are read as each object is first met,
-when nothing of the search refers to it. What C++ holds is counted too: the uses of a tensor and of its storage. Where
-one reference is not accounted for, there is no answer, and the whole heap is searched.
+The same search then runs over this small part of the heap. Its answer counts only if it is proven to be that of
+the whole heap: each object that the search walked back from has exactly as many references as the part explains, so
+nothing outside holds it, and no shorter or other chain exists. Reference counts are read when each object is first met,
+before the search refers to it. References from C++ are counted too: the uses of a tensor and of its storage. If
+one reference is not explained, there is no answer, and the whole heap is searched.
 
 PYTEST_DONT_REWRITE
 """
@@ -37,25 +38,25 @@ from cudamem_testing.objects.search import NOTHING_IGNORED, HolderResult, Search
 from cudamem_testing.originals import Original
 from cudamem_testing.torch_api import nodes, tensors
 
-#: References from a known object to the farthest one that is looked at.
+#: References from a known object to the farthest object that is examined.
 DEPTH = 32
-#: Objects that are looked at in all, and ids that are remembered.
+#: Most objects that are examined, and most ids that are remembered.
 MOST_OBJECTS = 10_000
 _MOST_KNOWN = 100_000
-#: References that are walked back from what holds a known place beside the chain that was found.
+#: References that are walked back from other holders of a known place.
 _EXPLORED = 4
-#: References from the namespace of a module or class to what may have been filled since it was looked at.
+#: References from the namespace of a module or class to containers that may have been filled since the last search.
 _NEAR = 4
-#: Items of a container that is read again for that, and of one that is never read.
+#: Containers up to this many items are read again for that; larger ones are not.
 _SMALL = 256
 _LARGE = 100_000
-#: Objects on the ways to what was found that are worth following the next time; those of a whole model are not.
+#: Most objects on the paths to a find that are followed next time; those of a whole model are not.
 _FEW = 16
 _BUDGET_OBJECTS = 500_000
-#: Classes of objects that are not filled later, as a rule.
+#: Classes whose instances are usually not filled later.
 _FINISHED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, tensors.TensorBase)
 _CONTAINERS = (list, dict, tuple, set, frozenset, deque)
-#: References that a local variable means: its own, and that of the root that was made of it.
+#: References of a local variable: its own, and that of the root created for it.
 _OF_A_LOCAL = 2
 _EXPLAINED = (Reach.REACHABLE, Reach.HARNESS)
 
@@ -74,10 +75,10 @@ class KnownPlaces:
     def find(
         self, addresses: Iterable[int], *, beside: Iterable[object] = (), ignore: Ignore = NOTHING_IGNORED
     ) -> dict[int, HolderResult] | None:
-        """Who holds each of these storages, as ``find_holders`` tells it; ``None`` where known places do not explain
+        """Holders of each of these storages, like ``find_holders``; ``None`` if known places do not explain
         every one of them.
 
-        ``beside`` are roots that are looked at as well, such as the test that is over.
+        ``beside`` are additional roots to examine, such as the finished test.
         """
         wanted = tuple(dict.fromkeys(addresses))
         beside = [*beside]
@@ -88,7 +89,7 @@ class KnownPlaces:
         with CollectorPaused(), tensors.quiet():
             found = self._find(wanted, starts, len(beside), ignore)
             if found is None and self._looked_at:
-                self._looked_at.clear()  # what was passed over may have been filled since, or its id is another's now
+                self._looked_at.clear()  # skipped containers may have been filled since, or their ids reused
                 found = self._find(wanted, starts, len(beside), ignore)
         return found
 
@@ -109,14 +110,14 @@ class KnownPlaces:
             self._remember_roots(search, targets, {*map(id, starts[:beside])})
             own = _ids(targets)
             if len(ancestors := search.graph.ancestors(own) - own - search.root_at.keys()) <= _FEW:
-                self._known |= ancestors  # they may hold the next ones too
+                self._known |= ancestors  # they may hold the next finds too
         self._looked_at |= part.outside.keys() - self._known
         return found
 
     def search(
         self, addresses: Iterable[int], *, budget_seconds: float | None = 5.0, ignore: Ignore = NOTHING_IGNORED
     ) -> dict[int, HolderResult]:
-        """Search the whole heap as ``find_holders`` does, and remember what it finds."""
+        """Search the whole heap like ``find_holders``, and remember the result."""
         wanted = tuple(addresses)
 
         def learn(search: Search) -> None:
@@ -125,7 +126,7 @@ class KnownPlaces:
         return find_holders(wanted, budget_seconds=budget_seconds, ignore=ignore, learn=learn)
 
     def learn(self, search: Search, targets: dict[int, list[object]]) -> None:
-        """Remember on which ways from roots a search has found its targets, and what else holds what lies on them."""
+        """Remember the paths from roots to the targets of a search, and other holders of objects on these paths."""
         own = _ids(targets)
         search.explore(search.graph.ancestors(own), _EXPLORED)
         self._remember_roots(search, targets)
@@ -137,7 +138,7 @@ class KnownPlaces:
     def _remember_roots(
         self, search: Search, targets: dict[int, list[object]], given: Collection[int] = frozenset()
     ) -> None:
-        """Remember the roots among the ancestors, and by which names they hold what leads on; not those that were given
+        """Remember the roots among the ancestors, and the names by which they hold the next object; not those given
         for this time only.
         """
         ancestors = search.graph.ancestors(_ids(targets))
@@ -158,8 +159,8 @@ class KnownPlaces:
 class _Part:
     """The part of the heap around known places.
 
-    ``objects`` are its objects, ``outside`` how many references each had when it was first met, ``inside`` how many of
-    them objects of this part hold; by id.
+    ``objects`` are its objects, ``outside`` the reference count of each when it was first met, ``inside`` how many of
+    these references come from objects of this part; by id.
     """
 
     def __init__(
@@ -175,11 +176,11 @@ class _Part:
         self._whole: set[int] = set()
 
     def look(self, starts: Sequence[object], beside: int) -> None:
-        """Read what hangs on roots, breadth first: all of it on the first ``beside`` of them."""
+        """Read what roots hold, breadth first; everything that the first ``beside`` of them hold."""
         self._whole = {*map(id, starts[:beside])} | self._namespaces
         for start in starts:
             if id(start) not in self.outside:
-                self.outside[id(start)] = -1  # never accounted for: one that is no root any more has other holders
+                self.outside[id(start)] = -1  # never explained: an object that is no longer a root has other holders
                 self.objects.append(start)
                 self._waiting.append(_Waiting(start, 0, 0))
         while self._waiting and len(self.objects) < MOST_OBJECTS:
@@ -189,7 +190,7 @@ class _Part:
         if id(obj) in self._whole and (self._roots.is_module(obj) or defining_module(obj) is not None):
             near = _NEAR
             self._whole.update(_defined_in(obj))
-        wanted = self._followed(obj)  # first: it may make the object's dictionary
+        wanted = self._followed(obj)  # first: it may create the object's dictionary
         children = static.referents(obj)
         if len(children) > _SMALL and near < _NEAR:
             near = 0
@@ -212,11 +213,11 @@ class _Part:
                 self._waiting.append(_Waiting(child, farther, near - 1))
 
     def _is_passed_over(self, child: object) -> bool:
-        """Whether an object near a namespace, which was looked at before, will not have been filled since."""
+        """Whether an object near a namespace, which was examined before, cannot have been filled since."""
         return id(child) not in self._whole and (static.is_one_of(child, *_FINISHED) or _size(child) > _SMALL)
 
     def _followed(self, obj: object) -> set[int] | None:
-        """The ids of what is followed from an object: all from most, from roots only what was followed before."""
+        """Ids of the references to follow from an object: usually all, from roots only those followed before."""
         if id(obj) in self._whole or not self._is_root(obj):
             return None
         return self._known.union(map(id, self._named(obj)))
@@ -229,7 +230,7 @@ class _Part:
         return [value for name, value in _namespace(obj) if name in names] if names else []
 
     def is_whole(self, search: Search, targets: dict[int, list[object]]) -> bool:
-        """Whether nothing outside of this part holds what the search walked back from, or shares its storages."""
+        """Whether nothing outside this part holds an object that the search walked back from, or shares a storage."""
         return all(self._is_accounted_for(one, search) for one in search.walked) and all(
             self._is_alone(objects, search) for objects in targets.values()
         )
@@ -237,7 +238,7 @@ class _Part:
     def _is_accounted_for(self, one: int, search: Search) -> bool:
         obj, carriers = search.graph.objects[one], search.carriers
         if nodes.is_node_type(type(obj)):
-            return False  # who else uses a node of autograd is not known
+            return False  # other users of an autograd node are unknown
         uses = len(carriers.holders.get(one, ()))
         if one in carriers.fresh:
             return uses == 1 and (carriers.references[one], tensors.use_count(obj)) == _held_by_another()
@@ -250,17 +251,17 @@ class _Part:
 
     @staticmethod
     def _is_alone(objects: Sequence[object], search: Search) -> bool:
-        """Whether these tensors are all that use their storage, and which of them is named first does not matter."""
+        """Whether these tensors are the only users of their storage, and their order does not matter."""
         if not all(static.is_a(obj, tensors.TensorBase) for obj in objects) or len(search.own([*objects])) != 1:
             return False
         if any(map(tensors.is_lazy_clone, objects)):
-            return False  # clones share the memory, and have storages of their own
+            return False  # clones share the memory, and have separate storages
         uses, references = _uses_of_own_storage()
         return tensors.storage_use_count(objects[0]) == (uses + len(objects) - 1, references)
 
 
 class _Waiting(NamedTuple):
-    """An object to read: references from the last known one, and how many more lie near the namespace of a module."""
+    """An object to read: its distance from the last known one, and how many more references count as near a module."""
 
     obj: object
     beyond: int
@@ -268,7 +269,7 @@ class _Waiting(NamedTuple):
 
 
 def _defined_in(namespace: object) -> Iterator[int]:
-    """The ids of the classes and caches that a module defines: roots, of which all is read as of the module."""
+    """Ids of the classes and caches that a module defines: these roots are read completely, like the module."""
     own = None if type(namespace) is not dict else static.get(namespace, "__name__")
     if type(own) is str:
         for _, value in static.items(namespace):
@@ -287,7 +288,7 @@ def _ids(targets: dict[int, list[object]]) -> set[int]:
 
 
 def _namespace(obj: object) -> Iterable[tuple[object, object]]:
-    """Names and values of a module's namespace or of a class; nothing for other objects."""
+    """Names and values of a module's namespace or of a class; empty for other objects."""
     if type(obj) is dict:
         return static.items(obj)
     return tuple(static.class_dict(obj).items()) if static.is_a(obj, type) else ()
@@ -295,7 +296,7 @@ def _namespace(obj: object) -> Iterable[tuple[object, object]]:
 
 @cache
 def _own_references() -> int:
-    """References that ``_Part._read`` itself has to an object when it counts them."""
+    """How many references ``_Part._read`` itself has to an object when it counts them."""
     children = [[]]  # type: ignore[var-annotated]
     numbers = [*map(id, children)]
     return next(Original.getrefcount(child) for child, _ in zip(children, numbers, strict=True))
@@ -303,7 +304,7 @@ def _own_references() -> int:
 
 @cache
 def _shared_references() -> int:
-    """References that C++ has to the Python object of a tensor that it uses as well."""
+    """How many references C++ has to the Python object of a tensor that it also uses."""
     tensor = torch.empty(1, device="cpu")
     alone = Original.getrefcount(tensor)
     view = tensor[:0]
@@ -312,7 +313,7 @@ def _shared_references() -> int:
 
 @cache
 def _held_by_another() -> tuple[int, int]:
-    """References and uses of a tensor that one other tensor holds through C++, as ``Carriers`` meets it."""
+    """References and uses of a tensor that one other tensor holds through C++, as seen by ``Carriers``."""
     parameter = torch.empty(1, device="cpu", requires_grad=True)
     parameter.grad = torch.empty(1, device="cpu")
     carriers = Carriers([parameter], (), Clock(None))
@@ -325,5 +326,5 @@ def _held_by_another() -> tuple[int, int]:
 
 @cache
 def _uses_of_own_storage() -> tuple[int, int]:
-    """Uses of the storage of a tensor that has it for itself, and references to its Python object."""
+    """Uses of a storage that belongs to one tensor only, and references to its Python object."""
     return tensors.storage_use_count(torch.empty(1, device="cpu"))

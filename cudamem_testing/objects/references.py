@@ -1,6 +1,6 @@
-"""All references that an object holds, each with the label an engineer would write.
+"""All references that an object holds, each with a label as in source code.
 
-``references(obj)`` first yields references in the words of the source code (``.attr``, ``['key']``, ``local 'x'``,
+``references(obj)`` first yields references as written in source code (``.attr``, ``['key']``, ``local 'x'``,
 ``.__closure__[0] 'x'``), which skip the interpreter's inner objects, then the inner objects themselves
 (``.__dict__``, ``.__closure__``), and at the end everything else that the garbage collector knows to be held, so that
 no edge is lost. Reading runs no code of the object: see ``static``.
@@ -55,7 +55,7 @@ def edges(obj: object) -> Iterator[Edge]:
     cls = type(obj)
     seen: set[int] = set()
     for kind, detail, referent in _named_edges(obj, cls):
-        if referent is not None:  # nothing is ever kept alive by a reference to None
+        if referent is not None:  # a reference to None keeps nothing alive
             seen.add(id(referent))
             yield kind, detail, referent
     for referent in static.referents(obj):
@@ -84,11 +84,11 @@ def _named_edges(obj: object, cls: type) -> Iterator[Edge]:
 
 
 def _attributes(obj: object, handled: type | None) -> Iterator[Edge]:
-    """Slots and instance dictionary; fields of the class that a handler has read are not read twice."""
+    """Slots and instance dictionary, without the fields that the class's handler has read."""
     for name, value in static.slots(obj, handled):
         yield Kind.ATTRIBUTE, f".{name}", value
     if static.is_a(obj, types.ModuleType) or static.is_a(obj, type):
-        return  # their namespaces are their handlers' matter
+        return  # their handlers read their namespaces
     namespace = static.instance_dict(obj)
     if namespace is None:
         return
@@ -207,7 +207,7 @@ def _function(obj: Any) -> Iterator[Edge]:
 def _cell_contents(cell: types.CellType) -> Iterator[object]:
     try:
         yield cell.cell_contents
-    except ValueError:  # the variable is not set yet
+    except ValueError:  # the variable is not assigned yet
         return
 
 
@@ -251,7 +251,7 @@ def _lru_cache(obj: Any) -> Iterator[Edge]:
             if static.is_a(referent, tuple):
                 for position, argument in enumerate(tuple.__iter__(referent)):
                     yield Kind.CACHED, f"cached argument {position}", argument
-            elif static.is_a(referent, list):  # a key with its hash, which the pure Python version makes
+            elif static.is_a(referent, list):  # a key with its hash, as in the pure Python version
                 for argument in list.__iter__(referent):
                     yield Kind.CACHED, "cached arguments", argument
             yield Kind.CACHED, "cached arguments", referent
@@ -303,7 +303,7 @@ def _exception(obj: Any) -> Iterator[Edge]:
 
 
 def _thread(obj: Any) -> Iterator[Edge]:
-    """What a thread will call, in the words of its constructor."""
+    """What a thread will call, with the names of its constructor's arguments."""
     namespace = static.instance_dict(obj)
     for word, value in (("target", static.get(namespace, "_target")), ("args", static.get(namespace, "_args"))):
         if word == "target" and value is not None:
@@ -317,7 +317,7 @@ def _thread(obj: Any) -> Iterator[Edge]:
 
 
 def _thread_local(obj: Any) -> Iterator[Edge]:
-    """The attributes of every thread: a table has a dictionary for each of them."""
+    """The attributes in every thread: a table has a dictionary for each thread."""
     for table in static.referents(obj):
         for values in dict.values(table) if type(table) is dict else ():
             for name, value in static.items(values) if type(values) is dict else ():
@@ -330,7 +330,7 @@ def _context(obj: contextvars.Context) -> Iterator[Edge]:
 
 
 def _contained(*names: str) -> Callable[[Any], Iterator[Edge]]:
-    """Handler of descriptors and other C objects with a few object fields."""
+    """Handler for descriptors and other C objects with a few object fields."""
 
     def handler(obj: Any) -> Iterator[Edge]:
         for name in names:
@@ -345,12 +345,12 @@ def _contained(*names: str) -> Callable[[Any], Iterator[Edge]]:
 
 
 def _future(*names: str) -> Callable[[Any], Iterator[Edge]]:
-    """Handler of futures and tasks: also what they call when they are done."""
+    """Handler for futures and tasks, including their callbacks."""
     fields, waiting = _contained(*names, "_result", "_exception"), _contained("_callbacks")
 
     def handler(obj: Any) -> Iterator[Edge]:
         yield from fields(obj)
-        for _, _, pairs in waiting(obj):  # (callback, context), in a list made for the asking
+        for _, _, pairs in waiting(obj):  # (callback, context), in a list created by the read
             for position, pair in enumerate(cast("list[tuple[object, object]]", pairs or [])):
                 yield Kind.CALLBACK, f"._callbacks[{position}]", pair[0]
 
@@ -359,13 +359,13 @@ def _future(*names: str) -> Callable[[Any], Iterator[Edge]]:
 
 _SEQUENCES = (list, collections.deque)
 _SETS = (set, frozenset)
-# Exact built-in classes whose instances have neither slots nor a dictionary: skips a look at each of their members.
+# Exact built-in classes whose instances have neither slots nor a dictionary: their members need not be examined.
 _WITHOUT_ATTRIBUTES = (
     *(dict, list, tuple, set, frozenset, types.CellType, types.FrameType, types.TracebackType, types.MethodType),
     *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.BuiltinFunctionType),
     *(types.MappingProxyType, collections.deque),
 )
-# Keyed by id, because a dictionary lookup by class would ask a hostile metaclass for its hash; all keys are immortal.
+# Keyed by id, because a lookup by class would call a hostile metaclass's __hash__; the classes are never freed.
 _HANDLERS: dict[int, Callable[[Any], Iterator[Edge]]] = {
     id(dict): _dict,
     id(tuple): _tuple,

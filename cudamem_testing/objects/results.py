@@ -1,6 +1,6 @@
-"""Results of torch's functions with several outputs (``torch.return_types.max``): the collector does not track them.
+"""References of torch's results with several outputs (``torch.return_types.max``), which the collector does not track.
 
-They are made by C code that leaves them out of the collector's lists, so that nothing seems to hold their tensors.
+C code creates them outside the collector's lists, so that nothing seems to hold their tensors.
 PYTEST_DONT_REWRITE
 """
 
@@ -24,7 +24,7 @@ def result_classes() -> frozenset[type]:
 
 
 def edges(referrers: Referrers, values: Iterable[object]) -> Iterator[tuple[object, object]]:
-    """Pairs (holder, referent) that have a result on one side; ``values`` are objects held outside of the heap."""
+    """Pairs (holder, referent) with a result on one side; ``values`` are objects held outside the heap."""
     kinds = {id(cls) for cls in result_classes()}
     found = [value for value in values if id(type(value)) in kinds]
     for holder, result in referrers.untracked(kinds):

@@ -1,13 +1,13 @@
-"""Where every chain of references begins, in the words an engineer uses.
+"""Roots: the objects where chains of references begin.
 
-The closed list of roots: modules, frames of running threads, classes and ``lru_cache`` wrappers that a module defines,
-threads, executors and event loops that are at work, loggers, ``weakref.finalize`` registrations, signal handlers and
-context variables. ``atexit`` keeps its callbacks in C where neither Python nor the collector can see them; what only
-``atexit`` holds has no root.
+The complete list: modules, frames of running threads, classes and ``lru_cache`` wrappers that a module defines,
+threads, running executors and event loops, loggers, ``weakref.finalize`` registrations, signal handlers and
+context variables. ``atexit`` keeps its callbacks in C where neither Python nor the collector can see them; an object
+that only ``atexit`` holds has no root.
 
-Roots of the harness itself (packages in ``Ignore.packages``) are known as such: a chain that starts there is told
-apart and never reported as the user's. So are the frames between pytest's loop over the tests and the function of a
-test or a fixture: hooks around the test, whoever wrote them, which end with it.
+Roots of the harness itself (packages in ``Ignore.packages``) are marked: a chain that starts there is kept
+separate and never reported as the user's. So are the frames between pytest's test loop and the function of a
+test or a fixture: hooks around the test, from any plugin, which end with it.
 
 PYTEST_DONT_REWRITE
 """
@@ -36,11 +36,11 @@ from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.objects.modules import ModuleTable
 from cudamem_testing.objects.names import clean, code_place, lru_name, type_word
 
-#: Top-level packages whose modules, classes and frames hold objects for the sake of testing.
+#: Top-level packages of the test harness.
 HARNESS_PACKAGES = ("cudamem_testing", "_pytest", "pytest", "pluggy", "xdist", "execnet", "pytest_rerunfailures")
-#: Types of the harness whose instances belong to the test that made them.
+#: Types of the harness whose instances belong to the test that created them.
 _USERS = frozenset({"ExceptionInfo", "RaisesExc", "MonkeyPatch", "WarningsRecorder"})
-#: The loop over the tests (of pytest, or of a worker of pytest-xdist), and what calls the function of a test or a
+#: The test loop (of pytest, or of a pytest-xdist worker), and what calls the function of a test or a
 #: fixture, as a hook of any plugin or inside pytest.
 _TEST_LOOP = "pytest_runtestloop"
 _CALLERS = frozenset({"pytest_pyfunc_call", "call_fixture_func"})
@@ -49,7 +49,7 @@ _CALLING_MODULES = frozenset({("_pytest.unittest", _RUN_TEST), ("_pytest.doctest
 _FINALIZER: type = static.class_dict(weakref.finalize)["_Info"]
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
 _OF_A_LIBRARY = 3
-#: Classes, by id, whose instances are no roots whatever they hold; but for the namespaces of modules.
+#: Classes, by id, whose instances are never roots, except the namespaces of modules.
 PLAIN = frozenset(
     map(id, (dict, list, tuple, set, frozenset, types.CellType, types.MethodType, torch.Tensor, torch.nn.Parameter))
 )
@@ -58,7 +58,7 @@ _OWN_PACKAGE = __name__.rpartition(".")[0] + "."
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """What is never named as a holder: objects by ``id()``, and modules, classes and frames of whole packages."""
+    """Objects that are never named as holders: by ``id()``, and modules, classes and frames of whole packages."""
 
     ids: frozenset[int] = frozenset()
     packages: tuple[str, ...] = HARNESS_PACKAGES
@@ -72,9 +72,9 @@ class Ignore:
 class Root:
     """A root found in this process.
 
-    ``name`` is its own in the source, without the word for its kind; empty where it has none. ``thread`` is
-    the name of the thread of a frame, for other threads than this one. ``holder`` is the live
-    object whose references are labelled, ``None`` for frames: for searches only.
+    ``name`` is its name in the source, without the word for its kind, or empty. ``thread`` is
+    the name of a frame's thread, if it is not this one. ``holder`` is the live
+    object whose references are labelled, ``None`` for frames; only for searches.
     """
 
     kind: RootKind
@@ -87,15 +87,15 @@ class Root:
 
     @property
     def is_library(self) -> bool:
-        """Whether it is a module of a library."""
+        """Whether it is a library module."""
         return self.rank == _OF_A_LIBRARY
 
 
 @dataclass(frozen=True, slots=True)
 class RootValue:
-    """An object that a root holds directly, where the root itself is no object of the heap.
+    """An object that a root holds directly, if the root itself is not an object of the heap.
 
-    ``name`` is that of a frame's local variable; ``None`` for the value of a context variable.
+    ``name`` is that of a frame's local variable; ``None`` for a context variable.
     """
 
     root: Root
@@ -110,12 +110,12 @@ class RootValue:
         return Reference(Kind.LOCAL, clean(f"local '{self.name}'"))
 
 
-#: A root that a registry lists: what makes its text and its name is called when it is met, for few are.
+#: A root listed in a registry: the function for its text and name is called only when it is met.
 _Registered = tuple[RootKind, Callable[[], tuple[str, str]], object]
 
 
 class Roots:
-    """All roots of one moment, by the ids of their objects. Holds those objects: drop it with the search."""
+    """All roots at one moment, by the ids of their objects. Keeps those objects alive: drop it with the search."""
 
     def __init__(self, ignore: Ignore, modules: ModuleTable | None = None) -> None:
         self._ignore = ignore
@@ -124,7 +124,7 @@ class Roots:
         self._registered: dict[int, _Registered] = {}
         self._running = _running_classes()
         self.values: dict[int, list[RootValue]] = {}
-        #: What frames of hooks around the test hold, of packages that are not known as the harness.
+        #: What frames of hooks around the test hold, from packages outside the harness.
         self.around_test: list[object] = []
         self._in_cells: set[int] = set()
         self.running_frames: set[int] = set()
@@ -135,8 +135,8 @@ class Roots:
         self._add_context()
 
     def anchor(self, obj: object) -> Root | None:
-        """The root that an object is, or ``None``; modules, classes, caches, executors and
-        loops are judged when met.
+        """The root for an object, or ``None``; modules, classes, caches, executors and
+        loops are checked when met.
         """
         number = id(obj)
         if not self._may_be_anchor(obj):
@@ -155,7 +155,7 @@ class Roots:
         return obj in self._modules
 
     def is_root(self, obj: object) -> bool:
-        """Whether an object is a root, without keeping the answer: there may be a million of them to ask."""
+        """Whether an object is a root; the answer is not cached, because there may be a million objects."""
         if not self._may_be_anchor(obj):
             return False
         known = obj in self._modules or id(obj) in self._registered or _registration(obj) is not None
@@ -165,7 +165,7 @@ class Roots:
         return id(type(obj)) not in PLAIN or obj in self._modules or id(obj) in self._registered
 
     def release(self) -> None:
-        """Let all objects go."""
+        """Release all objects."""
         for table in (self._anchors, self._registered, self.values):
             table.clear()
         self.around_test.clear()
@@ -193,7 +193,7 @@ class Roots:
         return None
 
     def _running_kind(self, obj: object) -> RootKind | None:
-        """What keeps itself alive by running: an executor that was not shut down, a loop that was not closed."""
+        """The kind of an object that stays alive by running: an executor that was not shut down, an open loop."""
         for base, ended, kind in self._running:
             if static.derives(type(obj), base) and static.get(static.instance_dict(obj), ended) is False:
                 return kind
@@ -219,7 +219,7 @@ class Roots:
             for frame in stack:
                 self.running_frames.add(id(frame))
                 self._add_frame(frame, thread, around_test=id(frame) in around)
-            del top, frame  # one of them is this very frame, which would hold itself
+            del top, frame  # one of them is this frame, which would hold itself
             stack.clear()
         # Several frames list the variable of one cell, so their references cannot be counted by frames.
         self.around_test = [value for value in self.around_test if id(value) not in self._in_cells]
@@ -227,7 +227,7 @@ class Roots:
     def _add_frame(self, frame: types.FrameType, thread: tuple[str, str], *, around_test: bool) -> None:
         code, module = frame.f_code, static.get(frame.f_globals, "__name__")
         if type(module) is str and module.startswith(_OWN_PACKAGE):
-            return  # the search's own frames hold these roots: keeping their locals would close a cycle
+            return  # the search's own frames hold these roots: their locals would close a cycle
         where, name = thread
         text = f"{where}{' > ' if where else ''}frame {code.co_name} ({code_place(code, frame.f_lineno)})"
         known = self._ignore.package(module) or id(frame) in self._ignore.ids
@@ -263,9 +263,9 @@ def _callers(frame: types.FrameType | None) -> Iterator[types.FrameType]:
 
 
 def _around_test(stack: Sequence[types.FrameType]) -> Sequence[types.FrameType]:
-    """The frames of a thread (innermost first) from its loop over the tests to where a test or a fixture is called.
+    """The frames of a thread (innermost first) from its test loop to the call of a test or a fixture.
 
-    An item of a class of its own is its own function: its ``runtest``.
+    For an item of a custom class that is its ``runtest``.
     """
     called: int | None = None
     item = 0
@@ -291,7 +291,7 @@ def defining_module(obj: object) -> str | None:
 
 
 def _harness(obj: object) -> tuple[RootKind, str, str]:
-    """Kind, text and name of an object of the harness: a fixture by its name, others by their class."""
+    """Kind, text and name of a harness object: a fixture by its name, others by their class."""
     word = type_word(obj)
     name = static.get(static.instance_dict(obj), "argname") if word == "FixtureDef" else None
     if type(name) is str:
@@ -300,7 +300,7 @@ def _harness(obj: object) -> tuple[RootKind, str, str]:
 
 
 def _rank(kind: RootKind, module: str) -> int:
-    """Among chains of one length the lower rank is reported: the project's modules before frames before libraries."""
+    """Of equally long chains the lower rank is reported: the project's modules before frames before libraries."""
     if kind is RootKind.FRAME:
         return 2
     return _OF_A_LIBRARY if kind is RootKind.MODULE and _is_library(module) else 0 if module else 1
@@ -333,7 +333,7 @@ def _threads() -> Iterator[_Registered]:
 
 
 def _registration(obj: object) -> _Registered | None:
-    """What a registry that may be long says of an object: it is asked for the few objects that can be in it."""
+    """The registration of an object in a long registry: only objects that can be in it are looked up."""
     if type(obj) is _FINALIZER:
         registered = tuple(static.class_dict(weakref.finalize).get("_registry", {}).values())
         return (RootKind.FINALIZER, partial(_finalizer, obj), obj) if _among(obj, registered) else None
@@ -358,7 +358,7 @@ def _finalizer(info: object) -> tuple[str, str]:
 
 
 def _signal_handlers() -> Iterator[_Registered]:
-    module = importlib.import_module("_signal")  # the public one would hash the handler
+    module = importlib.import_module("_signal")  # the public module would hash the handler
     for number in range(1, module.NSIG):
         handler = module.getsignal(number)
         if handler is not None and type(handler) is not int:
@@ -371,7 +371,7 @@ def _signal(number: int) -> tuple[str, str]:
 
 
 def _running_classes() -> list[tuple[type, str, RootKind]]:
-    """Classes whose instances keep themselves alive, if they were imported, with the flag that says they have ended."""
+    """Imported classes whose instances stay alive by running, with the attribute that says they have ended."""
     known = (
         ("concurrent.futures._base", "Executor", "_shutdown", RootKind.EXECUTOR),
         ("asyncio.base_events", "BaseEventLoop", "_closed", RootKind.EVENT_LOOP),

@@ -1,17 +1,17 @@
-"""Who holds this memory: the shortest chain of references from a root to each of many targets.
+"""Finds what holds memory: the shortest chain of references from a root to each of many targets.
 
 One breadth-first search runs backwards from all targets at once, over the union of what the garbage collector sees
-(``index``) and what only C++ holds (``carriers``). It stops at roots, which are never walked through: nobody asks who
-holds a module. After each level a forward search from the roots found so far, over the few objects visited, gives
-the distance of each target; a distance of at most the number of levels walked is final. Branches that lead only to
+(``index``) and what only C++ holds (``carriers``). It stops at roots and never walks through them: the holders of
+a module do not matter. After each level a forward search from the roots found so far, over the few objects visited,
+gives the distance of each target; a distance up to the number of walked levels is final. Branches that lead only to
 targets with a final distance are dropped.
 
-Of an object with very many holders the first ones are met, and all that are roots: a chain that is found is true, and
-as short as any over those; where none is found, the search has no answer.
+Of an object with very many holders only the first ones, and all roots, are visited: a chain that is found is true, and
+as short as any over those; if none is found, the search has no answer.
 
-Among chains of one length the order is: the project's modules, classes and caches; registries and threads; frames;
-modules of libraries; then by the roots' names; then by the words along the chains, without keys; then the order in
-which objects hold others. So the same one is named in every run.
+Chains of equal length are ordered by: the project's modules, classes and caches; registries and threads; frames;
+library modules; then the roots' names; then the labels along the chains, without keys; then the order in
+which objects hold others. So every run names the same chain.
 
 PYTEST_DONT_REWRITE
 """
@@ -44,12 +44,12 @@ from cudamem_testing.torch_api import nodes
 from cudamem_testing.wording.leaks import doubt_text
 
 NOTHING_IGNORED = Ignore()
-#: Holders of one object that are met.
+#: Most holders of one object that are visited.
 MOST_HOLDERS = 2_000
 _CHECKED_EVERY = 1_000
-#: Objects that are looked at for the chains of targets that no root reaches.
+#: Most objects examined for the chains of targets that no root reaches.
 _MOST_LOOKED_AT = 100_000
-#: Objects that a search meets at most, so that it takes little beside what the process has.
+#: Most objects that a search visits, so that it uses little memory.
 BUDGET_OBJECTS = 30_000
 Key = TypeVar("Key")
 #: Some objects of the heap, and the roots of the moment.
@@ -58,12 +58,12 @@ Part = tuple[list[object], Roots]
 
 @dataclass(frozen=True, slots=True)
 class HolderResult:
-    """Who holds one target.
+    """The holder of one target.
 
-    ``path`` is the chain from a root; for ``UNREACHABLE`` the chain from an object that nothing holds, or round a
-    cycle; else ``None``. ``objects`` are names of the Python tensors that stand for the target, at most three;
-    ``view`` is the first of them where they all look at a part of the storage.
-    ``complete`` is false where the search stopped at its budget; ``doubt`` says so, or what else is not known.
+    ``path`` is the chain from a root; for ``UNREACHABLE`` the chain from an object that nothing holds, or around a
+    cycle; else ``None``. ``objects`` are names of the target's Python tensors, at most three;
+    ``view`` is the first of them if they are all views of a part of the storage.
+    ``complete`` is false if the search stopped at its limit; ``doubt`` says so, or what else is unknown.
     """
 
     reach: Reach
@@ -86,14 +86,14 @@ def find_holders(
     ignore: Ignore = NOTHING_IGNORED,
     learn: Callable[[Search], object] | None = None,
 ) -> dict[int, HolderResult]:
-    """Who holds each of these storages, given by the addresses of their data.
+    """Find the holders of storages, given by the addresses of their data.
 
     Args:
         addresses: data pointers of storages, as an allocator's record has them.
-        budget_seconds: the search stops after this much processor time; results then have ``complete=False``.
-        budget_objects: the search stops after visiting this many objects on its way back, beside its targets.
-        ignore: what is never named as a holder.
-        learn: called with the search before it is taken apart.
+        budget_seconds: processor time after which the search stops; results then have ``complete=False``.
+        budget_objects: number of visited objects, besides its targets, after which the search stops.
+        ignore: objects that are never named as holders.
+        learn: called with the search before it is released.
     """
     wanted = tuple(dict.fromkeys(addresses))
     with Search(wanted, budget_seconds, budget_objects, _without(ignore, addresses)) as search:
@@ -110,7 +110,7 @@ def find_object_holders(
     budget_objects: int = BUDGET_OBJECTS,
     ignore: Ignore = NOTHING_IGNORED,
 ) -> list[HolderResult]:
-    """Who holds each of these objects; results in their order. The sequence itself is no holder."""
+    """Find the holders of objects; results in their order. The sequence itself does not count as a holder."""
     with Search((), budget_seconds, budget_objects, _without(ignore, objects)) as search:
         found = search.run({position: [obj] for position, obj in enumerate(objects)})
     return [found[position] for position in range(len(objects))]
@@ -121,10 +121,10 @@ def _without(ignore: Ignore, argument: object) -> Ignore:
 
 
 class Search(ExitStack):
-    """One search over one moment of the heap, as a context manager: until it ends it keeps that moment alive.
+    """One search over the heap at one moment; a context manager that keeps the objects of that moment alive.
 
-    With ``part``, the search sees a part of the heap only: what it finds there is true of the whole where everything in
-    ``walked`` has no holders beside the ones it knows.
+    With ``part``, the search sees a part of the heap only: its results are true for the whole heap if everything in
+    ``walked`` has no other holders than the known ones.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Search(ExitStack):
         self._budget_seconds, self._budget_objects = budget_seconds, budget_objects
         if part is None:
             self.enter_context(CollectorPaused())
-            # First of all, so that nothing which the search makes is part of it.
+            # First, so that nothing which the search creates is part of it.
             heap = Heap(self._clock)
             self._referrers: Referrers = heap
             objects, self._roots = heap.objects, Roots(ignore)
@@ -151,18 +151,18 @@ class Search(ExitStack):
         self.carriers = Carriers(objects, addresses, self._clock)
         self.graph = Graph()
         self.walked: set[int] = set()
-        """Those whose holders were asked for, by id."""
+        """Objects whose holders were queried, by id."""
         self.root_at: dict[int, Root] = {}
         self._put_off: set[int] = set()
-        """Met, and not walked back from: nothing that is still searched for was known to hang on them."""
+        """Visited, but not walked back from: they were not known to hold anything still searched for."""
         self._target_count = 0
         self._left_out: set[int] = set()
-        """Those of whose holders some were left out, by id."""
+        """Objects with left-out holders, by id."""
         self.object_count = len(objects)
         self._stopped: str | None = None
 
     def __exit__(self, *error: Any) -> None:
-        """Take the search apart: its list of the heap holds the search too, and nothing may wait for a collection."""
+        """Release everything: the list of the heap holds the search too, and nothing may wait for a collection."""
         for part in (self._roots, self.carriers, self._referrers):
             part.release()
         super().__exit__(*error)
@@ -170,18 +170,18 @@ class Search(ExitStack):
 
     @property
     def visited_count(self) -> int:
-        """Objects that the search has met on its way back."""
+        """The number of objects that the search has visited."""
         return len(self.graph.objects)
 
     def run(self, targets: dict[Key, list[object]]) -> dict[Key, HolderResult]:
-        """Results for the targets, each given as the objects that stand for it."""
+        """Results for the targets, each given as the objects that keep it."""
         frontier = [id(obj) for objects in targets.values() for obj in objects if self._meet(obj)]
         self._target_count = self.visited_count
         pending = {key: objects for key, objects in targets.items() if objects}
         reached = self._forward(ignored=False)
         level, last_resort = 0, False
         while True:
-            # With nothing left to walk back from, the graph is whole and every distance in it is final.
+            # With nothing left to walk back from, the graph is complete and every distance in it is final.
             exact = level if frontier else sys.maxsize
             final = [key for key, objects in pending.items() if _distance(reached, objects) <= exact]
             for key in final:
@@ -209,7 +209,7 @@ class Search(ExitStack):
         return self._results(targets, unsettled if self._stopped else set())
 
     def explore(self, ids: Iterable[int], levels: int) -> None:
-        """Walk back farther from objects that were met but not walked back from, to where roots hold them as well."""
+        """Continue from visited objects that were not walked back from, up to roots that hold them too."""
         frontier = [one for one in ids if one not in self.walked and one not in self.root_at]
         for _ in range(levels):
             if not 0 < len(frontier) <= NARROW or self._clock.expired():
@@ -217,7 +217,7 @@ class Search(ExitStack):
             frontier, _ = self._step(frontier)
 
     def _meet(self, obj: object) -> bool:
-        """Take an object into the graph; whether it is new and must be walked back from."""
+        """Add an object to the graph; returns whether it is new and must be walked back from."""
         if id(obj) in self.graph.objects:
             return False
         self.graph.objects[id(obj)] = obj
@@ -227,7 +227,7 @@ class Search(ExitStack):
         return root is None
 
     def _step(self, frontier: list[int]) -> tuple[list[int], bool]:
-        """One level back: the next frontier, and whether a root or an object already known was met."""
+        """One level back: the next frontier, and whether a root or a known object was met."""
         found: list[int] = []
         joined = any(one in self._roots.values for one in frontier)
         self.walked.update(frontier)
@@ -237,7 +237,7 @@ class Search(ExitStack):
             number = id(holder)
             if number in self._skipped or number in self._roots.running_frames:
                 continue
-            if number in self._put_off:  # it holds what is still searched for, as it turns out
+            if number in self._put_off:  # it does hold something that is still searched for
                 self._put_off.remove(number)
                 found.append(number)
                 joined = True
@@ -250,7 +250,7 @@ class Search(ExitStack):
         return found, joined
 
     def _holders(self, held: Mapping[int, object]) -> list[tuple[object, int]]:
-        """Pairs (holder, id of what it holds): not more than ``MOST_HOLDERS`` of one object, beside possible roots."""
+        """Pairs (holder, id of what it holds): at most ``MOST_HOLDERS`` for one object, besides possible roots."""
         pairs: list[tuple[object, int]] = []
         met: Counter[int] = Counter()
         for number, pair in enumerate(self._referrers.referrers(held) if held else ()):
@@ -265,7 +265,7 @@ class Search(ExitStack):
         return pairs
 
     def _beyond_the_collector(self) -> list[int]:
-        """Holders that the collector cannot see; where one holds a visited object, that is walked back from again."""
+        """Holders that the collector cannot see; a visited object that one of them holds is walked back from again."""
         values = self._roots.local_values()
         extra = [*arrays.edges(self._referrers, values), *results.edges(self._referrers, values)]
         extra += self.carriers.metadata_edges()
@@ -274,7 +274,7 @@ class Search(ExitStack):
         return list(dict.fromkeys(id(referent) for _, referent in extra if id(referent) in self.graph.objects))
 
     def _forward(self, *, ignored: bool, words: Words | None = None) -> Reached:
-        """Distances from the roots met so far, with the holder that each object was reached from."""
+        """Distances from the roots met so far, and the holder through which each object was reached."""
         starts = [(root, one) for one, root in self.root_at.items() if root.ignored is ignored]
         starts.sort(key=lambda start: start[0].text)  # the same in every run
         values = [
@@ -317,14 +317,14 @@ class Search(ExitStack):
         return results
 
     def _words(self, writer: PathWriter, chain: Sequence[int]) -> list[tuple[str, str]]:
-        """The words along some objects of the graph; a root is its holder, as in a path."""
+        """The labels along some objects of the graph; a root is its holder, as in a path."""
         objects = [self.graph.objects[one] for one in chain]
         first = self.root_at.get(chain[0])
         return writer.words(objects if first is None or first.holder is None else [first.holder, *objects[1:]])
 
     def own(self, objects: list[object]) -> list[object]:
-        """The objects that Python holds itself: not those held only by another, as what a view looks at, and not the
-        object of a tensor's storage that lives since somebody asked for it.
+        """The objects that Python itself holds: not those held only by another object, such as the base of a view, and
+        not the Python object of a tensor's storage that exists because it was read once.
         """
         held = [obj for obj in objects if not self._is_leftover(obj)] or objects
         return [obj for obj in held if not self._only_in_another(obj)] or held
@@ -337,7 +337,7 @@ class Search(ExitStack):
         return bool(holders) and holders <= self.carriers.holders.get(id(obj), {}).keys()
 
     def _doubt(self, reach: Reach, complete: bool) -> Doubt | None:
-        """What the result cannot know."""
+        """What the result leaves unknown."""
         if not complete:
             budget = self._stopped
             return Doubt(Unsure.CROWDED, f"{MOST_HOLDERS:,}") if budget is None else Doubt(Unsure.BUDGET, budget)
@@ -352,7 +352,7 @@ class Search(ExitStack):
         places = {one: (reached.distance[one], reached.rank[one]) for one in there}
         least = min(places.values())
         equal = [one for one in there if places[one] == least]
-        if len(equal) > 1:  # those that one object holds by one label are alike
+        if len(equal) > 1:  # tensors that one object holds by one label are alike
             ends = {
                 (reached.previous.get(one, one), *self._words(writer, reached.end(one))): one for one in equal[::-1]
             }
@@ -369,7 +369,7 @@ class Search(ExitStack):
         return writer.write(root, chain, holder=root.holder)
 
     def _island(self, writer: PathWriter, objects: list[object]) -> tuple[Reach, Path | None]:
-        """What is known of a target that no root reaches; of very many only that something holds it."""
+        """What is known about a target that no root reaches; with very many objects only that something holds it."""
         if self.graph.looked_at > _MOST_LOOKED_AT:
             is_held = any(self.graph.holders_of(id(obj)) for obj in objects)
             return (Reach.UNREACHABLE if is_held else Reach.NOT_HELD), None

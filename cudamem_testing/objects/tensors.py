@@ -1,8 +1,8 @@
-"""Which memory a tensor stands for.
+"""Finds the memory that a tensor keeps.
 
 Many tensors share one storage, and some tensors have none: fake and meta tensors, sparse ones (their indices and
-values have), wrapper subclasses (the tensors in their attributes have). ``storages_of`` follows all of them to the
-storages that hold real bytes. Nothing is kept alive: a ``Storage`` is three numbers and a device name.
+values have storages), wrapper subclasses (the tensors in their attributes have them). ``storages_of`` follows all of
+them to the storages that hold real bytes. Nothing is kept alive: a ``Storage`` is three numbers and a device name.
 
 PYTEST_DONT_REWRITE
 """
@@ -19,7 +19,7 @@ from cudamem_testing.torch_api import tensors
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """One storage of ``nbytes`` bytes. ``identity`` tells it from other live ones, ``address`` is its data pointer."""
+    """One storage of ``nbytes`` bytes. ``identity`` is unique among live ones, ``address`` is its data pointer."""
 
     identity: int
     address: int
@@ -31,17 +31,17 @@ class Storage:
 
 
 def is_tensor(obj: object) -> bool:
-    """Whether an object is truly a tensor (a class that lies about ``__class__`` is not)."""
+    """Whether an object is really a tensor (an object that fakes ``__class__`` is not)."""
     return static.is_a(obj, tensors.TensorBase)
 
 
 def is_module(obj: object) -> bool:
-    """Whether an object is truly an ``nn.Module``."""
+    """Whether an object is really an ``nn.Module``."""
     return static.is_a(obj, torch.nn.Module)
 
 
 def storage_of(obj: object) -> Storage | None:
-    """The tensor's (or storage object's) own storage; ``None`` where it has none that holds real bytes."""
+    """The tensor's (or storage object's) own storage; ``None`` if it has none with real bytes."""
     with tensors.quiet():
         found = tensors.storage(obj)
     return None if found is None or found[1] == 0 else Storage(*found)
@@ -53,7 +53,7 @@ def storages_of(obj: object) -> tuple[Storage, ...]:
 
 
 def carried_by(obj: object) -> list[tuple[Storage, object]]:
-    """The storages of ``storages_of``, each with the object that has it as its own: ``obj`` or a tensor inside it."""
+    """The storages of ``storages_of``, each with the object that owns it: ``obj`` or a tensor inside it."""
     found: dict[int, tuple[Storage, object]] = {}
     waiting, seen = [obj], {id(obj)}
     keep = [obj]  # so that no id in ``seen`` is used again
@@ -73,7 +73,7 @@ def carried_by(obj: object) -> list[tuple[Storage, object]]:
 
 
 def _inner(tensor: object, hollow: bool) -> list[object]:
-    """Tensors inside a tensor; attributes count only where the tensor itself is hollow (a wrapper)."""
+    """Tensors inside a tensor; attributes count only if the tensor itself is hollow (a wrapper)."""
     with tensors.quiet():
         inner = [part for _, part in tensors.parts(tensor)]
     if hollow and not inner:
@@ -82,5 +82,5 @@ def _inner(tensor: object, hollow: bool) -> list[object]:
 
 
 def holds_memory(obj: object) -> bool:
-    """Whether a tensor keeps real bytes of a device alive."""
+    """Whether a tensor keeps real device memory alive."""
     return bool(storages_of(obj))

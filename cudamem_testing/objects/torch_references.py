@@ -1,4 +1,4 @@
-"""What torch's own objects hold, through C++ as far as Python can see: tensors, autograd nodes, modules of TorchScript.
+"""References of torch's own objects through C++: tensors, autograd nodes, TorchScript modules.
 
 PYTEST_DONT_REWRITE
 """
@@ -16,12 +16,12 @@ from cudamem_testing.torch_api import nodes, tensors
 
 
 def of_module(*names: str) -> str:
-    """The names that lead to a part of a module, as in the source code: ``.layers[0].weight``."""
+    """The path to a part of a module, as in source code: ``.layers[0].weight``."""
     return "".join(f"[{name}]" if name.isdecimal() else f".{name}" for name in names)
 
 
 def script_edges(script: object) -> Iterator[Edge]:
-    """Parameters and buffers of a module of TorchScript, which C++ holds; nothing for any other object."""
+    """Parameters and buffers of a TorchScript module, which C++ holds; empty for other objects."""
     for names, value in tensors.scripted(script):
         yield Kind.SUBMODULE, of_module(*names), value
 
@@ -45,7 +45,7 @@ def tensor_edges(obj: Any) -> Iterator[Edge]:
 def node_edges(obj: Any, saved: tuple[str, ...] | None = None, *, metadata: bool = True) -> Iterator[Edge]:
     """What an autograd node holds: saved tensors, next nodes, the accumulated parameter, metadata.
 
-    ``saved`` are the names of its class's saved fields, for callers that visit many nodes of one class.
+    ``saved`` are the names of the class's saved fields, for callers that visit many nodes of one class.
     """
     with tensors.quiet():
         found: list[Edge] = [(Kind.SAVED, f".saved {name}", value) for name, value in nodes.saved(obj, saved)]

@@ -1,8 +1,8 @@
-"""Explain why an allocation failed, from the record taken before the exception unwound anything.
+"""Explains why an allocation failed, from the record taken before the exception unwound anything.
 
-Memory that was not available has five possible owners: the test itself, an earlier test, a private pool, the gaps
+Missing memory has five possible owners: the test itself, an earlier test, a private pool, the gaps
 between blocks, another process. Each is counted; the hint names the largest of those that alone would have made room
-for the request, and otherwise says that the test needs more than there is. PYTEST_DONT_REWRITE
+for the request; if none would, it says that the test needs more memory than the device has. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cudamem_testing.snapshots.fragmentation import Fragmentation, fragmentation
 from cudamem_testing.snapshots.record import Kind, Recording
 from cudamem_testing.snapshots.replay import Replay, replay
 
-#: Earlier owners whose lines are told.
+#: Earlier owners that are shown with their lines.
 LINES = 3
 
 
@@ -38,18 +38,18 @@ def explain(
 ) -> OutOfMemory:
     """Explain the last allocation that failed in a recording.
 
-    ``requested`` and ``free`` default to what the recorded failure says. ``owners`` maps addresses of blocks from
-    before the moment ``since`` to the tests that allocated them; what the test ``running`` owns is its own, also where
+    ``requested`` and ``free`` default to those of the recorded failure. ``owners`` maps addresses of blocks from
+    before the moment ``since`` to the tests that allocated them; blocks of the test ``running`` are its own, even if
     the events of its allocation were dropped.
 
     Raises:
-        ValueError: when neither the recording nor the caller says what was requested.
+        ValueError: if neither the recording nor the caller says what was requested.
     """
     events, replayed = recording.events, replay(recording)
     failed = events.kinds.rfind(Kind.OOM)
     if requested is None:
         if failed < 0:
-            raise ValueError("the recording holds no failed allocation: say how much was requested")
+            raise ValueError("the recording holds no failed allocation: pass how much was requested")
         requested = events.sizes[failed]
     card = recording.device.is_card
     if free is None and failed >= 0 and card:
@@ -90,14 +90,14 @@ def explain(
 
 
 def shortage(requested: int, held: int, allowed: int | None, free: int | None) -> int | None:
-    """Bytes by which a request exceeded what could still be taken; ``None`` where neither bound is known."""
+    """Bytes by which a request exceeded the available memory; ``None`` if no bound is known."""
     bounds = [] if allowed is None else [allowed - held]
     bounds += [] if free is None else [free]
     return max(0, requested - max(0, min(bounds))) if bounds else None
 
 
 def _blame(short: int, pools: Fragmentation | None, left: Sequence[Left], others: int | None) -> Blame:
-    """What alone would have made room, the largest first; the test's own need when nothing would."""
+    """The largest of what alone would have made room; the test's own need if nothing would."""
     candidates = [
         (0 if pools is None else pools.main.free, Blame.FRAGMENTATION),
         (sum(one.bytes for one in left), Blame.EARLIER_TESTS),
@@ -122,7 +122,7 @@ def _live(replayed: Replay, failed: int, since: int) -> LiveSet:
 
 
 def _owned(live: LiveSet, owners: Mapping[int, str], running: str | None) -> LiveSet:
-    """The same blocks with their owners; those of the running test are not from before it."""
+    """The same blocks with their owners; blocks of the running test do not count as older."""
 
     def told(block: Block) -> Block:
         if not block.preexisting:

@@ -5,14 +5,14 @@
 :mod:`.mode`            what runs at every operator
 :mod:`.places`          in which module and phase it runs
 :mod:`.storages`        counting without a recorder: fake tensors, unknown devices
-:mod:`.rows`            notes and calls become rows that add up
+:mod:`.rows`            turns notes and calls into rows that add up
 :mod:`.record`          the finished record
-:mod:`.table`           what can be asked of it
+:mod:`.table`           tables, checks and files of a record
 :mod:`.summaries`       rows as tables
 :mod:`.limits`          budgets of phases and modules
 :mod:`.compare`         what grew between two runs
 :mod:`.files`           JSON
-:mod:`.picture`         levels over operator calls, drawn
+:mod:`.picture`         plots levels over operator calls
 ======================  ======================================================================
 
 PYTEST_DONT_REWRITE

@@ -1,4 +1,4 @@
-"""Comparison of two runs: which operators of which modules allocate more than before. PYTEST_DONT_REWRITE"""
+"""Compares two runs: which operators of which modules allocate more than before. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Change:
 
     @property
     def growth(self) -> int:
-        """Bytes more than before; negative when they are fewer."""
+        """Bytes more than before; negative if fewer."""
         return self.after - self.before
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What changed between two runs, what grew most first. ``peaks`` are above the start of each run."""
+    """What changed between two runs, the largest growth first. ``peaks`` are above the start of each run."""
 
     changes: tuple[Change, ...]
     peaks: tuple[Change, ...]
@@ -41,11 +41,11 @@ class Comparison:
 
     @property
     def grew(self) -> tuple[Change, ...]:
-        """Those that allocate more than before."""
+        """Changes that allocate more than before."""
         return tuple(change for change in self.changes if change.growth > 0)
 
     def table(self) -> Table:
-        """What grew, and the peaks; with the device where there are several."""
+        """What grew, and the peaks; with the device if there are several."""
         changes = (*self.grew, *self.peaks)
         several = len({change.device for change in changes}) > 1
         columns = (
@@ -66,7 +66,7 @@ class Comparison:
 def compare(earlier: Record, later: Record) -> Comparison:
     """Compare what operators allocated, by phase, module, operator and device.
 
-    Where each run measured one device, the runs are compared whichever devices these are.
+    If each run measured one device, the runs are compared even if the devices differ.
     """
     notes: tuple[str, ...] = ()
     before_on, after_on = ([level.device for level in table.levels] for table in (earlier, later))
@@ -83,7 +83,7 @@ def compare(earlier: Record, later: Record) -> Comparison:
 
 
 def _moved(table: Record, device: str) -> Record:
-    """The table of one device as if it were another."""
+    """The table of one device, relabelled as another."""
     return replace(
         table,
         rows=tuple(row._replace(device=device) for row in table.rows),

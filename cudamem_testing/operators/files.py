@@ -1,4 +1,4 @@
-"""Tables in files: JSON with a version, by columns, texts written once.
+"""Writes tables to files and reads them: versioned JSON, by columns, each text written once.
 
 .. code-block:: json
 
@@ -8,8 +8,8 @@
      "rows": {"call": [0], "operator": [0], "module": [1], "phase": [2], "device": [3], "allocated": [1024], "...": []}}
 
 Levels are device, start, peak and end in bytes. Columns are those of :class:`~cudamem_testing.operators.rows.Row`;
-those of texts hold places in ``texts``; ``null`` is unknown, in ``module`` no module. Files are untrusted: a broken one
-gives one error that names the place. PYTEST_DONT_REWRITE
+columns of texts hold indices into ``texts``; ``null`` is unknown, in ``module`` no module. Files are untrusted: a
+broken one gives one error that names the position. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ NULLABLE = frozenset({"module", "peak", "active", "reserved", "retries"})
 
 
 class OperatorFileError(ValueError):
-    """A file that is no table of operators, or is damaged; the message names the file and the place."""
+    """A file that is not a table of operators, or is damaged; the message names the file and the position."""
 
 
 def save(table: Record, path: str | Path) -> Path:
-    """Write a table, in one step; the path.
+    """Write a table atomically; returns the path.
 
     Raises:
-        OSError: when it cannot be written.
+        OSError: if it cannot be written.
     """
     texts: dict[str, int] = {}
     columns: dict[str, list[int | None]] = {}
@@ -66,7 +66,7 @@ def load(path: str | Path) -> Record:
     """Read a record that was saved.
 
     Raises:
-        OperatorFileError: when the file cannot be read or holds no table.
+        OperatorFileError: if the file cannot be read or holds no table.
     """
     file = Path(path)
     try:
@@ -82,9 +82,9 @@ def load(path: str | Path) -> Record:
 
 def _table(document: Any) -> Record:
     if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise ValueError('no table of operators: "kind" is not "operators"')
+        raise ValueError('not a table of operators: "kind" is not "operators"')
     if document.get("schema") != SCHEMA:
-        raise ValueError(f"schema {document.get('schema')!r} is not known here; this version reads schema {SCHEMA}")
+        raise ValueError(f"schema {document.get('schema')!r} is unknown; this version reads schema {SCHEMA}")
     levels = tuple(_level(one, f"levels[{place}]") for place, one in enumerate(_list(document, "levels")))
     if not levels:
         raise ValueError("levels is empty")
@@ -97,7 +97,7 @@ def _table(document: Any) -> Record:
 def _rows(document: Mapping[str, Any], devices: set[str]) -> Iterator[Row]:
     found = document.get("rows")
     if not isinstance(found, dict):
-        raise ValueError("rows is no object")
+        raise ValueError("rows is not an object")
     texts = [_text(text, f"texts[{place}]") for place, text in enumerate(_list(document, "texts"))]
     columns = [_column(found, name, texts) for name in Row._fields]
     lengths = {len(column) for column in columns}
@@ -116,7 +116,7 @@ def _column(rows: Mapping[str, Any], name: str, texts: Sequence[str]) -> Sequenc
         if value is None and name in NULLABLE:
             continue
         if type(value) is not int:
-            raise ValueError(f"rows.{name}[{place}] is no whole number")
+            raise ValueError(f"rows.{name}[{place}] is not a whole number")
         if name in TEXTS and not 0 <= value < len(texts):
             raise ValueError(f"rows.{name}[{place}]: there is no text {value}")
     return [None if value is None else texts[value] for value in column] if name in TEXTS else column
@@ -143,7 +143,7 @@ def _phase(value: str, place: str) -> Phase:
     try:
         return Phase(value)
     except ValueError:
-        raise ValueError(f"{place}: {value!r} is no phase") from None
+        raise ValueError(f"{place}: {value!r} is not a phase") from None
 
 
 def _list(found: Mapping[str, Any], name: str, prefix: str = "") -> list[Any]:
@@ -155,5 +155,5 @@ def _list(found: Mapping[str, Any], name: str, prefix: str = "") -> list[Any]:
 
 def _text(value: object, place: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{place} is no text")
+        raise ValueError(f"{place} is not a text")
     return value

@@ -1,7 +1,7 @@
-"""Limits on phases and modules: what they did as windows, which the limits of the whole package judge.
+"""Limits on phases and modules: turns them into windows, which the package's limits judge.
 
-A phase or a module can run many times. Its window is that of the run which rose highest above its own start, and counts
-what its operators kept, their allocations and retries in all runs. What happens between operators belongs to phases and
+A phase or a module can run many times. Its window is that of the run that rose highest above its own start, and counts
+what its operators kept, their allocations and retries in all runs. Changes between operators belong to phases and
 not to modules, as in the tables. PYTEST_DONT_REWRITE
 """
 
@@ -29,7 +29,7 @@ def windows_of(table: Record, phase: str | None, module: str | None) -> tuple[Wi
     """One window for each device on which the phase or the module ran.
 
     Raises:
-        ValueError: when no operator ran there: a limit on nothing would always hold.
+        ValueError: if no operator ran there: a limit on nothing would always hold.
     """
     known = [one.value for one in Phase]
     if phase is not None and phase not in known:
@@ -51,8 +51,8 @@ def enforce(table: Record, budget: Budget, phase: str | None, module: str | None
     """Hold a phase or module to a budget.
 
     Raises:
-        OverBudget: when a limit is broken, with the operators there that allocated most.
-        ValueError: when no operator ran there.
+        OverBudget: if a limit is broken, with the operators there that allocated most.
+        ValueError: if no operator ran there.
     """
     __tracebackhide__ = True
 
@@ -71,7 +71,7 @@ def enforce(table: Record, budget: Budget, phase: str | None, module: str | None
 
 
 def _runs(rows: Sequence[Row], phase: str | None, module: str | None) -> Iterator[list[Row]]:
-    """Neighbouring rows of the phase and module; what happens between two of them is part of their run."""
+    """Neighbouring rows of the phase and module; changes between two of them are part of their run."""
     run: list[Row] = []
     pause: list[Row] = []
     for row in rows:
@@ -89,7 +89,7 @@ def _runs(rows: Sequence[Row], phase: str | None, module: str | None) -> Iterato
 
 
 def _window(name: str, device: str, runs: Sequence[Sequence[Row]], *, pauses: bool) -> Window:
-    """Levels are those of the runs; counted are the operators, and ``pauses`` between them where these belong to it."""
+    """A window with the levels of the runs, which counts the operators and, with ``pauses``, changes between them."""
     kind, _, index = device.partition(":")
     start, peak = max(((run[0].before, _peak(run)) for run in runs), key=lambda pair: (pair[1] or pair[0]) - pair[0])
     reserved = [run[-1].reserved for run in runs]

@@ -1,6 +1,6 @@
-"""The mode that sees every operator: below autograd, above the kernels; also those of backward, on any thread of it.
+"""A dispatch mode that sees every operator: below autograd, above the kernels; also in backward, on any thread.
 
-What runs at every operator stands here and in :mod:`places`, and nothing else does: two notes, the place, one tuple.
+The code that runs at every operator is here and in :mod:`places`: two notes, the place, one tuple.
 PYTEST_DONT_REWRITE
 """
 
@@ -20,9 +20,9 @@ See = Callable[[object, tuple[object, ...]], None]
 
 
 class OperatorMode(DispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
-    """Notes counters around every operator, also around one that raises.
+    """Records counters around every operator, also around one that raises.
 
-    What an operator does inside, in kernels or in the ``__torch_dispatch__`` of a tensor class, is part of it.
+    Work inside an operator, in kernels or in the ``__torch_dispatch__`` of a tensor class, belongs to it.
     """
 
     def __init__(self, note: Callable[[], int], place: Callable[[FrameType], ModuleCall]) -> None:
@@ -42,7 +42,7 @@ class OperatorMode(DispatchMode):  # type: ignore[no-untyped-call]  # its __init
 
 
 class StorageMode(OperatorMode):  # type: ignore[no-untyped-call]  # the same
-    """The same, and shows what goes in and comes out to journals of storages."""
+    """The same, and passes inputs and outputs to journals of storages."""
 
     def __init__(self, note: Callable[[], int], place: Callable[[FrameType], ModuleCall], see: Sequence[See]) -> None:
         super().__init__(note, place)

@@ -1,4 +1,4 @@
-"""The picture of a recording: levels over operator calls. PYTEST_DONT_REWRITE"""
+"""Plots a recording: levels over operator calls. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def plot(table: Record, path: str | Path, device: object = None) -> Path:
 
 
 def picture_of(table: Record, device: object = None) -> Picture:
-    """What is drawn: the levels after each operator call, the highest inside each, phases, markers, the peak.
+    """The plot's data: the level after each operator call, the highest inside each, phases, markers, the peak.
 
     Raises:
-        ValueError: when the device was not measured.
+        ValueError: if the device was not measured.
     """
     level = next((level for level in table.levels if device is None or is_on(level.device, device)), None)
     if level is None:

@@ -1,13 +1,13 @@
-"""Places: in which module and phase an operator runs.
+"""Finds the module and the phase in which an operator runs.
 
-In forward it is read from the Python stack: the innermost call of a module, at a cost that does not depend on how many
-modules there are. Nothing is hooked, so no module can refuse, and ``forward`` hooks count for their module; also where
-checkpointing runs a module again inside backward.
+In forward they are read from the Python stack: the innermost call of a module, at a cost that does not depend on the
+number of modules. Nothing is hooked, so it works for every module, and ``forward`` hooks count for their module; also
+if checkpointing runs a module again inside backward.
 
-In backward the stack ends at autograd's engine, and the node that runs tells. Nodes are numbered in the order in which
-they are made, so it is enough to note, operator by operator, which module was running up to which number. Numbers are
-counted by thread: those of threads of the engine (cards have one each) are noted apart. A node that adds to a gradient
-has no number but a parameter, whose module is known.
+In backward the stack ends at autograd's engine, and the running node decides. Nodes are numbered in the order in which
+they are created, so it is enough to record, operator by operator, which module was running up to which number. Numbers
+are counted by thread: threads of the engine (one for each card) are recorded separately. A node that adds to a gradient
+has no number, but has a parameter, whose module is known.
 
 Nothing is kept alive: modules are known by weak references, parameters by identity. PYTEST_DONT_REWRITE
 """
@@ -28,20 +28,20 @@ from cudamem_testing.static import find_in_class, is_a, is_one_of, type_name
 from cudamem_testing.torch_api.running import UNNUMBERED, node_number, running
 
 ModuleCall = tuple[Phase, str | None]
-FORWARD, BACKWARD, OPTIMIZER, OTHER = Phase  # a look-up in an enumeration is no plain attribute
+FORWARD, BACKWARD, OPTIMIZER, OTHER = Phase  # looking up an enum member is slower than a plain attribute
 AMBIGUOUS = (
     "nodes of second derivatives and of the forward pass have the same numbers on a card: their module is unknown"
 )
 
 
 class Places:
-    """Tells where operators run, from its creation on; the names are those of ``model.named_modules()``.
+    """Finds where operators run, from its creation on; names are those of ``model.named_modules()``.
 
-    A module outside the model goes by the name of its class (``MSELoss()``), its parts by that and theirs.
+    A module outside the model has the name of its class (``MSELoss()``), which also starts the names of its parts.
     """
 
     def __init__(self, model: torch.nn.Module | None, base: CodeType | None = None) -> None:
-        """``base`` is the code of the function that records: what called it is not looked at."""
+        """``base`` is the code of the recording function: frames outside it are not examined."""
         found = running()
         self._node, self._next = found.current_node, found.next_number
         self._call, self._engine, self._step = found.module_call, found.backward_call, found.step_call
@@ -89,7 +89,7 @@ class Places:
         return place
 
     def _made_by(self, node: Any, *, nested: bool) -> str | None:
-        """The module that made a node. ``nested``: the engine was called on this very thread."""
+        """The module that created a node. ``nested``: the engine was called on this thread."""
         if node is None:
             return None
         number = node_number(node)
@@ -150,20 +150,20 @@ class Places:
 
 
 class _Made:
-    """Which module made the nodes of one thread: those from ``starts[i]`` to the next start are of ``modules[i]``."""
+    """Modules that created the nodes of one thread: from ``starts[i]`` to the next start it was ``modules[i]``."""
 
     __slots__ = ("end", "first", "modules", "starts")
 
     def __init__(self, number: int) -> None:
-        self.starts: list[int] = [0]  # nodes of before are of no module
+        self.starts: list[int] = [0]  # older nodes have no module
         self.modules: list[str | None] = [None]
         self.first = self.end = number
 
     def add(self, number: int, module: str | None) -> None:
         """An operator of ``module`` runs, and the next node will have this number.
 
-        The last node is the operator's own. What was made since the operator before it is that one's: a write into a
-        view makes its node afterwards.
+        The last node belongs to this operator. Nodes created before it belong to the previous operator: a write into a
+        view creates its node afterwards.
         """
         self.end = number
         if module != self.modules[-1]:
@@ -174,7 +174,7 @@ class _Made:
         return self.first <= number < self.end
 
     def find(self, number: int) -> str | None:
-        """The module; ``None`` for nodes of before."""
+        """The module; ``None`` for older nodes."""
         return self.modules[bisect_right(self.starts, number) - 1]
 
 

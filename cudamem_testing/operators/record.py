@@ -1,4 +1,4 @@
-"""The finished record of a recording: rows, levels, markers. It holds numbers and texts only. PYTEST_DONT_REWRITE"""
+"""The finished record of a recording: rows, levels, markers. Holds numbers and texts only. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cudamem_testing.operators.rows import Levels, Marker, Row
 class Record:
     """What every operator call did to memory.
 
-    ``rows`` are in the order of the calls; those of a device add up to the end minus the start of its ``levels``, and
-    the highest of their peaks is its peak. ``notes`` say what is not known.
+    ``rows`` are in the order of the calls; the rows of a device add up to the end minus the start of its ``levels``,
+    and the highest of their peaks is its peak. ``notes`` say what is unknown.
     """
 
     rows: tuple[Row, ...]

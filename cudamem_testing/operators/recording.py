@@ -1,4 +1,4 @@
-"""Recording a piece of code, operator by operator; without pytest.
+"""Records the memory of a piece of code, operator by operator; works without pytest.
 
 ::
 
@@ -8,8 +8,8 @@
         optimizer.step()
     print(memory.by_module(depth=2))
 
-Nothing of torch or of another library is replaced: there is a dispatch mode, two hooks on the model and two on
-optimizers, all of which are gone afterwards. PYTEST_DONT_REWRITE
+Nothing in torch or another library is replaced: there is a dispatch mode, two hooks on the model and two on
+optimizers, all of which are removed afterwards. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from cudamem_testing.torch_api.running import fake_mode_is_on, is_fake, node_fun
 __tracebackhide__ = hide_wrong_arguments
 
 START, BOUNDARY, STEP = "fw_start", "fw_bw_boundary", "optimizer_step"
-PARALLEL = "operators ran on several threads at once: what happened meanwhile counts for the one begun last"
-ELSEWHERE = "the model ran on a thread of the program's own, whose operators are not seen"
-REFUSED = "the model refuses hooks: no markers where its forward begins and ends"
+PARALLEL = "operators ran on several threads at once: overlapping changes count for the operator that started last"
+ELSEWHERE = "the model ran on one of the program's own threads, whose operators are not seen"
+REFUSED = "the model does not accept hooks: no markers where its forward begins and ends"
 
 
 class OperatorMemory(Reports):
-    """One recording: a context manager, and afterwards the tables, texts and pictures of what it saw.
+    """One recording: a context manager that afterwards gives tables, texts and plots.
 
     Args:
-        model: whose modules are named, by ``named_modules()``; its devices are those that are measured.
-        device: measure this device, or these, instead: ``"cpu"``, ``"cuda:1"``, ``["cuda:0", "cuda:1"]``.
-        say: told one line when something takes seconds (compiling the CPU recorder).
+        model: its modules are named by ``named_modules()``, and its devices are measured.
+        device: measure this device, or these devices, instead: ``"cpu"``, ``"cuda:1"``, ``["cuda:0", "cuda:1"]``.
+        say: called with one line when something takes seconds (compiling the CPU recorder).
 
-    Under fake tensors there is no memory to read: then, and where an allocator cannot be read, the bytes are those of
+    With fake tensors, and if an allocator cannot be read, the bytes are those of
     the storages that operators return, and inner peaks are unknown.
 
     Raises:
-        ValueError: for an unknown device, or none.
-        TypeError: for a model that is no module.
+        ValueError: for an unknown device, or an empty list of devices.
+        TypeError: if the model is not a module.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class OperatorMemory(Reports):
         say: Callable[[str], None] | None = None,
     ) -> None:
         if model is not None and not is_a(model, torch.nn.Module):
-            raise TypeError(f"the model is a {type_name(model)}, no torch.nn.Module")
+            raise TypeError(f"the model is a {type_name(model)}, not a torch.nn.Module")
         self._model = model
         self._devices = _devices(model, device)
         self._say = say
@@ -90,31 +90,31 @@ class OperatorMemory(Reports):
         """Start recording.
 
         Raises:
-            RuntimeError: when it was used before.
+            RuntimeError: if it was used before.
         """
         if self._used:
-            raise RuntimeError("an OperatorMemory records once: make a new one")
+            raise RuntimeError("an OperatorMemory records only once: create a new one")
         self._used = True
         self._begin(sys._getframe(1).f_code)
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Stop recording, whatever happened."""
+        """Stop recording, also after an exception."""
         stack, self._stack = self._stack, None
         if stack is not None:
             stack.close()
 
     @property
     def entered(self) -> bool:
-        """Whether it has recorded, or does."""
+        """Whether recording has started."""
         return self._used
 
     @property
     def table(self) -> OperatorTable:
-        """What was recorded; made when first asked for.
+        """The recorded table; created on first access.
 
         Raises:
-            RuntimeError: while it is recorded, or before.
+            RuntimeError: before the end of the recording.
         """
         if self._table is None:
             if not self._noted:
@@ -125,10 +125,10 @@ class OperatorMemory(Reports):
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
-        """Name what happens inside; rows and tables know it. Regions nest: ``decode/attention``.
+        """Name a region, which rows and tables contain. Regions nest: ``decode/attention``.
 
         Raises:
-            RuntimeError: outside of the recording.
+            RuntimeError: outside the recording.
         """
         self._check_open("region()")
         self._regions.append(name)
@@ -141,17 +141,17 @@ class OperatorMemory(Reports):
                 self._mark(region="/".join(self._regions))
 
     def step(self) -> None:
-        """Say that the next step begins; the first is number 0.
+        """Begin the next step; the first is number 0.
 
         Raises:
-            RuntimeError: outside of the recording.
+            RuntimeError: outside the recording.
         """
         self._check_open("step()")
         self._steps += 1
         self._mark(f"step {self._steps}", step=self._steps)
 
     def _begin(self, base: CodeType) -> None:
-        """Set everything up; if something fails, what was set up is undone."""
+        """Set everything up; undo it if something fails."""
         places = Places(self._model, base)
         with ExitStack() as stack:
             self._journals = tuple(self._open(device, stack) for device in self._devices)
@@ -166,7 +166,7 @@ class OperatorMemory(Reports):
             self._stack = stack.pop_all()
 
     def _end(self, places: Places) -> None:
-        """Take the last note and what was noted, and let go of everything else."""
+        """Take the last note, keep the notes, and release everything else."""
         self._note()
         self._noted = tuple((journal.device, journal.notes()) for journal in self._journals)
         remarks = chain(places.remarks, *(journal.remarks for journal in self._journals), self._remarks)
@@ -188,7 +188,7 @@ class OperatorMemory(Reports):
         """Mark where the model's forward begins and ends, and optimizers' steps."""
         thread, running_node = get_ident(), node_function()
 
-        def seen() -> bool:  # threads of autograd are, those of the program are not
+        def seen() -> bool:  # autograd's threads are, the program's own are not
             return get_ident() == thread or running_node() is not None
 
         def begin(module: object, args: object) -> None:
@@ -205,7 +205,7 @@ class OperatorMemory(Reports):
             try:
                 stack.callback(self._model.register_forward_pre_hook(begin, prepend=True).remove)
                 stack.callback(self._model.register_forward_hook(end, always_call=True).remove)
-            except Exception:  # scripts do, and what wraps modules may
+            except Exception:  # scripted modules do, and wrappers of modules may
                 self._remarks.append(REFUSED)
         stack.callback(register_optimizer_step_pre_hook(lambda *_: self._mark(STEP, phase=Phase.OPTIMIZER)).remove)
         stack.callback(register_optimizer_step_post_hook(lambda *_: self._mark(phase=Phase.OTHER)).remove)
@@ -217,7 +217,7 @@ class OperatorMemory(Reports):
 
     def _check_open(self, what: str) -> None:
         if self._stack is None:
-            raise RuntimeError(f"{what} works inside the recording: call it in the with block of OperatorMemory")
+            raise RuntimeError(f"{what} works only inside the recording: call it in the with block of OperatorMemory")
 
     def _tabulated(self) -> OperatorTable:
         taken = sorted(self._taken, key=lambda one: one[0])
@@ -240,7 +240,7 @@ def _no_note() -> int:
 
 
 def _note_of(journals: Sequence[Journal]) -> Callable[[], int]:
-    """One function that takes a note in every journal; of one journal its own."""
+    """A function that takes a note in every journal; for one journal that journal's own."""
     if len(journals) == 1:
         return journals[0].note
     lock = Lock()
@@ -263,10 +263,10 @@ def _tensors_of(model: torch.nn.Module | None) -> list[torch.Tensor]:
 
 
 def _devices(model: torch.nn.Module | None, device: object) -> tuple[Device, ...]:
-    """The devices to measure: those asked for, those of the model, or the one at work."""
+    """The devices to measure: the requested ones, those of the model, or the current one."""
     if isinstance(device, list | tuple):
         if not device:
-            raise ValueError("no device is named: write device='cpu', or leave it out for those of the model")
+            raise ValueError("no device is given: write device='cpu', or leave it out for the model's devices")
         return tuple(_whole(Device.parse(one)) for one in device)
     if device is not None:
         return (_whole(Device.parse(device)),)

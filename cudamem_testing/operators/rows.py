@@ -1,8 +1,8 @@
-"""Rows: what each operator call did to memory, and what happened between two of them.
+"""What each operator call did to memory, and what changed between two of them.
 
 A recording is a list of notes (readings of a device's counters) and of calls, each of which knows the notes just before
-and just after it. Every span between two neighbouring notes belongs to exactly one row: to the call that was begun last
-of those that were running, or to ``(between operators)``. So the rows of a device add up to what the recorder saw, and
+and just after it. Every span between two neighbouring notes belongs to exactly one row: to the call that started last
+among those running, or to ``(between operators)``. So the rows of a device add up to what the recorder saw, and
 the highest of their peaks is its peak. PYTEST_DONT_REWRITE
 """
 
@@ -17,11 +17,11 @@ from cudamem_testing.recorders.native_journal import Note
 
 BETWEEN = "(between operators)"
 OUTSIDE_MODEL = "()"
-"""Ends the name of a module that is no part of the model, and begins those of its parts: ``Scale().weight``."""
+"""Ends the name of a module outside the model, and begins the names of its parts: ``Scale().weight``."""
 
 
 class Phase(str, Enum):
-    """What a step is doing."""
+    """The phase of a training step."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -30,9 +30,9 @@ class Phase(str, Enum):
 
 
 class Row(NamedTuple):
-    """One operator call on one device, or what happened before it; sizes are bytes, ``None`` is unknown.
+    """One operator call on one device, or the changes before it; sizes are bytes, ``None`` is unknown.
 
-    ``call`` is the index of the operator call; a row between operators has that of the call it comes before.
+    ``call`` is the index of the operator call; a row between operators has that of the next call.
     ``module`` is the name of the innermost module, ``""`` the model itself, ``None`` no module. ``peak`` is the highest
     level of allocated bytes while it ran, ``after``, ``active`` and ``reserved`` the levels at its end.
     """
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
     @property
     def kept(self) -> int:
-        """Bytes allocated and not freed by it; negative when it freed more."""
+        """Bytes allocated and not freed by it; negative if it freed more."""
         return self.allocated - self.freed
 
     @property
@@ -70,7 +70,7 @@ class Row(NamedTuple):
 
 
 class Call(NamedTuple):
-    """An operator call as it was noted: the notes before and after it, and where it ran."""
+    """A recorded operator call: the notes before and after it, and where it ran."""
 
     before: int
     after: int
@@ -80,7 +80,7 @@ class Call(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Something that was said at a note. Where a phase begins there, ``phase`` is it."""
+    """A mark at a note. If a phase begins there, ``phase`` is that phase."""
 
     note: int
     name: str
@@ -97,7 +97,7 @@ class Marker(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """Allocated bytes of one device: at the start, the highest, at the end. The peak is ``None`` where unknown."""
+    """Allocated bytes of one device: at the start, the highest, at the end. The peak is ``None`` if unknown."""
 
     device: str
     start: int
@@ -106,7 +106,7 @@ class Levels(NamedTuple):
 
 
 def is_within(module: str | None, pattern: str) -> bool:
-    """Whether a module, or one around it, has a name of this pattern; ``""`` is the model and so all modules of it."""
+    """Whether the name of a module or of a parent matches a pattern; ``""`` is the model with all its modules."""
     if module is None:
         return False
     parts = module.split(".")
@@ -114,13 +114,13 @@ def is_within(module: str | None, pattern: str) -> bool:
 
 
 def is_on(device: str, wanted: object) -> bool:
-    """Whether a device is the one that is wanted, in any spelling: ``1``, ``"cuda:1"``, or ``"cuda"`` for all cards."""
+    """Whether a device is the wanted one, in any spelling: ``1``, ``"cuda:1"``, or ``"cuda"`` for all cards."""
     text = f"cuda:{wanted}" if type(wanted) is int else str(wanted)
     return device == text or device.startswith(f"{text}:")
 
 
 def rows_of(device: str, notes: Sequence[Note], calls: Sequence[Call], marks: Sequence[Mark]) -> list[Row]:
-    """The rows of one device in order. ``calls`` are in the order in which they were begun."""
+    """The rows of one device in order. ``calls`` are in the order in which they started."""
     owners: list[int | None] = [None] * (len(notes) - 1)
     for place, call in enumerate(calls):
         owners[call.before : call.after] = [place] * (call.after - call.before)
@@ -132,14 +132,14 @@ def rows_of(device: str, notes: Sequence[Note], calls: Sequence[Call], marks: Se
 
 
 def levels_of(device: str, notes: Sequence[Note]) -> Levels:
-    """What the notes say of the whole."""
+    """Start, peak and end over all notes."""
     peaks = [note.peak for note in notes[1:]]
     peak = None if any(peak < 0 for peak in peaks) else max(peaks, default=notes[0].allocated)
     return Levels(device, notes[0].allocated, peak, notes[-1].allocated)
 
 
 def markers_of(calls: Sequence[Call], marks: Iterable[Mark]) -> tuple[Marker, ...]:
-    """The marks that have a name, by the operator call that they come before."""
+    """Marks with a name, each with the operator call that follows it."""
     found, place = [], 0
     for mark in marks:
         while place < len(calls) and calls[place].before < mark.note:
@@ -160,7 +160,7 @@ def overlap(calls: Sequence[Call]) -> bool:
 
 
 class _Builder:
-    """Turns spans between notes into rows; spans of one call or of one pause become one."""
+    """Turns spans between notes into rows; spans of one call or of one pause are joined."""
 
     def __init__(self, device: str, notes: Sequence[Note], calls: Sequence[Call], marks: Sequence[Mark]) -> None:
         self.rows: list[Row] = []
@@ -205,7 +205,7 @@ class _Builder:
         before, after = self._notes[span], self._notes[span + 1]
         change = after.allocated - before.allocated
         allocated = after.allocated_total - before.allocated_total
-        if allocated < 0:  # somebody restarted the allocator's counts
+        if allocated < 0:  # the allocator's counters were reset
             allocated = max(after.allocated_total, change)
         return Row(
             call,

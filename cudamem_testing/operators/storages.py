@@ -1,9 +1,9 @@
-"""A journal without a recorder: from the storages of what operators return.
+"""Counts memory without a recorder: from the storages of tensors that operators return.
 
 For fake tensors, which have bytes and no memory, and for devices whose allocator cannot be read. A storage counts once,
 when an operator returns it and did not get it as an argument, whatever container it comes in; so views and in-place
-operators count nothing. It is given back when it dies, also where only autograd held it: torch keeps a storage's Python
-object for as long as the storage. What lives and dies inside an operator is not seen. PYTEST_DONT_REWRITE
+operators count nothing. It counts as freed when it dies, even if only autograd held it: torch keeps a storage's Python
+object as long as the storage. Memory that lives only inside an operator is not seen. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from cudamem_testing.static import contents, is_a
 from cudamem_testing.torch_api import tensors
 from cudamem_testing.torch_api.running import is_fake
 
-#: Bytes that an allocator rounds up to; the others give what was asked for.
+#: Bytes that an allocator rounds up to; other allocators do not round.
 GRANULARITY = {"cuda": SMALLEST}
-INSIDE = "inner peaks are unknown: only what operators return was seen"
+INSIDE = "inner peaks are unknown: only results of operators are seen"
 
 
 class StorageJournal:
-    """Notes of the storages on one device that operators returned and that still live."""
+    """Tracks live storages on one device that operators returned."""
 
     def __init__(self, device: Device, reason: str) -> None:
         self.device = device
@@ -39,7 +39,7 @@ class StorageJournal:
         self._notes: list[Note] = []
 
     def expect(self, found: Iterable[torch.Tensor]) -> None:
-        """Count tensors that are there before the recording, so that their end is seen."""
+        """Count tensors that exist before the recording, so that their frees are seen."""
         for storage, size in self._of(found):
             if id(storage) not in self._live:
                 self._add(storage, size)
@@ -55,7 +55,7 @@ class StorageJournal:
                     self._add(storage, size)
 
     def note(self) -> int:
-        """Take a note; its number."""
+        """Take a note; returns its number."""
         self._notes.append(Note(self._level, UNKNOWN, self._total, self._count, UNKNOWN, UNKNOWN, UNKNOWN))
         return len(self._notes) - 1
 
@@ -64,7 +64,7 @@ class StorageJournal:
         return [*self._notes]
 
     def close(self) -> None:
-        """Watch no storage any more."""
+        """Stop tracking storages."""
         self._live.clear()
 
     def _add(self, storage: Any, size: int) -> None:
@@ -93,7 +93,7 @@ class StorageJournal:
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:
-    """The tensors with storages in a value: in containers, and those that wrappers are made of."""
+    """The tensors with storages in a value: in containers, and inside wrapper tensors."""
     waiting = [value]
     while waiting:
         one = waiting.pop()

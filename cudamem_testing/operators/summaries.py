@@ -1,8 +1,8 @@
-"""Summaries: rows of operators as tables, in an order that the same program always gives.
+"""Tables of operator rows, in an order that is the same in every run of a program.
 
 Sizes are shown in binary units with one decimal; ``-`` is nothing (or less than ``min_bytes``), ``?`` unknown. Levels,
-such as peaks, are above the start of the recording, so that they do not depend on what ran before it. What operators
-did and what happened between them adds up to the last line. PYTEST_DONT_REWRITE
+such as peaks, are above the start of the recording, so they do not depend on what ran before. Operators
+and the changes between them add up to the last line. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Starts = Mapping[str, int]
 
 @dataclass(slots=True)
 class Sum:
-    """What some rows did together: bytes and numbers; ``None`` where a row does not know."""
+    """Sums of some rows; ``None`` if unknown in a row."""
 
     operators: int = 0
     allocated: int = 0
@@ -52,7 +52,7 @@ class Sum:
 
     @property
     def highest(self) -> int | None:
-        """The peak; 0 where nothing happened."""
+        """The peak; 0 without any row."""
         return self.peak or 0 if self.known else None
 
 
@@ -86,7 +86,7 @@ def summary(rows: Sequence[Row], starts: Starts, top: int, min_bytes: int) -> Ta
 
 
 def by_operator(rows: Sequence[Row], starts: Starts, min_bytes: int) -> Table:
-    """Calls of the same operator together, those that allocated most first; calls without memory are the others."""
+    """Calls grouped by operator, the largest allocations first; calls without memory form one row."""
     groups = _grouped(rows, starts, lambda row: row.operator if row.allocated or row.freed else OTHERS)
     last = {OTHERS: 1, BETWEEN: 2}
     order = sorted(groups, key=lambda key: (last.get(key[1], 0), -groups[key].allocated, key[1], key[0]))
@@ -94,7 +94,7 @@ def by_operator(rows: Sequence[Row], starts: Starts, min_bytes: int) -> Table:
 
 
 def by_phase(rows: Sequence[Row], starts: Starts, min_bytes: int) -> Table:
-    """Phases, with what happened between their operators."""
+    """Phases, with the changes between their operators."""
     groups = _grouped(rows, starts, lambda row: row.phase.value)
     order = [phase.value for phase in Phase]
     keys = sorted(groups, key=lambda key: (order.index(key[1]), key[0]))
@@ -102,7 +102,7 @@ def by_phase(rows: Sequence[Row], starts: Starts, min_bytes: int) -> Table:
 
 
 def by_module(rows: Sequence[Row], starts: Starts, depth: int | None, min_bytes: int) -> Table:
-    """The tree of modules down to ``depth`` below the model, each with all that is below it, in order of first use."""
+    """The tree of modules down to ``depth`` below the model, each including its submodules, in order of first use."""
     cells, lines = _Cells(starts, min_bytes), []
     for device in starts:
         tree = _Tree()
@@ -126,7 +126,7 @@ def by_module(rows: Sequence[Row], starts: Starts, depth: int | None, min_bytes:
 
 
 def module_text(module: str | None) -> str:
-    """A module's name as tables show it."""
+    """A module's name in tables."""
     return "" if module is None else module or MODEL
 
 
@@ -164,7 +164,7 @@ class _Tree:
 
 
 class _Cells:
-    """Numbers as cells; the device has a column of its own where there are several."""
+    """Numbers as cells; with a device column if there are several devices."""
 
     def __init__(self, starts: Starts, min_bytes: int) -> None:
         self._several = len(starts) > 1

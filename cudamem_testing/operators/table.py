@@ -1,4 +1,4 @@
-"""What can be asked of a recording or of its table: one set of methods for both. PYTEST_DONT_REWRITE"""
+"""Tables, checks and files of a recording: the same methods for a recording and its table. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Expected = str | Mapping[str, str] | None
 
 
 class Reports:
-    """Tables, checks and files; sizes are bytes, and ``min_bytes`` (an ``int`` or ``"4KiB"``) hides what is smaller."""
+    """Tables, checks and files; sizes are bytes, and ``min_bytes`` (an ``int`` or ``"4KiB"``) hides smaller ones."""
 
     __slots__ = ()
 
@@ -47,8 +47,8 @@ class Reports:
     ) -> OperatorTable:
         """The rows of a phase, of modules and all below them, of operators, of a region, of a step, of a device.
 
-        ``module``, ``operator`` and ``region`` are patterns as for file names, ``device`` is any spelling of one or of
-        a kind. Levels stay those of the recording.
+        ``module``, ``operator`` and ``region`` are patterns as for file names, ``device`` is any spelling of a device
+        or a kind. Levels stay those of the recording.
 
         Raises:
             ValueError: for an unknown phase, or a device that was not measured.
@@ -73,21 +73,21 @@ class Reports:
         return replace(table, rows=rows, levels=levels)
 
     def summary(self, top: int = 20, *, min_bytes: int | str = 0) -> Table:
-        """The ``top`` operator calls that allocated most, the rest of them, and what happened between operators."""
+        """The ``top`` operator calls that allocated most, the rest of them, and the changes between operators."""
         _check_count("top", top)
         return summaries.summary(self.table.rows, self.table.starts, top, parse_size(min_bytes))
 
     def by_module(self, depth: int | None = None, *, min_bytes: int | str = 0) -> Table:
-        """The tree of modules down to ``depth`` levels below the model, each with all that is below it."""
+        """The tree of modules down to ``depth`` levels below the model, each including its submodules."""
         _check_count("depth", depth)
         return summaries.by_module(self.table.rows, self.table.starts, depth, parse_size(min_bytes))
 
     def by_operator(self, *, min_bytes: int | str = 0) -> Table:
-        """Calls of the same operator together, those that allocated most first; calls without memory are the others."""
+        """Calls grouped by operator, the largest allocations first; calls without memory form one row."""
         return summaries.by_operator(self.table.rows, self.table.starts, parse_size(min_bytes))
 
     def by_phase(self) -> Table:
-        """Forward, backward, optimizer, other; each with what happened between its operators."""
+        """Forward, backward, optimizer, other; each with the changes between its operators."""
         return summaries.by_phase(self.table.rows, self.table.starts, 0)
 
     def assert_summary(self, expected: Expected = None, *, top: int = 20, min_bytes: int | str = 0) -> None:
@@ -133,8 +133,8 @@ class Reports:
 
         Raises:
             LimitError: for wrong arguments.
-            ValueError: when no operator ran there.
-            OverBudget: when a limit is broken, with the operators there that allocated most.
+            ValueError: if no operator ran there.
+            OverBudget: if a limit is broken, with the operators there that allocated most.
         """
         __tracebackhide__ = True
         from cudamem_testing.operators.limits import enforce
@@ -159,10 +159,10 @@ class Reports:
         return compare(earlier.table, self.table)
 
     def save(self, path: str | Path) -> Path:
-        """Write everything as JSON, in one step; :func:`cudamem_testing.load_operators` reads it.
+        """Write everything as JSON, atomically; :func:`cudamem_testing.load_operators` reads it.
 
         Raises:
-            OSError: when the file cannot be written.
+            OSError: if the file cannot be written.
         """
         from cudamem_testing.operators.files import save
 
@@ -171,12 +171,12 @@ class Reports:
     def plot(self, path: str | Path, *, device: object = None) -> Path:
         """Draw allocated, active and reserved bytes over operator calls as PNG or SVG, by the ending of ``path``.
 
-        Phases are shaded, markers and the peak named. ``device`` is the first measured one by default.
+        Phases are shaded, markers and the peak are named. ``device`` is by default the first measured one.
 
         Raises:
             ModuleNotFoundError: without matplotlib (``pip install 'cudamem_testing[plot]'``).
             ValueError: for another ending, or a device that was not measured.
-            OSError: when the file cannot be written.
+            OSError: if the file cannot be written.
         """
         from cudamem_testing.operators.picture import plot
 
@@ -188,11 +188,11 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTable(Record, Reports):
-    """The record of a recording, with all that can be asked of it; see :class:`.record.Record` for its fields."""
+    """The record of a recording, with tables and checks; see :class:`.record.Record` for its fields."""
 
     @property
     def table(self) -> OperatorTable:
-        """Itself: a recording and its table have the same methods."""
+        """The table itself: a recording and its table have the same methods."""
         return self
 
 
@@ -200,7 +200,7 @@ def load_operators(path: str | Path) -> OperatorTable:
     """Read a table of operators that was saved.
 
     Raises:
-        OperatorFileError: when the file cannot be read or holds no table.
+        OperatorFileError: if the file cannot be read or holds no table.
     """
     from cudamem_testing.operators.files import load
 
@@ -210,4 +210,4 @@ def load_operators(path: str | Path) -> OperatorTable:
 
 def _check_count(name: str, value: object) -> None:
     if value is not None and (type(value) is not int or value < 0):
-        raise ValueError(f"{name}={value!r} is no number: write 0 or more")
+        raise ValueError(f"{name}={value!r} is not a number: write 0 or more")

@@ -1,4 +1,4 @@
-"""Settings: the command line, the environment and the ini file, read once. PYTEST_DONT_REWRITE"""
+"""Reads the command line, the environment and the ini file, once. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 UNSET = None
 FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
 PLANS = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
-#: Flags that say how all tests are judged, and the values with which they ask for nothing.
+#: Flags that say how all tests are judged, and the values that switch the check off.
 _OF_EVERY_TEST = {
     "cudamem_budget": (),
     "cudamem_leaks": ("off",),
@@ -43,37 +43,42 @@ class Option:
 
 
 OPTIONS = (
-    Option("--cudamem", "account for the memory of every test (ini: cudamem = true)"),
+    Option("--cudamem", "measure every test, check it for leaks and cycles (ini: cudamem = true)"),
     Option("--no-cudamem", "enforce no memory marker; fixtures still work", ini=False),
     Option(
         "--cudamem-device", "what to measure: auto (CUDA if there is any, else cpu), cuda, cuda:N, cpu, all", "DEVICE"
     ),
-    Option("--cudamem-leaks", "what a leak does: fail (default), warn, off", "fail|warn|off"),
+    Option("--cudamem-leaks", "what a leak does to its test: fail (default), warn, off", "fail|warn|off"),
     Option(
         "--cudamem-cycles",
-        "what a cycle does: fail (default on CUDA), warn (on CPU), off, strict",
+        "what a reference cycle does to its test: fail (default on CUDA), warn (default on CPU), off, strict",
         "fail|warn|off|strict",
     ),
     Option(
-        "--cudamem-ignore-below", "smaller retained totals are not judged (default 0 on CUDA, 64KiB on CPU)", "SIZE"
+        "--cudamem-ignore-below",
+        "ignore leaks of a test that add up to less (default 0 on CUDA, 64KiB on CPU)",
+        "SIZE",
     ),
     Option("--cudamem-budget", "budget of every test without its own, such as peak=2GiB,retained=0", "LIMITS"),
-    Option("--cudamem-stacks", "auto (stacks and events for evidence) or off", "auto|off"),
-    Option("--cudamem-gpus", "auto: a card of its own for each worker of pytest-xdist", "auto"),
+    Option("--cudamem-stacks", "record stacks and events, to show what was live: auto (default), off", "auto|off"),
+    Option("--cudamem-gpus", "auto: give each pytest-xdist worker one card", "auto"),
     Option("--cudamem-top", "rows of the summary table (default 10); 0 hides it", "N"),
-    Option("--cudamem-dump", "folder for allocator snapshots of failed tests", "DIR"),
-    Option("--cudamem-audit", "nothing fails; the run ends with the largest causes and how to record them"),
+    Option("--cudamem-dump", "write allocator snapshots of failed tests to this folder", "DIR"),
+    Option("--cudamem-audit", "fail no test; end with the largest causes and the command that records them"),
     Option("--cudamem-known", "file of known findings (default __cudamem__/known.jsonl at rootdir)", "FILE"),
     Option(
         "--cudamem-baseline",
-        "compare with what is recorded (default), require (fail without an entry), off",
+        "compare with recorded baselines (default), require (fail a test without one), off",
         "compare|require|off",
     ),
     Option(
-        "--cudamem-update", "rewrite what is recorded: all, or a list of baselines, known, expected", "LIST", ini=False
+        "--cudamem-update",
+        "record what this run measured: baselines, known, expected (default: all three)",
+        "LIST",
+        ini=False,
     ),
-    Option("--cudamem-prune", "drop recorded entries that a whole run did not see", ini=False),
-    Option("--cudamem-repeat", "run each test with a baseline N times to learn its spread", "N", ini=False),
+    Option("--cudamem-prune", "remove recorded entries that a complete run did not see", ini=False),
+    Option("--cudamem-repeat", "run each test with a baseline N times and record the spread", "N", ini=False),
     Option("--cudamem-json", "write the report as JSON", "FILE"),
 )
 
@@ -82,7 +87,7 @@ def read_settings(config: pytest.Config) -> Settings:
     """Read all options.
 
     Raises:
-        pytest.UsageError: naming everything that is wrong, not only the first.
+        pytest.UsageError: that names every problem, not only the first.
     """
     problems: list[str] = []
     read = _Reader(config, problems)
@@ -125,7 +130,7 @@ def accounts_early(config: pytest.Config) -> bool:
     def asked(name: str) -> Any:
         try:
             return getattr(given, name, None) or config.getini(name)
-        except (ValueError, TypeError, pytest.UsageError):  # told when all options are read
+        except (ValueError, TypeError, pytest.UsageError):  # reported when all options are read
             return None
 
     if getattr(given, "no_cudamem", False) or not (asked("cudamem") or asked("cudamem_audit")):
@@ -145,12 +150,12 @@ def flag_of(name: str) -> str:
 
 
 def runs_tests(config: pytest.Config) -> bool:
-    """Whether the run was asked for more than its plan or a list."""
+    """Whether tests run, rather than only being listed or planned."""
     return not any(config.getoption(name, False) for name in PLANS)
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Register every flag and its ini twin; each default is ``None`` so that the ini file can speak.
+    """Register every flag and its ini setting; each default is ``None`` so that the ini file can set it.
 
     Each flag names its ``dest``: without one, pytest compares it with those of all other options.
     """
@@ -167,12 +172,14 @@ def add_options(parser: pytest.Parser) -> None:
         if option.ini:
             kind: Literal["bool", "string"] = "bool" if option.metavar is None else "string"
             parser.addini(option.name, option.purpose, type=kind, default=UNSET)
-    parser.addini("cudamem_ignore", "leaks to ignore: FIELD: PATTERN  # REASON, one a line", type="linelist")
-    parser.addini(FIRST_USE, "a leak held by a module, class or cache, at first sight: fail or warn", default=UNSET)
+    parser.addini("cudamem_ignore", "leaks to ignore, one per line: FIELD: PATTERN  # REASON", type="linelist")
+    parser.addini(
+        FIRST_USE, "what the first leak of a module, class or cache does: fail (default), warn", default=UNSET
+    )
 
 
 def _without_accounting(config: pytest.Config) -> list[str]:
-    """Problems of flags that do nothing unless every test is accounted for."""
+    """Problems with flags that have no effect unless every test is measured."""
     given = {name: config.getoption(name, None) for name in _OF_EVERY_TEST}
     return [
         f"{flag_of(name)} requires --cudamem"
@@ -182,7 +189,7 @@ def _without_accounting(config: pytest.Config) -> list[str]:
 
 
 class _Reader:
-    """Reads one option after the other and collects what is wrong."""
+    """Reads one option after the other and collects the problems."""
 
     def __init__(self, config: pytest.Config, problems: list[str]) -> None:
         self._config = config
@@ -242,7 +249,7 @@ def _budget(text: str) -> Budget:
 
 
 def _choice(*words: str) -> Callable[[str], str]:
-    """A parser that takes one of these words."""
+    """A parser that accepts one of these words."""
 
     def parse(text: str) -> str:
         if text not in words:
@@ -262,7 +269,7 @@ def _update(text: str) -> frozenset[str]:
 
 
 def _asked_by_expecttest() -> frozenset[str]:
-    """What the environment variable of expecttest asks for."""
+    """What expecttest's environment variable requests."""
     return frozenset({"expected"}) if os.environ.get("EXPECTTEST_ACCEPT") else frozenset()
 
 
@@ -285,7 +292,7 @@ def _runs(text: str) -> int:
 
 
 def _base(config: pytest.Config, name: str) -> Path:
-    """Where a relative path starts: a flag's at the folder of the call, an ini file's at its own."""
+    """Where a relative path starts: at the current folder for a flag, at the ini file's folder for an ini setting."""
     if config.getoption(name) is None and config.inipath is not None:
         return config.inipath.parent
     return config.invocation_params.dir
@@ -310,5 +317,5 @@ def _folder(base: Path, text: str) -> Path:
 
 
 def _expanded(text: str) -> str:
-    """With ``~`` and variables read as in ``--junitxml``: a shell leaves them behind a ``=``."""
+    """With ``~`` and variables expanded as in ``--junitxml``: a shell does not expand them after ``=``."""
     return os.path.expanduser(os.path.expandvars(text))

@@ -137,7 +137,7 @@ def _check_sizes(events: Events, segments: list[Segment], blocks: list[LiveBlock
 
 def _why_stackless(stacks: int, blocks: list[LiveBlock]) -> str:
     if stacks:
-        return "no Python stack: allocated by a thread of torch's own, as in backward"
+        return "no Python stack: allocated by one of torch's threads, as in backward"
     return "no Python stacks: the history was off, or kept without them" if blocks else "no Python stack"
 
 

@@ -1,6 +1,6 @@
-"""Wording: the only place that turns facts into text. Titles, details, hints, notes and explanations of findings.
+"""Turns facts into text: titles, details, hints, notes and explanations of findings.
 
-Nothing outside of it writes a sentence about a finding, and nothing anywhere reads one back. PYTEST_DONT_REWRITE
+No other package writes sentences about findings, and none parses them. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _LINES: dict[type, Callable[[Finding, Any], list[str]]] = {
 
 
 def text(finding: Finding) -> str:
-    """Everything that is said of a finding: its title, and the details below it."""
+    """The whole text of a finding: its title, and the details below it."""
     return "\n".join((title(finding), *details(finding)))
 
 
 def texts(findings: Iterable[Finding]) -> str:
-    """Several findings below each other."""
+    """The texts of several findings, one below the other."""
     return "\n".join(map(text, findings))
 
 
@@ -54,12 +54,12 @@ def title(finding: Finding) -> str:
 
 
 def details(finding: Finding) -> tuple[str, ...]:
-    """The lines below the title. They are safe to show whoever wrote what they quote, and none is very long."""
+    """The lines below the title: safe to print, whatever they quote, and none very long."""
     fact = finding.fact
     lines = fact.details if isinstance(fact, facts.Reported) else _LINES[type(fact)](finding, fact)[1:]
     return tuple(map(short_lines, (*lines, *map(remarks.remark, finding.remarks))))
 
 
 def same_cause(finding: Finding, first: str) -> str:
-    """The line that stands for a finding whose cause was shown in full before; ``first`` is the id of a test."""
+    """One line for a finding whose cause has been shown in full; ``first`` is the test where it was shown."""
     return f"{title(finding)}: the same cause as in {short_lines(first)}"

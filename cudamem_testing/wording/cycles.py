@@ -1,4 +1,4 @@
-"""Cycles: the chain of objects, what it keeps, and what closes it. PYTEST_DONT_REWRITE"""
+"""Text of reference cycles: the chain of objects, what it keeps, and what closes it. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cudamem_testing.wording.remarks import remark
 #: Widest line of a chain, in characters, and most lines that it may take.
 WIDTH, CHAIN_LINES = 100, 4
 ARROW = " -> "
-SMALL = "garbage of the test below the size that is judged freed {size} before, which was not looked at"
+SMALL = "earlier garbage below the ignored size freed {size}, which was not examined"
 
 
 def cycle_kept(finding: Finding, fact: CycleKept) -> list[str]:
-    """What a cycle kept, and how it runs."""
+    """What a cycle kept, and its chain."""
     size, tensors = finding.bytes or 0, count(fact.count, "tensor")
     inflated = f"; up to {format_size(fact.at_once)} at once, which may inflate the peak" if fact.times > 1 else ""
     meaning = MEANINGS[Verdict.CYCLE]
@@ -33,15 +33,15 @@ def not_explained(finding: Finding, fact: NotExplained) -> list[str]:
     """Why garbage with tensors was not read."""
     reason = fact.error
     if reason is None and fact.unseen:
-        reason = f"{count(fact.unseen, 'collection')} not seen: the test held a list of all objects, or froze them"
+        reason = f"{count(fact.unseen, 'collection')} not examined: the test held a list of all objects, or froze them"
     elif reason is None:
-        looked = f"the test's collections took more than {fact.seconds or 0:g} s to look at"
-        reason = f"{looked}; {count(fact.later, 'later one')} with tensors not looked at"
-    return [f"garbage with tensors in it was not explained: {reason}"]
+        looked = f"the test's collections took more than {fact.seconds or 0:g} s to examine"
+        reason = f"{looked}; {count(fact.later, 'later one')} with tensors not examined"
+    return [f"garbage with tensors was not explained: {reason}"]
 
 
 def _whose(fact: CycleKept) -> list[str]:
-    """Which library made it, with the line that ignores it."""
+    """Which library made the cycle, with the rule that ignores it."""
     if not fact.library:
         return []
     made = f"made by {fact.library}, not by the project"
@@ -54,7 +54,7 @@ def cycle_lines(fact: CycleKept, size: int) -> list[str]:
     lines += [f"allocated  {_place(place, len(fact.lines))}" for place in fact.lines]
     lines += [f"closed by  {fact.closed_by}"] if fact.closed_by else []
     if fact.hanging:
-        lines.append(f"{count(fact.hanging, 'further cycle')} hang{'s' if fact.hanging == 1 else ''} off it")
+        lines.append(f"{count(fact.hanging, 'more cycle')} connected to it")
     return [*lines, f"found {fact.times} times"] if fact.times > 1 else lines
 
 
@@ -67,7 +67,7 @@ def keeps(tensors: tuple[str, ...], number: int, size: int) -> str:
 
 
 def chain_lines(chain: tuple[str, ...]) -> list[str]:
-    """The pieces of a chain joined by arrows, on few lines."""
+    """The pieces of a chain joined by arrows, on as few lines as possible."""
     lines: list[str] = []
     for piece in chain:
         if lines and len(lines[-1]) + len(ARROW) + len(piece) <= WIDTH:

@@ -1,4 +1,4 @@
-"""What the memory was made of, in lines below a finding. PYTEST_DONT_REWRITE"""
+"""Text of evidence: what the memory consisted of, in lines below a finding. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from cudamem_testing.model.evidence import Evidence, NoEvidence, Shown, Why
 from cudamem_testing.model.live_tables import LiveTable
 
 WIDTH = 100
-NO_EVENTS = "not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
-WORKSPACES = "not known, a library may have taken a workspace in events that were not recorded"
+NO_EVENTS = "unknown, no events were recorded (--cudamem-stacks=off, or the test has its own history)"
+WORKSPACES = "unknown, a library may have allocated a workspace without a recorded event"
 
 
 def lines(evidence: Iterable[Evidence]) -> list[str]:
-    """All of it, line by line."""
+    """All evidence, line by line."""
     return [line for one in evidence for line in _of(one)]
 
 
@@ -31,8 +31,8 @@ def live(table: LiveTable, width: int | None = WIDTH) -> list[str]:
 
 
 def missing(one: NoEvidence) -> str:
-    """What is not known, and why."""
+    """What is unknown, and why."""
     if one.why is Why.ERROR:
         return f"no evidence: {one.said}"
-    reasons = {Why.NO_EVENTS: NO_EVENTS, Why.WORKSPACES: WORKSPACES, Why.NO_BLOCKS: f"not known, {one.said}"}
+    reasons = {Why.NO_EVENTS: NO_EVENTS, Why.WORKSPACES: WORKSPACES, Why.NO_BLOCKS: f"unknown, {one.said}"}
     return f"{one.what}: {reasons[one.why]}"

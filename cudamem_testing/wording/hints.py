@@ -1,8 +1,7 @@
-"""Hints: what to do about memory, by what holds it. An unknown holder has none.
+"""What to do about memory, by what holds it. An unknown holder gets no hint.
 
-The kind of holder is told by the chain of references: the first link from the root that is more than a container
-decides, else the root does. Each hint speaks in the names of the chain, and has a section in ``docs/hints.md``.
-PYTEST_DONT_REWRITE
+The chain of references tells the kind of holder: the first link from the root that is more than a container decides,
+otherwise the root. Each hint uses the names in the chain, and has a section in ``docs/hints.md``. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from cudamem_testing.model.references import Kind, Path, Reach, Reference, RootK
 
 
 class Holder(str, Enum):
-    """What holds memory, where there is something to do about it; the value is the heading of its section."""
+    """What holds memory, for holders that have a hint; the value is the heading of its section."""
 
     LRU_CACHE = "lru_cache"
     CACHED_PROPERTY = "cached_property"
@@ -67,7 +66,7 @@ class Hint(NamedTuple):
 
 
 GROWING_FIXTURE = Hint(
-    Holder.GROWING_FIXTURE, "bound what the fixture keeps, or take out at the end of each test what it put in"
+    Holder.GROWING_FIXTURE, "limit what the fixture keeps, or remove at the end of each test what the test added"
 )
 
 
@@ -115,11 +114,11 @@ def _held_by_cpp(path: Path | None) -> Hint:
 
 
 def _special(path: Path, end: str) -> Iterator[Hint]:
-    """Hints by the root if it is more than a namespace, then by each link that is more than a container."""
+    """Hints for the root if it is more than a namespace, then for each link that is more than a container."""
     if path.thread and any(step.type_name == "_WorkItem" for step in path.steps):
         yield Hint(Holder.EXECUTOR, f"shut down the executor of {path.thread!r} {end}, or use it in a with statement")
     elif path.thread:
-        yield Hint(Holder.THREAD, f"end thread {path.thread!r} {end}: signal it, then join() it")
+        yield Hint(Holder.THREAD, f"stop thread {path.thread!r} {end}: signal it, then join() it")
     elif path.root_kind in _ROOTS:
         holder, text = _ROOTS[path.root_kind]
         word = _item(path, 0).type_name
@@ -134,7 +133,7 @@ def _special(path: Path, end: str) -> Iterator[Hint]:
 
 
 def _by_root(path: Path, verdict: Verdict, end: str) -> Hint | None:
-    """The hint for what a namespace holds by a name."""
+    """The hint for something that a namespace holds under a name."""
     first = _item(path, 0)
     if path.root_kind is RootKind.LRU_CACHE:
         return Hint(Holder.LRU_CACHE, f"call {path.root_name}.cache_clear() {end}")
@@ -156,7 +155,7 @@ def _by_root(path: Path, verdict: Verdict, end: str) -> Hint | None:
 
 
 def _emptied(path: Path, end: str) -> str:
-    """Empty the first container of a chain, or drop what its last name before that stands for."""
+    """Empty the first container of a chain, or drop the object that the last name before it refers to."""
     last = 0
     for place, step in enumerate(path.steps):
         if step.reference.kind not in _BY_NAME or step.reference.text.startswith("._"):
@@ -170,7 +169,7 @@ def _emptied(path: Path, end: str) -> str:
 
 
 def expression(path: Path, steps: int) -> str:
-    """How the source code would name what a chain leads to after some of its steps: ``project.cache._CACHE['x']``."""
+    """The object after some steps of a chain, as source code would write it: ``project.cache._CACHE['x']``."""
     named = path.root_kind in (RootKind.MODULE, RootKind.CLASS, RootKind.LRU_CACHE)
     text = path.root_name if named or path.root_kind is RootKind.HARNESS else path.root
     for step in path.steps[:steps]:
@@ -212,15 +211,15 @@ def _cached_property(path: Path, place: int, step: Step, end: str) -> Hint | Non
     if not step.cached_property:
         return None
     name = expression(path, place + 1)
-    return Hint(Holder.CACHED_PROPERTY, f"del {name} {end}: a cached_property keeps its value with the instance")
+    return Hint(Holder.CACHED_PROPERTY, f"del {name} {end}: a cached_property keeps its value on the instance")
 
 
 def _default(path: Path, place: int, step: Step, end: str) -> Hint | None:
     if not step.reference.text.startswith((".__defaults__[", ".__kwdefaults__[")):
         return None
     function = _before(path, place).removeprefix("function ")
-    text = f"use None as the default of {function}(), and make the {step.type_name} inside: a default lives on"
-    return Hint(Holder.DEFAULT_ARGUMENT, text)
+    text = f"use None as the default of {function}(), and create the {step.type_name} inside"
+    return Hint(Holder.DEFAULT_ARGUMENT, f"{text}: a default is created only once")
 
 
 def _closure(path: Path, place: int, step: Step, end: str) -> Hint | None:
@@ -263,7 +262,7 @@ def _traceback(path: Path, place: int, step: Step, end: str) -> Hint | None:
 def _parameter(path: Path, place: int, step: Step, end: str) -> Hint | None:
     if step.type_name not in _CALLSPECS and not (place == 0 and path.root_name in _CALLSPECS):
         return None
-    return Hint(Holder.PARAMETER, "parametrize with what makes the value, and make it inside the test: pytest keeps it")
+    return Hint(Holder.PARAMETER, "create the value inside the test: pytest keeps parametrize values for the whole run")
 
 
 def _by_type(path: Path, place: int, step: Step, end: str) -> Hint | None:
@@ -291,24 +290,24 @@ _CONTAINERS = frozenset(
 _BY_NAME = frozenset({Kind.GLOBAL, Kind.ATTRIBUTE, Kind.SUBMODULE})
 _INSTANCES = ("._instance", ".instance", "._obj", ".obj", ".__self__")
 _PYTEST = frozenset({"Config", "Session", "Stash", "SubRequest", "TopRequest", "FixtureRequest", "Function", "Item"})
-#: By the root, where it is no namespace: ``{name}`` is its name, ``{word}`` the class of what it holds first.
+#: Hints by kind of root, except namespaces: ``{name}`` is its name, ``{word}`` the class of the first object it holds.
 _ROOTS = {
     RootKind.CONTEXT: (
         Holder.CONTEXT_VARIABLE,
         "keep the token that {name}.set() returns, and call {name}.reset(token) {end}",
     ),
-    RootKind.THREAD: (Holder.THREAD, "end thread {name!r} {end}: signal or cancel it, then join() it"),
+    RootKind.THREAD: (Holder.THREAD, "stop thread {name!r} {end}: signal or cancel it, then join() it"),
     RootKind.EXECUTOR: (Holder.EXECUTOR, "shut the {name} down {end}, or use it in a with statement"),
     RootKind.EVENT_LOOP: (Holder.TASK, "cancel and await its tasks {end}, and close the event loop"),
     RootKind.LOGGER: (Holder.LOG_HANDLER, "remove the handler from logger {name!r} {end}, or flush what it buffers"),
 }
-_FUTURE = (Holder.FUTURE, "drop {name} when its result is used, or cancel it: a {word} keeps result and callbacks")
-_MOCK = (Holder.MOCK, "call {name}.reset_mock(return_value=True) {end}: a mock keeps its calls and what it returned")
+_FUTURE = (Holder.FUTURE, "drop {name} once its result is used, or cancel it: a {word} keeps its result and callbacks")
+_MOCK = (Holder.MOCK, "call {name}.reset_mock(return_value=True) {end}: a mock keeps its calls and return value")
 _LOADER = (
     Holder.DATA_LOADER,
     "drop {name} {end}, or use persistent_workers=False: it keeps workers and batches",
 )
-#: By the class of what a link leads to: ``{name}`` is that object in the source, ``{inner}`` the next link.
+#: Hints by the class of the object that a link leads to: ``{name}`` is that object, ``{inner}`` the next link.
 _TYPES = {
     "Future": _FUTURE,
     "Task": (Holder.TASK, "await or cancel {name} {end}: a task keeps its coroutine and result"),
@@ -317,7 +316,7 @@ _TYPES = {
     **dict.fromkeys(("Mock", "MagicMock", "AsyncMock", "NonCallableMock", "NonCallableMagicMock"), _MOCK),
     **dict.fromkeys(("_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter"), _LOADER),
 }
-_RUNNING = (Holder.GENERATOR, "close {name} {end}: {word} has not finished, and keeps its locals")
+_RUNNING = (Holder.GENERATOR, "close {name} {end}: {word} is unfinished and keeps its locals")
 _WORDS = {"generator ": _RUNNING, "coroutine ": _RUNNING, "async generator ": _RUNNING}
 _RULES = (
     *(_lru_cache, _cached_property, _default, _hook, _optimizer, _traceback, _parameter),

@@ -1,4 +1,4 @@
-"""Leaks: what is retained, where it was allocated, who holds it, and what to do. PYTEST_DONT_REWRITE"""
+"""Text of leaks: what is retained, where it was allocated, what holds it, and what to do. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from cudamem_testing.wording.meanings import MEANINGS, more
 WAITED = "freed after device synchronization; not a leak"
 _DOUBTS = {
     Unsure.NOT_REACHED: "the search did not reach it",
-    Unsure.BUDGET: "the search stopped at its budget of {of}",
-    Unsure.CROWDED: "the search leads to an object with more than {of} holders and looked at no more of them",
+    Unsure.BUDGET: "the search stopped at its limit of {of}",
+    Unsure.CROWDED: "the search met an object with more than {of} holders and did not examine the others",
     Unsure.UNCOLLECTED: "it may be garbage: garbage collection is paused during graph capture",
-    Unsure.LIBRARY: "it may be a library's workspace: libraries are not asked for theirs while a CUDA graph lives",
-    Unsure.HIDDEN_GRAPH: "{of} does not show what autograd saved for backward: a graph may hold it",
+    Unsure.LIBRARY: "it may be a library workspace: workspaces are not released while a CUDA graph is live",
+    Unsure.HIDDEN_GRAPH: "{of} does not show what autograd saved: an autograd graph may hold it",
 }
 _HELD = {Reach.REACHABLE: "held by", Reach.HARNESS: "kept by"}
 
 
 def retained(finding: Finding, fact: Retained) -> list[str]:
-    """How much, the largest blocks, why they live, and what to do."""
+    """How much, the largest blocks, why they are still allocated, and what to do."""
     leaked = finding.verdict in LEAKED
     word = "leaked" if leaked else "retained"
     if fact.each is not None:
@@ -48,7 +48,7 @@ def retained(finding: Finding, fact: Retained) -> list[str]:
 
 
 def freed_by(finding: Finding, fact: FreedBy) -> list[str]:
-    """What a step of settling freed, and where that was allocated."""
+    """What a step of settling freed, and where it was allocated."""
     cycle, waited = finding.verdict is Verdict.CYCLE, finding.verdict is Verdict.UNATTRIBUTED
     how = "kept by a reference cycle" if cycle else f"retained, then freed by: {fact.step}"
     lines = [f"{format_size(finding.bytes or 0)} {how} ({count(fact.count, 'block')}, {finding.device})"]
@@ -69,7 +69,7 @@ def fixture_grew(finding: Finding, fact: FixtureGrew) -> list[str]:
 
 
 def left_over(finding: Finding, fact: LeftOver) -> list[str]:
-    """Blocks of a file that none of its tests was blamed for."""
+    """Live blocks of a file that are not visible in any test's counters."""
     size = format_size(finding.bytes or 0)
     title = f"{size} of {fact.place} is still live, not visible in any test's counters ({finding.device})"
     return [title, *evidence.live(fact.live, None)]
@@ -78,7 +78,7 @@ def left_over(finding: Finding, fact: LeftOver) -> list[str]:
 def allocated(where: Allocation) -> str:
     """``cache.py:41 in remember (torch/functional.py einsum) <- test_decoder.py:77 in test_step``."""
     if where.line is None:
-        after = f"by a thread of torch's own, as in backward {NO_STACK}, after {where.after}"
+        after = f"by one of torch's threads, as in backward {NO_STACK}, after {where.after}"
         return NO_STACK if where.after is None else after
     text = f"{where.line} ({where.library})" if where.library else str(where.line)
     return text if where.caller is None else f"{text} <- {where.caller}"
@@ -122,7 +122,7 @@ def _block(block: RetainedBlock, verdict: Verdict, in_cpp: str | None) -> list[s
 
 
 def _advice(hint: Hint | None, *more: str) -> list[str]:
-    """What to do, if the holder is known, and where more is said of it."""
+    """What to do, if the holder is known, and where to read more."""
     lines = [] if hint is None else [f"   hint: {hint.text}"]
     pages = [] if hint is None else [f"docs/hints.md#{hint.holder.anchor}"]
     return [*lines, f"   more: {', '.join((*more, *pages))}"] if more or pages else lines

@@ -1,4 +1,4 @@
-"""Limits: what a broken one says. PYTEST_DONT_REWRITE"""
+"""Text of broken limits. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cudamem_testing.wording import evidence
 
 
 def over_limit(finding: Finding, fact: OverLimit) -> list[str]:
-    """The number and its limit, the levels of the window, and what the memory was made of."""
+    """The number and its limit, the levels of the window, and what the memory consisted of."""
     breach, window = fact.breach, fact.breach.window
     levels = {
         "peak": (("start", window.start), ("peak", window.peak), ("end", window.end)),

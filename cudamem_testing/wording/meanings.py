@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cudamem_testing.model.findings import Verdict
 
-#: The kind of findings that is explained like a verdict, since its verdicts are those of limits.
+#: The kind of findings that is explained like a verdict; its own verdicts are those of limits.
 BASELINE = "baseline"
 
 
@@ -31,33 +31,33 @@ FAILS, NOTE = "Fails the test.", "A note: it never fails a test."
 MEANINGS: dict[Verdict, Meaning] = {
     Verdict.OVER: Meaning(
         "a number is above its limit: a budget's, or a baseline's with its tolerance",
-        "look at the lines below: they hold most of what is live at the peak",
+        "see the lines below: they hold most of the memory at the peak",
         FAILS,
         (
-            "an extra copy: .float(), .repeat() instead of .expand(), an operation that is no longer done in place",
-            "activations that are kept longer: checkpointing is off, a result is not detached",
+            "an extra copy: .float(), .repeat() instead of .expand(), an operation that is no longer in place",
+            "activations kept longer: checkpointing is off, a result is not detached",
             "a larger batch, sequence or model than the budget was written for",
         ),
         (
-            "read `live at the peak`: the largest lines come first, each with the call behind it",
+            "read `live at the peak`: the largest lines come first, each with its call",
             "free what is not needed before the peak (del, a smaller scope), or compute it in pieces",
             "wrap regions in cuda_memory.window(...) to see where the peak is reached",
-            "when the new number is right, raise the budget",
+            "if the new number is right, raise the budget",
             "a baseline says what grew: `python -m cudamem_testing explain baseline`",
         ),
         "budgets.md",
     ),
     Verdict.UNDER: Meaning(
-        "a number is below the lower bound that at_least= sets",
-        "check that the test still does the work that it is to measure",
+        "a number is below the lower bound set by at_least=",
+        "check that the test still does the work it should measure",
         FAILS,
         (
-            "the test no longer runs what it is to measure: an early return, an empty batch, a cache that was filled",
+            "the test no longer runs the code it should measure: an early return, an empty batch, a filled cache",
             "the work moved to another device, or to another process",
         ),
         (
-            "check the inputs of the test, and that the measured call runs",
-            "when less memory is right, lower the bound",
+            "check the test's inputs, and that the measured call runs",
+            "if less memory is right, lower the bound",
         ),
         "budgets.md",
     ),
@@ -65,10 +65,10 @@ MEANINGS: dict[Verdict, Meaning] = {
         "a number is below its baseline by more than the tolerance",
         "record it with --cudamem-update=baselines",
         NOTE,
-        ("a change that saves memory", "a test that does less than before: then it is no improvement"),
+        ("a change that saves memory", "a test that does less work than before"),
         (
             "check that the test still does its work",
-            "record it with `pytest --cudamem-update=baselines`: the next increase is then found",
+            "record it with `pytest --cudamem-update=baselines`, so that the next increase fails",
         ),
         "baselines.md",
     ),
@@ -87,25 +87,25 @@ MEANINGS: dict[Verdict, Meaning] = {
         "baselines.md",
     ),
     Verdict.OUT_OF_MEMORY: Meaning(
-        "an allocation was refused: the finding says what was live, by line, and what would have made room",
-        "follow the hint: it names what alone would have made room",
-        "Fails the test, which failed already.",
+        "an allocation failed: the finding shows what was live, by line, and what would have made room",
+        "follow the hint: it names what would have made room",
+        "The test has failed already.",
         (
-            "the test needs more than there is, or than its cuda_memory.limit(...)",
+            "the test needs more memory than the device has, or than its cuda_memory.limit(...) allows",
             "an earlier test or fixture left memory: the finding names it",
-            "fragmentation: enough is free, but no range is large enough",
+            "fragmentation: enough memory is free, but no range is large enough",
             "pools of CUDA graphs, or other processes, hold the rest of the card",
         ),
         (
-            "fix the leak of the test that is named, if one is",
-            "run the test alone to see whether it needs the memory itself",
+            "if the finding names an earlier test, fix its leak",
+            "run the test alone to see how much it needs itself",
             "for fragmentation set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         ),
         "evidence.md",
     ),
     Verdict.REACHABLE: Meaning(
-        "a chain of references reaches it",
-        "drop the reference at the end of the test, or move what must live into a wider fixture",
+        "a chain of Python references keeps it alive",
+        "drop the reference at the end of the test, or keep the object in a wider fixture",
         FAILS,
         (
             "a list, dictionary or cache of a module or class that nothing empties",
@@ -114,21 +114,21 @@ MEANINGS: dict[Verdict, Meaning] = {
             "a hook, callback, thread or handler that was registered and not removed",
         ),
         (
-            "read `held by`: the chain begins at what lives on, and ends at the tensor",
-            "cut it at the first link that should not outlive the test, as the hint says",
-            "what must live for several tests belongs into a fixture of a wider scope",
-            "what may stay by design: a rule in cudamem_ignore, or --cudamem-update=known",
+            "read `held by`: the chain starts at the object that outlives the test and ends at the tensor",
+            "break it at the first link that should not outlive the test, as the hint says",
+            "put what several tests share into a fixture with a wider scope",
+            "to keep it by design, add a rule to cudamem_ignore, or record it with --cudamem-update=known",
         ),
     ),
     Verdict.HELD_BY_CPP: Meaning(
-        "it lives after a collection, and no chain of Python references from a root reaches it",
+        "still allocated after a garbage collection, and no chain of Python references leads to it",
         "break what C++ holds: set .grad to None after backward(create_graph=True) or use torch.autograd.grad,"
         " remove the hook's handle, keep losses with .item() or .detach(), unregister callbacks of atexit",
         FAILS,
         (
             "backward(create_graph=True): a gradient and its graph hold each other",
             "a C++ object or an extension that stores a tensor",
-            "a scripted or traced module, a DLPack capsule that nobody has consumed",
+            "a scripted or traced module, an unconsumed DLPack capsule",
             "callbacks of atexit, which Python cannot list",
         ),
         (
@@ -138,7 +138,7 @@ MEANINGS: dict[Verdict, Meaning] = {
         ),
     ),
     Verdict.RAW: Meaning(
-        "it was taken from the allocator directly and never given back",
+        "it was allocated directly with caching_allocator_alloc and never freed",
         "call torch.cuda.caching_allocator_delete with its address",
         FAILS,
         ("torch.cuda.caching_allocator_alloc without a matching delete", "an extension that allocates this way"),
@@ -150,14 +150,14 @@ MEANINGS: dict[Verdict, Meaning] = {
     Verdict.CYCLE: Meaning(
         "only the garbage collector freed it: its objects refer to each other in a cycle",
         "break the cycle, or use a weak reference for the way back",
-        "Fails the test on CUDA and warns on CPU (--cudamem-cycles); a library's own cycle warns first.",
+        "Fails the test on CUDA, warns on CPU (--cudamem-cycles). A cycle made by a library only warns.",
         (
             "self.hook = lambda: self..., a bound method stored on its own object",
             "a child that refers to its parent, an exception kept in a local variable of its frame",
             "backward(create_graph=True), a custom autograd.Function that stores a tensor on ctx",
         ),
         (
-            "read the chain: its last object is its first; `closed by` is the line that closes it",
+            "read the chain: it ends with the object it starts with; `closed by` is the line that closes it",
             "use weakref.ref or weakref.WeakMethod for one of the references, or set it to None when done",
             "inside a test: `with reference_cycles() as cycles: ...; cycles.assert_none()`",
         ),
@@ -168,10 +168,13 @@ MEANINGS: dict[Verdict, Meaning] = {
         "no action needed: released with the failure",
         NOTE,
         ("the frames of the failed test keep its local variables until pytest has reported it",),
-        ("no action is needed: fix the failure itself", "an exception that a test catches and keeps is another matter"),
+        (
+            "no action is needed: fix the failure itself",
+            "an exception that the test keeps itself is a leak",
+        ),
     ),
     Verdict.TEST_INSTANCE: Meaning(
-        "an attribute of the test's own instance holds it; pytest keeps that until the session ends",
+        "an attribute of the test instance (self) holds it; pytest keeps the instance until the session ends",
         "set the attribute to None in teardown_method, or use a fixture",
         NOTE,
         ("self.model = ... in a test of a plain class", "setup_method that stores tensors on self"),
@@ -181,12 +184,12 @@ MEANINGS: dict[Verdict, Meaning] = {
         ),
     ),
     Verdict.WORKSPACE: Meaning(
-        "a library took it for its own work (cuBLAS, cuDNN, cuFFT) and gave it back when asked",
+        "a library (cuBLAS, cuDNN, cuFFT) used it as a workspace and released it on request",
         "no action needed",
         NOTE,
-        ("the first matrix product on a stream: cuBLAS takes a workspace for each handle and stream",),
+        ("the first matrix product on a stream: cuBLAS allocates a workspace for each handle and stream",),
         (
-            "no action is needed: it is not counted in the numbers of the test",
+            "no action is needed: it is not counted for the test",
             "CUBLAS_WORKSPACE_CONFIG=:16:8 makes it smaller",
         ),
         "how-it-measures.md",
@@ -204,29 +207,29 @@ MEANINGS: dict[Verdict, Meaning] = {
     Verdict.FIXTURE: Meaning(
         "a fixture or a parameter that outlives the test holds it",
         "no action needed, unless every use makes it grow",
-        "A note. The third use in a row that leaves more in one fixture fails: that is no plateau.",
+        "A note. If one fixture grows in three uses in a row, the third fails.",
         (
-            "a model of a wider fixture has gradients after its first backward",
-            "a cache in a fixture that each test fills, a parameter that a test writes to",
+            "a model in a wider fixture has gradients after its first backward",
+            "a cache in a fixture that every test fills, a parameter that a test modifies",
         ),
         (
-            "no action is needed when it stays the same from test to test",
-            "when it grows: bound what the fixture keeps, or take out at the end of each test what it put in",
-            "for gradients: optimizer.zero_grad(set_to_none=True) in the fixture's own cleanup",
+            "no action is needed if it stays the same from test to test",
+            "if it grows, limit what the fixture keeps, or remove at the end of each test what the test added",
+            "for gradients, call optimizer.zero_grad(set_to_none=True) in the fixture's cleanup",
         ),
     ),
     Verdict.HARNESS: Meaning(
         "pytest, doctest or a plugin keeps it, for its report or until the session ends",
-        "no action needed, or hand text and numbers to pytest instead of tensors",
+        "no action needed, or pass text and numbers to pytest instead of tensors",
         NOTE,
         (
             "record_property, subtests or hypothesis keep a value for their report",
             "doctest keeps the value of the last expression in the name _",
-            "a warning that was given a tensor: pytest records it for its summary",
+            "a warning with a tensor as its argument: pytest records it for its summary",
         ),
         (
-            "no action is needed: it goes with the report, or with the session",
-            "hand str(value) or value.item() to record_property and warnings instead of tensors",
+            "no action is needed: it is freed with the report, or when the session ends",
+            "pass str(value) or value.item() to record_property and warnings instead of tensors",
         ),
     ),
     Verdict.UNATTRIBUTED: Meaning(
@@ -234,22 +237,22 @@ MEANINGS: dict[Verdict, Meaning] = {
         "run the test alone",
         NOTE,
         (
-            "the search for holders ended at its budget of time or objects",
-            "a frame of pytest that runs holds it, on its way to a report",
+            "the search for holders reached its limit of time or objects",
+            "a running frame of pytest holds it until it is reported",
             "a stream was capturing a CUDA graph, so garbage could not be collected",
         ),
         (
-            "run the test alone: fewer objects are searched then",
-            "look at `allocated`: the line is known even where the holder is not",
+            "run the test alone, so that fewer objects are searched",
+            "look at `allocated`: the line is known even if the holder is not",
         ),
     ),
     Verdict.NOT_REPEATABLE: Meaning(
         "the body of a test with warmup= did not pass when it was repeated",
-        "let the body make what it changes, or drop warmup=",
+        "create what the body changes inside the body, or drop warmup=",
         NOTE,
         (
-            "the first run changed what the second one needs: a consumed generator, a closed file, a trained model",
-            "a fixture that is used up: fixtures are set up once for all runs",
+            "the first run changed what the second needs: a consumed generator, a closed file, a trained model",
+            "a used-up fixture: fixtures are set up once for all runs",
         ),
         (
             "create such state inside the test's body",
@@ -258,14 +261,14 @@ MEANINGS: dict[Verdict, Meaning] = {
         "budgets.md",
     ),
 }
-#: The same for findings of baselines, whichever their verdict.
+#: The meaning of all findings about baselines.
 BASELINES = Meaning(
-    "a number of a test is off what __cudamem__/<test module>.json records for this device and environment",
-    "look at what grew, then fix it or record it",
-    "Fails the test when it is above by more than the tolerance; less is a note.",
+    "a number differs from the one recorded in __cudamem__/<test module>.json for this device and environment",
+    "see what grew, then fix it or record it",
+    "Fails the test if the number is higher by more than the tolerance; a lower one is a note.",
     (
         "a change of the code under test: `places that grew` names functions and lines",
-        "a change of torch: entries are kept by torch's minor version, so an update is no comparison",
+        "a change of torch: each minor version of torch has its own entries, which are not compared with each other",
         "noise: with --cudamem-repeat=N the spread of several runs is recorded",
     ),
     (
@@ -278,17 +281,19 @@ BASELINES = Meaning(
 
 
 def explained(word: str) -> str:
-    """A verdict for people: what it means, the usual causes, what to do. ``word`` is the verdict or its anchor.
+    """The text of ``explain``: what a verdict means, the usual causes, what to do.
+
+    ``word`` is the verdict or its anchor.
 
     Raises:
-        ValueError: when there is no such verdict.
+        ValueError: if there is no such verdict.
     """
     if word == BASELINE:
         return _page(BASELINE, BASELINES)
     found = next((verdict for verdict in Verdict if word in (verdict.value, verdict.anchor)), None)
     if found is None:
         words = (*(verdict.anchor for verdict in Verdict), BASELINE)
-        raise ValueError(f"{word!r} is no verdict: write {', '.join(words)}")
+        raise ValueError(f"{word!r} is not a verdict: write {', '.join(words)}")
     return _page(found.value, MEANINGS[found])
 
 

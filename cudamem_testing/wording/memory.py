@@ -1,4 +1,4 @@
-"""Memory of the whole device: out of memory, pools of graphs, what is outside the allocator. PYTEST_DONT_REWRITE"""
+"""Text about a whole device: out of memory, pools of graphs, memory outside the allocator. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from cudamem_testing.wording import evidence
 _OWNERS = 3
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _COLUMNS = (Column("what"), Column("size", "right"), Column("detail"))
-POOL_HINT = "reset the graph (or delete it) after a capture that failed; graph_capture does it, and says what failed"
+POOL_HINT = "reset or delete the graph after a failed capture; graph_capture does this, and says what failed"
 OUTSIDE_HINT = "probably cuFFT plans, library handles, kernels, the context"
 
 
 def out_of_memory(finding: Finding, fact: OutOfMemory) -> list[str]:
-    """Header, figures, hint, and what was live by line; bounded."""
+    """Header, figures, hint, and what was live by line, in limited width."""
     return oom_lines(fact, evidence.WIDTH)
 
 
@@ -37,7 +37,7 @@ def oom_lines(fact: OutOfMemory, width: int | None = None) -> list[str]:
     figures = Table(_COLUMNS, tuple(_figures(fact))).lines(header=False, indent=3)
     live = fact.live.text(width=width).splitlines()
     unknown = fact.main is not None and fact.others is None
-    note = ["note: what other processes hold is not known: pip install nvidia-ml-py"] if unknown else []
+    note = ["note: memory of other processes is unknown: pip install nvidia-ml-py"] if unknown else []
     return [header, *figures, f"hint: {oom_hint(fact)}", *live, *note]
 
 
@@ -65,19 +65,19 @@ def oom_hint(fact: OutOfMemory) -> str:
 
 
 def refused(finding: Finding, fact: Refused) -> list[str]:
-    """An out-of-memory error of which no more is known."""
+    """An out-of-memory error without evidence."""
     if fact.error is not None:
         return [f"out of memory on {finding.device}; no evidence: {fact.error}"]
-    return ["out of memory; what was live is not known, nothing was recorded (--cudamem-stacks=off)"]
+    return ["out of memory; it is unknown what was live, because nothing was recorded (--cudamem-stacks=off)"]
 
 
 def empty_pool(finding: Finding, fact: EmptyPool) -> list[str]:
-    """A pool that is reserved, and holds nothing."""
+    """A reserved pool without live blocks."""
     size = format_size(finding.bytes or 0)
     return [
         f"private pool {fact.pool} of a CUDA graph keeps {size} without a live block ({finding.device})",
-        f"   a capture of {fact.test} failed, or all that its graph made is gone; nothing else can use this memory",
-        *(f"   beside it: {format_size(size)} held by {GRAPH_STATE}" for size in fact.beside),
+        f"   a capture of {fact.test} failed, or its graph's tensors are gone; nothing else can use this memory",
+        *(f"   also {format_size(size)} held by {GRAPH_STATE}" for size in fact.beside),
         f"   hint: {POOL_HINT}",
     ]
 
@@ -90,20 +90,20 @@ def compiler_pool(finding: Finding, fact: CompilerPool) -> list[str]:
 
 
 def outside_grew(finding: Finding, fact: OutsideGrew) -> list[str]:
-    """More outside the allocator than before."""
+    """More memory outside the allocator than before."""
     size = format_size(finding.bytes or 0)
     title = f"{size} more outside torch's allocator since {fact.place} ({finding.device})"
     return [title, f"   {outside(fact.now)}", f"   {OUTSIDE_HINT}"]
 
 
 def outside(now: OutsideUse) -> str:
-    """What a process takes of a card beside torch's allocator."""
+    """How much memory of a card a process uses outside torch's allocator."""
     plans = f"; cuFFT keeps {count(now.plans, 'plan')}" if now.plans else ""
     if now.bytes is None:
-        return f"memory outside torch's allocator is not known on {now.device}: neither NVML nor CUDA tells{plans}"
+        return f"memory outside torch's allocator is unknown on {now.device}: neither NVML nor CUDA reports it{plans}"
     size, reserved = format_size(now.bytes), format_size(now.reserved)
     if now.process is not None:
-        taken = f"the process takes {format_size(now.process)}, the allocator {reserved} of it"
+        taken = f"the process uses {format_size(now.process)}, the allocator {reserved} of it"
         return f"{size} of {now.device} are outside torch's allocator: {taken}{plans}"
     taken = f"{format_size(now.in_use or 0)} are in use, maybe by other processes too, {reserved} by the allocator"
     return f"at most {size} of {now.device} are outside torch's allocator: {taken}{plans}"
@@ -114,12 +114,12 @@ def _need(fact: OutOfMemory) -> str:
     largest = f" The largest line is {fact.largest}." if fact.largest is not None else ""
     if fact.base is None or fact.allowed is None:
         live = format_size(fact.live.total)
-        return f"the test needs more than there is: {live} are live, and {asked} more.{largest}"
+        return f"the test needs more memory than the device has: {live} are live, {asked} more were requested.{largest}"
     room, used = fact.allowed - fact.base, max(0, fact.held - fact.base)
     if fact.requested > room:
         return f"a single request of {asked} exceeds the {format_size(room)} limit.{largest}"
-    taken = f"{format_size(used)} were taken under it, and {asked} more"
-    return f"the code needs more than its limit of {format_size(room)}: {taken}.{largest}"
+    taken = f"{format_size(used)} are in use, {asked} more were requested"
+    return f"the code exceeds its limit of {format_size(room)}: {taken}.{largest}"
 
 
 def _figures(fact: OutOfMemory) -> list[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""Remarks: what policy adds to a finding, and findings that are one line. PYTEST_DONT_REWRITE"""
+"""What policy adds to a finding, and findings of one line. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.sizes import format_size
 
 _REMARKS = {
-    Remark.HARNESS: "the test harness is part of it (an ExceptionInfo in a local variable): no fault of the test",
-    Remark.MOCK: (
-        "a mock is part of it, and keeps the arguments of its calls until garbage is collected: no fault of the test"
-    ),
-    Remark.OTHER_HARNESS: "the test harness is part of it: no fault of the test",
-    Remark.LIBRARY: "a warning, never a failure: nothing in the project can change it",
+    Remark.HARNESS: "the test harness is part of it (an ExceptionInfo in a local variable): not the test's fault",
+    Remark.MOCK: ("a mock is part of it and keeps its call arguments until garbage is collected: not the test's fault"),
+    Remark.OTHER_HARNESS: "the test harness is part of it: not the test's fault",
+    Remark.LIBRARY: "a warning, never a failure: the project cannot change it",
     Remark.UNREAD: "its objects could not be read",
-    Remark.FIRST_USE: "first use: it fails when the same cause keeps more",
+    Remark.FIRST_USE: "first use: fails if the same cause keeps more later",
     Remark.RECORDED: "recorded as known",
 }
 
@@ -34,11 +32,11 @@ def not_repeatable(finding: Finding, fact: NotRepeatable) -> list[str]:
 
 
 def not_judged(finding: Finding, fact: NotJudged) -> list[str]:
-    """Why what a test retains is not known."""
+    """Why the memory that a test retains could not be judged."""
     return [f"what the test retains could not be judged: {fact.error}"]
 
 
 def _on_record(note: OnRecord) -> str:
     if note.larger_than is None:
         return f"known: {note.reason or 'no reason given'}"
-    return f"larger than the {format_size(note.larger_than)} that are known, {note.tolerance} allowed"
+    return f"larger than the recorded {format_size(note.larger_than)}, {note.tolerance} more allowed"

@@ -66,7 +66,7 @@ NEEDED = {
     },
     "recorders": {
         *("base", "build", "cache", "captures", "cards", "choose", "cpu", "early", "identity", "layout"),
-        *("native", "native_python", "native_records"),
+        *("native", "native_calls", "native_python", "native_records"),
     },
     "report": {"terminal"},
     "run": {

@@ -35,6 +35,7 @@ WORKING = {
     "objects.places._Waiting": "an object that is to be read",
     "objects.roots.Root": "holds the root object while holders are looked for",
     "objects.roots.RootValue": "holds the root object while holders are looked for",
+    "run.running.Entrusted": "what a wider fixture is expected to free, and who left it",
     "run.running.Subject": "the test that is being judged",
     "recorders.capture.CpuCapture": "the raw record, with the function that names frames",
     "recorders.capture.CudaCapture": "the raw record as the allocator gives it",

@@ -58,6 +58,6 @@ def test_a_whole_text() -> None:
         "allocated  model.py:1 in f (a)",
         "allocated  model.py:2 in f (b)",
         "closed by  model.py:9: self.x = b",
-        "2 further cycles hang off it",
+        "2 more cycles connected to it",
         "found 3 times",
     ]

@@ -1,4 +1,4 @@
-"""The second look at a capture that failed: what was at work, and what broke it without a word."""
+"""The second look at a capture that failed: what was running, and what broke it without a word."""
 
 from __future__ import annotations
 

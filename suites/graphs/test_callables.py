@@ -54,7 +54,7 @@ def test_hooks_by_module_and_name() -> None:
     assert texts(model, torch.ones(2, 4)) == [
         "Sequential: forward pre hook function watch on it: register it after graphing",
         "Sequential: backward hook function watch on it: register it after graphing",
-        "Sequential: forward hook function watch on 0 runs during the capture alone (a remark)",
+        "Sequential: forward hook function watch on 0 runs during the capture only (a remark)",
     ]
 
 
@@ -62,7 +62,7 @@ def test_buffers_arguments_and_modes() -> None:
     model = torch.nn.Linear(4, 4)
     model.register_buffer("scale", torch.ones(4, requires_grad=True))
     assert texts(model, torch.ones(2, 4), {"a": 3}, double_backward=True, sample_kwargs=[{"bias": 1}]) == [
-        "a graphed callable cannot be differentiated twice; leave it out of what needs a second backward",
+        "a graphed callable cannot be differentiated twice; do not graph what needs a second backward",
         "Linear: keyword arguments are not passed on: bias; make them positional",
         "Linear: argument [1]['a'] is 3, and only tensors can be arguments: bind it before",
         "Linear: buffer scale requires grad: make it a parameter, or call requires_grad_(False)",
@@ -100,7 +100,7 @@ def test_autocast() -> None:
     model, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
     with torch.autocast("cpu", torch.bfloat16):
         assert texts(model, x) == [
-            "autocast caches weights, and the graph would go on reading the copies: use autocast(cache_enabled=False)"
+            "autocast caches weights, and the graph would keep reading the copies: use autocast(cache_enabled=False)"
         ]
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
         assert texts(model, x) == []
@@ -246,7 +246,7 @@ def test_differentiating_twice_is_explained(backend: FakeBackend) -> None:
 
     backend.wrap = lambda function: graphed_penalty
     made = GraphCapture(backend).callables(penalty, (torch.ones(3, requires_grad=True),))
-    with pytest.raises(GraphError, match=r"^a graphed callable was differentiated twice, which it cannot be"):
+    with pytest.raises(GraphError, match=r"^graphed callables cannot be differentiated twice"):
         made.assert_matches_eager(steps=1)
 
 

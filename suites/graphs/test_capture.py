@@ -81,7 +81,7 @@ def test_inputs_that_do_not_fit(graphs: GraphCapture) -> None:
     with pytest.raises(InputError) as failure:
         captured.replay({"x": torch.ones(3)}, 2)
     assert str(failure.value) == (
-        "the inputs have another structure than those of the capture: args[0]['x'], args[1]; "
+        "the inputs differ in structure from those of the capture: args[0]['x'], args[1]; "
         "captured: args[0]['x'], args[0]['y'], args[1]"
     )
     with pytest.raises(InputError, match=r"^the inputs have another structure .*: nothing; captured: "):
@@ -146,7 +146,7 @@ def test_a_failure_is_explained(graphs: GraphCapture, backend: FakeBackend) -> N
     assert str(failure.value) == (
         f"the capture of Model failed at suites/graphs/test_capture.py:{line} in {qualified('Block.forward')}: "
         "return y * y.max().item()\n"
-        "   aten::_local_scalar_dense was at work, in module blocks.1\n"
+        "   aten::_local_scalar_dense was running, in module blocks.1\n"
         "   RuntimeError: CUDA error: operation not permitted when stream is capturing\n"
         "   host read: the host reads a value while the work that makes it is only recorded: the capture fails\n"
         "   do: keep it on the device (torch.where, torch.clamp, index_select), or read it after the replay\n"
@@ -264,7 +264,7 @@ def test_the_lint_is_compared_with_the_capture(graphs: GraphCapture) -> None:
     assert captured.lint is not None
     (finding,) = captured.lint.findings
     assert finding.operation == "torch.linalg.inv()"
-    assert captured.notes == (f"the lint expected a failure that did not come: {finding.text}",)
+    assert captured.notes == (f"the lint expected a failure that did not happen: {finding.text}",)
     assert str(captured).splitlines()[1] == f"note: {captured.notes[0]}"
 
 
@@ -301,11 +301,11 @@ def test_the_text_of_a_dead_input(graphs: GraphCapture, backend: FakeBackend) ->
     inner = f"{test_the_text_of_a_dead_input.__name__}.<lambda>"
     name = f"suites/graphs/test_capture.py:{{}} in {test_the_text_of_a_dead_input.__name__}"
     assert str(failure.value) == (
-        f"1 tensor of the graph died, replayed since at {name.format(here + 6)}:\n"
+        f"1 freed tensor used by the graph, replayed since at {name.format(here + 6)}:\n"
         "float32[3] on cpu (12 B), read by aten::add\n"
         "   created   model.py:3 in build\n"
         f"   captured  suites/graphs/test_capture.py:{here + 3} in {qualified(inner)}\n"
-        f"   died      {name.format(here + 5) if storages_tell_their_death() else UNTOLD}"
+        f"   freed     {name.format(here + 5) if storages_tell_their_death() else UNTOLD}"
     )
 
 

@@ -186,7 +186,7 @@ def test_an_object_that_is_no_tree(graphs: GraphCapture) -> None:
     captured = graphs(lambda x: Result(x * 2), torch.ones(3))
     assert captured.notes == (
         (
-            "output is a Result, which torch takes for one value: its tensors are neither copied nor compared; return "
+            "output is a Result, which torch treats as one value: its tensors are neither copied nor compared; return "
             "tensors, or register the class with torch.utils._pytree"
         ),
     )

@@ -36,7 +36,7 @@ def test_a_failure_that_is_nobodys_rule(graphs: GraphCapture, backend: FakeBacke
 
     told = failed(graphs, broken, torch.ones(3), warmup=1)
     assert str(told).splitlines()[1:] == [
-        "   no operator was at work",
+        "   no operator was running",
         "   OSError: the library is",
         *lines(OTHER_LIBRARY),
     ]
@@ -48,7 +48,7 @@ def test_an_error_of_the_function_itself(graphs: GraphCapture) -> None:
 
     told = failed(graphs, broken, torch.ones(3), warmup=0)
     assert str(told).splitlines()[1:] == [
-        "   no operator was at work",
+        "   no operator was running",
         "   ZeroDivisionError: integer division or modulo by zero",
         *lines(OWN),
     ]
@@ -137,7 +137,7 @@ def test_an_empty_graph_is_explained(graphs: GraphCapture, backend: FakeBackend)
     where = f"suites/graphs/test_failure.py:{half.__code__.co_firstlineno} in half"
     assert str(told).splitlines() == [
         f"the capture of function half failed at {where}: def half(x: torch.Tensor) -> torch.Tensor:",
-        "   no operator was at work",
+        "   no operator was running",
         "   UserWarning: The CUDA Graph is empty. It was attempted to be captured on wrong device.",
         *lines(EMPTY),
     ]
@@ -162,7 +162,7 @@ def test_a_warm_up_that_fails_for_what_breaks_a_capture_is_explained(
     function = qualified("test_a_warm_up_that_fails_for_what_breaks_a_capture_is_explained.refusing")
     assert str(failure.value).splitlines() == [
         f"the warm-up of Wide failed at suites/graphs/test_failure.py:{line} in {function}: raise RuntimeError(MIXED)",
-        "   no operator was at work, in module inner.1",
+        "   no operator was running, in module inner.1",
         f"   RuntimeError: {MIXED}",
         f"   wrong device: {meaning.happens}",
         f"   do: {meaning.advice}",

@@ -69,8 +69,8 @@ def test_the_report_explains_each_finding() -> None:
         "   do: keep it on the device (torch.where, torch.clamp, index_select), or read it after the replay\n"
         f"suites/graphs/test_lint.py:{line + 2} in decode: seen.append(int(last))\n"
         "   side effect: seen went from 0 to 1 item\n"
-        "   Python runs during the capture alone, so no replay repeats it\n"
-        "   do: do it outside of the function, or keep the state in a tensor that is changed in place"
+        "   Python runs during the capture only, so no replay repeats it\n"
+        "   do: do it outside the function, or keep the state in a tensor that is changed in place"
     )
     assert len(report) == 3
     assert report.breaks
@@ -98,7 +98,7 @@ def test_a_clean_function() -> None:
     report.assert_clean()
     report.assert_findings("no findings")
     assert not report.breaks
-    assert str(report) == "built-in gelu: nothing found that stands in the way of a capture"
+    assert str(report) == "built-in gelu: nothing found that would break a capture"
 
 
 class Block(torch.nn.Module):
@@ -304,7 +304,7 @@ def test_globals_are_followed_into_helpers() -> None:
 def test_pictures_end_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cudamem_testing.graphs.outer.MOST_OBJECTS", 3)
     report = check(lambda parts: None, [[], [], [], []])
-    assert report.notes == ("the function reaches more objects than are looked at: a side effect may have been missed",)
+    assert report.notes == ("the function reaches more objects than are examined: a side effect may have been missed",)
     assert str(report).splitlines()[-1] == f"note: {report.notes[0]}"
 
 

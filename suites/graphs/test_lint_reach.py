@@ -165,7 +165,7 @@ def test_generators_that_draw_on_the_host(case: Draws) -> None:
 
     (finding,) = check(draws, torch.ones(3), case.generator).findings
     assert finding.rule is Rule.GENERATOR
-    assert finding.operation == "numbers of generator, drawn during the capture alone"
+    assert finding.operation == "numbers of generator, drawn during the capture only"
     assert check(lambda x, generator: x * 2, torch.ones(3), case.generator).text == "no findings"
 
 

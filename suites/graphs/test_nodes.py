@@ -58,13 +58,13 @@ def test_a_dump_is_read() -> None:
     assert nodes.edges == ((0, 1), (1, 2), (2, 3))
     assert nodes.text("kernels") == "memset\ncopy\nkernel vectorized_elementwise_kernel\nbatch mem op"
     assert nodes.nodes[2].name == "void at::native::vectorized_elementwise_kernel<4, Fill<float> >(int)"
-    with pytest.raises(LevelError, match=r"was not noted during the capture: not asked for$"):
+    with pytest.raises(LevelError, match=r"was not recorded during the capture: not asked for$"):
         nodes.text("operators")
 
 
 @pytest.mark.parametrize("text", ["", "graph {}", "\x00\x01"])
 def test_what_is_no_dump(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^this is no DOT file of a CUDA graph: 'digraph' is missing$"):
+    with pytest.raises(ValueError, match=r"^this is not a DOT file of a CUDA graph: 'digraph' is missing$"):
         read_dot(text)
 
 
@@ -106,7 +106,7 @@ def test_the_graph_is_drawn() -> None:
 
 
 def test_circles_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^the edges of the graph run in a circle$"):
+    with pytest.raises(ValueError, match=r"^the edges of the graph form a cycle$"):
         listed([COPY, COPY], [(0, 1), (1, 0)])
 
 

@@ -90,6 +90,4 @@ def test_sharing() -> None:
     bad = Sharing((good.steps[1], CaptureStep("batch 8", 8 * MIB, 8 * MIB)))
     assert not bad.descending
     assert bad.later_growth == 8 * MIB
-    assert str(bad).splitlines()[-1] == (
-        "captures do not come from the largest to the smallest: capture large sizes first"
-    )
+    assert str(bad).splitlines()[-1] == ("captures are not ordered from large to small: capture large sizes first")

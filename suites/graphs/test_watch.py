@@ -66,5 +66,5 @@ def test_on_a_card_lists_seeds_and_tensors_from_elsewhere(monkeypatch: pytest.Mo
         "host-device copy: x[indices of the host] = ..., 1",
         "data-dependent shape: x[mask], 1",
         "generator: torch.manual_seed(), 1",
-        "outside tensor: a tensor that no variable of the function leads to, 1",
+        "outside tensor: a tensor that no variable of the function refers to, 1",
     ]

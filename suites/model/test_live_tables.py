@@ -37,7 +37,7 @@ def test_the_section_reads_as_designed():
         + blocks(3 * MIB, 1, line(2), preexisting=True, owner="test_first")
         + blocks(2 * MIB, 1, PLACES.stack([])),
         rounding=512,
-        stackless="no Python stack: allocated by a thread of torch's own",
+        stackless="no Python stack: allocated by one of torch's threads",
     )
     assert live_section(live, start=15 * MIB) == (
         "live at the peak: 419.5 MiB in 14 blocks, start 15.0 MiB\n"
@@ -47,7 +47,7 @@ def test_the_section_reads_as_designed():
         "     1.5 MiB   3 blocks  torch/utils/runner.py:7 in run\n"
         "     3.0 MiB   1 block   (left by test_first)\n"
         "    12.0 MiB   1 block   (live before the test)\n"
-        "     2.0 MiB   1 block   (no Python stack: allocated by a thread of torch's own)\n"
+        "     2.0 MiB   1 block   (no Python stack: allocated by one of torch's threads)\n"
         "       512 B             (counted by the allocator beyond its blocks' sizes)"
     )
 

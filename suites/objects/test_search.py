@@ -277,7 +277,7 @@ def _context(tensor: torch.Tensor) -> None:
 
 
 #: Up to torch 2.7 what autograd saved is not seen, and whoever could be held by it has a note.
-UNSEEN = f" (torch {metadata.version('torch')} does not show what autograd saved for backward: a graph may hold it)"
+UNSEEN = f" (torch {metadata.version('torch')} does not show what autograd saved: an autograd graph may hold it)"
 HELD_BY_GRAPHS = {
     _saved: f"no python holder{UNSEEN}",
     _saved_by_hook: f"held by unreachable objects: dict['packed']{UNSEEN}",
@@ -586,10 +586,10 @@ def test_the_budget_is_named() -> None:
     where = address(tensor[0])
     result = find_holders([where], budget_seconds=0.0)[where]
     assert (result.reach, result.complete) == (Reach.UNKNOWN, False)
-    assert str(result).endswith("(the search stopped at its budget of 0 s)")
+    assert str(result).endswith("(the search stopped at its limit of 0 s)")
     result = find_holders([where], budget_objects=0)[where]
     assert (result.reach, result.complete) == (Reach.REACHABLE, False)  # a chain is known, a shorter one may be there
-    assert str(result).endswith("(the search stopped at its budget of 0 objects)")
+    assert str(result).endswith("(the search stopped at its limit of 0 objects)")
 
 
 @pytest.mark.parametrize("root", [True, False])

@@ -46,7 +46,7 @@ def test_fragmentation():
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or free the small blocks between large ones.\n"
         "live when it ran out: 30.0 MiB in 6 blocks\n"
         "   30.0 MiB   6 blocks  layer2.py:2 in forward     torch/nn/functional.py linear\n"
-        "note: what other processes hold is not known: pip install nvidia-ml-py"
+        "note: memory of other processes is unknown: pip install nvidia-ml-py"
     )
 
 
@@ -56,7 +56,7 @@ def test_the_test_needs_more_than_there_is():
     error = explain(failed(allocator, 20 * MIB), allowed=64 * MIB, others=0)
     assert (error.blame, error.shortage, error.others) == ("need", 20 * MIB, 0)
     assert oom_hint(error) == (
-        "the test needs more than there is: 50.0 MiB are live, and 20.0 MiB more. "
+        "the test needs more memory than the device has: 50.0 MiB are live, 20.0 MiB more were requested. "
         "The largest line is layer4.py:4 in forward."
     )
 
@@ -137,7 +137,7 @@ def test_a_limit_on_the_cpu():
         "out of memory on cpu: 6.0 MiB requested by a.py:2 in f\n"
         "   allowed    8.0 MiB\n"
         "   allocated  3.0 MiB\n"
-        "hint: the test needs more than there is: 3.0 MiB are live, and 6.0 MiB more. "
+        "hint: the test needs more memory than the device has: 3.0 MiB are live, 6.0 MiB more were requested. "
         "The largest line is a.py:1 in f.\n"
         "live when it ran out: 3.0 MiB in 1 block\n"
         "   3.0 MiB   1 block  a.py:1 in f"
@@ -146,7 +146,7 @@ def test_a_limit_on_the_cpu():
 
 def test_without_a_failure_in_the_record_the_request_must_be_told():
     recording = read(Allocator().snapshot())
-    with pytest.raises(ValueError, match="the recording holds no failed allocation: say how much was requested"):
+    with pytest.raises(ValueError, match="the recording holds no failed allocation: pass how much was requested"):
         explain(recording)
     error = explain(recording, 5)
     assert (error.shortage, error.blame, error.where) == (None, "need", None)

@@ -90,8 +90,8 @@ def set_(*places: Any) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (set_("kind", "report"), 'no table of operators: "kind" is not "operators"'),
-        (set_("schema", 2), "schema 2 is not known here; this version reads schema 1"),
+        (set_("kind", "report"), 'not a table of operators: "kind" is not "operators"'),
+        (set_("schema", 2), "schema 2 is unknown; this version reads schema 1"),
         (set_("levels", []), "levels is empty"),
         (set_("levels", {}), "levels is no list"),
         (set_("levels", 0, ["cpu", 1, 2]), "levels[0] is not [device, start, peak, end]"),
@@ -100,7 +100,7 @@ def set_(*places: Any) -> Callable[[Any], None]:
         (set_("markers", [["x"]]), "markers[0] is not [name, index]"),
         (set_("notes", [3]), "notes[0] is no text"),
         (set_("texts", 1, 7), "texts[1] is no text"),
-        (set_("rows", []), "rows is no object"),
+        (set_("rows", []), "rows is not an object"),
         (set_("rows", "freed", None), "rows.freed is missing"),
         (set_("rows", "freed", []), "the columns of rows differ in length"),
         (set_("rows", "freed", [None]), "rows.freed[0] is no whole number"),
@@ -126,7 +126,7 @@ def test_a_wrong_file_gives_one_error(change: Callable[[Any], None], message: st
     ("content", "message"),
     [
         (b"", "table.json: Expecting value: line 1 column 1 (char 0)"),
-        (b"[]", 'table.json: no table of operators: "kind" is not "operators"'),
+        (b"[]", 'table.json: not a table of operators: "kind" is not "operators"'),
         (b"\xff\xfe\x00", None),
         (b'{"kind": "operators"', None),
         (b"[" * 100_000, "table.json: nested too deeply"),

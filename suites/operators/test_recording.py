@@ -87,7 +87,7 @@ def test_misuse() -> None:
     with pytest.raises(RuntimeError, match=r"^region\(\) works inside the recording"), memory.region("x"):
         pass
     with memory:
-        with pytest.raises(RuntimeError, match=r"^an OperatorMemory records once: make a new one$"):
+        with pytest.raises(RuntimeError, match=r"^an OperatorMemory records only once: create a new one$"):
             memory.__enter__()
         with pytest.raises(RuntimeError, match=r"^nothing is recorded yet"):
             memory.by_phase()

@@ -19,7 +19,7 @@ from cudamem_testing.operators.storages import StorageJournal
 from suites.operators.models import TASKS
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-FAKE = "inner peaks are unknown: only what operators return was seen (tensors are fake)"
+FAKE = "inner peaks are unknown: only results of operators are seen (tensors are fake)"
 FUSED_ATTENTION = ("aten::_scaled_dot_product_efficient_attention",)
 # Of the others, fake tensors cannot be made: their initialisation reads values, or copies tensors by address.
 SAME = ["mlp", "residual", "hourglass", "recurrent", "shared", "attention", "bag", "gpt2", "llama"]
@@ -102,7 +102,7 @@ def test_views_and_writes_are_nothing(without_recorder: None) -> None:
         ("sin", 80, 0),
     ]
     assert memory.table.notes == (
-        "inner peaks are unknown: only what operators return was seen (no C++ compiler found)",
+        "inner peaks are unknown: only results of operators are seen (no C++ compiler found)",
     )
     # The copy that ``reshape`` made and the sine die at once; ``again`` keeps the storage of ``new``.
     assert memory.table.levels[0].end == 80
@@ -191,7 +191,7 @@ def test_a_device_without_counters() -> None:
         ("aten::addmm", "meta", 32),
     ]
     assert memory.table.notes == (
-        "inner peaks are unknown: only what operators return was seen (torch's allocator of meta is not measured)",
+        "inner peaks are unknown: only results of operators are seen (torch's allocator of meta is not measured)",
     )
 
 

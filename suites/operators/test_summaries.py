@@ -248,9 +248,9 @@ def test_devices_in_every_spelling() -> None:
 def test_counts_that_are_none() -> None:
     table = step().table()
     for ask, message in (
-        (lambda: table.summary(-1), "top=-1 is no number: write 0 or more"),
-        (lambda: table.summary("3"), "top='3' is no number: write 0 or more"),
-        (lambda: table.by_module(-1), "depth=-1 is no number: write 0 or more"),
+        (lambda: table.summary(-1), "top=-1 is not a number: write 0 or more"),
+        (lambda: table.summary("3"), "top='3' is not a number: write 0 or more"),
+        (lambda: table.by_module(-1), "depth=-1 is not a number: write 0 or more"),
     ):
         with pytest.raises(ValueError) as caught:
             ask()

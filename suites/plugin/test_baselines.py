@@ -422,7 +422,7 @@ def test_without_events_the_numbers_are_compared_all_the_same(run_inner, pyteste
     assert entries(pytester) == {name: {"requested": 1024 * KIB, "top": []} for name in ("test_a", "test_b")}
     inner = run_inner({"test_it.py": SMALL.replace("256 * 1024", "512 * 1024")}, "--cudamem-stacks=off")
     assert inner.section("test_a")[1:] == [
-        "live at the peak: not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
+        "live at the peak: unknown, no events were recorded (--cudamem-stacks=off, or the test has its own history)"
     ]
 
 

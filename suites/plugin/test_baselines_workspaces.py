@@ -82,7 +82,7 @@ def test_a_freed_block_of_a_workspaces_size_is_the_tests():
     )
 
 
-UNKNOWN = "not known, a library may have taken a workspace in events that were not recorded"
+UNKNOWN = "unknown, a library may have allocated a workspace without a recorded event"
 
 
 def counted(allocator, allocations, blocks):

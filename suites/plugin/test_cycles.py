@@ -218,7 +218,7 @@ def test_what_belongs_to_the_harness_or_to_finalizers(run_inner):
     (finding,) = inner.test("test_raises").findings
     assert (finding.severity, details(finding)[-2]) == (
         Severity.NOTE,
-        "   the test harness is part of it (an ExceptionInfo in a local variable): no fault of the test",
+        "   the test harness is part of it (an ExceptionInfo in a local variable): not the test's fault",
     )
     for name in ("test_generator", "test_generator_that_never_started"):
         (finding,) = inner.test(name).findings
@@ -275,8 +275,8 @@ def test_a_bound_on_the_time_that_looking_takes(run_inner, monkeypatch):
     note, cycle = inner.test("test_loop").findings
     assert (note.severity, cycle.bytes) == (Severity.NOTE, 256 * KIB)
     assert title(note) == (
-        "cudamem: garbage with tensors in it was not explained: the test's collections took more than 0 s to look at; "
-        "2 later ones with tensors not looked at"
+        "cudamem: garbage with tensors was not explained: the test's collections took more than 0 s to examine; "
+        "2 later ones with tensors not examined"
     )
     assert note.cause == "cycle | not explained"
 
@@ -328,9 +328,7 @@ def test_garbage_that_is_small_together_is_not_read(run_inner):
     assert found(inner, "test_small[3]") == []
     (finding,) = inner.test("test_small[4]").findings
     assert finding.bytes == 16 * KIB
-    assert details(finding)[-2] == (
-        "   garbage of the test below the size that is judged freed 48.0 KiB before, which was not looked at"
-    )
+    assert details(finding)[-2] == ("   earlier garbage below the ignored size freed 48.0 KiB, which was not examined")
 
 
 def test_a_librarys_cycle_can_be_ignored_with_the_line_that_is_shown(run_inner):

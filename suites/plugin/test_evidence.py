@@ -121,7 +121,7 @@ def test_the_rows_add_up_to_the_measured_peak(run_inner: Run) -> None:
 def test_without_stacks_the_section_says_so(run_inner: Run) -> None:
     inner = run_inner(PEAK, "--cudamem", "--cudamem-leaks=off", "--cudamem-stacks=off", "-k", "test_peak")
     assert inner.section("test_peak")[2:] == [
-        "live at the peak: not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
+        "live at the peak: unknown, no events were recorded (--cudamem-stacks=off, or the test has its own history)"
     ]
 
 
@@ -148,7 +148,7 @@ def test_without_events_no_moment_is_called_the_peak(run_inner: Run) -> None:
     )
     assert inner.outcomes == {"test_it": "passed", "test_kept": "error"}
     assert inner.section("ERROR at teardown of test_kept")[2:] == [
-        "still live: not known, no events were recorded (--cudamem-stacks=off, or a history of the test's own)"
+        "still live: unknown, no events were recorded (--cudamem-stacks=off, or the test has its own history)"
     ]
 
 
@@ -186,7 +186,7 @@ def test_out_of_memory_names_who_left_what(run_inner: Run) -> None:
         "   allocated                        7.0 MiB",
         "   left by test_it.py::test_leaves  4.0 MiB  allocated by test_it.py:6 in test_leaves",
         (
-            "hint: the code needs more than its limit of 2.0 MiB: 2.0 MiB were taken under it, and 1.0 MiB more. "
+            "hint: the code exceeds its limit of 2.0 MiB: 2.0 MiB are in use, 1.0 MiB more were requested. "
             "The largest line is test_it.py:9 in grow."
         ),
         "live when it ran out: 7.0 MiB in 4 blocks",
@@ -205,7 +205,7 @@ def test_out_of_memory_without_a_record_says_what_is_missing(run_inner: Run) -> 
     inner = run_inner(LEAK_AND_LIMIT, "--cudamem", "--cudamem-leaks=off", "--cudamem-stacks=off")
     assert inner.outcomes == {"test_leaves": "passed", "test_runs_out": "failed", "test_handles_it": "passed"}
     assert told(inner, "test_runs_out") == [
-        "cudamem: out of memory; what was live is not known, nothing was recorded (--cudamem-stacks=off)"
+        "cudamem: out of memory; it is unknown what was live, because nothing was recorded (--cudamem-stacks=off)"
     ]
     (finding,) = inner.test("test_runs_out").findings
     assert (finding.kind.value, finding.bytes, finding.device) == ("oom", None, None)
@@ -420,11 +420,11 @@ def test_a_run_without_a_compiler(run_inner: Run, no_compiler: None, flags: tupl
 
 
 def test_where_blocks_cannot_be_told_apart(run_inner: Run, no_compiler: None) -> None:
-    """The reason is said, wherever a user looks for lines: it is not that nothing was recorded."""
+    """Every place that would show lines says why it cannot, not that nothing was recorded."""
     inner = run_inner(WITHOUT_BLOCKS, "--tb=short")
     reason = (
         "blocks of cpu cannot be told apart here: measured by torch's profiler: other threads and older blocks are "
         "not seen"
     )
-    assert inner.section("test_peak")[-1] == f"live at the peak: not known, {reason}"
+    assert inner.section("test_peak")[-1] == f"live at the peak: unknown, {reason}"
     assert inner.section("test_snapshot")[-1] == f"E   cudamem_testing.snapshots.record.SnapshotError: {reason}"

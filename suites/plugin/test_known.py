@@ -89,7 +89,7 @@ class TestRecorded:
         inner = run(pytester, {"test_it.py": ONE, FILE: line(size=8 * KIB)})
         assert (inner.status, standing(inner)) == (1, [(Severity.FAIL, Standing.LARGER)])
         assert inner.section("ERROR at teardown of test_leaks")[-1] == (
-            f"   larger than the 8.0 KiB that are known, 1%|64KiB allowed ({FILE}:1)"
+            f"   larger than the recorded 8.0 KiB, 1%|64KiB more allowed ({FILE}:1)"
         )
 
     def test_another_cause_is_new(self, pytester: pytest.Pytester) -> None:
@@ -347,7 +347,7 @@ class TestFirstUse:
             "test_grows[2]": fails,
         }
         assert details(inner.test("test_cache").findings[0])[-1] == (
-            "   first use: it fails when the same cause keeps more"
+            "   first use: fails if the same cause keeps more later"
         )
 
     def test_a_first_use_is_not_recorded(self, pytester: pytest.Pytester) -> None:

@@ -131,7 +131,7 @@ def test_a_search_that_ends_at_its_budget_says_so(pytester: pytest.Pytester) -> 
     for test in inner.run.tests:
         (found,) = test.findings
         assert found.verdict.value == "unattributed"
-        assert details(found)[-1] == "   note: the search stopped at its budget of 30,000 objects"
+        assert details(found)[-1] == "   note: the search stopped at its limit of 30,000 objects"
     assert json.loads(known.read_text())["cause"] == line["cause"]
     before, peak, times = taken(pytester.path)
     assert peak <= MOST * before, (peak, before)

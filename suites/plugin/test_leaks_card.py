@@ -261,7 +261,7 @@ def test_libraries_are_not_asked_while_a_graph_lives(test: Judged) -> None:
     doubtful, leak = test.check.judge(test.subject, Severity.FAIL)
     assert (doubtful.verdict.value, doubtful.severity.value, doubtful.bytes) == ("unattributed", "note", WORKSPACE)
     assert details(doubtful)[-1] == (
-        "   note: it may be a library's workspace: libraries are not asked for theirs while a CUDA graph lives"
+        "   note: it may be a library workspace: workspaces are not released while a CUDA graph is live"
     )
     assert (leak.verdict.value, leak.bytes) == ("held by C++", 4 * KIB)
     assert test.subject.unjudged == {Kind.LEAK}
@@ -430,7 +430,7 @@ def test_what_autograd_allocates_is_placed_by_the_line_before(test: Judged) -> N
     (finding,) = test.check.judge(test.subject, Severity.FAIL)
     assert backward in test.card.live
     assert text(finding).splitlines()[2] == (
-        "      allocated  by a thread of torch's own, as in backward (no Python stack), after test_a.py:3 in test_a"
+        "      allocated  by one of torch's threads, as in backward (no Python stack), after test_a.py:3 in test_a"
     )
     assert finding.allocated == "(no Python stack)"
 

@@ -87,7 +87,7 @@ def test_a_run(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
         {"conftest.py": ONE_CARD, "test_a.py": test, "test_b.py": test}, "--cudamem", "--cudamem-device=cuda"
     )
     assert (inner.status, inner.last) == (0, "2 passed")
-    told = "522.0 MiB of cuda:0 are outside torch's allocator: the process takes 524.0 MiB, the allocator 2.0 MiB of it"
+    told = "522.0 MiB of cuda:0 are outside torch's allocator: the process uses 524.0 MiB, the allocator 2.0 MiB of it"
     assert inner.run.notes == (told,)
     assert " ".join(inner.summary).count("outside torch's allocator") == 1
     (finding,) = inner.run.findings

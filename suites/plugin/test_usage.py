@@ -61,7 +61,7 @@ SAID = {
         "cudamem_testing.model.limits.LimitError: peak: size '1XB' has the unknown unit 'XB': write bytes as an int, "
         "or a number with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
     ),
-    "test_lint": "TypeError: the lint runs a function, a method or a module: str is none of them",
+    "test_lint": "TypeError: the lint needs a function, a method or a module, not str",
     "test_window": (
         "ValueError: a window cannot be called 'call': reports call a test's own setup, call, teardown, warm-up, test"
     ),

@@ -318,7 +318,7 @@ def test_a_fixture_that_grows(run_inner) -> None:
         "   100.0 KiB  float32[25600] on cpu  fixture",
         f"      allocated  test_it.py:6 in {qualified('cache.<lambda>')} <- test_it.py:17 in test_grows",
         "      kept by    fixture 'cache'.cached_result (tuple)[0] > function <lambda>.__closure__[0] 'kept' (list)[2]",
-        "   hint: bound what the fixture keeps, or take out at the end of each test what it put in",
+        "   hint: limit what the fixture keeps, or remove at the end of each test what the test added",
         "   more: python -m cudamem_testing explain fixture, docs/hints.md#growing-fixture",
     ]
     assert [

@@ -23,7 +23,7 @@ BESIDE = "of cuda:0 are outside torch's allocator"
         (
             OutsideUse(CARD, 2 * GIB, process=2 * GIB + 514 * MIB),
             514 * MIB,
-            f"514.0 MiB {BESIDE}: the process takes 2.5 GiB, the allocator 2.0 GiB of it",
+            f"514.0 MiB {BESIDE}: the process uses 2.5 GiB, the allocator 2.0 GiB of it",
         ),
         (
             OutsideUse(CARD, 2 * GIB, in_use=3 * GIB, plans=1),
@@ -33,7 +33,7 @@ BESIDE = "of cuda:0 are outside torch's allocator"
         (
             OutsideUse(CARD, 2 * GIB, plans=0),
             None,
-            "memory outside torch's allocator is not known on cuda:0: neither NVML nor CUDA tells",
+            "memory outside torch's allocator is unknown on cuda:0: neither NVML nor CUDA reports it",
         ),
     ],
 )

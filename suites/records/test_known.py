@@ -269,7 +269,7 @@ class TestJudged:
     def test_larger_keeps_its_severity_and_says_so(self) -> None:
         one = judged(leak(MIB), parse("k", TEXT.encode()), "k")
         assert (one.severity, one.standing) == (Severity.FAIL, Standing.LARGER)
-        assert details(one) == ("   larger than the 128.0 KiB that are known, 1%|64KiB allowed (k:1)",)
+        assert details(one) == ("   larger than the recorded 128.0 KiB, 1%|64KiB more allowed (k:1)",)
 
     @pytest.mark.parametrize(
         "finding",

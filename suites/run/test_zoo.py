@@ -35,7 +35,7 @@ def test_verdicts(module: str) -> None:
     problems = [problem for key in found.keys() - unseen for problem in found[key]]
     assert not problems, "\n".join(problems)
     for key in found.keys() - {"A4"}:  # its node shows the parameter that it leads to
-        assert "does not show what autograd saved for backward: a graph may hold it" in found[key][0]
+        assert "does not show what autograd saved: an autograd graph may hold it" in found[key][0]
 
 
 #: Modules of the zoo whose blocks known places can explain, and how many of a hundred questions they must answer.

@@ -30,12 +30,12 @@ def test_a_training_step_of_a_card(capsys: pytest.CaptureFixture[str], monkeypat
         "   512.0 KiB   1 block   programs.py:47 in training_step     <- record.py:118",
         "       512 B   1 block   programs.py:49 in training_step     torch/autograd/__init__.py _make_grads",
         "    63.0 MiB   9 blocks  (live before the test)",
-        "    35.5 MiB   7 blocks  (no Python stack: allocated by a thread of torch's own, as in backward)",
+        "    35.5 MiB   7 blocks  (no Python stack: allocated by one of torch's threads, as in backward)",
         "live at the end: 101.0 MiB in 28 blocks",
         "    2.0 MiB   6 blocks  programs.py:45 in training_step     torch/nn/modules/module.py _apply",
         "    2.0 MiB   6 blocks  programs.py:50 in training_step     torch/optim/sgd.py _multi_tensor_sgd",
         "   63.0 MiB   9 blocks  (live before the test)",
-        "   34.0 MiB   7 blocks  (no Python stack: allocated by a thread of torch's own, as in backward)",
+        "   34.0 MiB   7 blocks  (no Python stack: allocated by one of torch's threads, as in backward)",
         (
             "main pool: 134.0 MiB reserved in 10 segments, 101.0 MiB allocated, 33.0 MiB unused "
             "(largest range 20.0 MiB, 13.0 MiB beside blocks in use)"

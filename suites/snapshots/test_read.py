@@ -83,7 +83,7 @@ def test_the_list_of_segments_alone_is_a_snapshot_without_events():
 
 def test_without_any_stack_the_reason_is_told():
     snapshot = small()
-    assert read(snapshot).stackless == "no Python stack: allocated by a thread of torch's own, as in backward"
+    assert read(snapshot).stackless == "no Python stack: allocated by one of torch's threads, as in backward"
     for segment in snapshot["segments"]:
         for block in segment["blocks"]:
             block["frames"] = []

@@ -35,7 +35,7 @@ def test_the_first_of_a_cause_warns_and_says_so_and_the_next_fails() -> None:
     check = FirstUse()
     (first,) = check.judged([leak()])
     assert (first.severity, first.standing) == (Severity.WARN, Standing.FIRST_USE)
-    assert details(first)[-1] == "   first use: it fails when the same cause keeps more"
+    assert details(first)[-1] == "   first use: fails if the same cause keeps more later"
     assert outcome(check, leak()) == [(Severity.FAIL, None)]
     assert outcome(check, leak("other")) == [(Severity.WARN, Standing.FIRST_USE)]
 

@@ -77,7 +77,7 @@ def test_what_is_told() -> None:
         "      allocated  test_it.py:9 in test_it\n"
         "      kept by    fixture 'cache'.cached_result (tuple)[0] > dict['c']\n"
         "   note: the search did not reach it\n"
-        "   hint: bound what the fixture keeps, or take out at the end of each test what it put in\n"
+        "   hint: limit what the fixture keeps, or remove at the end of each test what the test added\n"
         "   more: python -m cudamem_testing explain fixture, docs/hints.md#growing-fixture"
     )
     assert (found.severity, found.bytes, found.allocated) == (Severity.WARN, 300 * KIB, "test_it.py:9 in test_it")

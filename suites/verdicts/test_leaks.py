@@ -172,7 +172,7 @@ def test_held_by_cpp_is_explained() -> None:
     (found,) = leak_findings([block(1)], {1: holder})
     assert found.holder == "Tensor.grad"
     assert details(found)[2] == "      from       Tensor.grad"
-    assert details(found)[3].startswith("   held by C++: it lives after a collection, and no chain")
+    assert details(found)[3].startswith("   held by C++: still allocated after a garbage collection, and no chain")
     assert "set .grad to None after backward(create_graph=True), or use torch.autograd.grad" in details(found)[4]
     assert details(found)[5] == "   more: python -m cudamem_testing explain held-by-c, docs/hints.md#create_graph"
     assert found.cause == "leak | held by C++ | cache.py::helper"
@@ -243,7 +243,7 @@ def test_the_state_of_captured_graphs() -> None:
         "      allocated  test_it.py:9 in test_it (torch/cuda/graphs.py capture_begin)\n"
         "      held by    random-number state of a live CUDA graph\n"
         "   ... 1 more block: 512 B\n"
-        "   held by C++: it lives after a collection, and no chain of Python references from a root reaches it\n"
+        "   held by C++: still allocated after a garbage collection, and no chain of Python references leads to it\n"
         "   hint: reset the graph, or delete it\n"
         "   more: python -m cudamem_testing explain held-by-c, docs/hints.md#graph-state"
     )
@@ -254,7 +254,7 @@ def test_the_state_of_captured_graphs() -> None:
 def test_a_block_of_a_thread_of_torchs_own() -> None:
     (found,) = leak_findings([block(1, stack=Stack(), after=TEST)], {1: reachable(CACHE, item(0))})
     assert details(found)[1] == (
-        "      allocated  by a thread of torch's own, as in backward (no Python stack), after test_it.py:9 in test_it"
+        "      allocated  by one of torch's threads, as in backward (no Python stack), after test_it.py:9 in test_it"
     )
     assert (found.allocated, found.cause.split(" | ")[2]) == ("(no Python stack)", "(no Python stack)")
 

@@ -78,5 +78,5 @@ def test_lines_that_took_something() -> None:
 
 def test_why_nothing_is_known() -> None:
     assert said("requested", missing=NoEvidence("live at the peak", Why.WORKSPACES)) == [
-        "live at the peak: not known, a library may have taken a workspace in events that were not recorded"
+        "live at the peak: unknown, a library may have allocated a workspace without a recorded event"
     ]

@@ -78,7 +78,7 @@ def test_an_unknown_holder_has_no_hint(chain: Chain | None, verdict: Verdict) ->
 def test_a_worker_of_the_project_is_a_thread_and_one_of_a_pool_its_executor() -> None:
     frame = path("thread 'pool_0' > frame _worker (a.py:1)", (Kind.LOCAL, "local 'x'", "Tensor"), kind=RootKind.FRAME)
     own = replace(frame, thread="pool_0")
-    assert said(own) == "end thread 'pool_0' at the end of the test: signal it, then join() it"
+    assert said(own) == "stop thread 'pool_0' at the end of the test: signal it, then join() it"
     job = Step(Reference(Kind.LOCAL, "local 'work_item'"), "_WorkItem")
     wanted = "shut down the executor of 'pool_0' at the end of the test, or use it in a with statement"
     assert said(replace(own, steps=(job, *own.steps))) == wanted

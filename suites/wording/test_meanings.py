@@ -12,7 +12,7 @@ from cudamem_testing.wording.meanings import BASELINE, MEANINGS, explained
 
 DOCS = Path(__file__).parents[2] / "docs"
 UNKNOWN = (
-    "'gone' is no verdict: write over-budget, under-lower-bound, improved, no-baseline, out-of-memory, reachable, "
+    "'gone' is not a verdict: write over-budget, under-lower-bound, improved, no-baseline, out-of-memory, reachable, "
     "held-by-c, raw-allocation, cycle, traceback, test-instance, library-workspace, compiler-cache, fixture, "
     "test-harness, unattributed, body-is-not-repeatable, baseline"
 )
@@ -40,7 +40,7 @@ def test_the_words_of_one() -> None:
         == (
             "raw allocation\n"
             "\n"
-            "It was taken from the allocator directly and never given back. Fails the test.\n"
+            "It was allocated directly with caching_allocator_alloc and never freed. Fails the test.\n"
             "\n"
             "Usual causes\n"
             "  - torch.cuda.caching_allocator_alloc without a matching delete\n"
