@@ -20,6 +20,7 @@ import builtins
 import ctypes
 import functools
 import gc
+import os
 import struct
 import sys
 import types
@@ -126,7 +127,7 @@ class GarbageWatch:
             ended = library.cudamem_collector_collections() if _watches else library.cudamem_collector_end()
             if ended != self._begun:
                 self.ran = True
-                self.missed += _unseen(ended - self._begun)
+                self.missed += max(0, _unseen(ended - self._begun))
             if _watches:
                 refresh()
         return self.ran
@@ -159,6 +160,16 @@ class GarbageWatch:
 
 _watches: list[GarbageWatch] = []
 _started: list[ctypes.PyDLL] = []
+#: The main thread of this process: asking for it takes two calls, and every test does.
+_main = [main_thread().ident]
+
+
+def _forked() -> None:
+    _main[0] = main_thread().ident
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forked)
 
 
 def refresh() -> int:
@@ -172,7 +183,7 @@ def refresh() -> int:
     kinds = _watches[0].kinds
     if len(_watches) > 1:
         kinds = tuple({id(kind): kind for watch in _watches for kind in watch.kinds}.values())
-    counted: int = _started[0].cudamem_collector_mark(kinds, main_thread().ident)
+    counted: int = _started[0].cudamem_collector_mark(kinds, _main[0])
     return counted
 
 

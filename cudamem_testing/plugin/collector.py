@@ -87,7 +87,9 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record comes with teardown."""
         nodeid, when = report.nodeid, report.when
-        outcome = self._outcomes[nodeid] = _outcome(report, self._outcomes.get(nodeid))
+        before = self._outcomes.get(nodeid, "passed")
+        plain = report.outcome == before == "passed" and not hasattr(report, "wasxfail")
+        outcome = self._outcomes[nodeid] = before if plain else _outcome(report, self._outcomes.get(nodeid))
         if report.failed:
             if when not in PHASES:
                 self._failed.crashed(report)

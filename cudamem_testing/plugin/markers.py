@@ -36,10 +36,11 @@ LINES = (
 )
 
 
-def speaks_of_memory(item: pytest.Item) -> bool:
-    """Whether the test carries one of our markers or asks for one of our fixtures."""
-    marked = keys.BUDGETS in item.stash or keys.COMPARISON in item.stash  # put there when it was collected
-    return marked or not FIXTURES.isdisjoint(fixture_names(item))
+def speaks_of_memory(item: pytest.Item, *, marked: bool) -> bool:
+    """Whether the test has a limit or a baseline, or asks for one of our fixtures; ``marked`` with a marker of ours."""
+    if marked and (keys.BUDGETS in item.stash or keys.COMPARISON in item.stash):  # put there when it was collected
+        return True
+    return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def fixture_names(item: pytest.Item) -> Sequence[str]:

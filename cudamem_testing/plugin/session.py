@@ -7,11 +7,12 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -189,16 +190,18 @@ class Session:
     def pytest_runtest_setup(self, item: pytest.Item) -> Wrapper:
         __tracebackhide__ = is_foreign
         self.running = self.reports.record = None
-        special = markers.speaks_of_memory(item)
+        marked = keys.MARKS in item.stash
+        special = markers.speaks_of_memory(item, marked=marked)
         if special or self.settings.on:
             if special:
                 import torch  # noqa: F401 - a limit was written down: measure from the start
-            forget_last()  # as pytest does a phase later, when it would count as given back by this test
+            if "last_value" in vars(sys):
+                forget_last()  # as pytest does a phase later, when it would count as given back by this test
             if not self.recorders.opened:
                 self.prepare()
             self.item = item
-            asked = self._asked(item) if special or keys.OVERRIDE in item.stash else self._unmarked
-            owner = Owner(id_without_group(item))
+            asked = self._asked(item) if marked else self._unmarked
+            owner = Owner(id_without_group(item) if "@" in item.nodeid else item.nodeid)
             attempt = self.attempts[owner.label] = self.attempts.get(owner.label, 0) + 1
             for recorder in self.tracker.recorders:
                 recorder.wake(limited=special or bool(asked.budgets))
@@ -269,12 +272,14 @@ class Session:
             result = yield
             failed = False
         finally:
-            self._drop_arguments(item)
+            if left := own_arguments_dropped(item):
+                self._drop_values(left)
             with CollectorPaused():  # what it freed between a read and the verdict on it would count as retained
                 running.windows += self.tracker.close(running.phase)
                 leaked = self._left(running, item)
                 whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
-            found = self._judge_whole(running, whole)
+            limited = running.budgets or running.measured or running.failure is not None
+            found = self._judge_whole(running, whole) if limited else []
             if leaked or found:
                 found = self.policy.judged([*found, *leaked])
                 running.findings += found
@@ -315,15 +320,13 @@ class Session:
         running.windows += windows
         return windows
 
-    def _drop_arguments(self, item: pytest.Item) -> None:
-        """Let go of fixture values as pytest is about to, those of wider fixtures outside the test's own window."""
-        left = own_arguments_dropped(item)
-        if left:
-            span = self.tracker.open("values of wider fixtures", exclusive=True)
-            left.clear()
-            windows = self.tracker.close(span)
-            if self.running is not None:
-                self.running.foreign += windows
+    def _drop_values(self, left: dict[str, Any]) -> None:
+        """Let go of values of wider fixtures, as pytest is about to, outside the test's own window."""
+        span = self.tracker.open("values of wider fixtures", exclusive=True)
+        left.clear()
+        windows = self.tracker.close(span)
+        if self.running is not None:
+            self.running.foreign += windows
 
 
 UNMEASURED = "not measured: see the notes of the run"

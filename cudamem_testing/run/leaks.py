@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding, Severity
     from cudamem_testing.model.rules import Rule
     from cudamem_testing.recorders.base import Recorder
-    from cudamem_testing.run.attribution import Attributions, Left
+    from cudamem_testing.run.attribution import Attributions
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.running import Fixture, Subject
     from cudamem_testing.run.settling import Settling
@@ -47,6 +47,8 @@ class LeakCheck:
         self._ignore_below = ignore_below
         self._rules = rules
         self.ignored: Counter[str] = Counter()
+        #: What a subject retains on each device where it is not nothing, now or (not ``fresh``) at the last read.
+        self.left = attributions.left
         #: Called when something is about to be settled.
         self.before_settling: Callable[[], object] = int
 
@@ -77,10 +79,6 @@ class LeakCheck:
         from cudamem_testing.model.rules import Ignored
 
         return self.small.judge(severity, Ignored(self._rules, self.ignored))
-
-    def left(self, subject: Subject, *, fresh: bool = True) -> Left:
-        """What a subject retains on each device where it is not nothing, now or at the tracker's last read."""
-        return self._attributions.left(subject, fresh=fresh)
 
     def made(self, fixture: Fixture) -> None:
         """A wider fixture was set up."""

@@ -344,6 +344,40 @@ def test_too_little_memory_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> No
     del one.me
 
 
+def test_a_watch_without_a_collection_has_nothing_to_take(watch: CycleWatch) -> None:
+    with CollectorPaused():
+        watch.stop()
+        watch.take()
+        watch.start()
+        assert not watch.stop()
+        watch.start()
+        gc.collect(0)
+        assert watch.stop()
+        watch.start()
+        assert watch.stop(), "until it is taken"
+        assert watch.take() == []
+        watch.start()
+        assert not watch.stop()
+        assert watch.missed == 0
+
+
+def test_a_watch_that_ends_inside_a_collection_has_missed_none(watch: CycleWatch) -> None:
+    """Which was seen, and is counted later."""
+    stopped: list[bool] = []
+
+    class Stops:
+        def __del__(self) -> None:
+            stopped.append(watch.stop())
+
+    one: Any = Stops()
+    one.me = one
+    del one
+    watch.start()
+    gc.collect()
+    assert stopped == [True]
+    assert watch.missed == 0
+
+
 def test_a_list_of_all_objects_is_said_to_hide_collections(watch: CycleWatch) -> None:
     with CollectorPaused():
         gc.collect()

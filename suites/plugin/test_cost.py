@@ -11,7 +11,7 @@ from cudamem_testing.objects import KnownPlaces, find_holders, places
 from cudamem_testing.recorders import outside
 
 #: Frames of functions of the package, generators counted each time they go on.
-CALLS_OF_A_CLEAN_TEST = 140
+CALLS_OF_A_CLEAN_TEST = 110
 ONE_CARD = """
     import gc
     import json

@@ -36,7 +36,9 @@ def test_counts_live_peak_and_allocations_to_the_byte(native: NativeRecorder) ->
         assert seen.allocated_total - start.allocated_total == 6024
         assert slot.peek() == seen
         assert slot.read() == seen
-        assert slot.read().peak == seen.allocated
+        after = slot.read()
+        assert after.peak == seen.allocated
+        assert slot.read() is after, "nothing has changed"
         del kept, second
         end = slot.read()
         assert end.allocated == start.allocated
