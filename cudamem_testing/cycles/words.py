@@ -124,7 +124,8 @@ def signature(steps: Sequence[Hop], class_of: Callable[[object, Sequence[Hop], s
     for step in steps:
         holder = _qualified(step.holder)
         if class_of is not None and rank(step.holder) == 0:
-            attribute = step.reference.text[1:] if step.reference.kind is Kind.ATTRIBUTE else None
+            stored = step.reference.kind in (Kind.ATTRIBUTE, Kind.SUBMODULE) and step.reference.text[:1] == "."
+            attribute = step.reference.text[1:] if stored else None
             holder = class_of(step.holder, steps, attribute)
         parts.append(f"{holder} {_NUMBER.sub('*', _ADDRESS.sub('*', step.reference.text))}")
     return " | ".join(min((parts[place:] + parts[:place] for place in range(len(parts))), default=[]))

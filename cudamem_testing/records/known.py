@@ -21,6 +21,7 @@ from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.records.cause_text import current, pattern_of
 from cudamem_testing.records.lines import CONFLICT, check_keys, json_of, text_of
+from cudamem_testing.show.printable import short_lines
 
 TOLERANCE = Tolerance.parse("1%|64KiB")
 #: Where more test functions than that have a cause, their files are named.
@@ -294,7 +295,7 @@ def unseen_lines(gone: Sequence[KnownFinding], flag: str) -> str:
     was = "known cause was" if len(gone) == 1 else "known causes were"
     rest = [f"... and {len(gone) - SHOWN} more"] if len(gone) > SHOWN else []
     names = [f"{line.cause} ({line.device})" for line in gone[:SHOWN]]
-    return "\n".join((f"{len(gone)} {was}{_UNSEEN}{flag} drops what is gone):", *names, *rest))
+    return short_lines("\n".join((f"{len(gone)} {was}{_UNSEEN}{flag} drops what is gone):", *names, *rest)))
 
 
 def is_unseen_note(note: str) -> bool:

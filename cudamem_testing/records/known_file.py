@@ -15,7 +15,7 @@ from cudamem_testing.model.sizes import count
 from cudamem_testing.records.known import Evidence, Lines, Update, file_of, parse, recorded, render
 from cudamem_testing.show.files import change_file, why_not
 from cudamem_testing.show.places import KNOWN
-from cudamem_testing.show.printable import one_line
+from cudamem_testing.show.printable import one_line, short_lines
 
 #: Where it lies below rootdir when nothing else is said.
 PLACE = Path(KNOWN)
@@ -36,7 +36,7 @@ class Accepted:
     refused: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join((self.said, *(f"    {line}" for line in self.sizes), *self.refused))
+        return short_lines("\n".join((self.said, *(f"    {line}" for line in self.sizes), *self.refused)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,6 +343,45 @@ def test_a_librarys_cycle_can_be_ignored_with_the_line_that_is_shown(run_inner):
     assert any("ignored 1 finding by rule 'holder: Node._prev" in line for line in inner.lines)
 
 
+def test_subclasses_of_the_class_that_stores_a_submodule_are_one_cause(run_inner):
+    inner = run_inner(
+        HEAD
+        + """
+    class Strategy(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.__dict__["model"] = model
+            self.layer = torch.nn.Linear(256, 256)
+
+    class Base(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.strategy = Strategy(self)
+
+    class One(Base):
+        pass
+
+    class Two(Base):
+        pass
+
+    class Own(Base):
+        def __init__(self):
+            torch.nn.Module.__init__(self)
+            self.other = Strategy(self)
+
+    @pytest.mark.parametrize("cls", [Base, One, Two, Own])
+    def test_it(cls):
+        cls()
+    """,
+        "--cudamem",
+    )
+    findings = [inner.test(f"test_it[{name}]").findings[0] for name in ("Base", "One", "Two", "Own")]
+    assert [finding.cause.partition(" | test_it.")[2] for finding in findings] == [
+        *["Base .strategy | test_it.Strategy .model"] * 3,
+        "Own .other | test_it.Strategy .model",
+    ]
+
+
 def test_subclasses_of_the_class_that_closes_a_cycle_are_one_cause(run_inner):
     inner = run_inner(
         HEAD

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,10 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
-from cudamem_testing.records.known import Evidence, KnownError, KnownFinding, parse, recorded
+from cudamem_testing.records.known import Evidence, KnownError, KnownFinding, parse, recorded, unseen_lines
 from cudamem_testing.records.known_file import PLACE, accept, change_known, name_of
 from cudamem_testing.report.files import write_json
+from cudamem_testing.show.printable import LONGEST_LINE
 
 CAUSE = "leak | reachable | a.py::f | module a > KEPT (list)[*]"
 ROOT = Path(__file__).parents[2]
@@ -105,6 +107,16 @@ class TestAccept:
         assert main(command) == 0
         assert capsys.readouterr().out.splitlines()[1] == f"    512 B to 1.0 MiB  {cause}"
         assert lines(known) == [EXPECTED]
+
+    def test_a_long_cause_is_recorded_whole_and_shown_short(self, tmp_path: Path) -> None:
+        (found,) = causes(report())
+        text = f"leak | {'very ' * 1000}long"
+        accepted = accept(tmp_path / "k", "k", tmp_path, [replace(found, text=text)])
+        (line,) = lines(tmp_path / "k")
+        assert line.cause == text
+        for shown in (str(accepted), unseen_lines([line], "--cudamem-prune")):
+            last = shown.splitlines()[1]
+            assert (last.lstrip()[-10:], len(last)) == ("ong (cuda)", LONGEST_LINE)
 
     def test_only_baselines(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         write_json(report(), tmp_path / "report.json")
