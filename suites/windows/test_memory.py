@@ -102,7 +102,7 @@ def test_a_window_is_entered_once_and_left_once(memory: Memory) -> None:
         _ = window.windows
     with pytest.raises(RuntimeError, match=r"^window 'decode' was left before it was entered$"):
         window.__exit__(None, None, None)
-    with window, pytest.raises(RuntimeError, match=r"^window 'decode' was entered twice$"):
+    with window, pytest.raises(RuntimeError, match=r"^window 'decode' was entered twice: make another one"):
         window.__enter__()
 
 
