@@ -2,7 +2,7 @@
 
 A fixture of a module that replaces ``lib.CACHE`` puts the old value back when it ends. What tests add to the new one
 lives until then, and is the fixture's: no test can hold it in anything wider. Whether the end really frees it is looked
-at when it comes (``entrusted`` of :class:`~cudamem_testing.plugin.running.Fixture`). PYTEST_DONT_REWRITE
+at when it comes (run/entrusted.py). PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
