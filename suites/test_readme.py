@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from suites import readme
@@ -29,3 +31,12 @@ def test_every_sample_is_generated() -> None:
     assert output == {*readme.SAMPLES}
     with pytest.raises(ValueError, match=r"^README\.md has no sample gone$"):
         readme.written("gone")
+
+
+def test_the_table_of_the_tour_names_its_tests() -> None:
+    files = sorted((readme.ROOT / "suites/tour").glob("test_*.py"))
+    there = [name for file in files for name in re.findall(r"^def (test_\w+)", file.read_text("utf-8"), re.M)]
+    text = readme.README.read_text(encoding="utf-8")
+    assert re.findall(r"^\| \[?(test_\w+)\b", text, re.M) == there
+    links = re.findall(r"^\| \[test_\w+\]\((\S+?)\)", text, re.M)
+    assert links == [str(file.relative_to(readme.ROOT)) for file in files]

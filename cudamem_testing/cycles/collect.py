@@ -19,7 +19,10 @@ from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.guards import collect_garbage
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.records.expected import assert_text
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import error_text
+
+__tracebackhide__ = hide_wrong_arguments
 
 _log = logging.getLogger("cudamem_testing")
 
@@ -35,6 +38,7 @@ class ReferenceCycles:
 
     def __init__(self, question: Callable[[], Question | None] | None = None, kind: type | None = None) -> None:
         self.entered = False
+        self.left = False
         self._found: tuple[Cycle, ...] = ()
         self._failures: list[BaseException] = []
         self._watch = CycleWatch(question, self._failures.append, kind)
@@ -53,13 +57,20 @@ class ReferenceCycles:
                 collect_garbage(needed=True)
         finally:
             self._watch.stop()
+            self.left = True
             self._found = _worded(self._watch)
         if kind is None:
             _raise(self._failures)
 
     @property
     def found(self) -> tuple[Cycle, ...]:
-        """What was found; cycles of one signature are one."""
+        """What was found; cycles of one signature are one.
+
+        Raises:
+            RuntimeError: before the block has ended.
+        """
+        if not self.left:
+            raise RuntimeError("nothing is found yet: leave the with block of reference_cycles first")
         return self._found
 
     def assert_none(self) -> None:
@@ -69,7 +80,7 @@ class ReferenceCycles:
             AssertionError: with the explanation of each.
         """
         __tracebackhide__ = True
-        if self._found:
+        if self.found:
             raise AssertionError("\n\n".join(("reference cycles keep memory:", *map(str, self.found))))
 
     def assert_cycle(self, expected: str | None = None) -> None:
@@ -88,11 +99,11 @@ class ReferenceCycles:
 
     def dot(self) -> str:
         """The largest cycle for Graphviz; empty without one."""
-        return self.found[0].dot() if self._found else ""
+        return self.found[0].dot() if self.found else ""
 
     def html(self) -> str:
         """The largest cycle as a page that needs no network; empty without one."""
-        return self.found[0].html() if self._found else ""
+        return self.found[0].html() if self.found else ""
 
     def __len__(self) -> int:
         return len(self.found)

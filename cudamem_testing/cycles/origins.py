@@ -19,7 +19,9 @@ from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import Kind, is_module, is_tensor
 
 #: The class of pytest that keeps a traceback, and with it the frame in whose local variable it stands.
-_HARNESS = ("_pytest.", "pluggy.", "unittest.", "mock.", "hypothesis.")
+#: Libraries of mocks: they keep the arguments of calls, in cycles that no test can break.
+MOCKS = ("mock.", "unittest.mock.", "flexmock.", "mockito.", "doublex.", "pytest_mock.")
+_HARNESS = ("_pytest.", "pluggy.", "unittest.", "doctest.", "hypothesis.", *MOCKS)
 # Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
 _CODE_FIELDS = {
     id(types.FunctionType): "__code__",
@@ -108,11 +110,17 @@ class Origins:
 def is_harness(obj: object) -> bool:
     """Whether an object belongs to the test harness; ``autospec`` of a mock makes functions, which refer to it."""
     if type(obj) is types.FrameType:
-        return str(obj.f_globals.get("__name__")).startswith(_HARNESS)
+        return _is_of_harness(obj.f_globals.get("__name__"))
     if type(obj) is types.FunctionType:
+        if _is_of_harness(obj.__globals__.get("__name__")):
+            return True
         obj = obj.__dict__.get("mock")
     cls = type(obj)
-    return static.is_heap_type(cls) and static.class_module(cls).startswith(_HARNESS)
+    return static.is_heap_type(cls) and _is_of_harness(static.class_module(cls))
+
+
+def _is_of_harness(module: object) -> bool:
+    return type(module) is str and f"{module}.".startswith(_HARNESS)
 
 
 def _stored(obj: Any) -> tuple[str, str]:

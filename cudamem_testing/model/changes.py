@@ -172,7 +172,7 @@ def parse_metrics(given: object, problems: list[str]) -> tuple[str, ...]:
     unknown = [name for name in names if name not in TRACKED]
     if unknown or not names:
         shown_ = ", ".join(map(repr, unknown)) or repr(given)
-        problems.append(f"metrics {shown_} is not known: write of {', '.join(TRACKED)}")
+        problems.append(f"metrics {shown_} is not known: write some of {', '.join(TRACKED)}")
     return tuple(name for name in TRACKED if name in names)
 
 

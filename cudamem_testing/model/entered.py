@@ -1,4 +1,4 @@
-"""Blocks that are made for a ``with`` statement, and the lines that made one and did not enter it.
+"""Blocks that are made for a ``with`` statement, and the lines that made one and did not enter or leave it.
 
 PYTEST_DONT_REWRITE
 """
@@ -22,9 +22,14 @@ class Block(Protocol):
         """Whether the block has begun, now or before."""
         ...
 
+    @property
+    def left(self) -> bool:
+        """Whether the block has ended."""
+        ...
+
 
 class NotEnteredError(RuntimeError):
-    """A block was made and never entered, so what it was to check was not checked."""
+    """A block was made and never entered, or entered and never left, so it checked nothing."""
 
 
 class Blocks:
@@ -39,16 +44,17 @@ class Blocks:
         while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
             frame = frame.f_back
         if len(self._made) > 100:  # a test may make thousands
-            self._made = [one for one in self._made if not one[0].entered]
+            self._made = [one for one in self._made if not one[0].left]
         self._made.append((block, call, frame.f_code.co_filename, frame.f_lineno))
 
     @property
     def problems(self) -> list[str]:
-        """One line for each block that was not entered."""
+        """One line for each block that was not entered, or not left; ask before such blocks are ended for it."""
         return [
-            f"{call} at {shown(Path(file))}:{line} checks nothing: write `with {call}:`"
+            f"{call} at {shown(Path(file))}:{line} {'was never left and ' if block.entered else ''}checks nothing: "
+            f"write `with {call}:`"
             for block, call, file, line in self._made
-            if not block.entered
+            if not block.left
         ]
 
     def clear(self) -> None:

@@ -154,7 +154,7 @@ def budget(
                 limits += _limits(metric, value, side, scope, absolute is True, problems)
     problems += contradictions(limits)
     if not limits and not problems and not warmup:
-        problems.append("no limit is given: write for example peak='512MiB'")
+        problems.append("sets no limit: write for example peak='512MiB'")
     if problems:
         raise LimitError(problems)
     return Budget(tuple(limits), warmup if isinstance(warmup, int) else 0, source)
@@ -175,7 +175,7 @@ def parse_budget(text: str, source: str = "") -> Budget:
         elif metric in arguments:
             problems.append(f"{metric} is given twice")
         else:
-            arguments[metric] = int(value) if value.isdecimal() else value
+            arguments[metric] = value if metric in SIZES or not value.isdecimal() else int(value)
     try:
         parsed = budget(**arguments, source=source)
     except LimitError as error:

@@ -110,6 +110,11 @@ class OperatorMemory(Reports):
         return self._used
 
     @property
+    def left(self) -> bool:
+        """Whether it has recorded."""
+        return self._used and self._stack is None
+
+    @property
     def table(self) -> OperatorTable:
         """The recorded table; created on first access.
 

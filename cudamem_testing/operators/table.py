@@ -15,7 +15,7 @@ from cudamem_testing.operators.record import Record
 from cudamem_testing.operators.rows import Phase, is_on, is_within
 from cudamem_testing.records.expected import assert_text
 from cudamem_testing.show.tables import Table
-from cudamem_testing.show.usage import hide_wrong_arguments
+from cudamem_testing.show.usage import hide_wrong_arguments, refuse_unknown
 
 if TYPE_CHECKING:
     from cudamem_testing.operators.compare import Comparison
@@ -125,6 +125,7 @@ class Reports:
         at_least: object = None,
         device: object = None,
         absolute: bool = False,
+        **unknown: object,
     ) -> None:
         """Hold a phase, or modules (a name or a pattern, with all below), to limits: those of ``memory_budget``.
 
@@ -133,10 +134,12 @@ class Reports:
 
         Raises:
             LimitError: for wrong arguments.
+            TypeError: for unknown ones.
             ValueError: if no operator ran there.
             OverBudget: if a limit is broken, with the operators there that allocated most.
         """
         __tracebackhide__ = True
+        refuse_unknown(self.assert_budget, unknown)
         from cudamem_testing.operators.limits import enforce
 
         limits = parse_limits(

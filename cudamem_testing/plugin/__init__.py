@@ -21,7 +21,14 @@ from cudamem_testing.plugin.fixtures import (
     operator_memory,
     reference_cycles,
 )
-from cudamem_testing.plugin.settings import accounts_early, add_options, read_settings, runs_tests
+from cudamem_testing.plugin.settings import (
+    OF_MEASURED_TESTS,
+    accounts_early,
+    add_options,
+    flag_of,
+    read_settings,
+    runs_tests,
+)
 from cudamem_testing.plugin.whole import Collected
 
 __all__ = ["cuda_memory", "graph_capture", "memory_profile", "memory_snapshot", "operator_memory", "reference_cycles"]
@@ -112,9 +119,12 @@ def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run in which a test applied one of our markers to itself: it was not read."""
     config = session.config
-    late = markers.applied_late(getattr(session, "items", ()))
     problems = config.stash.setdefault(keys.PROBLEMS, [])
-    problems += late
+    items = [] if session.exitstatus == pytest.ExitCode.USAGE_ERROR else getattr(session, "items", [])
+    late, misspelt = markers.applied_late(items, problems)
+    strict = config.stash[keys.SETTINGS].on
+    problems += [*late, *(line if strict else f"NOT CHECKED: {line}" for line in misspelt)]
+    late += misspelt if strict else []
     if late:
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
     if hasattr(config, "workeroutput"):
@@ -126,10 +136,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for line in dict.fromkeys(config.stash.get(keys.PROBLEMS, ())):
         terminalreporter.write_line(f"cudamem: {line}")
     number = config.stash.get(keys.UNENFORCED, 0)
-    both = config.getoption("cudamem") and config.getoption("no_cudamem")
+    asked = [flag_of(name) for name in ("cudamem", "cudamem_audit") if config.getoption(name)]
+    both = asked if config.getoption("no_cudamem") else []
     if number or both:
         noun = "test has" if number == 1 else "tests have"
-        off = "off (--no-cudamem wins over --cudamem)" if both else "off (--no-cudamem)"
+        off = f"off (--no-cudamem wins over {' and '.join(both)})" if both else "off (--no-cudamem)"
         more = f": {number} {noun} a memory marker that was not enforced" if number else ""
         terminalreporter.write_line(f"cudamem: {off}{more}")
 
@@ -207,7 +218,7 @@ def _collect(config: pytest.Config, settings: Settings) -> None:
 
 def _has_requirements(config: pytest.Config, settings: Settings) -> bool:
     """Whether a flag may do nothing without a marker, or needs a card: few runs have one."""
-    flags = (config.getoption(name) is not None for name in ("cudamem_baseline", "cudamem_json"))
+    flags = (config.getoption(name) is not None for name in ("cudamem_baseline", *OF_MEASURED_TESTS))
     card = not isinstance(settings.device, str) and settings.device.is_card
     return card or settings.repeat > 1 or bool(settings.update) or any(flags)
 

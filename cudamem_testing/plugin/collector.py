@@ -186,7 +186,9 @@ class Collector:
         if not (run.tests or run.notes or run.unchecked) or not runs_tests(self._config):
             return
         top = 0 if self._quiet else self._settings.top
-        if not self._quiet or self._notes or run.is_partly_unchecked or self._found(run):
+        asked = self._settings.prune or self._settings.update  # then a file was written, or not
+        said = self._notes or (asked and self._about_records)
+        if not self._quiet or said or run.is_partly_unchecked or self._found(run):
             from cudamem_testing.report.terminal import summary_lines
 
             run = run._replace(failures=())  # pytest has shown them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from cudamem_testing.show.usage import hide_wrong_arguments
 if TYPE_CHECKING:
     from cudamem_testing.cycles.collect import ReferenceCycles
     from cudamem_testing.graphs import GraphCapture
-    from cudamem_testing.model.entered import Blocks
     from cudamem_testing.model.windows import Window
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.plugin.session import Session
@@ -36,12 +35,10 @@ def _prepared(request: pytest.FixtureRequest) -> Session | None:
     return session
 
 
-def _refuse(request: pytest.FixtureRequest, blocks: Blocks) -> None:
-    """Fail a test that made a block and did not enter it, unless it has failed for another reason, or was skipped."""
+def _refuse(request: pytest.FixtureRequest, problems: Sequence[str]) -> None:
+    """Fail a test whose blocks checked nothing, unless it has failed for another reason, or was skipped."""
     from cudamem_testing.plugin import keys
 
-    problems = blocks.problems
-    blocks.clear()
     session = request.config.stash.get(keys.SESSION, None)
     failed = session is not None and session.running is not None and session.running.failure is not None
     if problems and not failed:
@@ -66,8 +63,7 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
         lines = partial(_lines_at_peak, session)
         memory = Memory(session.tracker, running.add, session.judge, grown, lines, name="cuda_memory")
         yield memory
-        memory.close()
-        _refuse(request, memory.blocks)
+        _refuse(request, memory.close())
 
 
 def _lines_at_peak(session: Session, window: Window) -> dict[str, int]:
@@ -95,15 +91,20 @@ def reference_cycles(request: pytest.FixtureRequest) -> Iterator[Callable[[], Re
 
     session = _prepared(request)
     make = ReferenceCycles if session is None or session.cycles is None else session.cycles.region
+    made: list[ReferenceCycles] = []
     blocks = Blocks()
 
     def record() -> ReferenceCycles:
-        cycles = make()
-        blocks.add(cycles, "reference_cycles()")
-        return cycles
+        made.append(make())
+        blocks.add(made[-1], "reference_cycles()")
+        return made[-1]
 
     yield record
-    _refuse(request, blocks)
+    problems = blocks.problems
+    for cycles in reversed(made):
+        if cycles.entered and not cycles.left:
+            cycles.__exit__(None, None, None)  # the check of the test itself goes on
+    _refuse(request, problems)
 
 
 @pytest.fixture
@@ -139,8 +140,12 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
         return profile if function is None else profile(function, *args, **kwargs)
 
     yield record
+    problems = blocks.problems
+    for profile in made:
+        if not profile.left and profile.entered:
+            profile.__exit__(None, None, None)
     made.clear()
-    _refuse(request, blocks)
+    _refuse(request, problems)
 
 
 @pytest.fixture
@@ -162,9 +167,10 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
         return made[-1]
 
     yield record
+    problems = blocks.problems
     for memory in reversed(made):
         memory.__exit__(None, None, None)  # one that was entered and never left
-    _refuse(request, blocks)
+    _refuse(request, problems)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +15,8 @@ from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.marks import OVERRIDE, nearest_first, place_of, without_parameters
 
 if TYPE_CHECKING:
+    from _pytest.nodes import Node
+
     from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.limits import Budget
 
@@ -135,8 +137,8 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
     """
     met: set[str] = set()
     overriding, limited, held = _carriers(items, OURS, met)
-    for item in {*overriding, *limited, *held}:  # first: a wrong one has not come late
-        item.stash[keys.MARKS] = _number_of_ours(item)
+    for node in _nodes([*overriding, *limited, *held]):  # first: a wrong one has not come late
+        node.stash[keys.MARKS] = _number_of_ours(node)
     misspelt = _misspelt_markers(items, met)
     if not limited and not held and not overriding and not (strict and misspelt):
         return Marked(0, misspelt)
@@ -190,37 +192,70 @@ def _carriers(items: Iterable[pytest.Item], names: Sequence[str], met: set[str])
 
 def _misspelt_markers(items: Sequence[pytest.Item], met: AbstractSet[str]) -> list[str]:
     """A line for each marker that nobody registered and that is nearly one of ours."""
-    unknown = sorted(name for name in met if name not in OURS and name[:1] in "cm")
-    if not unknown:
-        return []
+    lines = []
+    for name, near in _near_ours(met, items).items():
+        item = next(item for item in items if item.get_closest_marker(name) is not None)
+        lines.append(f"{place_of(item, next(item.iter_markers(name)))}: {_suggestion(name, near)}")
+    return lines
+
+
+def _near_ours(names: AbstractSet[str], items: Sequence[pytest.Item]) -> dict[str, str]:
+    """The names that nobody registered and that are nearly one of ours, each with that."""
+    unknown = sorted(names.difference(OURS))
+    if not unknown or not items:
+        return {}
     registered = {re.split(r"[:(\s]", line.strip(), maxsplit=1)[0] for line in items[0].config.getini("markers")}
-    lines = []
+    found = {}
     for name in unknown:
-        if name in registered:
-            continue
-        from difflib import get_close_matches
+        if name not in registered:
+            from difflib import get_close_matches
 
-        near = get_close_matches(name, OURS, 1, 0.8)
-        if near:
-            item = next(item for item in items if item.get_closest_marker(name) is not None)
-            place = place_of(item, next(item.iter_markers(name)))
-            lines.append(f"{place}: unknown marker {name}: did you mean {near[0]}? (register {name} if it is your own)")
-    return lines
+            near = get_close_matches(name.casefold(), OURS, 1, 0.8)
+            if near:
+                found[name] = near[0]
+    return found
 
 
-def _number_of_ours(item: pytest.Item) -> int:
-    return sum(1 for mark in item.own_markers if mark.name in OURS)
+def _suggestion(name: str, near: str) -> str:
+    return f"unknown marker {name}: did you mean {near}? (register {name} if it is your own)"
 
 
-def applied_late(items: Iterable[pytest.Item]) -> list[str]:
-    """A line for each test that got one of our markers after collection, when it is not read any more."""
-    late = [item for item in items if _number_of_ours(item) > item.stash.get(keys.MARKS, 0)]
-    lines = []
-    for item in late:
-        name = next(mark.name for mark in reversed(item.own_markers) if mark.name in OURS)
-        instead = ": use cuda_memory.budget(...)" if name == BUDGET else ""
-        lines.append(f"{item.nodeid}: {name} was applied while the test ran, and is read at collection alone{instead}")
-    return lines
+def _nodes(items: Iterable[pytest.Item]) -> Iterator[Node]:
+    """The tests and what they are in, each once."""
+    seen: set[int] = set()
+    for item in items:
+        node: Node | None = item
+        while node is not None and id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            node = node.parent
+
+
+def _number_of_ours(node: Node) -> int:
+    return sum(1 for mark in node.own_markers if mark.name in OURS)
+
+
+def applied_late(items: Sequence[pytest.Item], said: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """A line for each test, class or module that got one of our markers after collection, when they are not read.
+
+    The second list is for markers that are nearly one of ours, but for those that lines of ``said`` name.
+    """
+    lines, misspelt = [], []
+    marked = [node for node in _nodes(items) if node.own_markers]
+    for node in marked:
+        if _number_of_ours(node) > node.stash.get(keys.MARKS, 0):
+            name = next(mark.name for mark in reversed(node.own_markers) if mark.name in OURS)
+            instead = ": use cuda_memory.budget(...)" if name == BUDGET else ""
+            when = "while the test ran" if isinstance(node, pytest.Item) else "while its tests ran"
+            place = node.nodeid or "session"
+            lines.append(f"{place}: {name} was applied {when}, and is read at collection alone{instead}")
+    names = {mark.name for node in marked for mark in node.own_markers}
+    for name, near in _near_ours(names, items).items():
+        suggestion = _suggestion(name, near)
+        if not any(line.endswith(suggestion) for line in said):
+            node = next(node for node in marked if any(mark.name == name for mark in node.own_markers))
+            misspelt.append(f"{node.nodeid or 'session'}: {suggestion}")
+    return lines, misspelt
 
 
 def _compare(item: pytest.Item) -> Sequence[str]:

@@ -43,6 +43,8 @@ def _wrong(mark: pytest.Mark) -> list[str]:
         problems.append(f"has no argument {', '.join(unknown)}: it takes {', '.join(known)}")
     if not mark.kwargs.get("reason"):
         problems.append("needs a reason='...'")
+    if not mark.args and not unknown and mark.kwargs.keys() <= {"reason"}:
+        problems.append("changes nothing: give leaks=, cycles= or device=")
     for name, allowed in (("leaks", SEVERITIES), ("cycles", (*SEVERITIES, "strict"))):
         if mark.kwargs.get(name) is not None and mark.kwargs[name] not in allowed:
             problems.append(f"{name}={mark.kwargs[name]!r} is not known: write {', '.join(allowed)}")

@@ -14,6 +14,7 @@ import pytest
 
 from cudamem_testing.model.settings import RECORDED
 from cudamem_testing.plugin import keys, markers
+from cudamem_testing.plugin.settings import OF_MEASURED_TESTS, flag_of
 
 if TYPE_CHECKING:
     from cudamem_testing.model.settings import Settings
@@ -38,10 +39,12 @@ def _without_markers(config: pytest.Config, settings: Settings, items: Sequence[
     if flags and not any(keys.COMPARISON in item.stash for item in items):
         marker = f"@pytest.mark.{markers.BASELINE}"
         yield from (f"{flag} requires --cudamem, or a test with {marker}: none is selected" for flag in flags)
-    if config.getoption("cudamem_json") is not None and keys.SESSION not in config.stash:
+    given = [flag_of(name) for name in OF_MEASURED_TESTS if config.getoption(name) is not None]
+    if given and keys.SESSION not in config.stash:
         fixtures = markers.FIXTURES | markers.TEXT_FIXTURES
         if not any(fixtures.intersection(markers.fixture_names(item)) for item in items):
-            yield "--cudamem-json requires --cudamem, or a test with a memory marker or fixture: none is selected"
+            what = "--cudamem, or a test with a memory marker or fixture: none is selected"
+            yield from (f"{flag} requires {what}" for flag in given)
 
 
 def _without_a_card(settings: Settings) -> Iterator[str]:

@@ -44,8 +44,9 @@ from cudamem_testing.run.attribution import Attributions
 from cudamem_testing.run.baselines import Baselines
 from cudamem_testing.run.evidence import Evidence
 from cudamem_testing.run.outside import OutsideCheck
-from cudamem_testing.run.running import Asked, Running
+from cudamem_testing.run.running import Asked, Entrusted, Running
 from cudamem_testing.show.printable import one_line
+from cudamem_testing.static import is_a
 from cudamem_testing.verdicts.policy import Policy
 from cudamem_testing.windows.judge import Judge, ignored_below
 from cudamem_testing.windows.owners import Owner, Owners
@@ -93,6 +94,7 @@ class Session:
         """The one that runs, while it is measured."""
         self.attempts: dict[str, int] = {}
         self.reports = Reports(self)
+        self._leaked: dict[str, list[Entrusted]] = {}
         self._shared = SharedWindows()
         self._unmarked = Asked(self._limits(()))
 
@@ -209,6 +211,8 @@ class Session:
             self.running = Running(
                 asked, attempt, whole, setup, owner, partial(keepers_of, item), partial(fixtures_of, item)
             )
+            if attempt > 1 and self.settings.repeat == 1:
+                self.running.earlier += self._leaked.get(owner.label, ())
             self.running.disown = self.owners.enter(owner)
             self.running.subject.undoing = self.wider.undoing
             self.evidence.running = owner.label
@@ -230,19 +234,23 @@ class Session:
         plain = not running.budgets and running.comparison is None
         self.enter(running, "call" if plain else self._warm_ups.begin(running, item))
         failed = True
+        skipped = False
         found: list[Finding] = []
         try:
             result = yield
             failed = bool(getattr(item, "_excinfo", None))  # unittest keeps failures here instead of raising
+        except pytest.skip.Exception:
+            skipped = True
+            raise
         finally:
             if running.phase.name == "call" or not failed:  # else the warm-up has failed, or skipped the test
-                found = self._judge_call(running, item, failed=failed)
+                found = self._judge_call(running, item, failed=failed, skipped=skipped)
             self.reports.unsaid = [*running.findings]
         if found and not failed:
             _fail(found)
         return result
 
-    def _judge_call(self, running: Running, item: pytest.Item, *, failed: bool) -> list[Finding]:
+    def _judge_call(self, running: Running, item: pytest.Item, *, failed: bool, skipped: bool) -> list[Finding]:
         calls = self.enter(running, "teardown")
         found: list[Finding] = []
         if running.budgets:
@@ -255,6 +263,8 @@ class Session:
             running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
         if found:
             found = self.policy.judged(found)
+            if skipped:  # half a test was measured, and it fails nothing
+                found = [_no_failure(one) for one in found]
             running.findings += found
         add_properties(item, calls)
         return found
@@ -267,10 +277,12 @@ class Session:
             return (yield)
         if running.phase.name != "teardown":
             self.enter(running, "teardown")
-        failed = True
+        failed = skipped = False
         try:
             result = yield
-            failed = False
+        except BaseException as error:
+            failed, skipped = True, is_a(error, pytest.skip.Exception)
+            raise
         finally:
             if left := own_arguments_dropped(item):
                 self._drop_values(left)
@@ -284,6 +296,8 @@ class Session:
                 found = self.policy.judged([*found, *leaked])
                 running.findings += found
             self.reports.unsaid = found
+            if running.subject.leaked:
+                self._leaked[running.nodeid] = [*running.earlier, *running.subject.leaked]
             if self.recorders.opened and not running.windows:
                 running.notes.append(UNMEASURED)
             self.reports.record = running.record(whole if self.tracker.recorders else (), self._shared)
@@ -295,8 +309,8 @@ class Session:
             elif self.leaks is not None and _is_last_of_module(item, nextitem):
                 place = running.nodeid.partition("::")[0]
                 self.findings += [*self.policy.judged(self.attributions.border(place)), *self.outside.border(place)]
-        if found and not failed:
-            _fail(found)
+            if found and (skipped or not failed):  # a fixture that skips as it ends hides nothing
+                _fail(found)
         return result
 
     def _judge_whole(self, running: Running, whole: Sequence[Window]) -> list[Finding]:
@@ -330,6 +344,10 @@ class Session:
 
 
 UNMEASURED = "not measured: see the notes of the run"
+
+
+def _no_failure(finding: Finding) -> Finding:
+    return replace(finding, severity=Severity.WARN) if finding.severity is Severity.FAIL else finding
 
 
 def _is_last_of_module(item: pytest.Item, nextitem: pytest.Item | None) -> bool:

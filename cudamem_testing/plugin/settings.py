@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 UNSET = None
 FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
+OF_MEASURED_TESTS = ("cudamem_device", "cudamem_dump", "cudamem_json")  # they do nothing where no test is measured
 PLANS = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
 #: Flags that say how all tests are judged, and the values that switch the check off.
 _OF_EVERY_TEST = {

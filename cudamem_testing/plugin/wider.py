@@ -62,14 +62,14 @@ class WiderFixtures:
             fixturedef.addfinalizer(lambda: self._end(fixturedef, fixture))  # runs first: the last one added
 
     def undoing(self, path: Path) -> Fixture | None:
-        """The fixture, set up last, whose end undoes what the first name of a path is bound to."""
+        """The fixture, set up last, whose end undoes what a name of a path is bound to."""
         from cudamem_testing.plugin.undone import names_undone
 
-        if not path.steps:
+        if not path.steps or not self._made:
             return None
-        name = path.steps[0].reference.text.lstrip(".")
+        names = {path.root, *(step.reference.text.removeprefix(".__dict__").strip(".[]'\"") for step in path.steps)}
         for definition, fixture in reversed(self._made.items()):
-            if name in names_undone(definition):
+            if not names.isdisjoint(names_undone(definition)):
                 return fixture
         return None
 

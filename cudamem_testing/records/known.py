@@ -279,6 +279,13 @@ def unseen(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> list[Kn
     ]
 
 
+def open_lines(lines: Lines, causes: Iterable[Cause], gone: Collection[KnownFinding]) -> int:
+    """How many lines a run neither met nor found gone; those that name no tests are not counted."""
+    met = {cause.key for cause in causes}
+    rest = (line for line in lines.values() if line.tests and line not in gone)
+    return sum(not any(map(line.matches, met)) for line in rest)
+
+
 def last_matches(lines: Lines, run: RunRecord) -> dict[CauseKey, tuple[str, str]]:
     """For each line by its key the last cause of a run that it matched, and the test; empty for the run's own."""
     last: dict[CauseKey, tuple[str, str]] = {}

@@ -5,18 +5,25 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.records.baselines_of_run import Said
-from cudamem_testing.records.known import KnownError, evidence_of, recorded, unseen, unseen_lines, without
+from cudamem_testing.records.known import KnownError, evidence_of, open_lines, recorded, unseen, unseen_lines, without
 from cudamem_testing.records.known_file import change_known
 
 if TYPE_CHECKING:
     from cudamem_testing.model.settings import Settings
     from cudamem_testing.records.known import Lines
+
+
+UNJUDGED = (
+    "this run did not judge them (tests left out, another device, a check that is off, or a higher "
+    "--cudamem-ignore-below)"
+)
 
 
 def finish(settings: Settings, file: Path, name: str, lines: Lines, run: RunRecord, root: Path) -> Said:
@@ -25,6 +32,8 @@ def finish(settings: Settings, file: Path, name: str, lines: Lines, run: RunReco
     ``file`` is that of known findings and ``name`` what messages call it; the run judged with its ``lines``.
     """
     found, evidence = causes(run), evidence_of(run, lambda file: os.path.exists(root / file))
+    judged, least = evidence.looked, settings.ignore_below or 0  # smaller ones may be there and were not judged
+    evidence = replace(evidence, looked=lambda line: judged(line) and line.bytes >= least)
     gone = unseen(lines, found, evidence)
     said: list[str] = []
     try:
@@ -34,6 +43,8 @@ def finish(settings: Settings, file: Path, name: str, lines: Lines, run: RunReco
             said.append(str(change_known(file, name, lambda now: without(now, gone))))
         elif gone:
             said.append(unseen_lines(gone, "--cudamem-prune"))
+        if settings.prune and (rest := open_lines(lines, found, gone)):
+            said.append(f"known findings: {rest} not pruned: {UNJUDGED}")
     except (KnownError, OSError) as error:
         return Said(said, [f"known findings were not written: {error}"])
     return Said(said, [])

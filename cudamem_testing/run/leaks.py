@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.run.attribution import Attributions
     from cudamem_testing.run.evidence import Evidence
-    from cudamem_testing.run.running import Fixture, Subject
+    from cudamem_testing.run.running import Entrusted, Fixture, Subject
     from cudamem_testing.run.settling import Settling
     from cudamem_testing.run.small_leaks import SmallLeaks
     from cudamem_testing.windows.grow import Grown
@@ -71,6 +71,10 @@ class LeakCheck:
     def not_undone(self, fixture: Fixture, severity: Severity) -> list[Finding]:
         """Findings for what a fixture that is over was expected to free."""
         return self._settling.not_undone(fixture, severity) if fixture.entrusted else []
+
+    def still_live(self, entrusted: Sequence[Entrusted], severity: Severity) -> list[Finding]:
+        """Findings for what was left before, and is still live."""
+        return self._settling.still_live(entrusted, severity)
 
     def of_run(self, severity: Severity) -> list[Finding]:
         """What is judged when all tests are over: rests that were too small to be judged for one test."""

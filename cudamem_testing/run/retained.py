@@ -76,6 +76,10 @@ class Retained:
             if found or (self._fixtures is not None and self._fixtures.watching):
                 gained = {one.device: size for one, size, _ in self._tracker.gained(running.whole, fresh=False)}
                 found = self._grown.judged(found, running.fixtures(), gained, severity)
+        if running.earlier and self._settings.on and leaks != "off":
+            severity = Severity.WARN if leaks == "warn" or error is not None else Severity.FAIL
+            before = self._leaks.still_live(running.earlier, severity)
+            found += [replace(one, owner="an earlier attempt") for one in before]
         for place, fixture in enumerate(over, 1):
             found += self._left_by(fixture, over[place:], release)
             subject.unjudged |= fixture.subject.unjudged

@@ -29,8 +29,8 @@ class Subject:
     the wider fixtures that ended during the test and left something. ``exact`` is whether each byte that is left
     counts, as under a limit. ``undoing`` tells which wider fixture will undo what a path leads to. ``keepers`` tells
     objects of pytest's that may keep what the test made: its item, and the fixtures that it used. ``unjudged`` gets the
-    kinds of findings of which there may be more than were found. A wider fixture is a subject of its own, without a
-    span.
+    kinds of findings of which there may be more than were found, ``leaked`` the blocks of findings that fail. A wider
+    fixture is a subject of its own, without a span.
     """
 
     whole: Span | None
@@ -44,6 +44,7 @@ class Subject:
     keepers: Callable[[], Iterable[object]] = tuple
     undoing: Callable[[Path], Fixture | None] = lambda path: None
     unjudged: set[Kind] = field(default_factory=set)
+    leaked: list[Entrusted] = field(default_factory=list)
 
 
 class Entrusted(NamedTuple):
@@ -131,6 +132,8 @@ class Running:
         self.owner = owner
         self.foreign: list[Window] = []
         self.over: list[Fixture] = []
+        self.earlier: list[Entrusted] = []
+        """What earlier attempts of the test leaked."""
         self.override = asked.override
         self.comparison = asked.comparison
         self.cycles: str | None = None
@@ -140,9 +143,9 @@ class Running:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no marker asks for anything, nothing failed, and no wider fixture has ended."""
+        """Whether no marker asks for anything, nothing failed or leaked before, and no wider fixture has ended."""
         unmarked = self.override is NOTHING and self.comparison is None and not self.budgets
-        return unmarked and self.failure is None and not self.over
+        return unmarked and self.failure is None and not self.over and not self.earlier
 
     def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> bool:
         """A region inside the test has ended; whether its budget is enforced. Warm-up runs do not count."""

@@ -22,6 +22,7 @@ from cudamem_testing.objects import HolderResult, KnownPlaces, Reach
 from cudamem_testing.recorders.base import Owned
 from cudamem_testing.run.entrusted import entrusted
 from cudamem_testing.run.holders import BlockHolders, Holders
+from cudamem_testing.run.running import Entrusted
 from cudamem_testing.run.settle import Settlement, Step, settle
 from cudamem_testing.snapshots.evidence import moment_of
 from cudamem_testing.torch_api import capturing, compiler_pools
@@ -127,21 +128,30 @@ class Settling:
                 held = entrusted(device, rest, held, subject)
                 if severity is not None:
                     of_fixture = subject.fixture is not None
-                    found += self._ignored.keep(leak_findings(rest, held, severity, of_fixture=of_fixture))
+                    leaks = self._ignored.keep(leak_findings(rest, held, severity, of_fixture=of_fixture))
+                    if any(one.severity is Severity.FAIL for one in leaks):
+                        some = frozenset((block.address, block.size) for block in rest)
+                        subject.leaked.append(Entrusted(device, subject.owner, some))
+                    found += leaks
             elif severity is not None:
                 self._small.add(subject, device)
         return found
 
     def not_undone(self, fixture: Fixture, severity: Severity) -> list[Finding]:
         """Findings for what a fixture that is over was expected to free, and is still live."""
+        found = self.still_live(fixture.entrusted, severity, of_fixture=True)
+        fixture.entrusted.clear()
+        return found
+
+    def still_live(self, left: Iterable[Entrusted], severity: Severity, *, of_fixture: bool = False) -> list[Finding]:
+        """Findings for blocks that were left before, and are still live."""
         found: list[Finding] = []
-        for device, owner, blocks in fixture.entrusted:
+        for device, owner, blocks in left:
             live = self._attributions.of(device).live_of(owner)
             still = [block for block in live if (block.address, block.size) in blocks]
             if still:
                 held = BlockHolders(self._places).of(device, still)
-                found += self._ignored.keep(leak_findings(still, held, severity, of_fixture=True))
-        fixture.entrusted.clear()
+                found += self._ignored.keep(leak_findings(still, held, severity, of_fixture=of_fixture))
         return found
 
     def exclude_workspaces(self, subject: Subject) -> None:

@@ -11,8 +11,6 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,9 +18,12 @@ from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Locator
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.record import Recording, SnapshotError
 from cudamem_testing.snapshots.unpickle import unpickle
+
+__tracebackhide__ = hide_wrong_arguments
 
 LARGEST = 4 * 2**30
 #: How much larger than itself a compressed file may become, and what any may become, in bytes.
@@ -39,7 +40,7 @@ def read_file(
     Raises:
         SnapshotError: when the file cannot be read or holds no snapshot.
     """
-    with _reading(Path(path)):
+    with _Reading(path):
         return read(loads(_bytes(Path(path), LARGEST)), device, locator, max_entries)
 
 
@@ -49,22 +50,30 @@ def load(path: str | Path, largest: int = LARGEST) -> Any:
     Raises:
         SnapshotError: when the file cannot be read, is damaged, or asks for more than plain containers.
     """
-    with _reading(Path(path)):
+    with _Reading(path):
         return loads(_bytes(Path(path), largest))
 
 
-@contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    """Errors inside name the file."""
-    try:
-        with CollectorPaused():
-            yield
-    except OSError as error:
-        raise SnapshotError(f"{file.name} cannot be read: {error.strerror or error}") from error
-    except MemoryError:
-        raise SnapshotError(f"{file.name} cannot be read: it needs more memory than this process may use") from None
-    except SnapshotError as error:
-        raise SnapshotError(f"{file.name}: {error}") from error
+class _Reading:
+    """Errors inside name the file. A class, so that tracebacks have no frame of ``contextlib``."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._name = Path(path).name
+        self._paused = CollectorPaused()
+
+    def __enter__(self) -> None:
+        self._paused.__enter__()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._paused.__exit__(None, None, None)
+        if isinstance(error, OSError):
+            raise SnapshotError(f"{self._name} cannot be read: {error.strerror or error}") from None
+        if isinstance(error, MemoryError):
+            raise SnapshotError(
+                f"{self._name} cannot be read: it needs more memory than this process may use"
+            ) from None
+        if isinstance(error, SnapshotError):
+            raise SnapshotError(f"{self._name}: {error}") from error
 
 
 def loads(data: bytes) -> Any:

@@ -25,6 +25,7 @@ from cudamem_testing.snapshots.capture import recording_of
 from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.record import Recording, SnapshotError
 from cudamem_testing.snapshots.replay import Peak, replay
+from cudamem_testing.static import type_name
 from cudamem_testing.windows.tracker import Tracker
 
 __tracebackhide__ = hide_wrong_arguments
@@ -74,7 +75,16 @@ class Snapshots:
         return replay(recording).peak()
 
     def compare(self, before: Recording, after: Recording) -> diff.Difference:
-        """What is new, gone and grown by line between two snapshots of one device."""
+        """What is new, gone and grown by line between two snapshots of one device.
+
+        Raises:
+            TypeError: for anything else.
+        """
+        for one in (before, after):
+            if not isinstance(one, Recording):
+                raise TypeError(
+                    f"compare() takes two snapshots, as take() and read() return them, not {type_name(one)}"
+                )
         return diff.compare(before, after)
 
     def read(self, path: str | Path, device: object = None) -> Recording:

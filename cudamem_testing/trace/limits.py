@@ -60,4 +60,4 @@ def _budgets(at_most: Mapping[str, object], at_least: Mapping[str, object]) -> I
     if problems:
         raise LimitError(problems)
     if not at_most and not at_least:
-        raise LimitError(["no limit is given: write for example {'ACTIVATION': '40MiB'}"])
+        raise LimitError(["sets no limit: write for example {'ACTIVATION': '40MiB'}"])

@@ -130,6 +130,11 @@ class MemoryProfile(Expectations):
         self._optimizers: list[weakref.ref[Any]] = []
         self._states: list[Address] = []
 
+    @property
+    def left(self) -> bool:
+        """Whether it has recorded, or could not."""
+        return self.entered and self._profiler is None
+
     def __call__(self, function: Callable[..., object], /, *args: object, **kwargs: object) -> MemoryProfile:
         """Record one call; arguments and results get names.
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from cudamem_testing.cycles.origins import MOCKS
 from cudamem_testing.cycles.results import Cycle
 from cudamem_testing.cycles.source import Sources, worded
 from cudamem_testing.model.devices import Device
@@ -99,7 +100,7 @@ def _harness(cycle: Cycle) -> Remark:
     """Which part of the harness it is; functions that ``autospec`` makes are in no module."""
     if "ExceptionInfo" in cycle.signature:
         return Remark.HARNESS
-    mocked = "mock." in cycle.signature or cycle.signature.startswith("?.")
+    mocked = any(name in cycle.signature for name in MOCKS) or cycle.signature.startswith("?.")
     return Remark.MOCK if mocked else Remark.OTHER_HARNESS
 
 

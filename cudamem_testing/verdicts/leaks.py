@@ -63,20 +63,30 @@ def small_leaks(
 ) -> list[Finding]:
     """One finding for each holder of blocks of several tests that together are as large as is judged.
 
-    Each test left less than ``least`` bytes. What C++ holds belongs together by the function that allocated it.
+    Each test left less than ``least`` bytes. What C++ holds belongs together by the function that allocated it. What
+    one function stores under many names of one object, class or module belongs together as well.
     """
     groups: dict[tuple[Verdict, str], list[Held]] = {}
     for block in blocks:
         holder = NOT_SEARCHED if block.address is None else holders.get(block.address, NOT_SEARCHED)
         held = Held(block, holder, verdict_of(block, holder))
         groups.setdefault((held.verdict, held.by or block.stack.place), []).append(held)
-    found = []
+    by_namespace: dict[tuple[Verdict, str], list[Held]] = {}
     for group in groups.values():
-        if sum(held.block.size for held in group) >= least and group[0].verdict in LEAKED:
+        namespace = _namespace_of(group[0].holder)
+        if namespace and not _is_enough(group, least):
+            by_namespace.setdefault((group[0].verdict, f"{group[0].block.stack.place} {namespace}"), []).extend(group)
+    found = []
+    for group in (*groups.values(), *by_namespace.values()):
+        if _is_enough(group, least) and group[0].verdict in LEAKED:
             ordered = sorted(group, key=lambda held: -held.block.size)
             tests = len({held.block.owner for held in group})
             found.append(_finding(ordered, severity, of_fixture=False, tests=tests, each=least))
     return sorted(found, key=lambda finding: -(finding.bytes or 0))
+
+
+def _is_enough(group: Sequence[Held], least: int) -> bool:
+    return sum(held.block.size for held in group) >= least
 
 
 class Held(NamedTuple):
@@ -138,6 +148,16 @@ def holder_of(holder: HolderResult) -> str:
         return ""
     steps = tuple(takewhile(lambda step: not _inside(step), holder.path.steps))
     return replace(holder.path, steps=steps).stable
+
+
+def _namespace_of(holder: HolderResult) -> str:
+    """The object, class or module that holds it under a name; empty where something else does."""
+    if holder.path is None or holder.reach not in _NAMED:
+        return ""
+    steps = tuple(takewhile(lambda step: not _inside(step), holder.path.steps))
+    if not steps or steps[-1].reference.kind not in (PathKind.GLOBAL, PathKind.ATTRIBUTE):
+        return ""
+    return replace(holder.path, steps=steps[:-1]).stable
 
 
 def _is_running_harness(holder: HolderResult) -> bool:

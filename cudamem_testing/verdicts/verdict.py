@@ -29,7 +29,7 @@ _KEEPERS: tuple[tuple[Verdict, frozenset[str]], ...] = (
     (Verdict.TEST_INSTANCE, frozenset({"._instance", ".instance", "._obj", ".obj", ".__self__"})),
     (
         Verdict.TRACEBACK,
-        frozenset({"traceback", "ExceptionInfo", ".__traceback__", ".tb_frame", "._excinfo", ".excinfo"}),
+        frozenset({"traceback", "ExceptionInfo", ".__traceback__", ".tb_frame", "._excinfo", ".excinfo", ".failure"}),
     ),
 )
 

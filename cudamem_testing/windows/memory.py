@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device, parse_selection
@@ -29,7 +29,7 @@ from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.choose import Recorders, missing
 from cudamem_testing.show.printable import one_line
-from cudamem_testing.show.usage import hide_wrong_arguments
+from cudamem_testing.show.usage import hide_wrong_arguments, refuse_unknown
 from cudamem_testing.static import type_name
 from cudamem_testing.windows.grow import Explain, measure_growth
 from cudamem_testing.windows.judge import Judge
@@ -41,6 +41,7 @@ __tracebackhide__ = hide_wrong_arguments
 R = TypeVar("R", bound="OpenWindow | Limited")
 #: Names of the windows that every test has.
 PHASES = ("setup", "call", "teardown", "warm-up", "test")
+NO_DECORATOR = "this is a block and no decorator: write `with cuda_memory.budget(...):` inside the function"
 
 
 class OverBudget(AssertionError):  # noqa: N818 - the name of the verdict
@@ -73,7 +74,7 @@ class OpenWindow:
 
     def __enter__(self) -> OpenWindow:
         if self._span is not None:
-            raise RuntimeError(f"window {self._name!r} was entered twice")
+            raise RuntimeError(f"window {self._name!r} was entered twice: make another one for each with block")
         self._span = self._memory.tracker.open(self._name)
         self._memory.entered.append(self)
         return self
@@ -91,10 +92,23 @@ class OpenWindow:
         if broken and kind is None and enforced:
             raise OverBudget(broken)
 
+    def __call__(self, *_: object) -> NoReturn:
+        """Refuse to be a decorator: the function would be measured in one call and not in the next.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(NO_DECORATOR)
+
     @property
     def entered(self) -> bool:
         """Whether it has begun."""
         return self._span is not None
+
+    @property
+    def left(self) -> bool:
+        """Whether it has ended."""
+        return self._final is not None
 
     def abandon(self) -> None:
         """End it without a word."""
@@ -194,10 +208,23 @@ class Limited:
         self._lift()
         self._window.__exit__(kind, error, traceback)
 
+    def __call__(self, *_: object) -> NoReturn:
+        """Refuse to be a decorator.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(NO_DECORATOR)
+
     @property
     def entered(self) -> bool:
         """Whether it has begun."""
         return self._window.entered
+
+    @property
+    def left(self) -> bool:
+        """Whether it has ended."""
+        return self._window.left
 
     def abandon(self) -> None:
         """Lift the limit without a word."""
@@ -245,7 +272,7 @@ class Memory:
 
         Raises:
             ValueError: for an unknown device, and for one that is not on this machine.
-            NotEnteredError: at the end, when a window, a budget or a limit was made and not entered.
+            NotEnteredError: at the end, when a window, a budget or a limit was made and not entered, or not left.
         """
         recorders = Recorders(parse_selection(device), record=cls.records)
         try:
@@ -260,9 +287,9 @@ class Memory:
             try:
                 yield memory
             finally:
-                memory.close()
-            if memory.blocks.problems:
-                raise NotEnteredError("\n".join(memory.blocks.problems))
+                problems = memory.close()
+            if problems:
+                raise NotEnteredError("\n".join(problems))
         finally:
             recorders.close()
 
@@ -276,10 +303,16 @@ class Memory:
         """What tells the lines at the peak of a window; ``None`` where nothing is recorded."""
         return None
 
-    def close(self) -> None:
-        """End the regions that were entered and never left, so that no limit outlives its test."""
+    def close(self) -> list[str]:
+        """End the regions that were entered and never left, so that no limit outlives its test.
+
+        Returns a line for each of them, and for each that was not entered: they checked nothing.
+        """
+        problems = self.blocks.problems
+        self.blocks.clear()
         while self.entered:
             self.entered.pop().abandon()
+        return problems
 
     def window(self, name: str) -> OpenWindow:
         """Measure a region: ``with memory.window("decode") as window``. Windows nest.
@@ -301,6 +334,7 @@ class Memory:
         device: object = None,
         absolute: bool = False,
         name: str = "budget",
+        **unknown: object,
     ) -> OpenWindow:
         """Measure a region and hold it to limits, which may be computed at run time (``peak=3 * param_bytes``).
 
@@ -309,8 +343,10 @@ class Memory:
 
         Raises:
             LimitError: for wrong arguments.
+            TypeError: for unknown ones.
             ValueError: for a name that :meth:`window` refuses.
         """
+        refuse_unknown(self.budget, unknown)
         limits = parse_limits(
             peak=peak,
             reserved=reserved,

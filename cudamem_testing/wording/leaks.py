@@ -22,6 +22,10 @@ from cudamem_testing.wording.hints import GROWING_FIXTURE, Hint, hint_of
 from cudamem_testing.wording.meanings import MEANINGS, more
 
 WAITED = "freed after device synchronization; not a leak"
+OF_ERROR = (
+    "the error of the failed test refers to it, not only a frame: it lives as long as pytest or a plugin keeps the "
+    "error (pytest-rerunfailures: until the run ends)"
+)
 _DOUBTS = {
     Unsure.NOT_REACHED: "the search did not reach it",
     Unsure.BUDGET: "the search stopped at its limit of {of}",
@@ -41,7 +45,9 @@ def retained(finding: Finding, fact: Retained) -> list[str]:
         word += f" by {count(fact.tests, 'test')}, less than {format_size(fact.each)} each"
     lines = [f"{format_size(finding.bytes or 0)} {word} ({count(fact.count, 'block')}, {finding.device})"]
     lines += _blocks(finding, fact)
-    if finding.verdict is not Verdict.REACHABLE:
+    if finding.verdict is Verdict.TRACEBACK and any(map(_is_of_error, fact.shown)):
+        lines.append(f"   {finding.verdict.value}: {OF_ERROR}")
+    elif finding.verdict is not Verdict.REACHABLE:
         lines.append(_meaning(finding.verdict))
     lines += _advice(hint_of(finding.verdict, fact), *([more(finding.verdict)] if leaked else []))
     return lines + [f"   note: {doubt_text(doubt)}" for doubt in fact.doubts]
@@ -119,6 +125,11 @@ def _block(block: RetainedBlock, verdict: Verdict, in_cpp: str | None) -> list[s
     elif block.path is not None:
         lines.append(f"      {_HELD.get(block.reach, 'from   ')}    {block.path.text}")
     return lines if block.view is None else [*lines, f"      {view_line(block.view, block.bytes)}"]
+
+
+def _is_of_error(block: RetainedBlock) -> bool:
+    """Whether the error itself refers to it, so that clearing frames does not free it."""
+    return block.path is not None and "frame " not in block.path.text
 
 
 def _advice(hint: Hint | None, *more: str) -> list[str]:

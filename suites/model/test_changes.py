@@ -134,13 +134,13 @@ def test_the_arguments_of_a_comparison() -> None:
         comparison(tolerance="x", metrics=("speed", "peak", 3), warmup=-1)
     assert caught.value.problems == (
         "tolerance 'x' has the part 'x': write a share such as 5%, a size such as 10MiB, or both with | between them",
-        f"metrics 'speed', 3 is not known: write of {', '.join(TRACKED)}",
+        f"metrics 'speed', 3 is not known: write some of {', '.join(TRACKED)}",
         "warmup=-1 is not a number of runs",
     )
     for nothing in ((), 5, None):
         with pytest.raises(LimitError) as caught:
             comparison(metrics=nothing)
-        assert caught.value.problems == (f"metrics {nothing!r} is not known: write of {', '.join(TRACKED)}",)
+        assert caught.value.problems == (f"metrics {nothing!r} is not known: write some of {', '.join(TRACKED)}",)
     with pytest.raises(LimitError):
         comparison(warmup=True)
 

@@ -88,7 +88,7 @@ def test_a_warm_up_needs_no_limit() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problems"),
     [
-        ({}, ["no limit is given: write for example peak='512MiB'"]),
+        ({}, ["sets no limit: write for example peak='512MiB'"]),
         ({"peak": -1}, [f"peak: size -1 is negative: {HINT}"]),
         ({"peak": True}, [f"peak: size True is a bool: {HINT}"]),
         ({"peak": {}}, ["peak={} names no device"]),
@@ -132,7 +132,7 @@ def test_wrong_arguments_are_all_named(arguments: dict[str, Any], problems: list
     ("text", "limits"),
     [
         ("peak=2GiB,retained=0", (Limit("peak", 2**31), Limit("retained", 0))),
-        (" peak = 5 ,, allocations=7, ", (Limit("peak", 5), Limit("allocations", 7))),
+        (" peak = 5B ,, allocations=7, ", (Limit("peak", 5), Limit("allocations", 7))),
     ],
 )
 def test_the_option(text: str, limits: tuple[Limit, ...]) -> None:
@@ -142,13 +142,14 @@ def test_the_option(text: str, limits: tuple[Limit, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "problems"),
     [
-        ("", ["no limit is given: write for example peak='512MiB'"]),
+        ("", ["sets no limit: write for example peak='512MiB'"]),
         ("2GiB", ["'2GiB' is not METRIC=SIZE with a metric of peak, reserved, retained, allocations, retries"]),
         ("peek=1", ["'peek=1' is not METRIC=SIZE with a metric of peak, reserved, retained, allocations, retries"]),
-        ("peak=1,peak=2", ["peak is given twice"]),
+        ("peak=1B,peak=2B", ["peak is given twice"]),
+        ("peak=4", [f"peak: size '4' has no unit: {HINT}"]),
         ("peak=", [f"peak: size '' is not understood: {HINT}"]),
         ("allocations=x", ["allocations: 'x' is not a count: write an int of 0 or more"]),
-        ("peak=1,peak=2,retained=x", ["peak is given twice", f"retained: size 'x' is not understood: {HINT}"]),
+        ("peak=1B,peak=2B,retained=x", ["peak is given twice", f"retained: size 'x' is not understood: {HINT}"]),
     ],
 )
 def test_wrong_options_are_all_named(text: str, problems: list[str]) -> None:

@@ -367,7 +367,7 @@ def test_wrong_markers_stop_the_run_together(run_inner):
             "size such as 10MiB, or both with | between them"
         ),
         (
-            "cudamem: test_it.py::test_b: memory_baseline metrics 'speed' is not known: write of requested, peak, "
+            "cudamem: test_it.py::test_b: memory_baseline metrics 'speed' is not known: write some of requested, peak, "
             "reserved, retained, allocations, segments, retries"
         ),
         "cudamem: test_it.py::test_c: memory_baseline has no argument limit: it takes metrics, tolerance, warmup",

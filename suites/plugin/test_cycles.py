@@ -488,3 +488,65 @@ def test_cycles_of_plain_lists_differ_by_allocating_function(run_inner):
         "cycle | cycle | test_it.py::looped | builtins.list *",
         "cycle | cycle | test_it.py::test_c | builtins.dict ['me'] | builtins.list *",
     ]
+
+
+OF_THE_HARNESS = {
+    "lib.py": '''
+        import torch
+
+        def raises():
+            """
+            >>> import torch
+            >>> x = torch.empty(2**18)
+            >>> x.missing
+            Traceback (most recent call last):
+            AttributeError: 'Tensor' object has no attribute 'missing'
+            """
+    ''',
+    "flexmock/__init__.py": """
+        class Mock:
+            def __init__(self):
+                self.calls, self.again = [], self
+
+            def record(self, value):
+                self.calls.append(value)
+    """,
+    "mock_data.py": "from flexmock import Mock\nclass Own(Mock): pass",
+    "test_it.py": """
+        import flexmock, mock_data, torch
+        from hypothesis import settings, strategies
+        from hypothesis.stateful import RuleBasedStateMachine, rule
+
+        def test_mock():
+            flexmock.Mock().record(torch.empty(2**18))
+
+        def test_own():
+            one = mock_data.Own()
+            one.own = one
+            del one.again
+            one.record(torch.empty(2**18))
+
+        class Machine(RuleBasedStateMachine):
+            def __init__(self):
+                super().__init__()
+                self.x = torch.empty(2**18)
+
+            @rule(n=strategies.integers())
+            def step(self, n):
+                self.y = self.x * 2
+
+        TestMachine = Machine.TestCase
+        TestMachine.settings = settings(max_examples=5, deadline=None, database=None)
+    """,
+}
+
+
+def test_cycles_of_other_mocks_doctest_and_hypothesis_are_notes(run_inner):
+    """Control: a class of the project that is made like a mock."""
+    inner = run_inner(OF_THE_HARNESS, "--cudamem", "--cudamem-cycles=fail", "--doctest-modules")
+    assert inner.last == "4 passed, 1 error"
+    found = {
+        test.nodeid.rpartition("::")[2]: {one.severity.value for one in test.findings if one.kind.value == "cycle"}
+        for test in inner.run.tests
+    }
+    assert found == {"lib.raises": {"note"}, "test_mock": {"note"}, "test_own": {"fail"}, "runTest": {"note"}}

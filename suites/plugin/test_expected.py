@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+
+from cudamem_testing.__main__ import main
 
 BODY = """
     import pytest, torch
@@ -170,3 +173,79 @@ def test_a_run_without_texts_calls_no_hook_for_them(run_inner, pytester, folder,
     inner = run_inner(LEAVING, "--cudamem", "-s", *flags)
     assert inner.last == "1 passed"
     assert f"TEXTS {needed}" in inner.lines
+
+
+PARAMETRIZED = """
+    import pytest, torch
+
+    def double(x): return x * 2
+
+    def keep(x): return x
+
+    def check(profile, *text):
+        profile.assert_data_flow(*text)
+
+    FUNCTIONS = [double, keep]
+
+    @pytest.mark.parametrize("n", [1, 2, 3])
+    def test_same_literal(memory_profile, n):
+        memory_profile(double, torch.ones(3)).assert_data_flow("")
+
+    @pytest.mark.parametrize("f", FUNCTIONS)
+    def test_contradicting_literal(memory_profile, f):
+        memory_profile(f, torch.ones(3)).assert_data_flow("")
+
+    @pytest.mark.parametrize("f", FUNCTIONS)
+    def test_side_files(memory_profile, f):
+        check(memory_profile(f, torch.ones(3)))
+        check(memory_profile(f, torch.ones(4)))
+
+    @pytest.mark.parametrize("text", ["a", "b"])
+    def test_values(memory_profile, text):
+        check(memory_profile(double, torch.ones(3)), text)
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_by_device(memory_profile, n):
+        memory_profile(double, torch.ones(3)).assert_data_flow({"cuda": "x"})
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_fails_later(memory_profile, n):
+        check(memory_profile(double, torch.ones(3)))
+        assert n == 1
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_right(memory_profile, n):
+        memory_profile(keep, torch.ones(3)).assert_data_flow("x:       unused\\nout:     unused")
+"""
+LISTED = re.compile(r" {4}(\S+)  (\d+)")
+
+
+@pytest.mark.parametrize("how", ["run", "accept"])
+def test_the_list_of_written_files_is_what_was_written(run_inner, pytester, monkeypatch, capsys, how):
+    """For parametrized texts of every kind: each file that is named has changed, and no other has."""
+    files = {"test_it.py": PARAMETRIZED, "sub/test_other.py": PARAMETRIZED.replace("torch.ones(3)", "torch.ones(5)")}
+
+    def contents() -> dict[str, bytes]:
+        texts = (path for path in pytester.path.rglob("*") if path.suffix in (".py", ".txt"))
+        return {str(path.relative_to(pytester.path)): path.read_bytes() for path in texts}
+
+    run_inner(files, "--collect-only")
+    for attempt in range(3):  # a run that fails at its first text shows the second one in the next attempt
+        before = contents()
+        if how == "run":
+            lines = run_inner({}, "--cudamem-update=expected").section("expected text")
+        else:
+            run_inner({}, "--cudamem-json=report.json")
+            before = contents()
+            monkeypatch.chdir(pytester.path)
+            capsys.readouterr()
+            main(["accept", "report.json", "--expected"])
+            lines = capsys.readouterr().out.splitlines()
+        after = contents()
+        listed = {match[1]: int(match[2]) for match in map(LISTED.fullmatch, lines) if match}
+        assert {*listed} == {name for name, content in after.items() if before.get(name) != content}
+        total = sum(listed.values())
+        assert (total > 0) is (attempt == 0 or (attempt == 1 and how == "accept"))
+        assert [line for line in lines if "written" in line and "not" not in line] == (
+            [f"{total} expected texts written"] if total else []
+        )

@@ -412,6 +412,38 @@ def test_new():
 """
 
 
+PRUNED = """
+    import torch
+    A, B = [], []
+    def test_a(): A.append(torch.ones(32 * 1024))
+    def test_b(): B.append(torch.ones(32 * 1024))
+"""
+NOT_PRUNED = (
+    "not pruned: this run did not judge them (tests left out, another device, a check that is off, or a higher "
+    "--cudamem-ignore-below)"
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "number"),
+    [
+        (("-k", "test_b"), 1),
+        (("--deselect=test_it.py::test_a",), 1),
+        (("--cudamem-leaks=off",), 2),
+        (("--cudamem-ignore-below=1MiB",), 2),
+    ],
+)
+def test_what_was_not_judged_is_not_pruned_and_said(pytester: pytest.Pytester, arguments, number) -> None:
+    run_inner(pytester, PRUNED, "--cudamem", "--cudamem-update=known")
+    before = known(pytester)
+    inner = run_inner(pytester, PRUNED, "--cudamem", "--cudamem-prune", "-q", *arguments)
+    assert known(pytester) == before
+    assert inner.run.notes == (f"known findings: {number} {NOT_PRUNED}",)
+    assert any(line.startswith(f"note: known findings: {number} not pruned") for line in inner.lines)
+    inner = run_inner(pytester, PRUNED.replace("A.append", ""), "--cudamem", "--cudamem-prune", "-q")
+    assert inner.run.notes == (f"known findings: 1 dropped ({FILE} was written)",)
+
+
 def test_an_old_suite_adopts_the_plugin_with_three_commands(pytester: pytest.Pytester) -> None:
     """The first names the causes, the second records them, the third is green."""
     tests, leaks, causes = SUITE

@@ -586,3 +586,79 @@ def test_what_a_thread_gives_back_while_holders_are_looked_for_is_no_leak(
         assert run_inner(GONE, "--cudamem").last == last
     finally:
         HIDDEN.clear()
+
+
+RERUN = """
+    import functools, pytest, torch
+
+    @functools.lru_cache
+    def table(): return torch.empty(2**18)
+
+    HELD, TRIES = [], []
+
+    def test_cached(): table()
+
+    def test_freed_in_the_second_attempt():
+        if TRIES:
+            HELD.clear()
+        else:
+            HELD.append(torch.empty(2**18))
+            TRIES.append(1)
+"""
+
+
+def test_another_attempt_does_not_hide_what_an_earlier_one_leaked(run_inner):
+    """A cache is filled once, so only the first attempt allocates; what it leaked is still held by it."""
+    options = ("--cudamem", "--reruns=2", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+    inner = run_inner(RERUN, *options, plugins=["rerunfailures"])
+    assert inner.last == "5 passed, 1 error, 3 rerun"
+    assert [(test.attempt, test.outcome) for test in inner.run.tests] == [
+        (1, "rerun"),
+        (2, "rerun"),
+        (3, "error"),
+        (1, "rerun"),
+        (2, "passed"),
+    ]
+    assert "cudamem: an earlier attempt: 1.0 MiB leaked (1 block, cpu)" in inner.section(
+        "ERROR at teardown of test_cached"
+    )
+
+
+SKIPS_AT_ITS_END = """
+    import pytest, torch
+
+    KEPT = []
+
+    @pytest.fixture
+    def late():
+        yield
+        pytest.skip("late")
+
+    @pytest.fixture(scope="class")
+    def wide():
+        yield
+        pytest.skip("late")
+
+    def test_leaks(late): KEPT.append(torch.empty(2**18))
+
+    def test_clean(late): torch.empty(2**18)
+
+    @pytest.mark.memory_budget(retained=0)
+    @pytest.mark.cudamem(leaks="off", reason="the budget counts")
+    def test_budget(late): KEPT.append(torch.empty(2**18))
+
+    class TestWide:
+        def test_wide(self, wide): KEPT.append(torch.empty(2**18))
+"""
+
+
+def test_a_fixture_that_skips_as_it_ends_hides_nothing(run_inner):
+    inner = run_inner(SKIPS_AT_ITS_END, "--cudamem")
+    assert (inner.status, inner.last) == (1, "4 passed, 1 skipped, 3 errors")
+    assert {test.nodeid.rpartition("::")[2]: test.outcome for test in inner.run.tests} == {
+        "test_leaks": "error",
+        "test_clean": "skipped",
+        "test_budget": "error",
+        "test_wide": "error",
+    }
+    assert "cudamem: 1.0 MiB leaked (1 block, cpu)" in inner.section("ERROR at teardown of test_leaks")

@@ -68,7 +68,7 @@ def test_one_message_names_every_bad_test_and_argument(run_inner):
         ("test_many", "warmup=-1 is not a number of runs"),
         ("test_many", f"peak: size 'lots' is not understood: {SIZES}"),
         ("test_many", f"retained: size -1 is negative: {SIZES}"),
-        ("test_empty", "no limit is given: write for example peak='512MiB'"),
+        ("test_empty", "sets no limit: write for example peak='512MiB'"),
         ("test_no_device", "peak={} names no device"),
         ("test_two_devices", "peak: names cuda beside device=cpu"),
         ("test_bool", f"peak: size True is a bool: {SIZES}"),
@@ -129,6 +129,10 @@ MISSPELT = """
     @pytest.mark.cudamen(leaks="off", reason="x")
     def test_b(): pass
 
+    @pytest.mark.Memory_Budget(peak="1KiB")
+    @pytest.mark.emory_baseline
+    def test_c(): pass
+
     @pytest.mark.memory
     @pytest.mark.cuda
     @pytest.mark.memory_budgets
@@ -139,17 +143,20 @@ INI = "[pytest]\nmarkers =\n  memory_budgets: of another plugin\n"
 
 def test_a_marker_that_is_nearly_one_of_ours(run_inner):
     """Under --cudamem an error; else a line, as nothing is asked for. One that is registered is somebody's own."""
+    found = [
+        ("test_c", "Memory_Budget", "memory_budget"),
+        ("test_b", "cudamen", "cudamem"),
+        ("test_c", "emory_baseline", "memory_baseline"),
+        ("TestIt", "memory_budgt", "memory_budget"),
+    ]
     lines = [
-        "test_it.py::test_b: unknown marker cudamen: did you mean cudamem? (register cudamen if it is your own)",
-        (
-            "test_it.py::TestIt: unknown marker memory_budgt: did you mean memory_budget? (register memory_budgt if it "
-            "is your own)"
-        ),
+        f"test_it.py::{place}: unknown marker {name}: did you mean {near}? (register {name} if it is your own)"
+        for place, name, near in found
     ]
     files = {"test_it.py": MISSPELT, "pytest.ini": INI}
     inner = run_inner(files, "--cudamem", "-W", "ignore")
     assert inner.status == USAGE_ERROR
-    assert inner.err.strip().splitlines() == [f"ERROR: cudamem: {lines[0]}", f"cudamem: {lines[1]}"]
+    assert inner.err.strip().removeprefix("ERROR: ").splitlines() == [f"cudamem: {line}" for line in lines]
     inner = run_inner(files, "-W", "ignore", "-q")
     assert inner.status == 0
     assert [line for line in inner.lines if "cudamem:" in line] == [f"cudamem: NOT CHECKED: {line}" for line in lines]
@@ -186,6 +193,58 @@ def test_a_marker_that_a_test_applies_is_refused(run_inner, args):
     ]
     assert run_inner(APPLIED, *args, "-k", "other").status == 0
     assert run_inner(APPLIED, *args, "-k", "applied").status == 1
+
+
+APPLIED_FARTHER = """
+    import pytest, torch
+    budget = pytest.mark.memory_budget(peak="1KiB")
+
+    @pytest.fixture(scope="module")
+    def of_module(request):
+        request.applymarker(budget)
+
+    def test_module(of_module): torch.empty(9999)
+
+    class TestIt:
+        @pytest.fixture(scope="class")
+        def of_class(self, request):
+            request.node.add_marker(pytest.mark.cudamem(leaks="off", reason="x"))
+
+        def test_class(self, of_class): torch.empty(9999)
+
+    def test_session(request):
+        request.session.add_marker(pytest.mark.memory_baseline)
+
+    def test_misspelt(request):
+        request.applymarker(pytest.mark.memory_budgt(peak="1KiB"))
+
+    @budget
+    def test_early(): pass
+"""
+
+
+def test_a_marker_applied_late_is_refused_wherever_it_is_put(run_inner):
+    inner = run_inner(APPLIED_FARTHER, "--cudamem", "-q", "-W", "ignore")
+    late = "was applied while its tests ran, and is read at collection alone"
+    unknown = "unknown marker memory_budgt: did you mean memory_budget? (register memory_budgt if it is your own)"
+    assert inner.status == 1
+    assert [line for line in inner.lines if line.startswith(("cudamem: test", "cudamem: session"))] == [
+        f"cudamem: test_it.py: memory_budget {late}: use cuda_memory.budget(...)",
+        f"cudamem: session: memory_baseline {late}",
+        f"cudamem: test_it.py::TestIt: cudamem {late}",
+        f"cudamem: test_it.py::test_misspelt: {unknown}",
+    ]
+    assert run_inner(APPLIED_FARTHER, "--cudamem", "-k", "early").status == 0
+    assert run_inner(APPLIED_FARTHER, "--cudamem", "-k", "misspelt", "-W", "ignore").status == 1
+    inner = run_inner(APPLIED_FARTHER, "-k", "misspelt", "-W", "ignore", "-q")
+    assert inner.status == 0
+    assert f"cudamem: NOT CHECKED: test_it.py::test_misspelt: {unknown}" in inner.lines
+
+
+def test_an_override_that_changes_nothing_is_refused(run_inner):
+    inner = run_inner("import pytest\n@pytest.mark.cudamem(reason='x')\ndef test_it(): pass", "--cudamem")
+    nothing = "cudamem changes nothing: give leaks=, cycles= or device="
+    assert inner.err.strip() == f"ERROR: cudamem: test_it.py::test_it: {nothing}"
 
 
 def test_a_wrong_marker_is_named_once_where_it_is_written(run_inner):

@@ -43,7 +43,6 @@ FIXTURES = """
         with memory_profile():
             pass
         memory_profile(torch.ones, 4)
-        cuda_memory.window("b").__enter__()
 
     def test_fails_before(cuda_memory):
         cuda_memory.window("inside")
@@ -72,6 +71,80 @@ def test_each_is_named_with_its_line(run_inner, args):
         assert [line for line in inner.section(f"ERROR at teardown of test_{test}") if line][: len(found)] == found
 
 
+NEVER_LEFT = """
+    import contextlib, torch
+
+    def test_budget(cuda_memory):
+        contextlib.ExitStack().enter_context(cuda_memory.budget(peak="1KiB"))
+        torch.empty(9999)
+
+    def test_limit(cuda_memory):
+        cuda_memory.limit("1KiB").__enter__()
+
+    def test_window(cuda_memory):
+        cuda_memory.window("one").__enter__()
+
+    def test_memory_profile(memory_profile):
+        memory_profile().__enter__()
+
+    def test_operator_memory(operator_memory):
+        operator_memory(device="cpu").__enter__()
+
+    def test_reference_cycles(reference_cycles):
+        reference_cycles().__enter__()
+
+    def test_left_later(cuda_memory):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(cuda_memory.budget(peak="1MiB"))
+            torch.empty(9999)
+        with cuda_memory.limit("1MiB"), cuda_memory.window("all"):
+            torch.empty(9999)
+
+    def test_fails_inside(cuda_memory):
+        cuda_memory.window("inside").__enter__()
+        assert 1 == 2
+
+    def test_next(memory_profile):
+        with memory_profile():
+            torch.empty(9999)
+"""
+
+
+@pytest.mark.parametrize("args", [(), ("--cudamem",)])
+def test_a_block_that_is_never_left_checks_nothing(run_inner, args):
+    inner = run_inner(NEVER_LEFT, *args)
+    assert inner.last == "1 failed, 8 passed, 6 errors"
+    for test, call in {
+        "budget": "cuda_memory.budget(...) at test_it.py:4",
+        "limit": "cuda_memory.limit(...) at test_it.py:8",
+        "window": "cuda_memory.window(...) at test_it.py:11",
+        "memory_profile": "memory_profile(...) at test_it.py:14",
+        "operator_memory": "operator_memory(...) at test_it.py:17",
+        "reference_cycles": "reference_cycles() at test_it.py:20",
+    }.items():
+        line = f"cudamem: {call} was never left and checks nothing: write `with {call.partition(' at ')[0]}:`"
+        assert line in inner.section(f"ERROR at teardown of test_{test}")
+
+
+def test_cycles_are_not_asserted_before_the_block_has_ended(run_inner):
+    file = """
+        def test_inside(reference_cycles):
+            with reference_cycles() as cycles:
+                cycles.assert_none()
+
+        def test_after(reference_cycles):
+            with reference_cycles() as cycles:
+                pass
+            cycles.assert_none()
+            assert len(cycles) == 0
+    """
+    inner = run_inner(file)
+    assert inner.last == "1 failed, 1 passed"
+    shown = [line.removeprefix("E").strip() for line in inner.section("test_inside")]
+    assert "RuntimeError: nothing is found yet: leave the with block of reference_cycles first" in shown
+    assert not [line for line in shown if "cudamem_testing/" in line]
+
+
 def test_outside_pytest_it_is_an_error_at_the_end():
     def made_and_not_entered():
         with Memory.on("cpu") as memory:
@@ -79,6 +152,15 @@ def test_outside_pytest_it_is_an_error_at_the_end():
 
     with pytest.raises(NotEnteredError, match=r"^memory\.budget\(\.\.\.\) at .*py:\d+ checks nothing: write `with "):
         made_and_not_entered()
+
+    def entered_and_not_left():
+        with Memory.on("cpu") as memory:
+            memory.budget(peak="1KiB").__enter__()
+
+    with pytest.raises(
+        NotEnteredError, match=r"^memory\.budget\(\.\.\.\) at .*py:\d+ was never left and checks nothing"
+    ):
+        entered_and_not_left()
 
     def failed_for_another_reason():
         with Memory.on("cpu") as memory:

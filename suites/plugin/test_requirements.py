@@ -51,6 +51,7 @@ def test_flags_about_baselines_require_a_marker(run_inner, flag):
     assert run_inner(PLAIN, "--cudamem-update").last == "1 passed"  # everything, of what there is
 
 
+@pytest.mark.parametrize("flag", ["--cudamem-json=report.json", "--cudamem-device=cpu", "--cudamem-dump=folder"])
 @pytest.mark.parametrize(
     ("file", "status"),
     [
@@ -60,11 +61,12 @@ def test_flags_about_baselines_require_a_marker(run_inner, flag):
         ("def test_it(memory_profile): pass", 0),
     ],
 )
-def test_a_report_requires_something_to_report(run_inner, pytester, file, status):
-    inner = run_inner(file, "--cudamem-json=report.json")
-    why = "--cudamem-json requires --cudamem, or a test with a memory marker or fixture: none is selected"
+def test_some_flags_require_a_test_that_is_measured(run_inner, pytester, file, status, flag):
+    inner = run_inner(file, flag)
+    why = f"{flag.partition('=')[0]} requires --cudamem, or a test with a memory marker or fixture: none is selected"
     assert (inner.status, inner.err.strip()) == (status, f"ERROR: cudamem: {why}" if status else "")
-    assert run_inner(file, "--cudamem-json=report.json", "--cudamem").status == 0
+    for more in (["--cudamem"], ["--no-cudamem"]):
+        assert run_inner(file, flag, *more).status == 0
 
 
 @pytest.mark.slow
@@ -80,6 +82,8 @@ def test_which_of_two_flags_won_is_said(run_inner):
     line = "cudamem: off (--no-cudamem wins over --cudamem): 1 test has a memory marker that was not enforced"
     assert line in inner.lines
     assert "cudamem: off (--no-cudamem wins over --cudamem)" in run_inner(PLAIN, "--cudamem", "--no-cudamem").lines
+    line = "cudamem: off (--no-cudamem wins over --cudamem-audit)"
+    assert line in run_inner(PLAIN, "--cudamem-audit", "--no-cudamem", "-q").lines
     assert "cudamem" not in run_inner({"test_x.py": PLAIN}, "--no-cudamem", "--no-header").out
 
 
@@ -97,7 +101,6 @@ def test_a_card_that_is_asked_for_must_be_there(run_inner, device):
     assert run_inner({"test_it.py": BUDGET, "pytest.ini": ini}).status == USAGE
     for more in (["--no-cudamem"], ["--collect-only"], ["-k", "none"]):
         assert run_inner(BUDGET, f"--cudamem-device={device}", *more).err == ""
-    assert run_inner(PLAIN, f"--cudamem-device={device}").last == "1 passed"  # nothing asks to be measured
 
 
 @pytest.mark.parametrize("device", ["auto", "all", "cpu"])

@@ -201,8 +201,8 @@ def test_what_is_to_be_rewritten(run_inner, monkeypatch, arguments, expecttest, 
                 )
             ],
         ),
-        (["--cudamem-budget=peak=1,peak=2"], ["--cudamem-budget: peak is given twice"]),
-        (["--cudamem-budget=,"], ["--cudamem-budget: no limit is given: write for example peak='512MiB'"]),
+        (["--cudamem-budget=peak=1B,peak=2B"], ["--cudamem-budget: peak is given twice"]),
+        (["--cudamem-budget=,"], ["--cudamem-budget: sets no limit: write for example peak='512MiB'"]),
         (
             ["--cudamem-budget=speed=1,peak"],
             [
@@ -266,7 +266,7 @@ def test_usage_errors(run_inner, pytester, arguments, problems):
 
 
 def test_all_usage_errors_are_named_together(run_inner):
-    wrong = ("--cudamem-device=tpu", "--cudamem-budget=peak=1XB,retained=1,retained=2", "--cudamem-top=x")
+    wrong = ("--cudamem-device=tpu", "--cudamem-budget=peak=1XB,retained=1B,retained=2B", "--cudamem-top=x")
     inner = run_inner(PASSES, "--cudamem", *wrong)
     assert inner.status == USAGE_ERROR
     assert inner.err.strip().splitlines() == [
@@ -287,7 +287,7 @@ EMPTY = {
     "cycles": "'' is not known: write fail, warn, off or strict",
     "ignore_below": f"size '' is not understood: {SIZES}",
     "first_use": "'' is not known: write fail or warn",
-    "budget": "no limit is given: write for example peak='512MiB'",
+    "budget": "sets no limit: write for example peak='512MiB'",
     "stacks": "'' is not known: write auto or off",
     "gpus": "'' is not known: write auto",
     "top": "'' is not a number of rows",

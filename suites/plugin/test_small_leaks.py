@@ -83,6 +83,26 @@ def test_each_holder_is_judged_for_itself(run_inner):
     assert (finding.holder, finding.bytes) == ("module test_it > OTHER (dict)[0]", 64 * KIB)
 
 
+@pytest.mark.parametrize(
+    ("statement", "holder"),
+    [
+        ("setattr(NAMES, f'kept{n}', torch.zeros(12 * 1024))", "module test_it > NAMES (Names).kept0"),
+        ("setattr(Names, f'kept{n}', torch.zeros(12 * 1024))", "class test_it.Names.kept0"),
+        ("globals()[f'kept{n}'] = torch.zeros(12 * 1024)", "module test_it > kept0"),
+    ],
+)
+def test_names_of_one_object_are_one_holder(run_inner, statement, holder):
+    """An object that is filled under many names is a container; the control fills two."""
+    file = MANY.replace("KEPT.append(torch.zeros(12 * 1024))", statement).replace(
+        "KEPT, OTHER = [], {}", "OTHER = {}\n    class Names: pass\n    NAMES = Names()"
+    )
+    inner = run_inner(file, "--cudamem")
+    (finding,) = inner.run.findings
+    assert (inner.status, finding.bytes, finding.holder) == (1, 30 * 48 * KIB, holder)
+    inner = run_inner(file.replace("range(30)", "[0]"), "--cudamem")
+    assert (inner.status, inner.run.findings) == (0, ())
+
+
 def test_severities_rules_and_what_is_known(run_inner, pytester):
     assert run_inner(MANY, "--cudamem", "--cudamem-leaks=off").run.findings == ()
     inner = run_inner(MANY, "--cudamem", "--cudamem-leaks=warn")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.model.findings import Severity, Verdict
-from cudamem_testing.wording import title
+from cudamem_testing.wording import text, title
 
 FAILING = """
     import pytest, torch
@@ -274,3 +274,26 @@ def test_the_locals_of_every_failed_subtest_go(run_inner):
         assert inner.outcomes == {"test_parts": "failed", "test_next": "passed"}
         (finding,) = inner.test("test_parts").findings
         assert (finding.verdict.value, finding.bytes) == ("traceback", kept * 2**20)
+
+
+def test_what_the_error_itself_refers_to_is_not_said_to_be_freed(run_inner):
+    """pytest-rerunfailures keeps errors until the run ends, and clearing their frames does not free their values."""
+    file = """
+        import torch
+
+        def test_value():
+            error = LookupError()
+            error.state = torch.empty(2**18)
+            raise error
+
+        def test_frame():
+            local = torch.empty(2**18)
+            raise LookupError
+    """
+    for plugins in ((), ("rerunfailures",)):
+        inner = run_inner(file, "--cudamem", "-W", "ignore::pytest.PytestAssertRewriteWarning", plugins=plugins)
+        shown = {test.nodeid.rpartition("::")[2]: [*map(text, test.findings)] for test in inner.run.tests}
+        of_error = "traceback: the error of the failed test refers to it, not only a frame"
+        assert [of_error in one for one in shown["test_value"]] == [True]
+        assert [of_error in one for one in shown["test_frame"]] == [False]
+        assert ["released before the next test" in one for one in shown["test_frame"]] == [True]

@@ -43,6 +43,39 @@ USES = """
     def test_snapshot(memory_snapshot):
         memory_snapshot.live("tpu")
 
+    def test_decorator(cuda_memory):
+        @cuda_memory.budget(peak="1MiB")
+        def inner(): pass
+
+    def test_unknown_limit(cuda_memory):
+        cuda_memory.budget(peek="1MiB")
+
+    def test_unknown_operator_limit(operator_memory):
+        with operator_memory(device="cpu") as memory:
+            step(torch.ones(3))
+        memory.assert_budget(peek="1MiB")
+
+    def test_other_device(cuda_memory):
+        with cuda_memory.window("inside") as window:
+            pass
+        window["cuda"]
+
+    def test_expected(memory_profile):
+        memory_profile(step, torch.ones(3)).assert_data_flow(3)
+
+    def test_compared(memory_snapshot):
+        memory_snapshot.compare(1, 2)
+
+    def test_no_file(memory_snapshot):
+        memory_snapshot.read("nowhere.pickle")
+
+    def test_twice(cuda_memory):
+        window = cuda_memory.window("inside")
+        with window:
+            pass
+        with window:
+            pass
+
     def test_own_error(memory_profile):
         def fails():
             raise ValueError("mine")
@@ -67,15 +100,33 @@ SAID = {
     ),
     "test_limit": "ValueError: cuda is not measured (measured: cpu)",
     "test_snapshot": "ValueError: device 'tpu' is not known: write cpu, cuda, cuda:N or host",
+    "test_decorator": (
+        "TypeError: this is a block and no decorator: write `with cuda_memory.budget(...):` inside the function"
+    ),
+    "test_unknown_limit": (
+        "TypeError: budget() has no argument peek: it takes absolute, allocations, at_least, device, name, peak, "
+        "reserved, retained, retries"
+    ),
+    "test_unknown_operator_limit": (
+        "TypeError: assert_budget() has no argument peek: it takes absolute, allocations, at_least, device, module, "
+        "peak, phase, reserved, retained, retries"
+    ),
+    "test_other_device": "KeyError: 'cuda is not measured (measured: cpu)'",
+    "test_expected": "TypeError: the expected text must be a str, got int",
+    "test_compared": "TypeError: compare() takes two snapshots, as take() and read() return them, not int",
+    "test_no_file": (
+        "cudamem_testing.snapshots.record.SnapshotError: nowhere.pickle cannot be read: No such file or directory"
+    ),
+    "test_twice": "RuntimeError: window 'inside' was entered twice: make another one for each with block",
 }
 
 
 def test_they_are_short_and_say_what_is_valid(run_inner):
     inner = run_inner(USES, "--cudamem", "--cudamem-leaks=off")
-    assert inner.last == "11 failed"
+    assert inner.last == "19 failed"
     for test, said in SAID.items():
         lines = inner.section(test)
-        assert f"E       {said}" in lines
+        assert said in [line.removeprefix("E").strip() for line in lines]
         assert len(lines) <= 14, "\n".join(lines)
         assert not [line for line in lines if "cudamem_testing/" in line and ": " in line and test not in said][1:]
 

@@ -226,7 +226,7 @@ def test_limits_on_the_peak(profile):
             {"categories": {"WEIGHT": 1}},
             f"there is no category 'WEIGHT': write {', '.join(NAMES)}",
         ),
-        ({}, "no limit is given: write for example {'ACTIVATION': '40MiB'}"),
+        ({}, "sets no limit: write for example {'ACTIVATION': '40MiB'}"),
         (
             {"categories": {"INPUT": "much"}},
             f"INPUT: peak: size 'much' is not understood: {_HINT}",

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from cudamem_testing.model.callsite import CallSite
 from cudamem_testing.show.files import shown
+from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import type_name
 
 from .difference import difference, visible
@@ -18,6 +19,8 @@ from .errors import ConflictError, NotAcceptedError, NotLocatedError, TextMismat
 from .session import NO_LITERAL, Session
 from .source import Source
 from .text import canonical
+
+__tracebackhide__ = hide_wrong_arguments
 
 HOW = "to accept the actual text: pytest --cudamem-update=expected, or EXPECTTEST_ACCEPT=1"
 
