@@ -8,6 +8,7 @@ markers or fixtures. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,6 +31,9 @@ from cudamem_testing.plugin.settings import (
     runs_tests,
 )
 from cudamem_testing.plugin.whole import Collected
+
+if TYPE_CHECKING:
+    from cudamem_testing.run.session import Session
 
 __all__ = ["cuda_memory", "graph_capture", "memory_profile", "memory_snapshot", "operator_memory", "reference_cycles"]
 
@@ -149,11 +153,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave the process as it was found."""
     session = config.stash.get(keys.SESSION, None)
     if session is not None:
-        if session.cycles is not None:
-            session.cycles.drop()  # of a test that was interrupted
-        session.recorders.close()
-        if session.pools is not None:
-            session.pools.close()
+        session.close()
 
 
 def _choose_card(config: pytest.Config) -> None:
@@ -177,23 +177,53 @@ def _start(config: pytest.Config, settings: Settings) -> None:
 
 
 def _register(config: pytest.Config, settings: Settings) -> None:
-    from cudamem_testing.plugin.session import Session
+    from cudamem_testing.plugin.hooks import Hooks
 
-    session = config.stash[keys.SESSION] = Session(config, settings)
-    config.pluginmanager.register(session, "cudamem-session")
-    config.pluginmanager.register(session.reports, "cudamem-reports")
-    config.pluginmanager.register(session.wider, "cudamem-wider")
+    session = config.stash[keys.SESSION] = _session(config, settings)
+    hooks = Hooks(config, session)
+    config.pluginmanager.register(hooks, "cudamem-session")
+    config.pluginmanager.register(hooks.reports, "cudamem-reports")
+    config.pluginmanager.register(hooks.wider, "cudamem-wider")
     if settings.repeat > 1:
         from cudamem_testing.plugin.repeat import Repeats
 
-        config.pluginmanager.register(Repeats(session, settings.repeat), "cudamem-repeats")
+        config.pluginmanager.register(Repeats(hooks, settings.repeat), "cudamem-repeats")
     _expect(config, accept=False)
     if hasattr(config, "workerinput"):
         from cudamem_testing.plugin.worker import Worker
 
-        config.pluginmanager.register(Worker(config, session), "cudamem-worker")
+        config.pluginmanager.register(Worker(config, hooks), "cudamem-worker")
     elif not config.pluginmanager.hasplugin("cudamem-collector"):
         _collect(config, settings)
+
+
+def _session(config: pytest.Config, settings: Settings) -> Session:
+    from cudamem_testing.plugin.items import harness_codes
+    from cudamem_testing.run.session import Session
+    from cudamem_testing.show.printable import one_line
+
+    def say(line: str) -> None:
+        reporter = config.pluginmanager.getplugin("terminalreporter")
+        measuring = config.stash.get(keys.SESSION, None)
+        if reporter is not None and (measuring is None or measuring.running is None):
+            reporter.write_line(one_line(f"cudamem: {line}"))
+
+    known = getattr(config, "workerinput", {}).get(keys.KNOWN_INPUT)
+    try:
+        return Session(
+            settings,
+            config.rootpath,
+            harness=harness_codes(),
+            without=config.stash[keys.COLLECTED].outside_root,
+            sent=hasattr(config, "workerinput"),
+            known=known if isinstance(known, bytes) else None,
+            say=say,
+            early=config.stash.get(keys.EARLY, None),
+        )
+    except OSError as error:
+        raise pytest.UsageError(f"cudamem: known findings cannot be read: {error}") from None
+    except ValueError as error:  # KnownError: its module is imported where there is such a file
+        raise pytest.UsageError(f"cudamem: {error}") from None
 
 
 def _expect(config: pytest.Config, *, accept: bool) -> None:

@@ -23,8 +23,8 @@ from cudamem_testing.model.sizes import count
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.failures import PHASES, RunFailures
 from cudamem_testing.plugin.settings import runs_tests
-from cudamem_testing.plugin.totals import Totals, totals
 from cudamem_testing.plugin.whole import is_whole, whole_paths
+from cudamem_testing.run.totals import Totals, totals
 from cudamem_testing.show.places import FOLDER
 from cudamem_testing.show.printable import printable
 

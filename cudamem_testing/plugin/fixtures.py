@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cudamem_testing.graphs import GraphCapture
     from cudamem_testing.model.windows import Window
     from cudamem_testing.operators.recording import OperatorMemory
-    from cudamem_testing.plugin.session import Session
+    from cudamem_testing.run.session import Session
     from cudamem_testing.snapshots.moments import Snapshots
     from cudamem_testing.trace.profile import MemoryProfile
     from cudamem_testing.windows.memory import Memory

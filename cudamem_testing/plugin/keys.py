@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from cudamem_testing.model.override import Override
     from cudamem_testing.model.records import TestRecord
     from cudamem_testing.model.settings import Settings
-    from cudamem_testing.plugin.session import Session
     from cudamem_testing.plugin.whole import Collected
     from cudamem_testing.recorders.early import EarlyRecorder
+    from cudamem_testing.run.session import Session
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 COLLECTED: pytest.StashKey[Collected] = pytest.StashKey()

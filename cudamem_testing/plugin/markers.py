@@ -201,7 +201,7 @@ def _misspelt_markers(items: Sequence[pytest.Item], met: AbstractSet[str]) -> li
 
 def _near_ours(names: AbstractSet[str], items: Sequence[pytest.Item]) -> dict[str, str]:
     """The names that nobody registered and that are nearly one of ours, each with that."""
-    unknown = sorted(names.difference(OURS))
+    unknown = sorted(names - {*OURS})
     if not unknown or not items:
         return {}
     registered = {re.split(r"[:(\s]", line.strip(), maxsplit=1)[0] for line in items[0].config.getini("markers")}

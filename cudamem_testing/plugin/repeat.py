@@ -12,7 +12,7 @@ from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
 
 if TYPE_CHECKING:
-    from cudamem_testing.plugin.session import Session
+    from cudamem_testing.plugin.hooks import Hooks
 
 
 class Repeats:
@@ -21,8 +21,8 @@ class Repeats:
     A run that does not pass is reported in its place and ends the repetitions.
     """
 
-    def __init__(self, session: Session, times: int) -> None:
-        self._session = session
+    def __init__(self, hooks: Hooks, times: int) -> None:
+        self._session, self._reports = hooks.session, hooks.reports
         self._times = times
 
     @pytest.hookimpl(tryfirst=True)
@@ -37,7 +37,7 @@ class Repeats:
             if run > 1:
                 _forget_instance(item)
             reports = runtestprotocol(item, nextitem=nextitem, log=False)
-            records = self._session.reports.take(item.nodeid)
+            records = self._reports.take(item.nodeid)
             passed = all(report.passed for report in reports)
             if run == self._times or not passed:
                 self._log(item, reports, [*earlier, *records] if passed else records)

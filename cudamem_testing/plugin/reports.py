@@ -23,7 +23,7 @@ from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
-    from cudamem_testing.plugin.session import Session
+    from cudamem_testing.run.session import Session
 
 DUMPED = pytest.StashKey[int]()
 
@@ -35,14 +35,15 @@ class Reports:
     failed in its call.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, config: pytest.Config, session: Session) -> None:
+        self._config = config
         self._session = session
         self.unsaid: list[Finding] = []
         self.below: list[Finding] = []
         self.record: TestRecord | None = None
         """Of the test that has ended, until the report of its teardown takes it along."""
-        self._undelivered = session.config.stash.setdefault(keys.UNDELIVERED, {})
-        self._forks = may_fork(session.config)
+        self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
+        self._forks = may_fork(config)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -103,7 +104,7 @@ class Reports:
                 failed=report.failed,
                 skipped=is_a(call.excinfo.value, pytest.skip.Exception),
             )
-        if call.when == "teardown" and call.excinfo is not None and not session.config.getoption("usepdb", False):
+        if call.when == "teardown" and call.excinfo is not None and not self._config.getoption("usepdb", False):
             clear_frames(call.excinfo.value)  # a failure of teardown itself: it could not be let go before its report
 
     def take(self, nodeid: str) -> list[TestRecord]:

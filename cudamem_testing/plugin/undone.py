@@ -27,6 +27,7 @@ _NAMING = frozenset(
     f"{verb}_{kind}" for verb in ("LOAD", "STORE", "DELETE") for kind in ("ATTR", "GLOBAL", "NAME", "METHOD", "CONST")
 )
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_ADDING = frozenset({"append", "appendleft", "add", "extend", "insert", "setdefault"})
 _PATCH: Any = mock._patch
 _PATCH_DICT: Any = mock._patch_dict
 _EXIT_STACKS: tuple[Any, ...] = (contextlib.ExitStack, contextlib.AsyncExitStack)
@@ -88,15 +89,18 @@ def _mentioned(
     read: set[types.CodeType],
 ) -> Iterator[str]:
     """Names and texts in the code behind an instruction, and in functions of the project that it takes from variables,
-    modules, classes and objects.
+    modules, classes and objects. What is only added to is not undone.
     """
     value: Any = None
+    pending: str | None = None  # until it shows whether something is added to it
     for instruction in dis.get_instructions(code):
         if instruction.offset <= after:
             continue
         name, named = instruction.argval, type(instruction.argval) is str
-        if named and instruction.opname in _NAMING:
-            yield name
+        is_added_to = named and instruction.opname in _ATTRIBUTES and name in _ADDING
+        if pending is not None and not is_added_to:
+            yield pending
+        pending = name if named and instruction.opname in _NAMING and not is_added_to else None
         if not named:
             value = None
             continue
@@ -109,6 +113,8 @@ def _mentioned(
             read.add(function.__code__)
             if not is_library(function.__code__.co_filename):
                 yield from _names(function, depth - 1, read)
+    if pending is not None:
+        yield pending
 
 
 def _bound_to(obj: Any) -> Any:

@@ -8,6 +8,7 @@ not enforced; hard limits hold. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,9 @@ from cudamem_testing.run.running import Running
 from cudamem_testing.static import is_one_of
 
 if TYPE_CHECKING:
-    from cudamem_testing.plugin.session import Session, Wrapper
+    from cudamem_testing.run.session import Session
+
+    Wrapper = Generator[None, object, object]
 
 WARM_UP = "warm-up"
 NO_FAILURES = (KeyboardInterrupt, GeneratorExit, pytest.exit.Exception, pytest.skip.Exception, pytest.xfail.Exception)
@@ -27,14 +30,15 @@ NO_FAILURES = (KeyboardInterrupt, GeneratorExit, pytest.exit.Exception, pytest.s
 class WarmUps:
     """Repeats the bodies of the tests of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, config: pytest.Config, session: Session) -> None:
+        self._config = config
         self._session = session
 
     def begin(self, running: Running, item: pytest.Item) -> str:
         """The phase with which the call of a test begins."""
         if not isinstance(item, pytest.Function) or not _runs(running):
             return "call"
-        plugins = self._session.config.pluginmanager
+        plugins = self._config.pluginmanager
         if not plugins.is_registered(self):  # few sessions need it, and every test of the others would pay for it
             plugins.register(self, "cudamem-warmup")
         return WARM_UP

@@ -19,7 +19,7 @@ from cudamem_testing.windows.owners import Owner
 
 if TYPE_CHECKING:
     from cudamem_testing.objects import Path
-    from cudamem_testing.plugin.session import Session
+    from cudamem_testing.run.session import Session
     from cudamem_testing.windows.tracker import Span
 
 #: What pytest makes of ``setup_module``, ``setup_class``, ``setUpClass`` and ``setUpModule``.
@@ -27,11 +27,12 @@ _OF_A_CLASS = re.compile(r"_(?:xunit|unittest)_(?P<function>\w+?)_fixture_(?P<ow
 
 
 class WiderFixtures:
-    """The wider fixtures of a session, with the records of their setups and teardowns."""
+    """The wider fixtures of a session, measured as owners."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.records: list[FixtureRecord] = []
+        self.item: pytest.Item | None = None
+        """The test that runs, while it is measured."""
         self._made: dict[pytest.FixtureDef[Any], Fixture] = {}
         self._ending: dict[pytest.FixtureDef[Any], tuple[Fixture, Span, Callable[[], None]]] = {}
 
@@ -57,7 +58,7 @@ class WiderFixtures:
             fixture.measured(running, windows)
             if session.settings.on and session.leaks is not None:
                 session.leaks.made(fixture)
-            self.records.append(FixtureRecord(name, fixturedef.scope, running.nodeid, windows))
+            self._session.fixtures.append(FixtureRecord(name, fixturedef.scope, running.nodeid, windows))
             self._made[fixturedef] = fixture
             fixturedef.addfinalizer(lambda: self._end(fixturedef, fixture))  # runs first: the last one added
 
@@ -90,7 +91,7 @@ class WiderFixtures:
         session, running = self._session, self._session.running
         fixturedef.cached_result = None
         if running is not None and running.phase.name == "teardown":
-            (getattr(session.item, "funcargs", None) or {}).pop(fixturedef.argname, None)
+            (getattr(self.item, "funcargs", None) or {}).pop(fixturedef.argname, None)
         windows = session.tracker.close(span)
         back()
         fixture.measured(running, windows)
@@ -99,7 +100,7 @@ class WiderFixtures:
         if running is not None:
             running.over.append(fixture)
         nodeid = "" if running is None else running.nodeid
-        self.records.append(FixtureRecord(fixturedef.argname, fixturedef.scope, nodeid, windows))
+        self._session.fixtures.append(FixtureRecord(fixturedef.argname, fixturedef.scope, nodeid, windows))
 
 
 def label_of(name: str) -> str:

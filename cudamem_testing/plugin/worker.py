@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.totals import Totals, totals
 from cudamem_testing.report.codec import Codec, listed, record
 from cudamem_testing.report.schema import FINDING, FIXTURE, LEDGER, NAMES
+from cudamem_testing.run.totals import Totals, totals
 
 if TYPE_CHECKING:
-    from cudamem_testing.plugin.session import Session
+    from cudamem_testing.plugin.hooks import Hooks
 
 KEY = "cudamem"  # in the output of a worker
 
@@ -21,14 +21,14 @@ KEY = "cudamem"  # in the output of a worker
 class Worker:
     """Sends when the worker ends."""
 
-    def __init__(self, config: pytest.Config, session: Session) -> None:
+    def __init__(self, config: pytest.Config, hooks: Hooks) -> None:
         self._config = config
-        self._session = session
+        self._session, self._reports = hooks.session, hooks.reports
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """The report is on its way to the controller, with the records of the test."""
         if report.when == "teardown":
-            self._session.reports.take(report.nodeid)
+            self._reports.take(report.nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:

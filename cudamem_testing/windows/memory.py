@@ -372,7 +372,7 @@ class Memory:
             ValueError: for a malformed size or device, or a device that is not measured.
         """
         bytes_ = parse_size(size)
-        return self._made(Limited(self, bytes_, self._chosen(device)), "limit")
+        return self._made(Limited(self, bytes_, self.tracker.chosen(device)), "limit")
 
     def growth(self, step: Callable[[], object], steps: int = 20, warmup: int = 3, device: object = None) -> Growth:
         """Whether a repeated step keeps memory: ``memory.growth(lambda: train(batch)).assert_plateau()``.
@@ -380,7 +380,7 @@ class Memory:
         Raises:
             ValueError: for fewer than 4 steps, or a device that is not measured.
         """
-        recorder = self._chosen(device)[0]
+        recorder = self.tracker.chosen(device)[0]
         return measure_growth(self.tracker, recorder, step, steps, warmup, self._explain_growth)
 
     def scaling(
@@ -403,28 +403,15 @@ class Memory:
         """
         if sizes is not None and variables:
             raise ValueError(f"sizes and {', '.join(variables)} were given: write sizes=, or variables by name")
-        recorder = self._chosen(device)[0]
+        recorder = self.tracker.chosen(device)[0]
         chosen = variables or {"n": sizes}
         return measure_scaling(self.tracker, recorder, function, chosen, self._lines, named=bool(variables))
 
     def statistics(self, device: object = None) -> Counters:
         """The counters of a device (of the first measured one by default); zeros before CUDA is initialised."""
-        recorder = self._chosen(device)[0]
+        recorder = self.tracker.chosen(device)[0]
         return self.tracker.read(recorder)
 
     def _made(self, block: R, verb: str) -> R:
         self.blocks.add(block, f"{self._name}.{verb}(...)")
         return block
-
-    def _chosen(self, device: object) -> tuple[Recorder, ...]:
-        recorders = self.tracker.recorders
-        wanted = None if device is None else Device.parse(device)
-        recorders = tuple(
-            recorder
-            for recorder in recorders
-            if (not recorder.device.pseudo if wanted is None else wanted.covers(recorder.device))
-        )
-        if not recorders:
-            measured = ", ".join(str(recorder.device) for recorder in self.tracker.recorders) or "nothing"
-            raise ValueError(f"{wanted or 'a device'} is not measured (measured: {measured})")
-        return recorders

@@ -113,6 +113,23 @@ class Tracker:
                     level.allocated_peak = _sum(level.allocated_peak, taken)
                 span.notes += (note,)
 
+    def chosen(self, device: object) -> tuple[Recorder, ...]:
+        """The recorders of any spelling of a device; of all devices but pseudo-devices for ``None``.
+
+        Raises:
+            ValueError: for an unknown device, and for one that is not measured.
+        """
+        wanted = None if device is None else Device.parse(device)
+        recorders = tuple(
+            recorder
+            for recorder in self.recorders
+            if (not recorder.device.pseudo if wanted is None else wanted.covers(recorder.device))
+        )
+        if not recorders:
+            measured = ", ".join(str(recorder.device) for recorder in self.recorders) or "nothing"
+            raise ValueError(f"{wanted or 'a device'} is not measured (measured: {measured})")
+        return recorders
+
     def read(self, recorder: Recorder) -> Counters:
         """The counters of one recorder; the open spans lose no peak by it.
 

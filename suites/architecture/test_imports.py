@@ -62,7 +62,7 @@ NEEDED = {
             "markers",
             "marks",
         ),
-        *("reports", "sent", "session", "settings", "totals", "whole", "wider"),
+        *("hooks", "reports", "sent", "settings", "whole", "wider"),
     },
     "recorders": {
         *("base", "build", "cache", "captures", "cards", "choose", "cpu", "early", "identity", "layout"),

@@ -51,7 +51,7 @@ def looked_at(allocator, requested, allocations, room=None, **ends):
     window = Window("call", library.device, requested_start=0, requested_peak=requested, **ends)
     values = {"requested": requested, "peak": requested + MIB, "allocations": allocations, "retries": 0}
     numbers = {name: Spread.of(number) for name, number in values.items()}
-    comparing = Comparing(None, None, library, library)
+    comparing = Comparing(lambda nodeid: None, lambda device: None, None, library, library)
     found, look = comparing._look(window, Measured(library.device, "here", numbers, metrics=("requested",)))
     assert found.metrics == (("requested",) if "requested" in found.values else ())
     told = look if isinstance(look, str | NoEvidence) else [block.size for block in look.live]

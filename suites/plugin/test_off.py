@@ -121,7 +121,7 @@ IMPORTS = {
     "conftest.py": """
         import sys
         def pytest_unconfigure(config):
-            named = [name for name in ("torch", "cudamem_testing.plugin.session") if name in sys.modules]
+            named = [name for name in ("torch", "cudamem_testing.run.session") if name in sys.modules]
             print("\\nLOADED", named)
     """,
     "test_it.py": PLAIN,

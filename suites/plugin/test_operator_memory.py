@@ -67,7 +67,7 @@ def test_texts_are_accepted_and_then_compared(run_inner, pytester):
     assert ACCEPTED in text, text
     for args in ([], ["--cudamem"]):
         inner = run_inner({}, *args)
-        assert inner.last == "1 failed, 4 passed", inner.out
+        assert inner.last == "1 failed, 4 passed, 1 error", inner.out
         assert inner.outcomes["test_over"] == "failed"
         errors = [line[2:].strip() for line in inner.section("test_over") if line.startswith("E ")]
         assert errors[0].endswith(

@@ -73,7 +73,7 @@ def test_a_finding_is_placed_at_its_test(run_inner):
 
 def test_full_trace_shows_every_frame(run_inner):
     inner = run_inner(FAILING, "--cudamem", "--full-trace", "-k", "test_setup")
-    assert "session.py" in inner.out
+    assert "hooks.py" in inner.out
 
 
 ARGUMENTS = """

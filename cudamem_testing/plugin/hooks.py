@@ -1,0 +1,157 @@
+"""Hooks around each phase of each test: pytest says when, the session measures and judges (run/session.py).
+
+A finding that fails a test is raised where its phase ends, so that pytest treats it like any failure of the test:
+xfail, ``--lf``, ``-x`` and JUnit need no help. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cudamem_testing.model.findings import Finding, Kind, Severity
+from cudamem_testing.model.override import NOTHING
+from cudamem_testing.plugin import keys, markers
+from cudamem_testing.plugin.finished import clear_all_frames, forget_last
+from cudamem_testing.plugin.items import (
+    add_properties,
+    fixtures_of,
+    id_without_group,
+    is_foreign,
+    keepers_of,
+    own_arguments_dropped,
+)
+from cudamem_testing.plugin.reports import Reports, texts_of
+from cudamem_testing.plugin.settings import runs_tests
+from cudamem_testing.plugin.wider import WiderFixtures
+from cudamem_testing.static import is_a
+
+if TYPE_CHECKING:
+    from cudamem_testing.plugin.warmup import WarmUps
+    from cudamem_testing.run.running import Asked
+    from cudamem_testing.run.session import Session
+
+Wrapper = Generator[None, object, object]
+OVER_BUDGET = "OVER BUDGET"
+STATUS = {Kind.BUDGET: OVER_BUDGET, Kind.LEAK: "LEAKED", Kind.CYCLE: "CYCLE", Kind.BASELINE: "BASELINE"}
+
+
+class Hooks:
+    """Those of a session, with the reports and the wider fixtures of its tests."""
+
+    def __init__(self, config: pytest.Config, session: Session) -> None:
+        self._config = config
+        self.session = session
+        self.reports = Reports(config, session)
+        self.wider = WiderFixtures(session)
+
+    @cached_property
+    def _warm_ups(self) -> WarmUps:
+        from cudamem_testing.plugin.warmup import WarmUps
+
+        return WarmUps(self._config, self.session)
+
+    def _asked(self, item: pytest.Item) -> Asked:
+        """What is asked of a test that has markers of ours."""
+        stash = item.stash
+        override, comparison = stash.get(keys.OVERRIDE, NOTHING), stash.get(keys.COMPARISON, None)
+        return self.session.asked(stash.get(keys.BUDGETS, ()), override, comparison)
+
+    def pytest_sessionfinish(self) -> None:
+        """Judge what all tests together left, before it is reported."""
+        self.session.finish(runs_tests=runs_tests(self._config))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        """Collection has imported what the tests need: build and start the recorders outside any test."""
+        if runs_tests(self._config):
+            self.session.prepare()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Wrapper:
+        __tracebackhide__ = is_foreign
+        session = self.session
+        session.running = self.reports.record = None
+        marked = keys.MARKS in item.stash
+        special = markers.speaks_of_memory(item, marked=marked)
+        if special or session.settings.on:
+            if special:
+                import torch  # noqa: F401 - a limit was written down: measure from the start
+            if "last_value" in vars(sys):
+                forget_last()  # as pytest does a phase later, when it would count as given back by this test
+            self.wider.item = item
+            session.begin(
+                id_without_group(item) if "@" in item.nodeid else item.nodeid,
+                self._asked(item) if marked else None,
+                limited=special,
+                keepers=partial(keepers_of, item),
+                fixtures=partial(fixtures_of, item),
+                undoing=self.wider.undoing,
+            )
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Wrapper:
+        __tracebackhide__ = is_foreign
+        session, running = self.session, self.session.running
+        if running is None:
+            return (yield)
+        plain = not running.budgets and running.comparison is None
+        session.enter(running, "call" if plain else self._warm_ups.begin(running, item))
+        failed, skipped = True, False
+        found: list[Finding] = []
+        try:
+            result = yield
+            failed = bool(getattr(item, "_excinfo", None))  # unittest keeps failures here instead of raising
+        except pytest.skip.Exception:
+            skipped = True
+            raise
+        finally:
+            if running.phase.name == "call" or not failed:  # else the warm-up has failed, or skipped the test
+                found, calls = session.judge_call(running, failed=failed, skipped=skipped)
+                add_properties(item, calls)
+            self.reports.unsaid = [*running.findings]
+        if found and not failed:
+            _fail(found)
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Wrapper:
+        __tracebackhide__ = is_foreign
+        session, running = self.session, self.session.running
+        if running is None:
+            return (yield)
+        if running.phase.name != "teardown":
+            session.enter(running, "teardown")
+        failed = skipped = False
+        try:
+            result = yield
+        except BaseException as error:
+            failed, skipped = True, is_a(error, pytest.skip.Exception)
+            raise
+        finally:
+            if left := own_arguments_dropped(item):
+                session.drop(left)
+            release = None
+            if running.failure is not None and not self._config.getoption("usepdb", False):
+                release = partial(clear_all_frames, running.failure, item)
+            ended = session.end(running, release)
+            self.reports.unsaid, self.reports.below, self.reports.record = ended.found, ended.below, ended.record
+            self.wider.item = None
+            if nextitem is None or (nextitem.path is not item.path and nextitem.path != item.path):  # of its file
+                session.border(running.nodeid.partition("::")[0])
+            if ended.found and (skipped or not failed):  # a fixture that skips as it ends hides nothing
+                _fail(ended.found)
+        return result
+
+
+def _fail(findings: Sequence[Finding]) -> None:
+    failing = [finding for finding in findings if finding.severity is Severity.FAIL]
+    if failing:
+        failure = pytest.fail.Exception(texts_of(failing), pytrace=False)
+        failure.cudamem = STATUS.get(failing[0].kind, "")  # type: ignore[attr-defined]
+        raise failure

@@ -1,0 +1,319 @@
+"""The session: measures the tests of one process, phase by phase, and judges each where it belongs.
+
+A budget on the call is judged at the end of the call phase, one on what the whole test retains at the end of teardown.
+When a phase begins and ends, and what a finding does to the test, is for the plugin to say. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cudamem_testing import torch_api
+from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity, Verdict
+from cudamem_testing.model.override import NOTHING, Override, cycles_of
+from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
+from cudamem_testing.model.settings import Settings
+from cudamem_testing.model.windows import SharedWindows
+from cudamem_testing.recorders.base import untold
+from cudamem_testing.recorders.choose import Recorders
+from cudamem_testing.run.attribution import Attributions
+from cudamem_testing.run.baselines import Baselines
+from cudamem_testing.run.evidence import Evidence
+from cudamem_testing.run.outside import OutsideCheck
+from cudamem_testing.run.running import Asked, Entrusted, Fixture, Running
+from cudamem_testing.static import error_text
+from cudamem_testing.verdicts.policy import Policy
+from cudamem_testing.windows.judge import Judge, ignored_below
+from cudamem_testing.windows.owners import Owner, Owners
+from cudamem_testing.windows.tracker import Tracker
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.changes import Comparison
+    from cudamem_testing.model.limits import Budget
+    from cudamem_testing.model.windows import Window
+    from cudamem_testing.objects import Path as ObjectPath
+    from cudamem_testing.recorders.early import EarlyRecorder
+    from cudamem_testing.run.cycles import CycleCheck
+    from cudamem_testing.run.leaks import LeakCheck
+    from cudamem_testing.run.pools import PoolCheck
+    from cudamem_testing.run.retained import Retained
+
+UNMEASURED = "not measured: see the notes of the run"
+
+
+class Ended(NamedTuple):
+    """What came of a test: findings at its end, the record of it, and whether it had failed before."""
+
+    found: list[Finding]
+    below: list[Finding]
+    """Of a test that failed in its call: what is shown below that failure."""
+    record: TestRecord
+
+
+class Session:
+    """The state of one process that runs tests.
+
+    ``harness`` is the code that calls tests, at which stacks end. ``without`` are files without baselines, ``sent`` is
+    whether another process reads what is measured, and ``known`` the content of the file of known findings where it was
+    read already. ``say`` gets lines for people, ``early`` is the recorder that was there before.
+
+    Raises:
+        ValueError: when known findings are broken.
+        OSError: when they cannot be read.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        root: Path,
+        *,
+        harness: tuple[CodeType, ...] = (),
+        without: AbstractSet[str] = frozenset(),
+        sent: bool = False,
+        known: bytes | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        early: EarlyRecorder | None = None,
+    ) -> None:
+        self.settings = settings
+        self.root = root
+        self.tracker = Tracker()
+        self.recorders = Recorders(settings.device, record=settings.stacks, harness=harness)
+        self.owners = Owners(self.tracker)
+        self.evidence = Evidence(self.tracker, root, self.owners.names, recorded=settings.stacks)
+        self.attributions = Attributions(self.tracker, self.owners, self.evidence)
+        self.outside = OutsideCheck(self.tracker)
+        self.judge = Judge(self.evidence.explainer)
+        self.baselines = Baselines(settings, root, self.evidence, self.tracker, without, sent=sent)
+        self.policy = Policy(settings, root, known)
+        self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
+        self.cycles: CycleCheck | None = None
+        self.pools: PoolCheck | None = None
+        self.retained: Retained | None = None
+        self.findings: list[Finding] = []
+        self.fixtures: list[FixtureRecord] = []
+        """Setups and teardowns of wider fixtures."""
+        self.unchecked: Counter[str] = Counter()
+        self.running: Running | None = None
+        self.attempts: dict[str, int] = {}
+        self._say, self._early = say, early
+        self._leaked: dict[str, list[Entrusted]] = {}
+        self._shared = SharedWindows()
+        self._unmarked = self.asked()
+
+    @property
+    def environment(self) -> Environment:
+        """What is measured where."""
+        return self.recorders.environment
+
+    def asked(
+        self,
+        budgets: tuple[Budget, ...] = (),
+        override: Override = NOTHING,
+        comparison: Comparison | None = None,
+    ) -> Asked:
+        """What is asked of a test with these markers, with what the run asks of every test."""
+        if not self.settings.enforce:
+            budgets = ()
+        elif self.settings.on and self.settings.budget:
+            budgets = (*budgets, self.settings.budget)
+        return Asked(budgets, override, comparison)
+
+    def _ignore_below(self, device: Device) -> int:
+        return ignored_below(device) if self.settings.ignore_below is None else self.settings.ignore_below
+
+    def prepare(self) -> None:
+        """Put the recorders to work once torch is there; until then there is nothing to measure."""
+        if not self.recorders.opened and torch_api.imported():
+            with CollectorPaused():  # a collection for what is imported passes over all that torch has made
+                self._prepare()
+
+    def _prepare(self) -> None:
+        from cudamem_testing.run.cycles import CycleCheck
+        from cudamem_testing.run.leaks import LeakCheck
+        from cudamem_testing.run.pools import PoolCheck
+        from cudamem_testing.run.retained import Retained
+
+        self.tracker.attach(self.recorders.open(self._say))
+        if self._early is not None and all(one.device != Device("cpu") for one in self.tracker.recorders):
+            self._early.close()
+        self.baselines.identify()
+        rules = self.settings.ignore
+        self.leaks = LeakCheck(self.tracker, self.evidence, self.attributions, self._ignore_below, rules)
+        self.cycles = CycleCheck(
+            self.tracker, self.leaks, self._ignore_below, self.evidence, self.recorders.notes, rules
+        )
+        self.pools = PoolCheck(self.tracker, self.evidence)
+        self.retained = Retained(self.settings, self.tracker, self.leaks, self.cycles)
+
+    def begin(
+        self,
+        nodeid: str,
+        asked: Asked | None,
+        *,
+        limited: bool,
+        keepers: Callable[[], Iterable[object]],
+        fixtures: Callable[[], Mapping[str, int | None]],
+        undoing: Callable[[ObjectPath], Fixture | None],
+    ) -> None:
+        """A test begins with its setup; ``asked`` is ``None`` without markers.
+
+        ``limited`` is whether a marker or a fixture asks for numbers; the rest is as in :class:`Running` and
+        :class:`Subject`.
+        """
+        if not self.recorders.opened:
+            self.prepare()
+        asked = self._unmarked if asked is None else asked
+        owner = Owner(nodeid)
+        attempt = self.attempts[nodeid] = self.attempts.get(nodeid, 0) + 1
+        for recorder in self.tracker.recorders:
+            recorder.wake(limited=limited or bool(asked.budgets))
+        whole, setup = self.tracker.open_nested("test", "setup")
+        running = self.running = Running(asked, attempt, whole, setup, owner, keepers, fixtures)
+        if attempt > 1 and self.settings.repeat == 1:
+            running.earlier += self._leaked.get(nodeid, ())
+        running.disown = self.owners.enter(owner)
+        running.subject.undoing = undoing
+        self.evidence.running = nodeid
+        if self.settings.on:
+            self.outside.begin()
+            if self.leaks is not None:
+                self.attributions.begin()
+        running.cycles = cycles_of(running.override, self.settings)
+        if self.cycles is not None and running.cycles != "off":
+            self.cycles.begin(running.subject)
+
+    def enter(self, running: Running, phase: str) -> tuple[Window, ...]:
+        """Begin another phase of the running test; the windows of the one that ends."""
+        if not self.recorders.opened:
+            self.prepare()  # the phase that ends may have been the first to import torch
+        windows = self.tracker.switch(running.phase, phase)
+        running.windows += windows
+        return windows
+
+    def judge_call(self, running: Running, *, failed: bool, skipped: bool) -> tuple[list[Finding], Sequence[Window]]:
+        """The call has ended: what breaks a limit or a baseline there, and its windows."""
+        calls = self.enter(running, "teardown")
+        found: list[Finding] = []
+        if running.budgets:
+            found += self.judge.call(running.budgets, calls) if self.recorders.opened else ()
+            running.used = self.judge.used(running.budgets, calls)
+        passed = not failed and running.failure is None  # there is one if a subtest has failed
+        if passed and self.recorders.opened:
+            found += self.baselines.call(running, calls)
+        if passed and running.findings:  # then the test has handled what its regions found
+            running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
+        if found:
+            found = self.policy.judged(found)
+            if skipped:  # half a test was measured, and it fails nothing
+                found = [_no_failure(one) for one in found]
+            running.findings += found
+        return found, calls
+
+    def drop(self, left: dict[str, Any]) -> None:
+        """Let go of values of wider fixtures, as pytest is about to, outside the test's own window."""
+        span = self.tracker.open("values of wider fixtures", exclusive=True)
+        left.clear()
+        windows = self.tracker.close(span)
+        if self.running is not None:
+            self.running.foreign += windows
+
+    def end(self, running: Running, release: Callable[[], None] | None) -> Ended:
+        """The test has ended; ``release`` lets go of the frames of one that failed."""
+        with CollectorPaused():  # what it freed between a read and the verdict on it would count as retained
+            running.windows += self.tracker.close(running.phase)
+            leaked = self._left(running, release)
+            whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
+        limited = running.budgets or running.measured or running.failure is not None
+        found = self._judge_whole(running, whole) if limited else []
+        below = found if running.failure is not None else []
+        if leaked or found:
+            found = self.policy.judged([*found, *leaked])
+            running.findings += found
+        if running.subject.leaked:
+            self._leaked[running.nodeid] = [*running.earlier, *running.subject.leaked]
+        if self.recorders.opened and not running.windows:
+            running.notes.append(UNMEASURED)
+        record = running.record(whole if self.tracker.recorders else (), self._shared)
+        self.running = None
+        running.disown()
+        if not self.settings.on:
+            for recorder in self.tracker.recorders:
+                recorder.sleep()
+        return Ended(found, below, record)
+
+    def border(self, place: str) -> None:
+        """The last test of a file has ended: look for what no test was blamed for."""
+        if self.leaks is not None and self.settings.on:
+            self.findings += [*self.policy.judged(self.attributions.border(place)), *self.outside.border(place)]
+
+    def finish(self, *, runs_tests: bool) -> None:
+        """All tests have ended: note what the run took outside torch, and judge what they left together."""
+        self.recorders.notes += self.outside.notes()
+        asked = self.settings.leaks
+        if not self.settings.on or not runs_tests:
+            return
+        if not asked == self.settings.cycles == "off":
+            tests = sum(self.attempts.values())
+            blind = [one for one in self.tracker.recorders if not one.device.pseudo and not one.tells_blocks]
+            self.unchecked.update({f"test: leaks and cycles: {untold(one)}": tests for one in blind})
+        if self.leaks is None or asked == "off":
+            return
+        try:
+            found = self.leaks.of_run(Severity.WARN if asked == "warn" else Severity.FAIL)
+            self.findings += self.policy.judged(found)
+        except Exception as error:  # the run is over all the same
+            self.findings.append(_unjudged(error, Severity.WARN))
+
+    def close(self) -> None:
+        """Leave the process as it was found."""
+        if self.cycles is not None:
+            self.cycles.drop()  # of a test that was interrupted
+        self.recorders.close()
+        if self.pools is not None:
+            self.pools.close()
+
+    def _left(self, running: Running, release: Callable[[], None] | None) -> list[Finding]:
+        """What the test retains and what its captures left; that it could not be judged, where a card has failed."""
+        try:
+            leaked: list[Finding] = []
+            if self.retained is not None:  # with it what wider fixtures left that ended during the test
+                leaked = self.retained.judge(running, release)
+            elif release is not None:
+                release()
+            return leaked if self.pools is None or not self.settings.on else self.pools.judge(running.nodeid, leaked)
+        except Exception as error:  # the test is over all the same, and the next one is measured
+            if self.cycles is not None:
+                self.cycles.drop()
+            running.subject.unjudged |= GROUPED
+            return [_unjudged(error, Severity.FAIL if running.failure is None else Severity.NOTE)]
+
+    def _judge_whole(self, running: Running, whole: Sequence[Window]) -> list[Finding]:
+        """What breaks a limit or a baseline on what is left of the test.
+
+        One that failed in its call is warned, not failed again. Not judged is what a debugger was offered: its frames
+        are kept, and what they hold.
+        """
+        if running.failure is None:
+            found = self.judge.whole(running.budgets, whole) if running.budgets else []
+            return [*found, *self.baselines.whole(running, whole)] if running.measured else found
+        over = self.judge.whole(running.budgets, whole) if running.subject.exact else []
+        return [replace(finding, severity=Severity.WARN) for finding in over]
+
+
+def _no_failure(finding: Finding) -> Finding:
+    return replace(finding, severity=Severity.WARN) if finding.severity is Severity.FAIL else finding
+
+
+def _unjudged(error: Exception, severity: Severity) -> Finding:
+    """A finding of what could not be judged."""
+    from cudamem_testing.model.facts import NotJudged
+
+    return Finding(Kind.OTHER, Verdict.UNATTRIBUTED, severity, NotJudged(error_text(error).partition("\n")[0]))

@@ -1,0 +1,40 @@
+"""Totals: what a process that runs tests knows beside the records of its tests. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.findings import Finding
+    from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry
+    from cudamem_testing.run.session import Session
+
+
+class Totals(NamedTuple):
+    """``unenforced`` counts budgets by reason, ``ignored`` findings by the rule that ignored them, ``unchecked`` what
+    else was not checked, by what and why.
+    """
+
+    environment: Environment
+    fixtures: list[FixtureRecord]
+    unenforced: Mapping[str, int]
+    findings: list[Finding]
+    ledger: list[LedgerEntry]
+    ignored: Mapping[str, int]
+    notes: list[str]
+    unchecked: Mapping[str, int]
+
+
+def totals(session: Session) -> Totals:
+    """Those of a session that has run its tests."""
+    return Totals(
+        session.environment,
+        session.fixtures,
+        session.judge.unenforced,
+        session.findings,
+        session.attributions.ledger(),
+        session.leaks.ignored if session.leaks else {},
+        session.recorders.notes,
+        session.unchecked,
+    )
