@@ -71,7 +71,7 @@ NEEDED = {
     "report": {"terminal"},
     "run": {
         *("attribution", "baselines", "by_address", "by_owner", "cycles", "evidence", "leaks", "ledger", "outside"),
-        *("pools", "retained", "running"),
+        *("pools", "retained", "running", "session", "totals"),
     },
     "show": {"places", "printable", "tables", "usage"},
     "snapshots": {"evidence"},
