@@ -44,7 +44,7 @@ class OwnedBlocks:
     def stack(self, address: int) -> Stack | None:
         """The calls that allocated the block."""
         found = self._recorder.allocation(address)
-        if found is None or not self.counts(address):
+        if found is None or (self._owner is not None and found[0] != self._owner):
             return None
         number = found[1]
         if number not in self._stacks:
