@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,7 +106,7 @@ class Collector:
         if when == "teardown":
             self._seen.add(nodeid)
             if "@" in nodeid:
-                self._seen.add(_without_group(nodeid))
+                self._seen.update(_without_groups(nodeid))
             self._undelivered.pop(nodeid, None)
             del self._outcomes[nodeid]
             records = [*map(_as_record, getattr(report, "cudamem", ()))]
@@ -261,7 +261,7 @@ class Collector:
         settings = self._settings
         off = {kind for kind, asked in ((Kind.LEAK, settings.leaks), (Kind.CYCLE, settings.cycles)) if asked == "off"}
         looked = GROUPED - off if settings.on and settings.stacks else ()
-        unfinished = {*self._outcomes, *map(_without_group, self._outcomes)}
+        unfinished = {*self._outcomes, *(name for one in self._outcomes for name in _without_groups(one))}
         left_out = self._collected.left_out(self._seen) | unfinished
         paths = whole_paths(session) if self._collected.tests else ()  # no worker that measured has told of them
         return Extent(paths, tuple(sorted(left_out)), tuple(sorted(kind.value for kind in looked)))
@@ -307,9 +307,11 @@ def _as_record(sent: Any) -> TestRecord:
     return record
 
 
-def _without_group(nodeid: str) -> str:
-    """What the test may be called as well: a group of pytest-xdist may follow its id."""
-    return nodeid.rpartition("@")[0] if "@" in nodeid else nodeid
+def _without_groups(nodeid: str) -> Iterator[str]:
+    """What the test may be called as well: a group of pytest-xdist may follow its id, and have an ``@`` in its name."""
+    for place, character in enumerate(nodeid):
+        if character == "@":
+            yield nodeid[:place]
 
 
 def _outcome(report: pytest.TestReport, before: str | None) -> str:

@@ -69,10 +69,17 @@ def test_every_case_names_its_line() -> None:
     assert without in ([], ["R13"])
 
 
+#: Cases that not every version of torch has: there a transform refers to its inverse weakly.
+OF_SOME_VERSIONS = {"CL10", "CL12", "CL13"}
+
+
 def test_the_page_of_verdicts_is_current() -> None:
     if DEVICE != "cpu":
         pytest.skip("the page is written on a CPU")
-    assert PAGE.read_text(encoding="utf-8") == document(cases()), "run: make verdicts"
+    absent = OF_SOME_VERSIONS - {case.key for case in cases()}
+    lines = PAGE.read_text(encoding="utf-8").splitlines(keepends=True)
+    shown = "".join(line for line in lines if line.partition(" |")[0].removeprefix("| ") not in absent)
+    assert shown == document(cases()), "run: make verdicts"
 
 
 def test_the_page_has_every_anchor() -> None:
