@@ -212,7 +212,7 @@ def test_contradictions_are_notes_and_totals_stay_sums():
     snapshot["device_traces"] = [[alloc, alloc, requested, completed, requested, completed, elsewhere]]
     replayed = replay(read(snapshot))
     assert replayed.lives.notes == (
-        "1 block was allocated again though its free was not recorded: counted as freed there",
+        "1 block was allocated again without a recorded free: counted as freed there",
         "1 block was freed twice: the second free was ignored",
         "1 block was neither freed nor live at the end: left out",
     )
@@ -228,7 +228,9 @@ def test_a_history_without_requested_frees_uses_completed_ones():
     snapshot["device_traces"] = [[e for e in allocator.trace if e["action"] != "free_requested"]]
     replayed = replay(read(snapshot))
     assert [*replayed.totals] == [0, 0, 1024, 0]
-    assert replayed.lives.notes == ("the history holds no free_requested events: free_completed was taken instead",)
+    assert replayed.lives.notes == (
+        "the history holds no free_requested events: free_completed events are used instead",
+    )
 
 
 def test_a_history_whose_only_free_still_waits_for_a_stream_lacks_nothing():
@@ -247,7 +249,9 @@ def test_a_history_without_completed_frees_uses_requested_ones():
     trace = snapshot["device_traces"][0]
     trace[:] = [entry for entry in trace if entry["action"] != "free_completed"]
     replayed = replay(read(snapshot), "active")
-    assert replayed.lives.notes[0] == ("the history holds no free_completed events: free_requested was taken instead")
+    assert replayed.lives.notes[0] == (
+        "the history holds no free_completed events: free_requested events are used instead"
+    )
 
 
 def test_a_block_without_a_stack_is_placed_by_the_line_before():
