@@ -107,7 +107,7 @@ def _ends(recording: Recording, counter: Counter) -> tuple[Kind, list[str]]:
         return wanted, []
     if not recording.device.has_segments:
         return other, []  # no streams: a free is complete when it is requested
-    return other, [f"the history holds no {wanted.name.lower()} events: {other.name.lower()} events are used instead"]
+    return other, [f"the history holds no {wanted.name.lower()} events: using {other.name.lower()} events"]
 
 
 def _all_wait(recording: Recording) -> bool:

@@ -84,7 +84,7 @@ def test_inputs_that_do_not_fit(graphs: GraphCapture) -> None:
         "the inputs differ in structure from those of the capture: args[0]['x'], args[1]; "
         "captured: args[0]['x'], args[0]['y'], args[1]"
     )
-    with pytest.raises(InputError, match=r"^the inputs have another structure .*: nothing; captured: "):
+    with pytest.raises(InputError, match=r"^the inputs differ in structure .*: nothing; captured: "):
         captured.inputs.copy_in((), {})
 
 

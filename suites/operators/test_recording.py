@@ -82,9 +82,9 @@ def test_misuse() -> None:
             RuntimeError, match=r"^nothing is recorded yet: leave the with block of OperatorMemory first$"
         ):
             ask()
-    with pytest.raises(RuntimeError, match=r"^step\(\) works inside the recording"):
+    with pytest.raises(RuntimeError, match=r"^step\(\) works only inside the recording"):
         memory.step()
-    with pytest.raises(RuntimeError, match=r"^region\(\) works inside the recording"), memory.region("x"):
+    with pytest.raises(RuntimeError, match=r"^region\(\) works only inside the recording"), memory.region("x"):
         pass
     with memory:
         with pytest.raises(RuntimeError, match=r"^an OperatorMemory records only once: create a new one$"):
@@ -97,9 +97,9 @@ def test_misuse() -> None:
     assert memory.table.table is memory.table
     with pytest.raises(ValueError, match=r"^device 'tpu' is not known"):
         OperatorMemory(device="tpu")
-    with pytest.raises(ValueError, match=r"^no device is named: write device='cpu', or leave it out for those of the"):
+    with pytest.raises(ValueError, match=r"^no device is given: write device='cpu', or leave it out for the model"):
         OperatorMemory(device=[])
-    with pytest.raises(TypeError, match=r"^the model is a str, no torch.nn.Module$"):
+    with pytest.raises(TypeError, match=r"^the model is a str, not a torch.nn.Module$"):
         OperatorMemory("model")  # type: ignore[arg-type]
 
 

@@ -107,7 +107,7 @@ def test_without_a_compiler_the_profiler_stands_in_and_a_note_says_so() -> None:
     (recorder,) = recorders.open()
     assert isinstance(recorder, ProfilerRecorder)
     assert recorders.notes == [
-        "no C++ compiler found; on cpu only tests with a limit or a window are measured, and in part"
+        "no C++ compiler found; on cpu only tests with a limit or a window are measured, and incompletely"
     ]
     recorders.close()
 

@@ -320,7 +320,7 @@ def test_without_counters_for_cpp_python_reads(allocator: Allocator, monkeypatch
     monkeypatch.setattr(NativeRecorder, "journal", lambda self, device_type=-1, index=0: None)
     journal = open_journal(CARD)
     assert isinstance(journal, SlowCudaJournal)
-    assert journal.remarks[0].endswith("this torch has no counters for C++ (they came with 2.9)")
+    assert journal.remarks[0].endswith("this torch has no C++ counters (new in 2.9)")
     journal.close()
 
 

@@ -65,7 +65,7 @@ print(around["cpu"].peak_growth, around["cpu"].complete)
 
 def test_a_forked_process_says_that_nothing_is_known_and_limits_hold(tmp_path: Path) -> None:
     assert run(tmp_path, FORKED) == [
-        "None None None None False a process that was forked from the one that is measured",
+        "None None None None False a process that was forked from the measured one",
         "the limit holds",
         "4000 True",
     ]

@@ -389,7 +389,7 @@ def test_layout_is_found_or_refused_without_harm(monkeypatch: pytest.MonkeyPatch
     assert (found.code_start == -1) == (sys.version_info < (3, 11))
     with monkeypatch.context() as patch:
         patch.setattr(layout, "_callers", lambda frame: [(1, 1), (2, 2), (3, 3)])
-        assert why_not() == "stacks are not recorded: the layout of this Python's frames is not known"
+        assert why_not() == "stacks are not recorded: the layout of this Python's frames is unknown"
     with monkeypatch.context() as patch:
         patch.setattr(sys.implementation, "name", "pypy")
         assert why_not() == "stacks are recorded with 64-bit CPython only"
