@@ -1,6 +1,6 @@
-"""Wrong arguments are shown at the line that gave them, without ours.
+"""Shows errors about wrong arguments at the user's line, without frames of this package.
 
-pytest leaves out frames whose module has ``__tracebackhide__``; those of our modules that users call import it from
+pytest leaves out frames whose module has ``__tracebackhide__``; modules of this package that users call import it from
 here. PYTEST_DONT_REWRITE
 """
 
