@@ -1,4 +1,4 @@
-"""Where a project keeps recorded files. Imported at every start of pytest, so it imports nothing. PYTEST_DONT_REWRITE"""
+"""Where a project keeps recorded files. Every start of pytest imports it, so it imports nothing. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
