@@ -1,4 +1,4 @@
-"""What a check of an expected text saw, kept so that the text can be accepted later, and on another machine.
+"""The result of a check of an expected text, kept so that the text can be accepted later, and on another machine.
 
 PYTEST_DONT_REWRITE
 """
