@@ -4,7 +4,7 @@ A rule is one line of the ini option ``cudamem_ignore``: a field (``holder``, ``
 of the text; ``*`` is anything, ``?`` any one character), and after ``#`` the reason::
 
     cudamem_ignore =
-        holder: module legacy.cache > *      # global by design, goes with the rewrite
+        holder: module legacy.cache > *      # global by design, removed in the rewrite
         file: vendor/*.py                    # not ours
         function: build_tables               # built once
 

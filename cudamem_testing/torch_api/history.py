@@ -30,11 +30,11 @@ def history_starter(max_entries: int) -> Callable[[], None]:
     if "clear_history" in known:
         return start
 
-    def anew() -> None:  # torch 2.7 keeps its events on a restart, and drops them when stopped
+    def restart() -> None:  # torch 2.7 keeps its events on a restart, and drops them when stopped
         stop_history()
         start()
 
-    return anew
+    return restart
 
 
 def stop_history() -> None:
