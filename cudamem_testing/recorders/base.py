@@ -40,8 +40,8 @@ class Recorder(Protocol):
     def incomplete(self) -> str | None: ...
 
     def wake(self, *, limited: bool) -> None:
-        """A test begins with the next boundary; a recorder that is costly stays asleep unless a limit or a window was
-        written down for it.
+        """The next boundary begins a test; an expensive recorder stays asleep unless the test has a limit or a
+        window.
         """
         ...
 

@@ -53,21 +53,21 @@ class CpuRecorder(WithoutWorkspaces):
         self.incomplete: str | None = None
         self._process = os.getpid()
         self._native = NativeRecorder.load(say)
-        self._last: Reading | None = None  # what was read last, with what others had freed by then
+        self._last: Reading | None = None  # the last reading
         self._freed = 0
         self._counters = Counters()
-        # Without methods around them: every test calls them.
+        # Not wrapped in methods: every test calls them.
         self.new_owner: Callable[[], int] = self._native.new_owner
-        """A fresh number; there are 16 million."""
+        """A new owner number; there are 16 million."""
         self.own: Callable[[int], int] = self._native.set_owner
-        """Every block carries the owner that was in force when it was allocated."""
+        """Sets the current owner, which every new block records."""
         self._limits: list[int] = []
         self._before: int | None = None
         self._bases: dict[int, int] = {}
         self._record = record
         self._harness = harness
         self._first = self._refusals = self._wakes = self._freed_of_others = 0
-        self._begins = False  # with the next read a test does
+        self._begins = False  # the next read begins a test
         self._outer = Recording(stacks=False, events=False)
         self._leaving = ExitStack()
 
@@ -102,7 +102,7 @@ class CpuRecorder(WithoutWorkspaces):
         return self
 
     def wake(self, *, limited: bool) -> None:
-        """Note stacks and events from here on; the test's are those after the next read, which begins it."""
+        """Record stacks and events from here on; the next read begins the test."""
         self._begins = True
         if not self._record:
             return
@@ -113,7 +113,7 @@ class CpuRecorder(WithoutWorkspaces):
         self._bases.clear()
 
     def _begin(self, reading: Reading) -> Reading:
-        """What a test begins with; the recorder takes its place back."""
+        """Begin a test with a reading; install the recorder again if it was replaced."""
         self._begins = False
         if self.incomplete is not None or not self._slot.in_place:
             self._return()

@@ -84,9 +84,9 @@ class Slot:
         """Whether the recorder was installed at the last reading."""
 
     def read(self) -> Reading:
-        """Counters now and this slot's peak since the last `read`; then its peak starts from now.
+        """The counters and this slot's peak since the last `read`; then resets the peak.
 
-        Where they are those of the last `read`, it is the same object.
+        If nothing has changed since the last `read`, it is the same object.
         """
         found = self._read(self._number, 1, self._buffer)
         if not found:
@@ -171,7 +171,7 @@ class NativeRecorder:
 
     def uninstall(self) -> None:
         """Restore the earlier allocator, or only stop counting if another one is above; counted blocks may still be
-        freed at any time, and are noted.
+        freed at any time, and are recorded.
         """
         self._library.cudamem_uninstall()
 
@@ -358,6 +358,6 @@ def _of_this_process() -> tuple[ctypes.PyDLL, str | None]:
 
 
 def introduced(library: ctypes.PyDLL) -> tuple[ctypes.PyDLL, str | None]:
-    """A library that was loaded, once it knows this Python; and why it cannot note stacks."""
+    """A loaded library after it got this Python's layout; and why it cannot record stacks, if so."""
     declare(library)
     return library, introduce(library)

@@ -55,7 +55,7 @@ def load(path: str | Path, largest: int = LARGEST) -> Any:
 
 
 class _Reading:
-    """Errors inside name the file. A class, so that tracebacks have no frame of ``contextlib``."""
+    """Adds the file's name to errors inside. A class, so that tracebacks have no frame of ``contextlib``."""
 
     def __init__(self, path: str | Path) -> None:
         self._name = Path(path).name
