@@ -64,7 +64,7 @@ KNOWN: dict[str, tuple[Callable[[int], float], str]] = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_thirty_functions_keep_the_promises_that_they_should(name: str) -> None:
+def test_thirty_functions_behave_as_declared(name: str) -> None:
     function, least = KNOWN[name]
     kept = [promise for promise in LADDER if not outgrows(series(function), promise)]
     assert kept == [*LADDER[LADDER.index(least) :]]

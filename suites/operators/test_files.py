@@ -1,4 +1,4 @@
-"""Files: what is written is read again, whatever else is in a file gives one error; comparison of two runs."""
+"""Files: written tables are read back, anything else gives one error; comparison of two runs."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_selection_that_is_not_there_is_noted(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.usefixtures("no_compiler")
-def test_without_a_compiler_the_profiler_stands_in_and_a_note_says_so() -> None:
+def test_without_a_compiler_the_profiler_measures_with_a_note() -> None:
     recorders = Recorders("cpu")
     (recorder,) = recorders.open()
     assert isinstance(recorder, ProfilerRecorder)
