@@ -399,7 +399,7 @@ class Memory:
 
         Raises:
             ValueError: for fewer than three sizes, sizes that do not rise, or a device that is not measured.
-            RuntimeError: when the peak of the device is not known.
+            RuntimeError: if the peak of the device is unknown.
         """
         if sizes is not None and variables:
             raise ValueError(f"sizes and {', '.join(variables)} were given: write sizes=, or variables by name")
