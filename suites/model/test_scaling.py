@@ -133,6 +133,6 @@ def test_variables_are_judged_apart() -> None:
         both.assert_peak("O(batch * sequence)")
     with pytest.raises(Outgrown, match=r"peak grows like batch\^1.00, promised O\(sequence\^2\)"):
         both.assert_peak("O(sequence^2)")
-    with pytest.raises(ValueError, match=r"O\(layers\) names layers: what was varied is batch, sequence"):
+    with pytest.raises(ValueError, match=r"O\(layers\) names layers, but the run varied batch, sequence"):
         both.assert_peak("O(layers)")
     assert str(both).splitlines()[0] == "cpu at sequence=128"
