@@ -35,7 +35,7 @@ class FramesUnreadable(Exception):  # noqa: N818 - an outcome to fall back from,
 
 
 class FrameLayout(NamedTuple):
-    """Offsets in bytes, named and ordered as in `struct Python` of cpu_stacks.h; -1 where there is no such step."""
+    """Offsets in bytes, named and ordered as in `struct Python` of cpu_stacks.h; -1 if there is no such step."""
 
     state_frame: int
     indirect_frame: int

@@ -16,7 +16,7 @@ _ABOUT_ARGUMENTS = (ValueError, TypeError, RuntimeError, KeyError)
 
 
 def refuse_unknown(function: Callable[..., object], unknown: Mapping[str, object]) -> None:
-    """Refuse keyword arguments that a function got beside its own.
+    """Refuse keyword arguments that a function does not have.
 
     Raises:
         TypeError: naming them, and what the function takes by keyword.
