@@ -1,4 +1,4 @@
-"""Causes: groups of findings that one change would fix.
+"""Groups findings by cause: those that one change would fix.
 
 A cause is identified by its text (kind, verdict, allocating ``file::qualname``, holder with keys and indices as
 ``[*]``) and by the kind of device, because sizes differ between them. Limits and out-of-memory errors are judged one by

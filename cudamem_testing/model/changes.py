@@ -1,4 +1,4 @@
-"""Changes: a number compared with the recorded one, and the tolerance.
+"""Compares a number with the recorded one, within a tolerance.
 
 Limits compare with a bound that the user wrote (:mod:`limits`); here the bound was measured before. A tolerance is
 ``5%|10MiB``: whichever allows more. PYTEST_DONT_REWRITE

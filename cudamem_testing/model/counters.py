@@ -1,4 +1,4 @@
-"""Counters: one read of one device.
+"""One reading of the counters of one device.
 
 Names are those of ``torch.cuda.memory_stats``. Sizes are bytes. ``None`` means that the device, its allocator or
 the recorder does not know it; ``notes`` give the reason. PYTEST_DONT_REWRITE

@@ -1,4 +1,4 @@
-"""Devices: parses every spelling of a device.
+"""Parses every spelling of a device.
 
 ``torch`` is not imported: a device is a kind and an index. PYTEST_DONT_REWRITE
 """

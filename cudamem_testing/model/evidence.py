@@ -1,4 +1,4 @@
-"""Evidence: what memory consisted of, or why that is unknown. PYTEST_DONT_REWRITE"""
+"""What memory consisted of, or why that is unknown. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts: the content of findings, as numbers, lines of code and references.
+"""The content of findings, as numbers, lines of code and references.
 
 Judges create them, policy adds remarks, and every report reads them. They hold no sentences: ``wording`` creates all
 text on demand. Sizes are bytes. PYTEST_DONT_REWRITE

@@ -1,4 +1,4 @@
-"""Growth: decides whether a repeated step keeps adding to live memory or reaches a plateau.
+"""Decides whether a repeated step keeps adding to live memory or reaches a plateau.
 
 Levels are read after every step. Their lower envelope (for each step the lowest level from there to the end) ignores
 memory that comes and goes, such as with varying shapes; it rises only by memory that is never freed. A step grows if

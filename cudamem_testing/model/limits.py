@@ -1,4 +1,4 @@
-"""Limits: one grammar for all of them, and the only place that compares.
+"""One grammar for all limits, and the only code that compares measurements with them.
 
 A size alone means *at most*; ``at_least`` is the only lower bound. A limit holds for each measured device, or for a
 kind of device, or for one. Several budgets can apply to one test: the nearest wins for each metric and device, and

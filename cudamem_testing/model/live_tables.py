@@ -1,4 +1,4 @@
-"""Live tables: a live set by line, bounded, and complete to the byte, as under "live at the peak".
+"""A live set by line, bounded, and complete to the byte, as under "live at the peak".
 
 Lines of the project come first, largest first, each with the library call behind it, or if there is none with the
 project's line that called it; then library lines; then one row for each other reason: blocks

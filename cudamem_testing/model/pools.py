@@ -1,4 +1,4 @@
-"""Pools: how an allocator uses the segments of a heap. PYTEST_DONT_REWRITE"""
+"""How an allocator uses the segments of a pool. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scaling: compares how memory grows with the size of an input with a promise.
+"""Compares the growth of memory with the size of an input to a promise.
 
 Only differences between three or more measured sizes count, so a constant part does not matter. Between two
 neighbouring sizes memory has a slope: added bytes for each step of the promised growth (for ``O(n^2)``: for each

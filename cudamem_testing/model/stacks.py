@@ -1,4 +1,4 @@
-"""Stacks: where an allocation came from, in terms of the tested project.
+"""Where an allocation came from, in terms of the tested project.
 
 The only place that shortens a path and that picks the project's own line. A :class:`Locator` knows the project's
 root; it turns raw ``(file, line, function)`` triples into a :class:`Stack` whose frames are marked ``project``,

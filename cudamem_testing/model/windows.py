@@ -1,4 +1,4 @@
-"""Windows: measured spans. PYTEST_DONT_REWRITE"""
+"""Measured spans. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captures: the raw evidence of a recorder.
+"""The raw evidence of a recorder.
 
 ``snapshots`` converts both forms into one model. PYTEST_DONT_REWRITE
 """

@@ -1,4 +1,4 @@
-"""Journals: the counters of one device, recorded before and after every operator and read at the end.
+"""Records the counters of one device before and after every operator; they are read at the end.
 
 The native library takes a note in a fraction of a microsecond, on the CPU and, from torch 2.9 on, on a card. If it
 cannot, statistics of a card are read through Python, which is exact and slower. PYTEST_DONT_REWRITE

@@ -1,4 +1,4 @@
-"""Diagrams: boxes and arrows, as DOT for Graphviz and as a page that needs no network.
+"""Boxes and arrows, as DOT for Graphviz and as a page that needs no network.
 
 PYTEST_DONT_REWRITE
 """

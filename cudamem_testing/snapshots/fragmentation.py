@@ -1,4 +1,4 @@
-"""Fragmentation: memory that the allocator holds unused, and the largest request that it could serve from it.
+"""Unused memory that the allocator holds, and the largest request that it could serve from it.
 
 Memory of a private pool (of a CUDA graph, or a ``MemPool``) serves only that pool, so it is reported separately and
 never counted as free. In the main pool a free range serves requests of its own stream, and small and large requests

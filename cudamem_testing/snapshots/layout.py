@@ -1,4 +1,4 @@
-"""Layout: the real sizes of freed blocks.
+"""Finds the real sizes of freed blocks.
 
 CUDA's history records requested bytes, and the counters count allocated bytes. For nearly all blocks the difference
 is the rounding (:mod:`rounding`), but blocks of the pool for large requests may keep a remainder of up to 1 MiB if the

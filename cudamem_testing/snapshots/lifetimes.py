@@ -1,4 +1,4 @@
-"""Lifetimes: the events between which every block of a recording was live.
+"""Finds the events between which every block of a recording was live.
 
 The state at the end is known, and events are matched to it: an allocation without a free must be live at the
 end; a free without an allocation before it freed a block that is older than the record. Contradictions (lost

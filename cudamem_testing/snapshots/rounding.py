@@ -1,4 +1,4 @@
-"""Rounding: the size of the block that CUDA's caching allocator creates for a request.
+"""Computes the size of the block that CUDA's caching allocator creates for a request.
 
 Requests are rounded up to 512 bytes, or between powers of two to the divisions that ``roundup_power2_divisions`` sets.
 A larger free block is split, and the remainder stays free, unless it would be small: blocks of the pool

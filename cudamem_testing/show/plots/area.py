@@ -1,4 +1,4 @@
-"""Area: bytes over time, stacked by category, the peak marked and stretches of time named.
+"""Plots bytes over time, stacked by category, with the peak marked and stretches of time named.
 
 What stays longest lies lowest, so that parameters are the ground and activations the hill. Memory is given and taken in
 steps, and drawn in steps. PYTEST_DONT_REWRITE
