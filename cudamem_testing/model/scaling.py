@@ -99,9 +99,7 @@ class Scaling:
         varied = [one.variable for one in self.series]
         unknown = [name for name in given.factors if name not in varied]
         if unknown:
-            raise ValueError(
-                f"{given.text} names {', '.join(unknown)}, but the varied arguments are {', '.join(varied)}"
-            )
+            raise ValueError(f"{given.text} names {', '.join(unknown)}, but the run varied {', '.join(varied)}")
         broken = [one for one in self.series if one.outgrows(given.of(one.variable))]
         if broken:
             raise Outgrown("\n".join(self._outgrown(one, given) for one in broken))
