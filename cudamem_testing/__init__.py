@@ -1,7 +1,7 @@
-"""Memory tests for PyTorch: what a test allocates, what it keeps, and who holds it.
+"""Memory tests for PyTorch: what a test allocates, what it keeps, and what holds it.
 
-The pytest plugin needs no import. These names are for use in tests' helpers and outside pytest; each is imported when
-it is first asked for, so that importing the package imports neither torch nor pytest. PYTEST_DONT_REWRITE
+The pytest plugin needs no import. These names are for test helpers and for use outside pytest; each is imported on
+first use, so importing the package imports neither torch nor pytest. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

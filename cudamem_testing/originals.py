@@ -1,8 +1,8 @@
-"""Functions of Python as they were when this module was imported, for work that a test must neither see nor steer.
+"""Original Python functions, bound at the import of this module, so that a test neither sees nor affects our calls.
 
-A test, or a fixture of a module or session, may replace ``time.monotonic`` or ``gc.collect`` by a mock: a call of ours
-would then be counted, return a mock, or not collect. Tools that freeze the time replace their functions also where a
-module holds one by name, so these are attributes of a class. PYTEST_DONT_REWRITE
+A test, or a module or session fixture, may replace ``time.monotonic`` or ``gc.collect`` by a mock: our calls
+would then be counted, return a mock, or not collect. Tools that freeze the time also replace functions that a
+module holds by name, so these are attributes of a class. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 
 
 class Original:
-    """The functions, by the names that Python gives them."""
+    """The functions, by their Python names."""
 
     collect = staticmethod(gc.collect)
     get_objects = staticmethod(gc.get_objects)

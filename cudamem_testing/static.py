@@ -1,6 +1,6 @@
-"""Reading objects without running their code.
+"""Reads objects without running their code.
 
-Every look at a user's object goes through these functions. ``obj.x``, ``isinstance(obj, cls)``, ``len(obj)``,
+Every access to a user's object uses these functions. ``obj.x``, ``isinstance(obj, cls)``, ``len(obj)``,
 ``repr(obj)``, ``obj == other``, ``type(obj).__name__`` and a look-up in a dictionary of the object may all run code of
 the object's class, of its metaclass or of a key: a property, a lazy module that imports half a library, a proxy that
 wakes a remote process. The descriptors of the built-in types below read the same C fields and run none of it.
@@ -37,13 +37,13 @@ _WRITTEN_IN_C = frozenset({"functools", "_asyncio", "_thread", "_contextvars", "
 
 
 def mro(cls: type) -> tuple[type, ...]:
-    """Method resolution order of a class, whatever its metaclass says; itself alone once the collector cleared it."""
+    """Method resolution order of a class, ignoring its metaclass; the class alone once the collector cleared it."""
     found: tuple[type, ...] | None = _MRO.__get__(cls)
     return (cls,) if found is None else found
 
 
 def is_a(obj: object, cls: type[T]) -> TypeGuard[T]:
-    """Whether the true class of ``obj`` derives from ``cls``; ``__class__`` and ``__instancecheck__`` are not asked.
+    """Whether the real class of ``obj`` derives from ``cls``; ignores ``__class__`` and ``__instancecheck__``.
 
     A class that is only registered with an abstract one does not derive from it.
     """
@@ -51,18 +51,18 @@ def is_a(obj: object, cls: type[T]) -> TypeGuard[T]:
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value is a number, a text, bytes or ``None`` of Python's own classes, which compare as they do."""
+    """Whether a value is a number, text, bytes or ``None`` of exactly Python's own classes."""
     cls = type(value)
     return any(cls is plain for plain in _PLAIN)
 
 
 def is_value(value: object) -> bool:
-    """Whether a value is such a one or of a subclass, such as a member of ``IntEnum``."""
+    """Whether a value is plain or of a subclass, such as a member of ``IntEnum``."""
     return is_one_of(value, *_PLAIN)
 
 
 def plain_value(value: object) -> object:
-    """The number, text or bytes that an object of a subclass of theirs is; anything else as it is."""
+    """The number, text or bytes in an object of a subclass; anything else unchanged."""
     if is_plain(value):
         return value
     base: Any = next((base for base in _WITH_PARTS if is_a(value, base)), None)
@@ -70,7 +70,7 @@ def plain_value(value: object) -> object:
 
 
 def is_one_of(obj: object, *classes: type[T]) -> TypeGuard[T]:
-    """Whether the true class of ``obj`` derives from one of some classes."""
+    """Whether the real class of ``obj`` derives from one of some classes."""
     cls = type(obj)
     return any(derives(cls, base) for base in classes)
 
@@ -87,9 +87,9 @@ def derives(cls: type, base: type) -> bool:
 
 
 def pass_on(error: BaseException) -> None:
-    """Raise an error again that neither what was called nor this package raised: it came from a signal's handler.
+    """Re-raise an error that came from a signal handler, neither from the called code nor from this package.
 
-    Reading an object calls functions written in C alone. What they raise has no frame of others, and is expected.
+    Reading an object calls only C functions. Their own errors have no foreign frames, and are expected.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -100,7 +100,7 @@ def pass_on(error: BaseException) -> None:
 
 
 def class_dict(cls: type) -> types.MappingProxyType[str, Any]:
-    """The namespace of a class, read-only. A look-up in it asks keys that Python asks at each use of the class."""
+    """The namespace of a class, read-only. A look-up compares keys, as Python does at each use of the class."""
     found: types.MappingProxyType[str, Any] = _CLASS_DICT.__get__(cls)
     return found
 
@@ -116,17 +116,17 @@ def class_qualname(cls: type) -> str:
 
 
 def type_name(obj: object) -> str:
-    """``__name__`` of the true class of an object."""
+    """``__name__`` of the real class of an object."""
     return class_name(type(obj))
 
 
 def plain_text(text: object) -> str:
-    """The characters of a text, also of a subclass of ``str``; ``"?"`` where it is no text."""
+    """The characters of a text, also of a subclass of ``str``; ``"?"`` if it is not a text."""
     return text if type(text) is str else str.__str__(text) if is_a(text, str) else "?"
 
 
 def error_text(error: BaseException) -> str:
-    """``KeyError: 'x'``: the class and the words of an exception; the class alone where its own code gives no words."""
+    """``KeyError: 'x'``: class and message of an exception; only the class if its code gives no message."""
     try:
         words = plain_text(str(error))
     except Exception:
@@ -135,7 +135,7 @@ def error_text(error: BaseException) -> str:
 
 
 def class_module(cls: type) -> str:
-    """``__module__`` of a class, ``""`` where it is no plain string."""
+    """``__module__`` of a class, ``""`` if it is not a plain string."""
     if not is_heap_type(cls):
         return "builtins"
     found = class_dict(cls).get("__module__")
@@ -143,15 +143,15 @@ def class_module(cls: type) -> str:
 
 
 def is_heap_type(cls: type) -> bool:
-    """Whether a class was made at run time (all classes written in Python are)."""
+    """Whether a class was created at run time (all classes written in Python are)."""
     return bool(_FLAGS.__get__(cls) & _HEAP_TYPE)
 
 
 def instance_dict(obj: object) -> dict[str, Any] | None:
-    """The attributes of an instance, or ``None`` where it has no ``__dict__`` of its own.
+    """The attributes of an instance, or ``None`` if it has no ``__dict__``.
 
-    Where a class defines ``__dict__`` itself, as a property say, Python has no other way to the attributes, and the
-    C function behind the genuine one is called.
+    If a class defines ``__dict__`` itself, for example as a property, Python has no other way to the attributes, and
+    the C function behind the genuine one is called.
     """
     if is_a(obj, types.ModuleType):
         return module_dict(obj)
@@ -160,7 +160,7 @@ def instance_dict(obj: object) -> dict[str, Any] | None:
         if descriptor is not None and cls is not type:
             genuine = type(descriptor) is types.GetSetDescriptorType
             try:
-                # Boxed by hand: ctypes would ask the object itself for an attribute ``_as_parameter_``.
+                # Boxed by hand: ctypes would read the object's attribute ``_as_parameter_``.
                 boxed = None if genuine else ctypes.py_object(obj)
                 found = types.GetSetDescriptorType.__get__(descriptor, obj) if genuine else _generic_dict(boxed, None)
             except Exception as error:
@@ -177,7 +177,7 @@ def module_dict(module: object) -> dict[str, Any] | None:
 
 
 def module_name(module: object) -> str:
-    """``__name__`` of a module as its namespace holds it."""
+    """``__name__`` of a module, from its namespace."""
     found = get(module_dict(module), "__name__")
     return found if type(found) is str else "?"
 
@@ -203,11 +203,11 @@ def slots(obj: object, until: type | None = None) -> Iterator[tuple[str, object]
 
 
 def referents(*objects: object) -> list[Any]:
-    """What objects refer to, as the collector sees it: ``gc.get_referents``, and the only way to ask it.
+    """What objects refer to, as the collector sees it: the only caller of ``gc.get_referents``.
 
-    The module ``_asyncio`` of CPython 3.12 shows the collector objects that were freed already and wait for their next
-    use. Whoever is given one frees it once more, after which the list of them has no end, nor has any collection. So
-    nobody is to ask that module; its namespace is read as any other's.
+    The module ``_asyncio`` of CPython 3.12 shows the collector objects that were already freed and wait for reuse.
+    A caller that gets one frees it again, which makes their list endless, and every collection with it. So
+    that module is never queried; its namespace is read like any other.
     """
     for obj in objects:
         if type(obj) is _Module and _shows_freed(obj):
@@ -220,9 +220,9 @@ def _shows_freed(module: object) -> bool:
 
 
 def get(namespace: Mapping[Any, Any] | None, name: str) -> Any:
-    """What stands under a name in the namespace of an instance, a module or a class; ``None`` where nothing does.
+    """The value of a name in the namespace of an instance, a module or a class; ``None`` if there is none.
 
-    Only plain strings are compared: a look-up would ask a key with the hash of ``name`` whether it equals it.
+    Only plain strings are compared: a look-up would call ``__eq__`` of a key with the same hash.
     """
     if namespace is None:
         return None
@@ -230,7 +230,7 @@ def get(namespace: Mapping[Any, Any] | None, name: str) -> Any:
         return _first(namespace.items(), name)
     try:
         return _first(dict.items(namespace), name)  # type: ignore[arg-type]
-    except RuntimeError:  # another thread inserts: then in a copy
+    except RuntimeError:  # another thread inserts: read a copy
         return _first(items(namespace), name)
 
 
@@ -242,7 +242,7 @@ def _first(pairs: Iterable[tuple[Any, Any]], name: str) -> Any:
 
 
 def contents(container: object) -> list[Any]:
-    """The elements of a list or a tuple, the values of a dict, also of subclasses; nothing of any other object."""
+    """The elements of a list or tuple, the values of a dict, also of subclasses; empty for other objects."""
     if is_a(container, dict):
         return [value for _, value in items(container)]
     base: Any = list if is_a(container, list) else tuple if is_a(container, tuple) else None
@@ -255,7 +255,7 @@ def items(mapping: object) -> tuple[tuple[Any, Any], ...]:
 
 
 def find_in_class(cls: type, name: str) -> Any:
-    """What a class or the first of its bases that has it keeps under a name; ``None`` where none does."""
+    """The value of a name in a class or the first base that has it; ``None`` if none does."""
     return next((class_dict(base)[name] for base in mro(cls) if name in class_dict(base)), None)
 
 

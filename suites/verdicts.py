@@ -1,6 +1,6 @@
 """``python -m suites.verdicts``: run the zoo, compare every verdict with what it must be, and write docs/verdicts.md.
 
-Each module of the zoo runs in a process of its own, so that what its cases leave behind dies with it.
+Each module of the zoo runs in a separate process, so that its cases leave nothing behind.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def pytest_sessionfinish():
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case gave: its findings, and what is wrong with them or with its controls."""
+    """The result of a case: its findings, and what is wrong with them or with its controls."""
 
     case: Case
     findings: tuple[Finding, ...]
@@ -76,12 +76,12 @@ class Outcome:
 
 
 def runs_here(case: Case) -> bool:
-    """Whether the device of this run is the one that the case needs."""
+    """Whether the case can run on the device of this run."""
     return case.needs == "cpu" or case.needs == ("cuda" if DEVICE.startswith("cuda") else "cpu only")
 
 
 def run_module(name: str) -> list[Outcome]:
-    """Run the cases of one module and their controls; those with other options in another process."""
+    """Run the cases of one module and their controls; cases with other options in another process."""
     outcomes: list[Outcome] = []
     wanted = sorted(filter(runs_here, cases(name)), key=lambda case: case.options)
     for options, some in groupby(wanted, key=lambda case: case.options):
@@ -120,7 +120,7 @@ def _line(finding: Finding) -> str:
 
 
 def _fails(finding: Finding) -> bool:
-    """Whether a finding of the run itself fails it: what the end of a module warns of has no case."""
+    """Whether a finding of the run itself fails it; warnings at the end of a module have no case."""
     return finding.severity is Severity.FAIL
 
 
@@ -161,7 +161,7 @@ def _shortfall(case: Case, expect: Expect, finding: Finding) -> str | None:
 
 
 def _hint(finding: Finding) -> str | None:
-    """What a finding says to do."""
+    """The hint of a finding."""
     found = (line.partition("   hint: ") for line in text_of(finding).splitlines())
     return next((hint for before, word, hint in found if word and not before), None)
 
@@ -179,7 +179,7 @@ def holds(wanted: str, found: str) -> bool:
 
 
 def repeat_module(name: str, times: int, *options: str) -> tuple[RunRecord, str]:
-    """What a run says in which each case of a module comes several times: the later ones find places that are known."""
+    """The result of a run with several copies of each case of a module: later ones use known places."""
     chosen = [case for case in cases(name) if runs_here(case) and not case.options and not _concerns_baselines(case)]
     return _run(name, chosen, options, times=times)
 
@@ -207,7 +207,7 @@ def _run(module: str, chosen: Sequence[Case], options: Iterable[str], *, times: 
 
 
 def _module(module: str, chosen: Sequence[Case], *, before: bool = False, times: int = 1) -> str:
-    """The test module of some cases and their controls; ``before`` each case became what it is."""
+    """The test module of some cases and their controls; ``before``: the controls in place of the cases."""
     lines = [f"from fixtures.zoo import {module} as zoo"]
     for case in chosen:
         bodies = [case.body, *case.controls]

@@ -141,7 +141,7 @@ def capture(
     graph = backend.new_graph()
     watching = _Notes(reads, backend.node_count) if operators or (checks and not warmup) else None
     if watching is not None:
-        backend.node_count()  # what it needs is loaded outside of the capture
+        backend.node_count()  # load what it needs outside the capture
     failed: Exception | None = None
     try:
         outputs = plan.record(graph, None if watching is None else noted(watching))
@@ -173,7 +173,7 @@ def capture(
     )
 
 
-#: Frames beyond this function are the caller's.
+#: Frames outside this function belong to the caller.
 _END = capture.__code__
 
 
@@ -187,7 +187,7 @@ def _refuse(warmup: int, capture_error_mode: str) -> None:
 def _warm_up(
     plan: Plan, warmup: int, known: Collection[StorageWeakRef], notes: _Notes | None
 ) -> dict[StorageWeakRef, str]:
-    """Call the function, the last time watched; what it returned must be dead once garbage is collected."""
+    """Call the function, tracing the last call; its results must be freed once garbage is collected."""
     left: dict[StorageWeakRef, str] = {}
     own = {*known, *(storage_reference(tensor) for _, tensor in plan.inputs.tensors)}
     with plan.backend.warming(plan.stream):
@@ -200,7 +200,7 @@ def _warm_up(
 
 
 def _storages(outputs: Any, own: Collection[StorageWeakRef | None]) -> Iterator[tuple[StorageWeakRef, str]]:
-    """The storages of outputs, with their tensors in words, without those that were there before."""
+    """The storages of outputs, each with a description of its tensor, except those that existed before."""
     for tensor in tensors((outputs,)):
         reference = storage_reference(tensor)
         if reference is not None and reference not in own:
@@ -217,7 +217,7 @@ def _fail(
     told: tuple[str, LintReport | None],
     outer: BaseException | None,
 ) -> NoReturn:
-    """Leave the process fit for the next capture, and say what happened."""
+    """Make the process able to capture again, and explain what happened."""
     cause = first_cause(error, outer)
     first, said = first_look(cause, places, Plan.call.__code__, plan.code), str(cause)
     del cause
@@ -238,7 +238,7 @@ def _fail(
 
 
 def _warm_up_failed(plan: Plan, error: Exception, places: Places, outer: BaseException | None) -> None:
-    """Explain a warm-up that failed for what would break the capture too; other exceptions are the function's own."""
+    """Explain a warm-up that failed for a reason that would break the capture too; raise other exceptions unchanged."""
     first = first_look(first_cause(error, outer), places, Plan.call.__code__, plan.code)
     if rule_of(first.said, first.clues) is not None:
         failure = first.failure(type_word(plan.function), look_at_warm_up(plan, places))

@@ -1,4 +1,4 @@
-"""Liveness: which tensors a graph reads, and which of them were freed since it was captured.
+"""Tracks which tensors a graph reads, and which of them were freed since the capture.
 
 A graph holds addresses, not tensors. During the capture each operator's arguments and results are recorded: a storage
 that is read before any operator made it comes from outside, and must live as long as the graph is replayed. Storages

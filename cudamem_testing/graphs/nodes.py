@@ -47,7 +47,7 @@ class NodeList:
 
     nodes: tuple[Node, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
-    without_operators: str = "not asked for"
+    without_operators: str = "not requested"
 
     def count(self, kind: str) -> int:
         """How many nodes of one kind there are."""

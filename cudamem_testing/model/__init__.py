@@ -1,1 +1,1 @@
-"""Shared nouns: sizes, devices, limits, counters, windows, findings, records. PYTEST_DONT_REWRITE"""
+"""Shared types: sizes, devices, limits, counters, windows, findings, records. PYTEST_DONT_REWRITE"""

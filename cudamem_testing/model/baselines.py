@@ -32,7 +32,7 @@ class Entry:
 class Measured:
     """What one test took on one device.
 
-    ``environment`` tells what the numbers depend on. ``values`` holds every metric that is known, ``metrics`` names
+    ``environment`` says what the numbers depend on. ``values`` holds every known metric, ``metrics`` names
     those that its baseline keeps. ``top`` is ``None`` where nobody looked: the test was within its tolerance. ``asked``
     is whether a marker asks for the baseline.
     """

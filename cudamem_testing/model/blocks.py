@@ -1,4 +1,4 @@
-"""Blocks and live sets: what was allocated at a moment.
+"""Blocks and live sets: memory that is allocated at a moment.
 
 Live at the peak, retained, the ledger of owners, the difference of two snapshots, pools and baselines are all a
 :class:`LiveSet`. PYTEST_DONT_REWRITE
@@ -20,11 +20,11 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One live allocation with what is known of it.
+    """One live allocation and what is known about it.
 
-    ``size`` is what it takes from the allocator and ``requested`` what was asked for, in bytes. ``address`` and
-    ``order`` (position in the order of allocation) are ``None`` where the record does not tell. A block that was
-    never seen being allocated is ``preexisting``. ``after`` is all that is known where there is no stack: the project's
+    ``size`` is the allocated and ``requested`` the requested size, in bytes. ``address`` and
+    ``order`` (position in the order of allocation) are ``None`` if not recorded. A block that was
+    never seen being allocated is ``preexisting``. ``after`` is all that is known without a stack: the project's
     line that allocated last on the device before this block.
     """
 
@@ -49,7 +49,7 @@ class Block:
 class LiveSet:
     """The blocks that were live at one moment on one device.
 
-    ``rounding`` is what the allocator's counter held above the sum of the blocks (remainders that it did not
+    ``rounding`` is the excess of the allocator's counter over the sum of the blocks (remainders that it did not
     split off), so that ``total`` equals the counter to the byte. ``notes`` say what may be missing, ``stackless`` why
     a block may have no stack.
     """
@@ -66,7 +66,7 @@ class LiveSet:
         return sum(block.size for block in self.blocks) + self.rounding
 
     def group_by(self, key: Callable[[Block], K]) -> list[Group[K]]:
-        """Groups of blocks with one key, largest first, ties in order of first appearance."""
+        """Groups of blocks by key, largest first, ties in order of first appearance."""
         groups: dict[K, list[Block]] = {}
         for block in self.blocks:
             groups.setdefault(key(block), []).append(block)
@@ -74,12 +74,12 @@ class LiveSet:
         return sorted(found, key=lambda group: -group.size)
 
     def fresh(self) -> LiveSet:
-        """The blocks that were allocated after the moment that counts: those that are not pre-existing."""
+        """The blocks that are not pre-existing."""
         kept = tuple(block for block in self.blocks if not block.preexisting)
         return LiveSet(self.device, kept, 0, self.notes, self.stackless)
 
     def minus(self, other: LiveSet) -> LiveSet:
-        """The blocks of this set that the other does not hold: by order of allocation, else by address and size."""
+        """The blocks of this set that are not in the other: by order of allocation, else by address and size."""
         held = Counter(map(_identity, other.blocks))
         kept: list[Block] = []
         for block in self.blocks:

@@ -1,4 +1,4 @@
-"""Where a check was called: a position in a file, taken from the frame at once, so that no frame is kept.
+"""Where a check was called: a position in a file, read from the frame at once, so that no frame is kept.
 
 From Python 3.11 the compiler records the columns of each call. On 3.10, or with ``-X no_debug_ranges``, only
 the line is known, and `source` then needs the call to be the only fitting one on its line.

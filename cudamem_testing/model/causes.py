@@ -1,8 +1,8 @@
-"""Causes: findings that one change would mend, taken together.
+"""Groups findings by cause: those that one change would fix.
 
-A cause is told by its text (kind, verdict, allocating ``file::qualname``, holder with keys and indices as ``[*]``) and
-by the kind of device, for sizes differ between them. Limits and out-of-memory errors are judged one by one and have
-none.
+A cause is identified by its text (kind, verdict, allocating ``file::qualname``, holder with keys and indices as
+``[*]``) and by the kind of device, because sizes differ between them. Limits and out-of-memory errors are judged one by
+one and have none.
 PYTEST_DONT_REWRITE
 """
 
@@ -17,7 +17,7 @@ from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count, format_size
 
 T = TypeVar("T")
-#: What a cause is when its findings differ: the first of these that one of them has.
+#: The standing of a cause if its findings differ: the first of these that one of them has.
 _STANDINGS = (Standing.LARGER, None, Standing.KNOWN, Standing.FIRST_USE)
 _SEVERITIES = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 
@@ -44,12 +44,12 @@ class Cause:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from others."""
+        """What identifies the cause."""
         return self.text, self.device
 
     @property
     def place(self) -> str:
-        """The cause without its kind and verdict: who allocated, and who holds."""
+        """The cause without its kind and verdict: the allocating function, and the holder."""
         return self.text.removeprefix(f"{self.kind.value} | {self.verdict.value} | ")
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Cause:
 
 
 def key_of(finding: Finding) -> tuple[str, str] | None:
-    """The cause of a finding with its kind of device; ``None`` where findings of its kind have no cause."""
+    """The cause of a finding with its kind of device; ``None`` if findings of its kind have no cause."""
     if finding.cause is None or finding.kind not in GROUPED:
         return None
     return finding.cause, "any" if finding.device is None else finding.device.kind

@@ -1,6 +1,6 @@
-"""Changes: a number against the one that was recorded, and how far it may be off.
+"""Compares a number with the recorded one, within a tolerance.
 
-Limits compare with a bound that somebody wrote down (:mod:`limits`); here the bound was measured before. A tolerance is
+Limits compare with a bound that the user wrote (:mod:`limits`); here the bound was measured before. A tolerance is
 ``5%|10MiB``: whichever allows more. PYTEST_DONT_REWRITE
 """
 
@@ -18,7 +18,7 @@ __tracebackhide__ = hide_wrong_arguments
 
 SIZES = ("requested", "peak", "reserved", "retained")
 COUNTS = ("allocations", "segments", "retries")
-#: What a baseline can hold; ``requested`` alone when nothing else is asked for.
+#: Metrics that a baseline can hold; by default only ``requested``.
 TRACKED = (*SIZES, *COUNTS)
 #: Metrics that are judged as growth above the start of the test's call.
 ABOVE_START = ("requested", "peak", "reserved")
@@ -28,7 +28,7 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a number may be off: the largest of a share (in millionths), bytes for sizes, a number for counts."""
+    """The allowed difference: the larger of a share (in millionths) and bytes for sizes, or a number for counts."""
 
     millionths: int = 0
     bytes: int = 0
@@ -39,7 +39,7 @@ class Tolerance:
     def parse(cls, value: object) -> Tolerance:
         """The tolerance meant by ``"5%|10MiB"``, ``"1%"``, ``"64KiB"``, ``0``.
 
-        A number without a unit is bytes for a size and itself for a count; one with a unit says nothing of counts.
+        A number without a unit is bytes for a size and itself for a count; one with a unit is ignored for counts.
 
         Raises:
             ValueError: for anything else, with what is accepted.
@@ -75,14 +75,14 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What was measured in one run, or in several: the lowest and the highest."""
+    """The lowest and the highest value of one run, or of several."""
 
     low: int
     high: int
 
     @classmethod
     def of(cls, *numbers: int) -> Spread:
-        """The spread of some numbers, one at least."""
+        """The spread of some numbers, at least one."""
         return cls(min(numbers), max(numbers))
 
     def __or__(self, other: Spread) -> Spread:
@@ -92,7 +92,7 @@ class Spread:
         return self.low <= other.low and other.high <= self.high
 
     def text(self, metric: str) -> str:
-        """As people read it: ``512.0 MiB``, ``512.0 MiB to 513.0 MiB``, ``7``."""
+        """For people: ``512.0 MiB``, ``512.0 MiB to 513.0 MiB``, ``7``."""
         ends = [shown(metric, number) for number in dict.fromkeys((self.low, self.high))]
         return " to ".join(ends)
 
@@ -115,17 +115,17 @@ class Change:
 
     @property
     def grew(self) -> bool:
-        """Whether it is more than the tolerance above what was recorded."""
+        """Whether it is above the recorded value by more than the tolerance."""
         return self.growth > self.slack
 
     @property
     def shrank(self) -> bool:
-        """Whether it is more than the tolerance below: an improvement."""
+        """Whether it is below the recorded value by more than the tolerance: an improvement."""
         return self.growth < -self.slack
 
     @property
     def share(self) -> str:
-        """The growth as a share of what was recorded, ``+19.5%``; empty where that was 0."""
+        """The growth as a share of the recorded value, ``+19.5%``; empty if that was 0."""
         base = abs(self.before.high if self.growth > 0 else self.before.low)
         if not base:
             return ""
@@ -135,7 +135,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What of a test is held to its baseline, how closely, and after how many runs that do not count."""
+    """Which metrics of a test are compared with its baseline, the tolerance, and the number of warm-up runs."""
 
     metrics: tuple[str, ...] = ("requested",)
     tolerance: Tolerance = Tolerance(10_000, 64 * 1024, 0, "1%|64KiB")
@@ -150,7 +150,7 @@ def comparison(*, tolerance: object = "1%|64KiB", metrics: object = ("requested"
     """Parse the arguments of a comparison; ``metrics`` is a name or several.
 
     Raises:
-        LimitError: naming every wrong argument.
+        LimitError: that names every wrong argument.
     """
     problems: list[str] = []
     allowed = Tolerance()
@@ -167,7 +167,7 @@ def comparison(*, tolerance: object = "1%|64KiB", metrics: object = ("requested"
 
 
 def parse_metrics(given: object, problems: list[str]) -> tuple[str, ...]:
-    """The metrics in the order in which they are reported; what is wrong goes to ``problems``."""
+    """The metrics in the order of reports; errors are added to ``problems``."""
     names = [given] if isinstance(given, str) else [*given] if isinstance(given, Iterable) else []
     unknown = [name for name in names if name not in TRACKED]
     if unknown or not names:
@@ -180,7 +180,7 @@ def parse_conditions(texts: Iterable[str]) -> dict[str, Tolerance]:
     """The tolerances by metric of texts such as ``requested:5%|10MiB``.
 
     Raises:
-        ValueError: when one is none, or two are of the same metric.
+        ValueError: if a text is invalid, or two have the same metric.
     """
     found: dict[str, Tolerance] = {}
     for text in texts:
@@ -196,5 +196,5 @@ def parse_conditions(texts: Iterable[str]) -> dict[str, Tolerance]:
 
 
 def shown(metric: str, number: int) -> str:
-    """A number of a metric as people read it."""
+    """A number of a metric for people."""
     return str(number) if metric in COUNTS else format_size(number)

@@ -1,4 +1,4 @@
-"""What a check of an expected text saw, kept so that the text can be accepted later, and on another machine.
+"""The result of a check of an expected text, kept so that the text can be accepted later, and on another machine.
 
 PYTEST_DONT_REWRITE
 """
@@ -16,13 +16,13 @@ class Checked:
     """One check of an expected text.
 
     Attributes:
-        test: id of the test that checked.
-        file: the file that holds the expected text, or is to: a source file or a side file.
-        digest: what tells the content that the file had from others; None where there was no file to read.
+        test: id of the test.
+        file: the file for the expected text: a source file or a side file.
+        digest: identifies the content that the file had; None if there was no file.
         call: the call whose argument is the text; None for a side file.
-        device: which text of a mapping is meant, the kind of device; None where none was said.
-        expected: the text or texts that the check was given or had kept; None for none, and where the text is right.
-        actual: the text at hand; None where it is the expected one.
+        device: the kind of device, if the text is one of a mapping; None otherwise.
+        expected: the expected text or texts; None for none, and if the text matches.
+        actual: the actual text; None if it is the expected one.
     """
 
     test: str
@@ -35,12 +35,12 @@ class Checked:
 
     @property
     def place(self) -> tuple[str, CallSite | None, str | None]:
-        """What two checks of one literal have in common; of a text that is right the device is its key, or None."""
+        """What two checks of one literal have in common; for a matching text the device is its key, or None."""
         is_keyed = self.actual is None or isinstance(self.expected, Mapping)
         return self.file, self.call, self.device if is_keyed else None
 
     def below(self, root: Path) -> "Checked":
-        """Return the same with its file relative to `root`, where it lies below, and with forward slashes."""
+        """The same with its file relative to `root`, if it is below, and with forward slashes."""
         path, top = Path(os.path.realpath(self.file)), Path(os.path.realpath(root))
         file = path.relative_to(top).as_posix() if path.is_relative_to(top) else self.file
         return replace(self, file=file, call=None if self.call is None else replace(self.call, file=file))

@@ -1,7 +1,7 @@
-"""Counters: one read of one device.
+"""One reading of the counters of one device.
 
 Names are those of ``torch.cuda.memory_stats``. Sizes are bytes. ``None`` means that the device, its allocator or
-the recorder at hand does not know; the reason stands in ``notes``. PYTEST_DONT_REWRITE
+the recorder does not know it; ``notes`` give the reason. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Devices: every spelling parsed once.
+"""Parses every spelling of a device.
 
 ``torch`` is not imported: a device is a kind and an index. PYTEST_DONT_REWRITE
 """
@@ -18,9 +18,9 @@ _DEVICE = re.compile(r"(cuda|cpu|host)(?::(\d{1,4}))?", re.ASCII)
 
 
 class Device(NamedTuple):
-    """A device, or every device of a kind when ``index`` is ``None`` (there is one CPU, and its index is ``None``).
+    """A device, or every device of a kind if ``index`` is ``None`` (there is one CPU, and its index is ``None``).
 
-    ``host`` is pinned host memory, a pseudo-device of its own. (A tuple: it is the key of many tables.)
+    ``host`` is pinned host memory, a pseudo-device. (A tuple: it is the key of many tables.)
     """
 
     kind: str
@@ -51,26 +51,26 @@ class Device(NamedTuple):
 
     @classmethod
     def of(cls, device: Any) -> Device:
-        """That of a ``torch.device``, of any kind; the CPU has no number."""
+        """The device for a ``torch.device`` of any kind; the CPU has no number."""
         return cls(device.type, None if device.type == "cpu" else device.index)
 
     @property
     def pseudo(self) -> bool:
-        """Whether it is memory beside the devices that a plain limit speaks of: it must be named."""
+        """Whether limits must name it: a limit without a device does not cover it."""
         return self.kind == "host"
 
     @property
     def is_card(self) -> bool:
-        """Whether torch's allocator of cards serves it: sizes are rounded, and what is freed stays in a cache."""
+        """Whether torch's caching allocator serves it: sizes are rounded, and freed memory stays in a cache."""
         return self.kind == "cuda"
 
     @property
     def has_segments(self) -> bool:
-        """Whether blocks lie in segments that are reserved; on the CPU each is asked for and given back by itself."""
+        """Whether blocks are in reserved segments; on the CPU each block is allocated and freed by itself."""
         return self.kind != "cpu"
 
     def covers(self, other: Device) -> bool:
-        """Whether ``other`` is this device or one of its kind when no index was given."""
+        """Whether ``other`` is this device, or one of its kind if no index was given."""
         return self.kind == other.kind and (self.index is None or self.index == other.index)
 
     def __lt__(self, other: Device) -> bool:  # type: ignore[override]
@@ -82,7 +82,7 @@ class Device(NamedTuple):
 
 
 def _torch_device_text(value: object) -> str:
-    """``cuda:1`` of a ``torch.device``; torch is not imported for it."""
+    """``cuda:1`` of a ``torch.device``, without importing torch."""
     torch = sys.modules.get("torch")
     return str(value) if torch is not None and type(value) is torch.device else ""
 

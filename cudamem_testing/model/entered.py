@@ -1,4 +1,4 @@
-"""Blocks that are made for a ``with`` statement, and the lines that made one and did not enter or leave it.
+"""Finds blocks made for a ``with`` statement that were not entered or not left, and the lines that made them.
 
 PYTEST_DONT_REWRITE
 """
@@ -15,11 +15,11 @@ PACKAGE = str(Path(__file__).parents[1])
 
 
 class Block(Protocol):
-    """What measures or checks a ``with`` block."""
+    """An object that measures or checks a ``with`` block."""
 
     @property
     def entered(self) -> bool:
-        """Whether the block has begun, now or before."""
+        """Whether the block has been entered."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class Blocks:
         self._made: list[tuple[Block, str, str, int]] = []
 
     def add(self, block: Block, call: str) -> None:
-        """Note a block, and the line outside of this package that makes it; ``call`` is what is written there."""
+        """Record a block, and the line outside this package that makes it; ``call`` is the source text there."""
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
             frame = frame.f_back
@@ -49,7 +49,7 @@ class Blocks:
 
     @property
     def problems(self) -> list[str]:
-        """One line for each block that was not entered, or not left; ask before such blocks are ended for it."""
+        """One line for each block that was not entered, or not left; call it before such blocks are ended."""
         return [
             f"{call} at {shown(Path(file))}:{line} {'was never left and ' if block.entered else ''}checks nothing: "
             f"write `with {call}:`"
@@ -58,5 +58,5 @@ class Blocks:
         ]
 
     def clear(self) -> None:
-        """Forget them."""
+        """Discard the recorded blocks."""
         self._made.clear()

@@ -1,4 +1,4 @@
-"""Errors and what they carry: causes, contexts, the parts of a group. PYTEST_DONT_REWRITE"""
+"""Walks the exceptions that belong to an error: causes, contexts, the parts of a group. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, cast
 
 from cudamem_testing.static import is_a, is_one_of
 
-# A class of an exception may have attributes of these names itself.
+# An exception class may define attributes with these names.
 _cause, _context, _traceback = (
     cast("Any", BaseException.__dict__[name]) for name in ("__cause__", "__context__", "__traceback__")
 )
 
 
 def _groups() -> Any:
-    """The class of groups: Python's own from 3.11 on, before that of a package; ``None`` without it."""
+    """The class of exception groups: Python's own from 3.11 on, before that a package's; ``None`` without it."""
     where = builtins if sys.version_info >= (3, 11) else sys.modules.get("exceptiongroup")
     return getattr(where, "BaseExceptionGroup", None)
 
 
 def together(error: BaseException) -> Iterator[BaseException]:
-    """An error, then those that it was raised from or during, and the parts of groups among them; each once."""
+    """An error, then the errors it was raised from or during, and the parts of groups among them; each once."""
     groups = _groups()
     todo, seen = [error], set[int]()
     while todo:
@@ -37,9 +37,9 @@ def together(error: BaseException) -> Iterator[BaseException]:
 
 
 def first_cause(error: BaseException, outer: BaseException | None = None) -> BaseException:
-    """The exception that began it: what ends broken work often raises again, with the first one as its context.
+    """The first exception: code that cleans up after an error often raises again, with the first one as its context.
 
-    ``outer`` is what was being handled when the work began: it has nothing to do with it.
+    ``outer`` is the exception that was being handled before: it is unrelated.
     """
     seen: set[int] = set()
     while id(error) not in seen:
@@ -53,15 +53,15 @@ def first_cause(error: BaseException, outer: BaseException | None = None) -> Bas
 
 
 def traceback_of(error: BaseException) -> TracebackType | None:
-    """The traceback of an error; its class is not asked."""
+    """The traceback of an error, without running code of its class."""
     found: TracebackType | None = _traceback.__get__(error)
     return found
 
 
 def drop_tracebacks(error: BaseException, outer: BaseException | None = None) -> None:
-    """Drop the tracebacks of an error and of all that belongs to it, whose frames hold what the work had made.
+    """Drop the tracebacks of an error and of all related ones, whose frames hold objects.
 
-    What belongs to ``outer``, which was being handled when the work began, is left alone.
+    Exceptions of ``outer``, which was being handled before, are left alone.
     """
     others = [] if outer is None else [*together(outer)]
     for one in together(error):

@@ -1,4 +1,4 @@
-"""Evidence: what memory was made of, or why that is not known. PYTEST_DONT_REWRITE"""
+"""What memory consisted of, or why that is unknown. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cudamem_testing.model.pools import PoolUse
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A table of another part of the package, as it shows itself: operators, the peak of a profile."""
+    """A table of another part of the package, as text: operators, the peak of a profile."""
 
     lines: tuple[str, ...]
 
@@ -21,9 +21,9 @@ class Why(str, Enum):
 
     #: No events were recorded.
     NO_EVENTS = "no events"
-    #: A library may have taken a workspace in events that were not recorded.
+    #: A library may have allocated a workspace in events that were not recorded.
     WORKSPACES = "workspaces"
-    #: Blocks cannot be told apart on the device.
+    #: Single blocks are unknown on the device.
     NO_BLOCKS = "no blocks"
     #: It could not be read.
     ERROR = "error"
@@ -31,7 +31,7 @@ class Why(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class NoEvidence:
-    """What is not known, and why; ``said`` is the reason of a recorder, or the text of an error."""
+    """What is unknown, and why; ``said`` is the reason of a recorder, or the text of an error."""
 
     what: str
     why: Why

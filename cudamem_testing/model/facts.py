@@ -1,7 +1,7 @@
-"""Facts: what findings are about, in numbers, lines of code and references.
+"""The content of findings, as numbers, lines of code and references.
 
-Judges make them, policy adds remarks, and every report reads them. They hold no sentence: ``wording`` makes all text
-when it is asked for. Sizes are bytes. PYTEST_DONT_REWRITE
+Judges create them, policy adds remarks, and every report reads them. They hold no sentences: ``wording`` creates all
+text on demand. Sizes are bytes. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cudamem_testing.model.stacks import Frame, Stack
 
 @dataclass(frozen=True, slots=True)
 class OverLimit:
-    """A limit that was broken, and what the memory was made of."""
+    """A broken limit, and what the memory consisted of."""
 
     breach: Breach
     evidence: tuple[Evidence, ...] = ()
@@ -52,7 +52,7 @@ class GrownPlace:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one line has taken: ``number`` segments or blocks, with their ``bytes`` where these count."""
+    """What one line has allocated: ``number`` segments or blocks, with their ``bytes`` if these count."""
 
     line: Frame | None
     number: int
@@ -83,9 +83,9 @@ class NoBaseline:
 # -- leaks ------------------------------------------------------------------------------------------------
 
 
-#: Who holds what ``capture_begin`` allocates: it lives as long as one graph that began a capture does.
+#: The holder of memory that ``capture_begin`` allocates, which lives as long as any graph that began a capture.
 GRAPH_STATE = "random-number state of a live CUDA graph"
-#: Who holds what ``DistributedDataParallel.__init__`` allocates.
+#: The holder of memory that ``DistributedDataParallel.__init__`` allocates.
 REDUCER = "the reducer of a DistributedDataParallel, in C++"
 
 
@@ -103,14 +103,14 @@ class Allocation:
 
     @classmethod
     def of(cls, stack: Stack, after: Frame | None = None) -> Allocation:
-        """That of a stack."""
+        """The allocation of a stack."""
         caller = None if stack.caller == stack.project_frame else stack.caller
         return cls(stack.where, stack.library, caller, None if stack.frames else after)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor that looks at a part of its storage: its description, and the shape of the whole."""
+    """A tensor that is a view of a part of its storage: its description, and the shape of the whole."""
 
     name: str
     whole: tuple[int, ...]
@@ -118,9 +118,9 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class RetainedBlock:
-    """A block that is still live: the tensor that stands for it, where it was allocated, and who holds it.
+    """A block that is still live: its tensor, where it was allocated, and what holds it.
 
-    ``view`` is set where all that is held of it are views of a part. ``requested`` are the bytes that were asked for.
+    ``view`` is set if only views of a part of it are held. ``requested`` are the requested bytes.
     """
 
     bytes: int
@@ -134,12 +134,12 @@ class RetainedBlock:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """Blocks that one object holds, of which the largest are ``shown``.
+    """Blocks that one object holds; ``shown`` are the largest.
 
     ``count`` are all. ``keeps_graph`` is whether a tensor is kept with its autograd graph, ``graph_state`` whether they
     are the random numbers of captured CUDA graphs, ``reducer`` whether they are its buckets, ``in_fixture`` whether a
-    wider fixture made them. ``doubts`` are what the search for holders could not know. ``tests`` is how many tests made
-    them where each left less than ``each`` bytes.
+    wider fixture allocated them. ``doubts`` say what the search for holders could not find out. ``tests`` is how many
+    tests left them if each left less than ``each`` bytes.
     """
 
     shown: tuple[RetainedBlock, ...]
@@ -174,7 +174,7 @@ class FreedBy:
 
 @dataclass(frozen=True, slots=True)
 class FixtureGrew:
-    """A fixture in which each of several uses in a row left more; ``uses`` are the bytes of each."""
+    """A fixture that grew in several uses in a row; ``uses`` are the bytes of each."""
 
     fixture: str
     uses: tuple[int, ...]
@@ -183,7 +183,7 @@ class FixtureGrew:
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """Blocks of a file that are still live and did not show in the counts of any of its tests."""
+    """Blocks of a file that are still live and not visible in the counters of any of its tests."""
 
     place: str
     live: LiveTable
@@ -194,14 +194,14 @@ class LeftOver:
 
 @dataclass(frozen=True, slots=True)
 class KeptBy:
-    """A line that allocated what a cycle kept, with the names of its tensors as far as they are known."""
+    """A line that allocated memory that a cycle kept, with the known names of its tensors."""
 
     line: str
     names: tuple[str, ...] = ()
 
 
 class Remark(str, Enum):
-    """What policy says of a finding, beyond its standing."""
+    """What policy adds to a finding, besides its standing."""
 
     HARNESS = "harness"  #: The test harness is part of the cycle.
     MOCK = "mock"  #: A mock is part of the cycle, and keeps the arguments of its calls.
@@ -238,7 +238,7 @@ class CycleKept:
 
 @dataclass(frozen=True, slots=True)
 class NotExplained:
-    """Garbage that was not explained: an ``error``, ``later`` collections than ``seconds`` allow, ``unseen`` ones."""
+    """Unexplained garbage: an ``error``, ``later`` collections after ``seconds`` were used up, ``unseen`` ones."""
 
     error: str | None = None
     seconds: float | None = None
@@ -259,7 +259,7 @@ class Left:
 
 
 class Blame(str, Enum):
-    """What alone would have made room for a request; the test's own need when nothing would."""
+    """What alone would have made room for a request; the test's own need if nothing would."""
 
     NEED = "need"
     EARLIER_TESTS = "earlier tests"
@@ -272,13 +272,13 @@ class Blame(str, Enum):
 class OutOfMemory:
     """One failed allocation.
 
-    ``shortage`` is by how much the request exceeded what could still be taken, ``None`` where no bound is known.
-    ``allowed`` is the limit in force. ``base`` is what was taken when ``cuda_memory.limit`` set it, and did not count
+    ``shortage`` is by how much the request exceeded the available memory, ``None`` if no bound is known.
+    ``allowed`` is the current limit. ``base`` is the level at which ``cuda_memory.limit`` set it, which does not count
     towards it; ``None`` for other limits. ``free`` is what the driver had, ``others`` what other processes hold on
-    the device; each is ``None`` where it is not known. ``held`` counts towards ``allowed``. ``left`` are earlier
-    owners; ``before`` is what was live before the test and has no known owner, or, where events of the test were
-    ``dropped``, may have been allocated in these. ``main`` and ``private`` tell how segments are used, ``main`` is
-    ``None`` where the device has none (the CPU). ``largest`` is the line of the test that holds most.
+    the device; each is ``None`` if unknown. ``held`` counts towards ``allowed``. ``left`` are earlier
+    owners; ``before`` was live before the test and has no known owner, or, if events of the test were
+    ``dropped``, may have been allocated in these. ``main`` and ``private`` say how segments are used, ``main`` is
+    ``None`` if the device has none (the CPU). ``largest`` is the line of the test that holds most.
     """
 
     device: Device
@@ -301,13 +301,13 @@ class OutOfMemory:
 
     @property
     def private_unused(self) -> int:
-        """Bytes that private pools hold without using them."""
+        """Unused bytes in private pools."""
         return sum(pool.free for pool in self.private)
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An allocation was refused, and what was live is not known: nothing was recorded, or reading it failed."""
+    """An allocation was refused, and it is unknown what was live: nothing was recorded, or reading it failed."""
 
     error: str | None = None
 
@@ -328,10 +328,10 @@ class CompilerPool:
 
 @dataclass(frozen=True, slots=True)
 class OutsideUse:
-    """One reading of what a process takes of a card.
+    """One reading of a process's memory on a card.
 
-    ``process`` is what this process takes and ``in_use`` what all processes take, ``None`` where that is not known.
-    ``reserved`` is what torch's allocator has taken of it. ``plans`` is how many plans cuFFT keeps.
+    ``process`` is what this process uses and ``in_use`` what all processes use, ``None`` if unknown.
+    ``reserved`` is what torch's allocator holds of it. ``plans`` is how many plans cuFFT keeps.
     """
 
     device: Device
@@ -342,14 +342,14 @@ class OutsideUse:
 
     @property
     def bytes(self) -> int | None:
-        """Outside the allocator; where only all processes together are known, theirs is in it."""
+        """Bytes outside the allocator; includes other processes if only the sum of all is known."""
         taken = self.in_use if self.process is None else self.process
         return None if taken is None else taken - self.reserved
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideGrew:
-    """More memory of a card outside torch's allocator than before the tests of a file."""
+    """More memory of a card outside torch's allocator than before a file's tests."""
 
     place: str
     now: OutsideUse
@@ -365,14 +365,14 @@ class NotRepeatable:
 
 @dataclass(frozen=True, slots=True)
 class NotJudged:
-    """What a test retains could not be judged."""
+    """Memory that a test retains could not be judged."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The lines of a report whose facts this version does not know, as they were written there."""
+    """The text of a finding from a report whose facts this version does not know."""
 
     message: str
     details: tuple[str, ...] = ()
@@ -405,7 +405,7 @@ Fact = (
 class OnRecord:
     """The line of the known findings with a finding's cause: the file, the line's number, and its reason.
 
-    ``larger_than`` is what is recorded there where the finding is larger, ``tolerance`` what is allowed beyond it.
+    ``larger_than`` is the recorded size if the finding is larger, ``tolerance`` what is allowed beyond it.
     """
 
     file: str

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Kind(str, Enum):
-    """What sort of fault was found."""
+    """The kind of fault."""
 
     LEAK = "leak"
     CYCLE = "cycle"
@@ -35,7 +35,7 @@ GROUPED = frozenset({Kind.LEAK, Kind.CYCLE, Kind.POOL, Kind.OUTSIDE})
 
 
 class Severity(str, Enum):
-    """What a finding does: fail the test, stand in the summary, or be a remark."""
+    """What a finding does: fail the test, warn in the summary, or be a note."""
 
     FAIL = "fail"
     WARN = "warn"
@@ -43,20 +43,20 @@ class Severity(str, Enum):
 
 
 class Standing(str, Enum):
-    """How a finding stands to what is known of its cause."""
+    """How a finding relates to the known findings."""
 
-    #: It is on record: a note.
+    #: Its cause is recorded: a note.
     KNOWN = "known"
-    #: Its cause is on record with less.
+    #: Its cause is recorded with fewer bytes.
     LARGER = "larger than known"
     #: A cache that was filled for the first time in this process.
     FIRST_USE = "first use"
 
 
 class Verdict(str, Enum):
-    """Why a finding is what it is; leaks and cycles say why a block lives, limits which side was broken.
+    """The reason of a finding: for leaks and cycles why a block is still live, for limits which side was broken.
 
-    ``docs/verdicts.md`` has a section for each, under the verdict's own words; ``explain`` prints it.
+    ``docs/verdicts.md`` has a section for each; ``explain`` prints it.
     """
 
     OVER = "over budget"
@@ -79,25 +79,25 @@ class Verdict(str, Enum):
 
     @property
     def anchor(self) -> str:
-        """Its words as one, as in links to its section and on the command line."""
+        """Its words joined by hyphens, as in links to its section and on the command line."""
         return self.value.lower().replace(" ", "-").replace("+", "")
 
 
-#: Verdicts that fail a test when nothing else is asked for: the memory is leaked.
+#: Verdicts that fail a test by default: the memory is leaked.
 LEAKED = frozenset({Verdict.REACHABLE, Verdict.HELD_BY_CPP, Verdict.RAW})
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault of one test or of the run: a fact, and what policy makes of it.
+    """One fault of a test or of the run: a fact, and what policy decides about it.
 
-    ``bytes`` is what it is about: the excess of a budget, the retained bytes of a leak; ``None`` where it is not
+    ``bytes`` is its size: the excess of a budget, the retained bytes of a leak; ``None`` if it is not
     a number of bytes. ``allocated`` is the line that allocated, ``holder`` the chain of references that holds,
-    ``cause`` what findings are grouped by. ``owner`` is the wider fixture that is judged, ``None`` for the test itself.
-    ``standing`` is ``None`` where nothing is known of its cause, ``remarks`` are what policy adds.
+    ``cause`` the key by which findings are grouped. ``owner`` is the wider fixture that is judged, ``None`` for the
+    test itself. ``standing`` is ``None`` for an unknown cause, ``remarks`` are what policy adds.
 
-    Its text is made by ``wording``. ``allocated`` and ``holder`` are safe to show whoever wrote what they quote;
-    ``cause`` is kept as it is, for it is a key.
+    ``wording`` creates its text. ``allocated`` and ``holder`` are safe to print, whatever they quote;
+    ``cause`` is unchanged, because it is a key.
     """
 
     kind: Kind

@@ -1,10 +1,10 @@
-"""Growth: what a repeated step adds to live memory, told apart from a plateau.
+"""Decides whether a repeated step keeps adding to live memory or reaches a plateau.
 
 Levels are read after every step. Their lower envelope (for each step the lowest level from there to the end) ignores
-what comes and goes, such as shapes that vary; it rises only by what is never given back. A step grows when the envelope
-of the second half of the steps still rises more than once: one rise is a cache that fills up. The envelope of mere
-noise rises towards its end as well, so where levels fall at times, all that the second half spans must lie higher too.
-PYTEST_DONT_REWRITE
+memory that comes and goes, such as with varying shapes; it rises only by memory that is never freed. A step grows if
+the envelope of the second half of the steps still rises more than once: a single rise is a cache that fills up. The
+envelope of pure noise rises towards its end as well, so if levels fall at times, the whole range of the second half
+must be higher too. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Growth:
     """What ``steps`` repetitions did on one device.
 
     ``levels`` are allocated bytes after the warm-up and after each step. ``collected`` is what a garbage collection
-    freed after the last step: growth that only waited for it. ``evidence`` tells what grew, by line and holder.
+    freed after the last step: growth that only waited for it. ``evidence`` shows what grew, by line and holder.
     """
 
     device: Device
@@ -44,12 +44,12 @@ class Growth:
 
     @property
     def total(self) -> int:
-        """Bytes from the first level to the last; negative when memory was given back."""
+        """Bytes from the first level to the last; negative if memory was freed."""
         return self.levels[-1] - self.levels[0]
 
     @property
     def per_step(self) -> int:
-        """Bytes that a step of the second half adds for good; 0 on a plateau."""
+        """Bytes that a step of the second half adds permanently; 0 on a plateau."""
         return rise(self.levels)
 
     @property
@@ -58,7 +58,7 @@ class Growth:
         return self.per_step > 0 and self.collected < self.total // 2
 
     def assert_plateau(self) -> None:
-        """Fail when the step keeps growing.
+        """Fail if the step keeps growing.
 
         Raises:
             Grew: with the growth per step, the lines that allocate it and the holders.
@@ -78,7 +78,7 @@ class Growth:
 
 
 def rise(levels: Sequence[int]) -> int:
-    """Mean rise of the lower envelope over the second half of the steps, 0 if that is no steady one."""
+    """Mean rise of the lower envelope over the second half of the steps, 0 if it is not steady."""
     envelope = list(levels)
     for place in range(len(envelope) - 2, -1, -1):
         envelope[place] = min(envelope[place], envelope[place + 1])
@@ -88,8 +88,8 @@ def rise(levels: Sequence[int]) -> int:
 
 
 def _drifts(levels: Sequence[int]) -> bool:
-    """Whether levels rise on the whole: where they fall at times, the lowest and the highest of the second half lie
-    above those of the first by a third of what is between them.
+    """Whether levels rise overall: if they fall at times, the lowest and the highest of the second half must be
+    above those of the first by a third of their range.
     """
     if all(before <= after for before, after in pairwise(levels)):
         return True

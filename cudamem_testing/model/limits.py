@@ -1,8 +1,8 @@
-"""Limits: one grammar for all of them, and the only place that compares.
+"""One grammar for all limits, and the only code that compares measurements with them.
 
 A size alone means *at most*; ``at_least`` is the only lower bound. A limit holds for each measured device, or for a
-kind of device, or for one. Several budgets can speak about one test: the nearest wins for each metric and device, and
-within one budget the most specific device does. PYTEST_DONT_REWRITE
+kind of device, or for one. Several budgets can apply to one test: the nearest wins for each metric and device, and
+within one budget the most specific device. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Side = Literal["at most", "at least"]
 
 
 class LimitError(ValueError):
-    """What is wrong with a budget, one problem a line in ``problems``."""
+    """A wrong budget, one problem per line in ``problems``."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
@@ -34,10 +34,10 @@ class LimitError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A bound on one metric; ``value`` is ``None`` where a nearer budget lifts a farther one.
+    """A bound on one metric; ``value`` is ``None`` if a nearer budget lifts a farther one.
 
-    ``device`` is ``None`` for every measured device. ``absolute`` judges ``peak`` and ``reserved`` as they are instead
-    of above the window's start.
+    ``device`` is ``None`` for every measured device. ``absolute`` judges ``peak`` and ``reserved`` themselves instead
+    of their growth above the window's start.
     """
 
     metric: str
@@ -47,11 +47,11 @@ class Limit:
     absolute: bool = False
 
     def covers(self, device: Device) -> bool:
-        """Whether the limit speaks about the device; pinned host memory must be named."""
+        """Whether the limit applies to the device; pinned host memory must be named."""
         return not device.pseudo if self.device is None else self.device.covers(device)
 
     def measured(self, window: Window) -> int | None:
-        """The number in ``window`` that the limit is about; ``None`` where it is unknown."""
+        """The number in ``window`` that the limit is about; ``None`` if unknown."""
         if self.metric == "peak":
             return window.peak if self.absolute else window.peak_growth
         if self.metric == "reserved":
@@ -60,7 +60,7 @@ class Limit:
         return value
 
     def judge(self, window: Window) -> Breach | None:
-        """The breach of this limit by ``window``, or ``None`` when it holds or cannot be judged."""
+        """The breach of this limit by ``window``, or ``None`` if it holds or cannot be judged."""
         measured = self.measured(window)
         if measured is None or self.value is None:
             return None
@@ -68,13 +68,13 @@ class Limit:
         return Breach(self, self.value, measured, window) if broken else None
 
     def text(self, number: int) -> str:
-        """A number of this metric as people read it."""
+        """A number of this metric for people."""
         return format_size(number) if self.metric in SIZES else str(number)
 
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A limit that a window broke."""
+    """A broken limit, with the window that broke it."""
 
     limit: Limit
     bound: int
@@ -83,13 +83,13 @@ class Breach:
 
     @property
     def excess(self) -> int:
-        """How far the limit was missed; positive, in bytes for sizes."""
+        """The excess over the limit; positive, in bytes for sizes."""
         return abs(self.measured - self.bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits that one marker, option or call wrote down, and the warm-up runs it asks for."""
+    """The limits of one marker, option or call, and its number of warm-up runs."""
 
     limits: tuple[Limit, ...]
     warmup: int = 0
@@ -120,10 +120,10 @@ def budget(
 
     Each metric takes a size (bytes or text; a count for ``allocations`` and ``retries``) or a mapping from a device or
     kind of device to one; ``None`` in a mapping lifts an outer limit there. ``at_least`` is a size (for ``peak``) or a
-    mapping from metric to what the metric itself takes.
+    mapping from metric to what that metric's argument takes.
 
     Raises:
-        LimitError: naming every wrong argument.
+        LimitError: that names every wrong argument.
     """
     problems: list[str] = []
     scope: Device | None = None
@@ -164,7 +164,7 @@ def parse_budget(text: str, source: str = "") -> Budget:
     """The budget of ``--cudamem-budget``: ``peak=2GiB,retained=0``.
 
     Raises:
-        LimitError: naming every wrong part.
+        LimitError: that names every wrong part.
     """
     arguments: dict[str, object] = {}
     problems: list[str] = []
@@ -187,7 +187,7 @@ def parse_budget(text: str, source: str = "") -> Budget:
 
 
 def effective(budgets: Sequence[Budget], device: Device) -> tuple[Limit, ...]:
-    """The limits in force on ``device``: of each metric and side the nearest budget's most specific one.
+    """The limits that apply on ``device``: for each metric and side the nearest budget's most specific one.
 
     ``budgets`` come nearest first. A limit lifted with ``None`` is left out.
     """
@@ -203,7 +203,7 @@ def effective(budgets: Sequence[Budget], device: Device) -> tuple[Limit, ...]:
 
 
 def contradictions(limits: Iterable[Limit]) -> list[str]:
-    """Lower bounds of one budget above the upper bound that holds for the same metric on the same device."""
+    """Messages for lower bounds above the upper bound of the same metric on the same device."""
     one = Budget(tuple(limits))
     named = {limit.device for limit in one.limits if limit.device is not None}
     found: dict[str, None] = {}

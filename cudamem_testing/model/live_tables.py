@@ -1,7 +1,7 @@
-"""Live tables: a live set by line, bounded, and complete to the byte, as under "live at the peak".
+"""A live set by line, bounded, and complete to the byte, as under "live at the peak".
 
-Lines of the project come first, largest first, each with the library call behind it, or where there is none with the
-project's line that called; then lines known by a library only; then one row for what each other reason explains: blocks
+Lines of the project come first, largest first, each with the library call behind it, or if there is none with the
+project's line that called it; then library lines; then one row for each other reason: blocks
 from before the test, blocks without a stack, bytes that the allocator counted beyond its blocks. The rows of a table
 always add up to its total. PYTEST_DONT_REWRITE
 """
@@ -34,8 +34,8 @@ Origin = Literal["project", "library", "rest", "before", "stackless", "rounding"
 class Row:
     """Bytes and blocks under one line of code (``project``, ``library``) or one reason.
 
-    ``library`` is the call behind the line and ``caller`` the project's line that called it, where there is none.
-    ``more`` counts what the row names no more: further calls, lines (``rest``) or owners (``before``). ``owner`` is who
+    ``library`` is the call behind the line or, if there is none, ``caller`` is the project's line that called it.
+    ``more`` counts what the row does not name: further calls, lines (``rest``) or owners (``before``). ``owner`` is who
     left blocks from ``before``, ``reason`` why blocks are ``stackless``.
     """
 
@@ -74,8 +74,8 @@ class Row:
 class LiveTable:
     """A live set as rows; ``lines`` are sorted by importance, ``others`` follow them in the text.
 
-    ``start`` is what was allocated when the window began, in bytes, ``None`` where that is not known or not meant.
-    ``written`` is what stands in the source at the first line of the project.
+    ``start`` is what was allocated when the window began, in bytes, ``None`` if unknown or not applicable.
+    ``written`` is the source text of the first line of the project.
     """
 
     title: str
@@ -102,13 +102,13 @@ class LiveTable:
         return kept + self.others
 
     def cut(self, most: int = ROWS) -> LiveTable:
-        """The table with no more lines than are printed, for a finding."""
+        """The table limited to the lines that are printed, for a finding."""
         rows = self.rows(most)
         shown = min(most, len(self.lines))
         return replace(self, lines=rows[:shown], others=rows[shown:])
 
     def text(self, most: int = ROWS, width: int | None = None) -> str:
-        """Header and rows; below the first line of the project what is written there."""
+        """Header and rows, with the source text below the first line of the project."""
         rows = self.rows(most)
         margin, texts = _aligned([row for row in rows if row.origin != "rest"], width)
         aligned = iter(texts)
@@ -126,7 +126,7 @@ def live_table(
 ) -> LiveTable:
     """The table of a live set. Pre-existing blocks are one row, or one for each test that is known to own them.
 
-    ``source`` gives what is written at a line, empty where that is not known.
+    ``source`` returns the source text of a line, empty if unknown.
     """
     seen: dict[int, tuple[Frame | None, _Call]] = {}
     lines: dict[Frame, dict[_Call, list[int]]] = {}
@@ -169,7 +169,7 @@ def live_section(
 
 
 def by_line(blocks: Iterable[Block]) -> Mapping[tuple[str, str], list[Block]]:
-    """Blocks by the line where to look and the library call behind it."""
+    """Blocks by the line to look at and the library call behind it."""
     seen: dict[int, tuple[str, str]] = {}
     groups: dict[tuple[str, str], list[Block]] = {}
     for block in blocks:
@@ -188,7 +188,7 @@ def _place(stack: Stack) -> tuple[Frame | None, _Call]:
 
 
 def _row(frame: Frame, calls: Mapping[_Call, list[int]]) -> Row:
-    """One line; of several calls behind it, that of most bytes is named."""
+    """One line; of several calls behind it, the one with most bytes is named."""
     sizes = [size for found in calls.values() for size in found]
     call = max(calls, key=lambda one: sum(calls[one]))
     library, caller = call
@@ -212,9 +212,9 @@ def _before(old: dict[str | None, list[int]]) -> Iterable[Row]:
 
 
 def _aligned(rows: list[Row], width: int | None) -> tuple[int, list[str]]:
-    """Sizes and counts right-aligned, details under each other; these give way first when room is short.
+    """Sizes and counts right-aligned, details aligned; details are shortened first if there is no room.
 
-    Beside the lines where in them the places begin.
+    Also returns the column where the places begin.
     """
     sizes = tuple((format_size(row.size), _counted(row)) for row in rows)
     prefixes = Table(_NUMBERS, sizes).lines(header=False, indent=3)

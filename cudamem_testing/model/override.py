@@ -1,4 +1,4 @@
-"""What one test does differently from the rest of the run: what its markers say. PYTEST_DONT_REWRITE"""
+"""Settings that the markers of one test override. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Override(NamedTuple):
-    """What the markers of one test say; ``None`` where they say nothing."""
+    """Overridden settings of one test; ``None`` if its markers do not set them."""
 
     leaks: str | None = None
     cycles: str | None = None
@@ -26,5 +26,5 @@ NOTHING = Override()
 
 
 def cycles_of(own: Override, settings: Settings) -> str | None:
-    """What a cycle does to the test; ``None`` is the default of each device."""
+    """What a cycle does to the test; ``None`` means the default of each device."""
     return (own.cycles or settings.cycles) if settings.on else "off"

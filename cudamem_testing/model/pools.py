@@ -1,4 +1,4 @@
-"""Pools: how an allocator uses the segments of one heap. PYTEST_DONT_REWRITE"""
+"""How an allocator uses the segments of a pool. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class PoolUse:
     """One pool in bytes.
 
     ``allocated`` are live blocks, ``waiting`` blocks that another stream may still use, ``free`` the rest of
-    ``reserved``: of it ``split`` cannot be given back to the driver. ``padding`` is what blocks hold beyond what was
-    asked for (a part of ``allocated``).
+    ``reserved``, of which ``split`` cannot be returned to the driver. ``padding`` is what blocks hold beyond the
+    requested bytes (a part of ``allocated``).
     """
 
     pool: Pool

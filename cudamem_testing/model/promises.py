@@ -24,24 +24,24 @@ EXAMPLES = "O(1), O(n), O(n log n), O(n^2), O(sqrt(n)), O(batch * sequence^2)"
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """How one variable counts: to a power, and as a power of its logarithm."""
+    """The influence of one variable: its power, and the power of its logarithm."""
 
     power: float = 0.0
     logarithms: int = 0
 
     def at(self, size: float) -> float:
-        """The value at a size of the variable, which is more than 0; logarithms are of base 2."""
+        """The value at a size of the variable, which is positive; logarithms have base 2."""
         return float(size**self.power * math.log2(size) ** self.logarithms)
 
     def text(self, name: str) -> str:
-        """As people write it; ``1`` for a variable that does not count."""
+        """The usual notation; ``1`` for a variable without influence."""
         power = {0.0: "", 0.5: f"sqrt({name})", 1.0: name}.get(self.power, f"{name}^{self.power:g}")
         return " ".join([*([power] if power else []), *[f"log {name}"] * self.logarithms]) or "1"
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """An upper bound of growth, by variable; variables that it does not name may not add anything."""
+    """An upper bound of growth, by variable; memory must not depend on variables that it does not name."""
 
     text: str
     factors: Mapping[str, Factor]
@@ -68,11 +68,11 @@ class Promise:
                 break
             at += between.end()
         if not inside or at < len(inside):
-            raise ValueError(f"{text!r} is no promise of growth: write {EXAMPLES}")
+            raise ValueError(f"{text!r} is not a promise of growth: write {EXAMPLES}")
         return cls(f"O({inside})", factors)
 
     def of(self, name: str) -> Factor:
-        """How a variable counts."""
+        """The influence of a variable."""
         return self.factors.get(name, Factor())
 
 

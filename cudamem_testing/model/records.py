@@ -1,4 +1,4 @@
-"""Records: what the reports know of a test and of a run. PYTEST_DONT_REWRITE"""
+"""Records of tests and runs, from which all reports are made. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Environment(NamedTuple):
 
 
 class TestRecord(NamedTuple):
-    """One run of one test (a tuple: two are made of every test).
+    """One run of one test (a tuple: two are created for every test).
 
     ``windows`` holds setup, call, teardown and the regions on every measured device, in the order in which they ended;
     ``whole`` one window per device from the start of setup to the end of teardown. ``budget_used`` is the largest
     share of an upper limit that the test took (1.0 is all of it), ``None`` without one. ``measured`` is what a baseline
-    is compared with, for each device; empty where the test itself did not pass. ``unjudged`` are the kinds of findings
-    of which the test may have had more than it shows: a search was given up, or there was none.
+    is compared with, for each device; empty if the test itself did not pass. ``unjudged`` are kinds of findings
+    that may be incomplete: a search stopped early, or was not made.
     """
 
     nodeid: str
@@ -45,7 +45,7 @@ class TestRecord(NamedTuple):
     unjudged: tuple[str, ...] = ()
 
     def window(self, name: str = "call", device: str | None = None) -> Window:
-        """The window of that name; the first device's unless one is named.
+        """The window of that name; for the first device unless one is named.
 
         Raises:
             KeyError: when there is none.
@@ -94,11 +94,11 @@ class LedgerEntry(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """How much of a project a run looked at: only there does it mean something that a thing did not appear.
+    """How much of a project a run covered: only there does the absence of a finding mean something.
 
     ``paths`` are folders and files relative to rootdir whose tests were all collected, and run, except for ``left_out``
-    (ids of tests, and of files and classes that could not be collected); none where the run did not come to its end.
-    ``kinds`` are those of findings that each test was looked at for.
+    (ids of tests, and of files and classes that could not be collected); empty if the run did not finish.
+    ``kinds`` are the kinds of findings that each test was checked for.
     """
 
     paths: tuple[str, ...] = ()
@@ -106,18 +106,18 @@ class Extent(NamedTuple):
     kinds: tuple[str, ...] = ()
 
     def covers(self) -> Callable[[str], bool]:
-        """Tells of a test file whether all of its tests ran; also of one that does not exist any more."""
+        """A function that says whether all tests of a file ran; also for a file that no longer exists."""
         partly = {nodeid.partition("::")[0] for nodeid in self.left_out}
         return lambda file: file not in partly and any(PurePosixPath(file).is_relative_to(path) for path in self.paths)
 
 
 class RunRecord(NamedTuple):
-    """Everything that a run measured; ``checked`` are its checks of expected texts, where a report is written.
+    """Everything that a run measured; ``checked`` are its checks of expected texts, if a report is written.
 
-    ``failures`` say why the run failed beside its measured tests, one line each: a worker that crashed, an interrupt,
+    ``failures`` are other reasons why the run failed, one line each: a worker that crashed, an interrupt,
     an internal error, a file that could not be collected, a test that failed and was not measured. ``unenforced``
-    counts budgets that were not enforced by reason; ``unchecked`` counts what else was asked for and not checked, by
-    what and why: ``"baseline: recorded with 2 threads, this run has 1 thread"``.
+    counts budgets that were not enforced by reason; ``unchecked`` counts other checks that were requested and not made,
+    by what and why: ``"baseline: recorded with 2 threads, this run has 1 thread"``.
     """
 
     environment: Environment = Environment()
@@ -140,7 +140,7 @@ class RunRecord(NamedTuple):
 
     @property
     def has_failing_tests(self) -> bool:
-        """Whether a test failed, or a finding of the run's own does."""
+        """Whether a test failed, or a finding of the run itself fails."""
         failed = any(test.outcome in ("failed", "error") for test in self.tests)
         return failed or any(finding.severity is Severity.FAIL for finding in self.findings)
 
@@ -151,7 +151,7 @@ class RunRecord(NamedTuple):
 
     @property
     def is_partly_unchecked(self) -> bool:
-        """Whether anything that was asked for was not checked, or was measured in part or not at all."""
+        """Whether a requested check was not made, or a measurement is incomplete or missing."""
         partly = (
             (not test.windows and test.notes) or not all(one.complete for one in test.windows) for test in self.tests
         )

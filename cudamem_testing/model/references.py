@@ -1,9 +1,9 @@
-"""The words for "who refers to whom": ``Reference`` (one labelled edge), ``Step`` and ``Path`` (a chain of them).
+"""References as text: ``Reference`` (one labelled edge), ``Step`` and ``Path`` (a chain of them).
 
-They hold strings and ids only, so a result that is kept, pickled or shown keeps nothing of the user's alive.
+They hold strings and ids only, so a result that is stored, pickled or shown keeps no user object alive.
 
 A path has two texts: ``text`` for people, and ``stable``, which is the same in every run: in it each key and position
-of a container is ``[*]``, for a key may be a number, a uuid or a temporary path.
+of a container is ``[*]``, because a key may be a number, a uuid or a temporary path.
 
 PYTEST_DONT_REWRITE
 """
@@ -14,17 +14,17 @@ import re
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-#: Longest chain that is shown in full; of longer ones the middle is left out.
-#: What a cause has for a key or position of a container: another run may have another one.
+#: Longest chain that is shown in full; longer ones lose their middle.
+#: Replaces keys and positions of containers in causes, because another run may have others.
 ANY_KEY = "[*]"
-#: What the name of a thread has of its number or of a moment: a uuid, a long hexadecimal number, digits.
+#: Varying parts of thread names: a uuid, a long hexadecimal number, digits.
 PASSING_NAME = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{8,}|\d+(?:_\d+)*")
 
 SHOWN_STEPS = 14
 
 
 class Kind(str, Enum):
-    """What an edge is. The value is the word that tables and graphs show."""
+    """The kind of an edge. The value is the word in tables and graphs."""
 
     GLOBAL = "global"
     ATTRIBUTE = "attribute"
@@ -54,7 +54,7 @@ class Kind(str, Enum):
 
 
 class RootKind(str, Enum):
-    """What a chain starts at."""
+    """The kind of object at which a chain starts."""
 
     MODULE = "module"
     CLASS = "class"
@@ -68,7 +68,7 @@ class RootKind(str, Enum):
     CONTEXT = "context"
     #: A fixture of pytest, which outlives the tests that use it.
     FIXTURE = "fixture"
-    #: Another object of the harness, such as a collected test: a chain through it is not the user's doing.
+    #: Another object of the harness, such as a collected test: the user did not create such a chain.
     HARNESS = "harness"
     FRAME = "frame"
     #: No root at all: the first object of a chain that nothing in Python holds.
@@ -76,7 +76,7 @@ class RootKind(str, Enum):
 
 
 class Reach(str, Enum):
-    """What a search says about a target."""
+    """The result of a search for a target."""
 
     #: A root reaches it.
     REACHABLE = "reachable"
@@ -86,30 +86,30 @@ class Reach(str, Enum):
     UNREACHABLE = "held by unreachable objects"
     #: No object that Python can see holds it.
     NOT_HELD = "no python holder"
-    #: The search stopped at its budget before it found out.
+    #: The search stopped at its limit before it found out.
     UNKNOWN = "not found within the budget"
 
 
 class Unsure(str, Enum):
-    """What a search for holders could not know."""
+    """What a search for holders could not find out."""
 
-    #: It was not asked about this block.
+    #: The search was not made for this block.
     NOT_REACHED = "not reached"
-    #: It stopped at its budget of time or objects.
+    #: The search stopped at its limit of time or objects.
     BUDGET = "budget"
-    #: It led to an object with too many holders to look at all of them.
+    #: The search met an object with too many holders to examine all of them.
     CROWDED = "crowded"
-    #: Garbage was not collected before it, since a stream was capturing a CUDA graph.
+    #: Garbage was not collected before, because a stream was capturing a CUDA graph.
     UNCOLLECTED = "uncollected"
     #: This version of torch does not show what autograd saved for backward.
     HIDDEN_GRAPH = "hidden graph"
-    #: A library may keep it, and is not asked while a CUDA graph lives.
+    #: It may be a library workspace, which is not released while a CUDA graph is live.
     LIBRARY = "library"
 
 
-#: An edge before it has become text: what it is, the part of the label that varies, and the referent.
+#: An edge before it becomes text: its kind, the varying part of the label, and the referent.
 Edge = tuple[Kind, object, object]
-#: Kinds whose text is appended to what stands before it: ``x.grad.grad_fn[MulBackward0].saved self``.
+#: Kinds whose text is appended to the text before it: ``x.grad.grad_fn[MulBackward0].saved self``.
 _CHAINED = frozenset({Kind.SUBMODULE, Kind.GRAD, Kind.GRAD_FN, Kind.NEXT, Kind.SAVED, Kind.STORAGE, Kind.CALL})
 #: Kinds that name the referent, so that its type follows in parentheses: ``_CACHE (dict)['k']``.
 _NAMING = frozenset({Kind.GLOBAL, Kind.ATTRIBUTE, Kind.LOCAL, Kind.CLOSURE, Kind.CALLBACK, Kind.ROOT})
@@ -124,7 +124,7 @@ _THREAD = re.compile(r"thread '.*?'(?= > frame |$)")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One labelled edge: its kind and how it is written behind its holder (``.attr``, ``['key']``, ``local 'x'``)."""
+    """One labelled edge: its kind and its text after the holder (``.attr``, ``['key']``, ``local 'x'``)."""
 
     kind: Kind
     text: str
@@ -135,7 +135,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What a search could not know, with the budget or the version that is to blame."""
+    """What a search could not find out, with the limit or the version that caused it."""
 
     why: Unsure
     of: str = ""
@@ -149,7 +149,7 @@ class Step:
     type_name: str
     #: Whether the reference is the kept value of a ``functools.cached_property``.
     cached_property: bool = False
-    #: ``id()`` of the referent while it lived; for joining with other results, not part of equality.
+    #: ``id()`` of the referent while it was alive; for joining with other results, not part of equality.
     referent_id: int = field(default=0, compare=False, repr=False)
 
 
@@ -157,7 +157,7 @@ class Step:
 class Path:
     """Chain of references from a root to an object.
 
-    ``root`` is the root in an engineer's words (``module project.cache``, ``frame step (train.py:12)``), ``root_name``
+    ``root`` is a readable description (``module project.cache``, ``frame step (train.py:12)``), ``root_name``
     its own name in them (``project.cache``, ``step``). ``str(path)`` is one line::
 
         module project.cache > _CACHE (dict)['layer0'] > list[0]
@@ -167,7 +167,7 @@ class Path:
     root_kind: RootKind
     steps: tuple[Step, ...] = ()
     root_name: str = ""
-    #: The name of the thread in whose frame it begins, for other threads than the test's own.
+    #: The name of the thread in whose frame it begins, if that is not the test's thread.
     thread: str = ""
     root_id: int = field(default=0, compare=False, repr=False)
 
@@ -181,9 +181,9 @@ class Path:
 
     @property
     def stable(self) -> str:
-        """The path as one line without what another run, another order of tests or an edited file would change: keys
-        and positions, but for those of namespaces, the line of a frame, numbers in names of threads and of compiled
-        functions, and how long a middle is left out.
+        """The path as one line, without parts that change with the run, the order of tests or edits of a file: keys
+        and positions (except in namespaces), the line of a frame, numbers in names of threads and of compiled
+        functions, and the length of a left-out middle.
         """
         steps = tuple(map(stable_step, (None, *self.steps), self.steps))
         return replace(self, root=_stable_root(self.root), steps=steps)._joined(" > ...")
@@ -201,7 +201,7 @@ class Path:
         return "".join(pieces)
 
     def _left_out(self) -> int:
-        """Steps that the text leaves out, those too that the search had left out before."""
+        """Number of steps that the text leaves out, including those that the search had left out."""
         middle = self.steps[SHOWN_STEPS // 2 : len(self.steps) - SHOWN_STEPS // 2]
         counts = (re.fullmatch(r"\.\.\. (\d+) more \.\.\.", step.reference.text) for step in middle)
         return sum(int(count[1]) if count else 1 for count in counts)
@@ -213,7 +213,7 @@ class Path:
 
 
 def stable_step(before: Step | None, step: Step) -> Step:
-    """A step without its key or position; ``before`` is the step to what holds it."""
+    """A step without its key or position; ``before`` is the step to its holder."""
     kind, text = step.reference.kind, step.reference.text
     if kind in (Kind.KEY, Kind.HOOK):
         text = f"{kind.value} {ANY_KEY}"
@@ -231,7 +231,7 @@ def _is_name(before: Step | None, text: str) -> bool:
 
 
 def _without_key(text: str) -> str:
-    """A label with ``[*]`` for all of its brackets; a long one may have lost the last."""
+    """A label with ``[*]`` for each of its brackets; a long one may have lost the last."""
     before, bracket, rest = text.partition("[")
     return f"{before}{ANY_KEY}{rest.rpartition(']')[2] if ']' in rest else ''}" if bracket else text
 
@@ -242,7 +242,7 @@ def _stable_root(root: str) -> str:
 
 
 def _joined(previous: Step | None, reference: Reference) -> str:
-    """The text of an edge with what has to stand before it."""
+    """The text of an edge with its separator."""
     text = reference.text
     separated = text if text[:1] in ".[" else f" {text}" if reference.kind is not Kind.GLOBAL else f" > {text}"
     if reference.kind is Kind.ROOT:

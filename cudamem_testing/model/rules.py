@@ -1,10 +1,10 @@
-"""Rules: what the project has decided to ignore, each with its reason.
+"""Rules of the ini option ``cudamem_ignore``: what the project ignores, each with its reason.
 
 A rule is one line of the ini option ``cudamem_ignore``: a field (``holder``, ``file`` or ``function``), a pattern (all
-of the text; ``*`` is anything, ``?`` any one sign), and after ``#`` the reason::
+of the text; ``*`` is anything, ``?`` any one character), and after ``#`` the reason::
 
     cudamem_ignore =
-        holder: module legacy.cache > *      # global by design, goes with the rewrite
+        holder: module legacy.cache > *      # global by design, removed in the rewrite
         file: vendor/*.py                    # not ours
         function: build_tables               # built once
 
@@ -27,14 +27,14 @@ _RULE = re.compile(r"\s*(holder|file|function)\s*:\s*(.*?)\s+#\s*(\S.*?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that is ignored, and why."""
+    """One rule and its reason."""
 
     field: str
     pattern: str
     reason: str
 
     def matches(self, finding: Finding) -> bool:
-        """Whether the finding is what the rule speaks of."""
+        """Whether the rule matches the finding."""
         if self.field == "holder":
             return finding.holder is not None and _matches(finding.holder, self.pattern)
         line = finding.fact.line if isinstance(finding.fact, Retained) else None
@@ -48,7 +48,7 @@ class Rule:
 
 
 def _matches(text: str, pattern: str) -> bool:
-    """Whether a text fits a pattern, in which only ``*`` and ``?`` are special: holders are full of brackets."""
+    """Whether a text matches a pattern, in which only ``*`` and ``?`` are special: holders are full of brackets."""
     pieces = (".*" if sign == "*" else "." if sign == "?" else re.escape(sign) for sign in pattern)
     return re.fullmatch("".join(pieces), text, re.DOTALL) is not None
 
@@ -57,7 +57,7 @@ def parse_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
     """The rules of an ini option.
 
     Raises:
-        RuleError: naming every line that is no rule.
+        RuleError: that names every line that is not a rule.
     """
     rules, problems = [], []
     for line in filter(None, map(str.strip, lines)):
@@ -72,7 +72,7 @@ def parse_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
 
 
 class RuleError(ValueError):
-    """What is wrong with rules, one problem a line in ``problems``."""
+    """Wrong rules, one problem per line in ``problems``."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
@@ -99,5 +99,5 @@ class Ignored:
 
 
 def pattern_of(holder: str) -> str:
-    """What a rule matches for one holder, with any numbers in the place of its positions."""
+    """The pattern of a rule for one holder, with wildcards for its positions."""
     return re.sub(r"\[\d+\]", "[*]", re.sub(r"(?<=hook )\d+", "*", holder))

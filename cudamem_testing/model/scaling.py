@@ -1,10 +1,10 @@
-"""Scaling: how memory grows with the size of an input, against what was promised.
+"""Compares the growth of memory with the size of an input to a promise.
 
-Of what was measured at three sizes or more only differences count, so that a constant part does not matter. Between two
-neighbouring sizes memory has a slope: bytes more, for each step of what was promised (for ``O(n^2)``: for each ``n^2``
-more). What grows as promised has slopes that do not rise. Small sizes may hide the slope behind a constant, such as the
-peak of another phase, so the last :data:`JUDGED` slopes decide; where the sizes before them are on one level, and the
-slopes after it cannot be told from a beginning, nothing is decided. PYTEST_DONT_REWRITE
+Only differences between three or more measured sizes count, so a constant part does not matter. Between two
+neighbouring sizes memory has a slope: added bytes for each step of the promised growth (for ``O(n^2)``: for each
+``n^2`` more). If memory grows as promised, slopes do not rise. Small sizes may hide the slope behind a constant, such
+as the peak of another phase, so the last :data:`JUDGED` slopes decide; if the sizes before them are on one level, and
+the slopes after it may be only a beginning, nothing is decided. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from cudamem_testing.show.tables import Column, Table
 JUDGED = 2
 #: By how much a slope may rise: ``n log n`` rises by 4 % from 2^24 to 2^25, rounding by less.
 TOLERANCE = 0.03
-#: Bytes, and the share of all, by which a size may be off: allocators round up, and libraries keep a little.
+#: Allowed error of a measured size, in bytes and as a share: allocators round up, and libraries keep a little.
 SLACK, NOISE = 4096, 0.002
 SHOWN = 3
 
 
 class Outgrown(AssertionError):  # noqa: N818 - the name of the verdict
-    """Memory grows faster than was promised."""
+    """Memory grows faster than promised."""
 
 
 class TooFewSizes(ValueError):  # noqa: N818 - what to do about it
-    """The sizes do not tell how memory grows."""
+    """The sizes do not show how memory grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class Series:
 
     @property
     def exponent(self) -> float | None:
-        """The power of growth without a constant part, from the last three sizes; ``None`` where nothing grew."""
+        """The power of growth without a constant part, from the last three sizes; ``None`` if nothing grew."""
         (first, middle, last), (low, mid, high) = self.sizes[-3:], self.bytes[-3:]
         return exponent((first, middle, last), (low, mid, high))
 
     def outgrows(self, factor: Factor) -> bool:
-        """Whether it grows faster than was promised.
+        """Whether it grows faster than promised.
 
         Raises:
-            TooFewSizes: when the sizes do not tell.
+            TooFewSizes: if the sizes do not show it.
         """
         rises = [after - before for before, after in pairwise(self.bytes)]
         risen = [rise > SLACK + NOISE * before for rise, before in zip(rises, self.bytes, strict=False)]
@@ -79,7 +79,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What was measured on one device, by variable; ``metric`` is what the bytes are."""
+    """Measurements on one device, by variable; ``metric`` says what the bytes are."""
 
     device: Device
     series: tuple[Series, ...]
@@ -87,19 +87,19 @@ class Scaling:
     notes: tuple[str, ...] = ()
 
     def assert_peak(self, promise: str) -> None:
-        """Fail when the peak grows faster than was promised: ``assert_peak("O(n)")``.
+        """Fail if the peak grows faster than promised: ``assert_peak("O(n)")``.
 
         Raises:
             Outgrown: with the table, the measured power, and the lines that grow fastest.
-            TooFewSizes: when the sizes do not tell.
-            ValueError: for a promise that cannot be read, or that names a variable which was not varied.
+            TooFewSizes: if the sizes do not show it.
+            ValueError: for an invalid promise, or one that names a variable that was not varied.
         """
         __tracebackhide__ = True
         given = Promise.parse(promise)
         varied = [one.variable for one in self.series]
         unknown = [name for name in given.factors if name not in varied]
         if unknown:
-            raise ValueError(f"{given.text} names {', '.join(unknown)}: what was varied is {', '.join(varied)}")
+            raise ValueError(f"{given.text} names {', '.join(unknown)}, but the run varied {', '.join(varied)}")
         broken = [one for one in self.series if one.outgrows(given.of(one.variable))]
         if broken:
             raise Outgrown("\n".join(self._outgrown(one, given) for one in broken))
@@ -115,7 +115,7 @@ class Scaling:
         return "\n".join(lines)
 
     def table(self, series: Series) -> Table:
-        """Sizes, bytes, and by what power they grew since the size before."""
+        """Sizes, bytes, and the power by which they grew since the previous size."""
         columns = (Column(series.variable, "right"), Column(self.metric, "right"), Column("grew like", "right"))
         rows = []
         for place, (size, number) in enumerate(zip(series.sizes, series.bytes, strict=True)):
@@ -134,7 +134,7 @@ class Scaling:
 
 
 def exponent(sizes: Sequence[int], numbers: Sequence[int]) -> float | None:
-    """The power ``p`` for which ``c + b * n^p`` passes through three points; ``None`` where the last two do not rise.
+    """The power ``p`` for which ``c + b * n^p`` passes through three points; ``None`` if the last two do not rise.
 
     The ratio of the two rises of ``n^p`` rises with ``p``, so bisection finds it.
     """
@@ -161,7 +161,7 @@ def exponent(sizes: Sequence[int], numbers: Sequence[int]) -> float | None:
 
 
 def _fastest(series: Series) -> list[str]:
-    """The lines whose bytes rose most from the last size but one to the last."""
+    """The lines that grew most between the last two sizes."""
     rises = {line: numbers[-1] - numbers[-2] for line, numbers in series.lines.items()}
     largest = sorted((line for line in rises if rises[line] > 0), key=lambda line: (-rises[line], line))[:SHOWN]
     name, (before, last) = series.variable, series.sizes[-2:]

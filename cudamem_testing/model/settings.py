@@ -1,7 +1,7 @@
-"""What a run was asked for, as one frozen value.
+"""The settings of a run, as one frozen value.
 
-Every start of pytest imports this module, so its class is cheap to make: a dataclass takes up to ten times as long as
-a named tuple. PYTEST_DONT_REWRITE
+Every start of pytest imports this module, so its class must be cheap to create: a dataclass takes up to ten times as
+long as a named tuple. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ RECORDED = ("baselines", "known", "expected")
 
 
 class Settings(NamedTuple):
-    """What the run was asked for. ``on`` is the accounting of every test; ``enforce`` is false with --no-cudamem.
+    """The settings. ``on``: every test is measured; ``enforce`` is false with --no-cudamem.
 
-    ``known`` is ``None`` for the file of known findings at rootdir. ``update`` names what is to be rewritten (of
+    ``known`` is ``None`` for the file of known findings at rootdir. ``update`` names what is to be recorded (of
     ``RECORDED``); ``repeat`` is the number of runs of a test, 1 or more.
     """
 

@@ -1,4 +1,4 @@
-"""Sizes and numbers of things: bytes in, bytes out, and one spelling for people.
+"""Parses and formats sizes and counts.
 
 Everything in the package counts bytes as ``int``. Text is parsed once, here, exactly (no floats), and shown in
 binary units. PYTEST_DONT_REWRITE
@@ -25,7 +25,7 @@ UNITS = {
     "TIB": 2**40,
 }
 _SIZE = re.compile(r"\s*(\d{1,30})(?:\.(\d{1,30}))?\s*([A-Za-z]*)\s*", re.ASCII)
-_SHOWN = (bool, float, complex, bytes, type(None))  # whose text is short and runs nobody's code
+_SHOWN = (bool, float, complex, bytes, type(None))  # their text is short and runs no user code
 _HINT = "write bytes as an int, or a number with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
 
 
@@ -33,7 +33,7 @@ def parse_size(value: object) -> int:
     """Bytes of a size: an ``int``, or text such as ``"512MiB"``, ``"1.5 GiB"``, ``"7GB"``, ``"4096B"``, ``"0"``.
 
     ``KiB MiB GiB TiB`` are binary, ``kB MB GB TB`` decimal, in any letter case. A fraction of a byte is dropped. Text
-    without a unit is refused, for ``"4"`` may be meant as 4 GB.
+    without a unit is refused, because ``"4"`` may mean 4 GB.
 
     Raises:
         ValueError: for anything else, with what is accepted; negative sizes and ``bool`` are refused.
@@ -58,7 +58,7 @@ def parse_size(value: object) -> int:
 
 
 def format_size(size: int) -> str:
-    """A size in bytes as people read it: ``612.4 MiB``, ``512 B``, ``-1.5 KiB``; one decimal above bytes."""
+    """A size in bytes for people: ``612.4 MiB``, ``512 B``, ``-1.5 KiB``; one decimal above bytes."""
     sign, rest = ("-", -size) if size < 0 else ("", size)
     if rest < 1024:
         return f"{sign}{rest} B"

@@ -1,8 +1,8 @@
-"""Lines of source files, for findings that show them.
+"""Reads lines of source files, for findings that show them.
 
 ``linecache`` looks up ``open``, ``os.stat`` and its own functions when it is called: a test that replaces one of them
 would count our calls, and we would read what its mock returns. So files are read here with functions that were bound
-when this module was imported. Code that has no file (typed, or made at run time) is taken from what ``linecache``
+when this module was imported. Code without a file (typed, or created at run time) is taken from what ``linecache``
 keeps. PYTEST_DONT_REWRITE
 """
 
@@ -23,7 +23,7 @@ _kept: dict[str, Any] = linecache.cache
 
 
 def source_lines(file: str) -> list[str]:
-    """The lines of a file, each with its line break; empty where it cannot be read."""
+    """The lines of a file, each with its line break; empty if it cannot be read."""
     kept = _kept.get(file, ())
     if len(kept) == 4 and kept[1] is None:  # (size, time of change, lines, name): without a time there is no file
         return list(kept[2])
@@ -35,12 +35,12 @@ def source_lines(file: str) -> list[str]:
 
 
 def source_line(file: str, number: int) -> str:
-    """Line ``number`` of a file without its indentation, safe to show; empty where it cannot be read."""
+    """Line ``number`` of a file without its indentation, safe to show; empty if it cannot be read."""
     return one_line(raw_line(file, number).strip().expandtabs(1))
 
 
 def raw_line(file: str, number: int) -> str:
-    """Line ``number`` of a file as it stands there; empty where it cannot be read."""
+    """Line ``number`` of a file, unchanged; empty if it cannot be read."""
     lines = source_lines(file)
     return lines[number - 1] if 0 < number <= len(lines) else ""
 

@@ -1,4 +1,4 @@
-"""Stacks: where an allocation came from, in the words of the project that is being tested.
+"""Where an allocation came from, in terms of the tested project.
 
 The only place that shortens a path and that picks the project's own line. A :class:`Locator` knows the project's
 root; it turns raw ``(file, line, function)`` triples into a :class:`Stack` whose frames are marked ``project``,
@@ -33,9 +33,9 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call: a path relative to the project or to its library, a line (0 where unknown), a qualified name.
+    """One call: a path relative to the project or to its library, a line (0 if unknown), a qualified name.
 
-    Those that a :class:`Locator` makes are safe to show: control characters in names are spelled out.
+    Frames from a :class:`Locator` are safe to show: control characters in names are escaped.
     """
 
     file: str
@@ -45,7 +45,7 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """``file::qualname``: what stays the same while the code around it changes."""
+        """``file::qualname``, which stays the same when the code around it changes."""
         return f"{self.file}::{self.function}"
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Calls from the innermost outwards; empty where the recorder had none."""
+    """Calls from the innermost outwards; empty if the recorder had none."""
 
     frames: tuple[Frame, ...] = ()
 
@@ -66,9 +66,9 @@ class Stack:
 
     @property
     def library_call(self) -> Frame | None:
-        """The innermost frame before the project's own; ``None`` where the project's line allocated itself.
+        """The innermost frame before the project's own; ``None`` if the project's line allocated itself.
 
-        An anonymous function is passed over where a named one called it.
+        An anonymous function is skipped if a named one called it.
         """
         calls: list[Frame] = []
         for frame in self.frames:
@@ -80,20 +80,20 @@ class Stack:
 
     @property
     def called_from(self) -> Frame | None:
-        """The project's frame around the innermost one of the project: who called a helper that allocates."""
+        """The project's frame around its innermost one: the caller of a helper that allocates."""
         project = (frame for frame in self.frames if frame.origin == "project")
         next(project, None)
         return next(project, None)
 
     @property
     def caller(self) -> Frame | None:
-        """The outermost frame of the project when it is another one than the innermost: the call in the test."""
+        """The outermost frame of the project if it is not the innermost: the call in the test."""
         project = [frame for frame in self.frames if frame.origin == "project"]
         return project[-1] if len(project) > 1 else None
 
     @property
     def in_thread(self) -> bool:
-        """Whether the calls began in a thread that Python started; false too where the record cut them off."""
+        """Whether the calls began in a thread that Python started; also false if the record cut them off."""
         outermost = self.frames[-1] if self.frames else None
         return (
             outermost is not None
@@ -113,7 +113,7 @@ class Stack:
 
     @property
     def place(self) -> str:
-        """``file::qualname`` of the line, without its number: what stays the same while the code around it changes."""
+        """``file::qualname`` of the line, which stays the same when the code around it changes."""
         return NO_STACK if self.where is None else self.where.place
 
     @property
@@ -133,8 +133,8 @@ class Locator:
     """Turns raw frames into :class:`Frame` objects for a project whose root folder is ``root``.
 
     A file below ``root`` is the project's unless it lies in a ``site-packages`` folder; everything else that does not
-    belong to an installed package, to the standard library or to this plugin counts as the project's too, because
-    people run tests against checkouts beside each other.
+    belong to an installed package, to the standard library or to this plugin also counts as the project's, because
+    people run tests against neighbouring checkouts.
     """
 
     root: str
@@ -154,9 +154,9 @@ class Locator:
         return found
 
     def stack(self, raw: Iterable[RawFrame]) -> Stack:
-        """Raw frames, innermost first; a comprehension is a part of the function that it stands in."""
+        """Raw frames, innermost first; a comprehension is part of the function around it."""
         frames: list[Frame] = []
-        inner: Frame | None = None  # a comprehension that has not met its function
+        inner: Frame | None = None  # a comprehension whose function has not come yet
         for one in raw:
             frame = self.frame(one)
             comprehension = one[2].rpartition(".")[2] in _COMPREHENSIONS
@@ -171,12 +171,12 @@ class Locator:
         return Stack((*frames, inner) if inner is not None else tuple(frames))
 
     def path(self, frame: Frame) -> str:
-        """The whole name of a frame's file, as it was before this locator shortened it."""
+        """The full name of a frame's file, before this locator shortened it."""
         files = (file for file, (shown, _) in self._files.items() if shown == frame.file)
         return next(files, f"{self.root}/{frame.file}")
 
     def source(self, frame: Frame) -> str:
-        """The text of a line of the project, as :func:`source_line`; empty where there is no such file."""
+        """The text of a line of the project, as :func:`source_line`; empty if there is no such file."""
         if frame.origin != "project":
             return ""
         return source_line(os.path.join(self.root, frame.file), frame.line)
@@ -207,7 +207,7 @@ class Locator:
 
 
 def _whole(file: str, root: str) -> str:
-    """A file as the interpreter found it: torch's profiler cuts off the folder of ``sys.path``."""
+    """The full path of a file: torch's profiler cuts off the folder of ``sys.path``."""
     if os.path.isabs(file):
         return file
     found = (os.path.join(folder, file) for folder in (root, *sys.path))
@@ -215,12 +215,12 @@ def _whole(file: str, root: str) -> str:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file comes with Python or was installed, rather than being some project's."""
+    """Whether a file belongs to Python or an installed package, rather than to a project."""
     return Locator("")._locate(file)[1] == "library"
 
 
 def _locate_without_file(file: str) -> tuple[str, Origin]:
-    """Code that was typed or made at run time; numbers that differ from run to run are left out."""
+    """Code that was typed or created at run time; numbers that differ from run to run are left out."""
     if file.startswith("<frozen "):
         return file[8:-1].replace(".", "/") + ".py", "library"
     if file.startswith(("<ipython-input", "<stdin>")):
@@ -231,7 +231,7 @@ def _locate_without_file(file: str) -> tuple[str, Origin]:
 
 
 def _readable(function: str) -> str:
-    """A qualified name without what only the compiler needs: ``f.<locals>.g`` is ``f.g``."""
+    """A qualified name without the compiler's additions: ``f.<locals>.g`` becomes ``f.g``."""
     name = function.replace(".<locals>.", ".")
     head, _, last = name.rpartition(".")
     return head if head and last in _COMPREHENSIONS else name

@@ -1,4 +1,4 @@
-"""Windows: measured spans. PYTEST_DONT_REWRITE"""
+"""Measured spans. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cudamem_testing.model.sizes import format_size
 
 
 class Window(NamedTuple):
-    """One span on one device, in bytes and counts (a tuple: some are made for every test, also for a clean one).
+    """One span on one device, in bytes and counts (a tuple: several are created for every test).
 
-    ``start``, ``peak`` and ``end`` are allocated bytes. ``retained`` is ``end - start`` and negative when memory from
-    before was freed inside. Memory that a wider fixture took or gave back inside is the fixture's: ``start`` (and
-    its kin) is moved by it, and a note says so. ``complete`` is false when something may have been missed.
-    ``blocks`` is the growth of the number of live blocks. ``opened`` and ``closed`` are what was read at its ends: they
-    find the window's place in a recording, are in no report, and do not count when windows are compared.
+    ``start``, ``peak`` and ``end`` are allocated bytes. ``retained`` is ``end - start``, and negative if memory from
+    before was freed inside. Memory that a wider fixture allocated or freed inside belongs to the fixture: ``start``
+    (and similar values) are adjusted by it, and a note says so. ``complete`` is false if something may have been
+    missed. ``blocks`` is the growth of the number of live blocks. ``opened`` and ``closed`` are the readings at its
+    ends: they locate the window in a recording, are in no report, and are ignored when windows are compared.
     """
 
     name: str
@@ -79,9 +79,9 @@ MOST_SHARED = 1000
 
 
 class SharedWindows:
-    """Windows as they are kept until the run ends: without what was read at their ends, and equal ones are one object.
+    """Windows kept until the run ends: without the readings at their ends, and equal ones are one object.
 
-    Each test has several. Most are equal to those of other tests, and every object that is kept makes each full
+    Each test has several. Most equal those of other tests, and every kept object makes each full
     collection of garbage longer.
     """
 

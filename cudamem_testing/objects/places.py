@@ -47,7 +47,7 @@ _MOST_KNOWN = 100_000
 _EXPLORED = 4
 #: References from the namespace of a module or class to containers that may have been filled since the last search.
 _NEAR = 4
-#: Containers up to this many items are read again for that; larger ones are not.
+#: Containers up to this many items are read again for that; containers above ``_LARGE`` items are never read.
 _SMALL = 256
 _LARGE = 100_000
 #: Most objects on the paths to a find that are followed next time; those of a whole model are not.

@@ -1,4 +1,4 @@
-"""Roots: the objects where chains of references begin.
+"""The objects where chains of references begin.
 
 The complete list: modules, frames of running threads, classes and ``lru_cache`` wrappers that a module defines,
 threads, running executors and event loops, loggers, ``weakref.finalize`` registrations, signal handlers and

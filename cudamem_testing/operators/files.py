@@ -149,7 +149,7 @@ def _phase(value: str, place: str) -> Phase:
 def _list(found: Mapping[str, Any], name: str, prefix: str = "") -> list[Any]:
     value = found.get(name)
     if not isinstance(value, list):
-        raise ValueError(f"{prefix}{name} is {'missing' if value is None else 'no list'}")
+        raise ValueError(f"{prefix}{name} is {'missing' if value is None else 'not a list'}")
     return value
 
 

@@ -1,7 +1,7 @@
 """Counts memory without a recorder: from the storages of tensors that operators return.
 
 For fake tensors, which have bytes and no memory, and for devices whose allocator cannot be read. A storage counts once,
-when an operator returns it and did not get it as an argument, whatever container it comes in; so views and in-place
+when an operator returns it and did not get it as an argument, in any container; so views and in-place
 operators count nothing. It counts as freed when it dies, even if only autograd held it: torch keeps a storage's Python
 object as long as the storage. Memory that lives only inside an operator is not seen. PYTEST_DONT_REWRITE
 """

@@ -1,1 +1,1 @@
-"""Recorders: the source of truth for one device. PYTEST_DONT_REWRITE"""
+"""The source of all numbers for one device. PYTEST_DONT_REWRITE"""

@@ -1,4 +1,4 @@
-"""What every recorder can do, and parts for those that cannot do all of it. PYTEST_DONT_REWRITE"""
+"""The interface of recorders, and mixins for those that lack some of it. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Owned(NamedTuple):
     blocks: int
 
     def without(self, other: Owned) -> Owned:
-        """What is left of it without another's part."""
+        """Bytes and blocks without those of another part."""
         return Owned(self.bytes - other.bytes, self.blocks - other.blocks)
 
 
 class Recorder(Protocol):
     """The source of truth for one device.
 
-    ``tells_blocks`` is whether its blocks can be told apart, ``tells_owners`` whether they carry an owner.
-    ``has_pools`` is whether CUDA graphs have pools of their own in it.
-    ``incomplete`` is the reason why its windows may miss something, ``None`` when it sees everything.
+    ``tells_blocks`` is whether it lists single blocks, ``tells_owners`` whether blocks record an owner.
+    ``has_pools`` is whether CUDA graphs have private pools in it.
+    ``incomplete`` is the reason why its windows may miss something, ``None`` if it sees everything.
     """
 
     device: Device
@@ -40,94 +40,94 @@ class Recorder(Protocol):
     def incomplete(self) -> str | None: ...
 
     def wake(self, *, limited: bool) -> None:
-        """A test begins with the next boundary; a recorder that is costly stays asleep unless a limit or a window was
-        written down for it.
+        """The next boundary begins a test; an expensive recorder stays asleep unless the test has a limit or a
+        window.
         """
         ...
 
     def sleep(self) -> None:
-        """The test is over, and what follows is not measured."""
+        """End of a test; what follows is not measured."""
         ...
 
     def new_owner(self) -> int:
-        """A number for somebody who allocates; only where blocks carry an owner."""
+        """A new owner number; only if blocks record an owner."""
         ...
 
     def own(self, owner: int) -> int:
-        """Blocks allocated from now on, by any thread, belong to ``owner``; who they belonged to so far."""
+        """Make ``owner`` the owner of blocks allocated from now on, by any thread; returns the previous owner."""
         ...
 
     def owned(self, owner: int) -> Owned:
-        """What is still live of an owner."""
+        """Live memory of an owner."""
         ...
 
     def moment(self) -> int | None:
-        """The number of events so far; ``None`` where the record does not tell threads."""
+        """The number of events so far; ``None`` if events do not record threads."""
         ...
 
     def freed_elsewhere(self, since: int) -> Collection[int]:
-        """The orders of the blocks that other threads than the calling one have freed since a moment, as far as events
+        """The orders of the blocks that other threads have freed since a moment, as far as events
         were recorded.
         """
         ...
 
     def finish(self) -> None:
-        """Wait until the device has done its work, so that blocks that wait for a stream are free."""
+        """Wait until the device has finished, so that blocks that wait for a stream are free."""
         ...
 
     def workspace_sizes(self) -> frozenset[int]:
-        """Bytes that workspaces of libraries may have on the device; other blocks may have them too."""
+        """Possible sizes of library workspaces on the device, in bytes; other blocks may have the same sizes."""
         ...
 
     def release(self) -> None:
-        """Have libraries give back the workspaces that they keep on the device."""
+        """Release the workspaces that libraries keep on the device."""
         ...
 
     def retake(self) -> None:
-        """Have libraries take their workspaces again, so that the next test does not."""
+        """Let libraries allocate their workspaces again, so that the next test does not."""
         ...
 
     def capture(self) -> Capture | None:
-        """What is live now and how that came, for evidence; ``None`` where nothing of it is kept."""
+        """Live blocks and events, for evidence; ``None`` if nothing is recorded."""
         ...
 
     def capture_of(self, owner: int) -> Capture | None:
-        """What is live now of an owner; ``None`` where nothing of it is kept."""
+        """Live blocks of an owner; ``None`` if nothing is recorded."""
         ...
 
     def refusal(self) -> Refusal | None:
-        """The last allocation since the recorder woke up that failed for want of memory."""
+        """The last allocation since the recorder woke up that ran out of memory."""
         ...
 
     def outside(self) -> OutsideUse | None:
-        """What the process takes of the device beside the allocator; ``None`` where there is no such thing."""
+        """Memory that the process uses outside the allocator; ``None`` if the device has no such memory."""
         ...
 
     def boundary(self) -> Counters | None:
-        """Read the counters, with the peaks since the last boundary, and start new peaks; ``None`` while asleep."""
+        """Read the counters, with the peaks since the last boundary, and reset the peaks; ``None`` while asleep."""
         ...
 
     def limit(self, size: int) -> Callable[[], None]:
         """Let an allocation that would take more than ``size`` bytes above now fail with an out-of-memory error.
 
-        Of several limits the lowest holds. The answer lifts this one, in whatever order they end.
+        Of several limits the lowest holds. Returns a function that lifts this one, in any order.
         """
         ...
 
     def close(self) -> None:
-        """Leave the process as it was found."""
+        """Restore the process to its earlier state."""
         ...
 
 
 def untold(recorder: Recorder) -> str:
-    """Why blocks of a device are not known, for people."""
+    """The message why the blocks of a device are unknown."""
     why = getattr(recorder, "why_untold", None) or recorder.incomplete
     reason = "" if why is None else f": {why}"
     return f"blocks of {recorder.device} cannot be told apart here{reason}"
 
 
 class WithoutOwners:
-    """Blocks carry neither an owner nor a thread; the methods for owners are never called."""
+    """For blocks without owner and thread; the methods for owners are never called."""
 
     tells_owners = False
 
@@ -155,7 +155,7 @@ class WithoutOwners:
 
 
 class WithoutEvidence:
-    """Blocks cannot be told apart."""
+    """For recorders that do not list single blocks."""
 
     tells_blocks = False
 
@@ -163,11 +163,11 @@ class WithoutEvidence:
         """Nothing is kept."""
 
     def refusal(self) -> None:
-        """None is noted."""
+        """None is recorded."""
 
 
 class WithoutWorkspaces:
-    """Libraries keep no workspaces in this allocator, graphs no pools, and nobody takes memory beside it."""
+    """For allocators without library workspaces, graph pools, or memory outside them."""
 
     has_pools = False
 
@@ -176,10 +176,10 @@ class WithoutWorkspaces:
         return frozenset()
 
     def release(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
     def retake(self) -> None:
-        """Nothing to take."""
+        """Nothing to allocate."""
 
     def outside(self) -> None:
         """Nothing."""

@@ -1,10 +1,10 @@
 """Compiles the native libraries on first use and keeps the results.
 
-They are C++ against torch's own headers, so they cannot be shipped compiled: torch gives no stable interface for
-allocators. The CPU recorder and the watch over the collector need c10 alone and take two to three seconds to compile,
-the recorder of cards some ten. What is compiled is kept (cache.py) for later runs,
-named by the version of torch and a hash of all that it depends on. It knows nothing of Python's headers, so every
-Python with the same torch shares it. Processes that start together (pytest-xdist) compile once: the others wait.
+They are C++ code against torch's own headers, so they cannot be shipped compiled: torch has no stable interface for
+allocators. The CPU recorder and the garbage-collector watch only need c10 and take two to three seconds to compile,
+the recorder of cards about ten. Compiled libraries are kept (cache.py) for later runs,
+named by the version of torch and a hash of everything they depend on. They do not use Python's headers, so every
+Python with the same torch shares them. Processes that start together (pytest-xdist) compile once: the others wait.
 
 PYTEST_DONT_REWRITE
 """
@@ -30,7 +30,7 @@ from cudamem_testing.recorders import cache
 
 
 class Library(NamedTuple):
-    """What is compiled: the first of the sources, which includes the others."""
+    """A library to compile: the first of the sources, which includes the others."""
 
     name: str
     title: str
@@ -77,14 +77,14 @@ _LINES_OF_ERROR = 12
 
 
 class RecorderUnavailable(RuntimeError):  # noqa: N818 - an outcome to fall back from, not a programming error
-    """A native library cannot be had here; the message says why and what to do."""
+    """A native library is not available here; the message says why and what to do."""
 
 
 def compiled(progress: Callable[[str], None] | None = None, library: Library = CPU_RECORDER) -> Path:
-    """Path of the compiled library for the torch in use, compiled now if it never was, or is no longer whole.
+    """Path of the compiled library for the torch in use; compiles it if it is missing or damaged.
 
     Args:
-        progress: told one line before a compilation starts, for it takes seconds.
+        progress: called with one line before a compilation starts, because it takes seconds.
         library: which one.
 
     Raises:
@@ -103,20 +103,20 @@ def compiled(progress: Callable[[str], None] | None = None, library: Library = C
 
 
 def _kept(target: Path, library: Library, progress: Callable[[str], None] | None, faults: Sequence[str]) -> Path:
-    """`target`, which is compiled if need be. `faults` are why it is in no better place.
+    """`target`, compiled if necessary. `faults` say why better folders were not used.
 
     Raises:
-        OSError: it cannot be kept there.
+        OSError: the library cannot be kept there.
     """
-    import torch  # only where it is needed: a run without torch stays without it
+    import torch  # only here: a run without torch must not import it
 
     if cache.is_whole(target):
         return target
-    if target.is_dir():  # which no file replaces
+    if target.is_dir():  # a file cannot replace it
         raise IsADirectoryError(errno.EISDIR, f"{target.name} is a folder")
     with cache.alone(target.with_name(f"{target.name}.lock")):
         if not cache.is_whole(target):  # another process may have been first
-            find_compiler(os.environ)  # nothing is announced that cannot begin
+            find_compiler(os.environ)  # do not announce a compilation that cannot start
             if progress is not None:
                 where = f", kept in {target.parent}: {faults[0]}" if faults else ""
                 progress(f"compiling {library.title} for torch {torch.__version__} (once, a few seconds{where})")
@@ -125,7 +125,7 @@ def _kept(target: Path, library: Library, progress: Callable[[str], None] | None
 
 
 def compiled_before(library: Library = CPU_RECORDER) -> Path | None:
-    """Path of the compiled library for the torch in use if it is there; nothing is compiled, and no folder made."""
+    """Path of the compiled library for the torch in use, if it exists; compiles nothing and creates no folder."""
     if sys.platform not in _PLATFORMS:
         return None
     name = _name(library)
@@ -137,9 +137,9 @@ def compiled_before(library: Library = CPU_RECORDER) -> Path | None:
 
 
 def load(library: Library) -> ctypes.PyDLL:
-    """The compiled library, in this process; its calls keep the GIL.
+    """Load the compiled library into this process; its calls keep the GIL.
 
-    One that was compiled before and does not load, as after an update of the system, is compiled again.
+    A library that was compiled earlier and does not load, for example after a system update, is compiled again.
 
     Raises:
         RecorderUnavailable: it cannot be compiled, or does not load.
@@ -159,7 +159,7 @@ def load(library: Library) -> ctypes.PyDLL:
 
 
 def compile_library(source: Path, target: Path, standard: str = "c++17", linked: Sequence[str] = ("c10",)) -> None:
-    """Compile one C++ file against torch into a shared library that appears at `target` whole or not at all.
+    """Compile one C++ file against torch into a shared library, which appears at `target` atomically.
 
     Raises:
         RecorderUnavailable: no compiler, no headers, or the compiler failed; with its first lines.
@@ -180,10 +180,10 @@ def compile_library(source: Path, target: Path, standard: str = "c++17", linked:
 
 
 def find_compiler(environ: Mapping[str, str]) -> list[str]:
-    """The C++ compiler as the start of a command line: `$CXX` (which may have arguments), else the first found.
+    """The C++ compiler as the start of a command line: `$CXX` (which may have arguments), else the first one found.
 
     Raises:
-        RecorderUnavailable: there is none, or `$CXX` is no command line.
+        RecorderUnavailable: there is none, or `$CXX` is not a command line.
     """
     try:
         chosen = shlex.split(environ.get("CXX", ""))
@@ -200,7 +200,7 @@ def find_compiler(environ: Mapping[str, str]) -> list[str]:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """The folder for compiled libraries, made if need be.
+    """The folder for compiled libraries, created if necessary.
 
     Raises:
         RecorderUnavailable: there is none that only this user can write.
@@ -225,7 +225,7 @@ def _name(library: Library) -> str:
 
 
 def _fingerprint(library: Library, folder: Path) -> str:
-    """Hash of everything the compiled library depends on, but for torch's version, which its name shows."""
+    """Hash of everything the compiled library depends on except torch's version, which is in its name."""
     digest = hashlib.sha256()
     for name in library.sources:
         digest.update((folder / name).read_bytes())
@@ -240,7 +240,7 @@ def _torch() -> Path:
 
 
 def _arguments(source: Path, standard: str, linked: Sequence[str]) -> list[str]:
-    """Of the compiler, all but where to write."""
+    """The compiler's arguments, without the output file."""
     root = _torch()
     return [
         *_flags(standard),

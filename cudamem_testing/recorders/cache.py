@@ -1,8 +1,9 @@
-"""Where compiled libraries are kept, and whether one that is found may be loaded.
+"""Finds the folder for compiled libraries, and checks whether a library may be loaded.
 
-A library is code: whoever can write its file, or the folder, or one above it, can have it run by whoever loads it. So a
-folder is used only where that is this user, or root, alone. A file is loaded only if it is this user's and what the
-compiler wrote: its checksum is kept beside it, for a truncated library ends the process with a signal.
+A library is code: anyone who can write its file, or its folder, or one above it, can run code in every process that
+loads it. So a folder is used only if only this user or root can write there. A file is loaded only if it belongs to
+this user and is what the compiler wrote: its checksum is kept beside it, because a truncated library would crash the
+process.
 
 PYTEST_DONT_REWRITE
 """
@@ -31,8 +32,8 @@ class Refused(Exception):  # noqa: N818 - an outcome to fall back from, not a pr
 def places(environ: Mapping[str, str]) -> Iterator[Path]:
     """Folders for compiled libraries, the first choice first; :func:`checked` says which can be used.
 
-    `$CUDAMEM_CACHE`, else below `$XDG_CACHE_HOME`, else below `~/.cache`; then one of this user among the temporary
-    files, which outlives the process.
+    `$CUDAMEM_CACHE`, else below `$XDG_CACHE_HOME`, else below `~/.cache`; then one of this user in the temporary
+    folder, which outlives the process.
     """
     if environ.get("CUDAMEM_CACHE"):
         yield Path(environ["CUDAMEM_CACHE"])
@@ -45,7 +46,7 @@ def places(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def usable(environ: Mapping[str, str], faults: list[str]) -> Iterator[Path]:
-    """Folders to keep libraries in, made if need be; why others cannot be used is added to `faults`.
+    """Folders to keep libraries in, created if necessary; adds to `faults` why others cannot be used.
 
     The last one is new, and removed when the process ends.
     """
@@ -60,10 +61,10 @@ def usable(environ: Mapping[str, str], faults: list[str]) -> Iterator[Path]:
 
 
 def checked(folder: Path, *, make: bool = False) -> Path:
-    """The folder without links, if libraries may be kept in it and loaded from it.
+    """The resolved folder, if libraries may be kept in it and loaded from it.
 
-    It must belong to this user, and no other user may write to it or to a folder above it: whoever can move a folder
-    can put another one in its place. With `make` it is made where it is missing.
+    It must belong to this user, and no other user may write to it or to a folder above it: a user who can move a folder
+    can replace it. With `make` it is created if it is missing.
 
     Raises:
         Refused: it may not be used.
@@ -104,7 +105,7 @@ def _remove(folder: Path, process: int) -> None:
 
 
 def is_whole(library: Path) -> bool:
-    """Whether a library is a file of this user that others cannot write, with the checksum that was kept of it."""
+    """Whether a library is a file of this user that others cannot write, and matches its checksum."""
     try:
         found = library.lstat()
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or _others_write(found):
@@ -115,10 +116,10 @@ def is_whole(library: Path) -> bool:
 
 
 def keep(scratch: Path, library: Path) -> None:
-    """Put a library that was just compiled into its place, whole or not at all, and keep its checksum."""
+    """Move a compiled library into its place atomically, and store its checksum."""
     scratch.chmod(0o700)
     checksum, beside = _checksum(scratch), _beside(library)
-    beside.unlink(missing_ok=True)  # no reader takes the new library for the old one's
+    beside.unlink(missing_ok=True)  # so that the old checksum is never used for the new library
     scratch.replace(library)
     handle, path = tempfile.mkstemp(prefix=beside.name, suffix=".tmp", dir=beside.parent)
     with os.fdopen(handle, "w") as file:
@@ -127,13 +128,13 @@ def keep(scratch: Path, library: Path) -> None:
 
 
 def forget(library: Path) -> None:
-    """Have a library compiled again by whoever needs it next."""
+    """Make the next user of a library compile it again."""
     _beside(library).unlink(missing_ok=True)
 
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Hold a lock between processes. Where there can be none, compiling twice is harmless."""
+    """Hold a lock between processes. Without one, a library may be compiled twice, which is harmless."""
     import fcntl  # not on Windows, where this module is only imported
 
     try:
@@ -172,7 +173,7 @@ def _temporary() -> list[Path]:
 
 
 def _others_write(found: os.stat_result) -> bool:
-    """Whether anybody but the owner may write. The group of a user alone, which many systems give each user, may."""
+    """Whether others than the owner may write. A group with only this user, which many systems create, may."""
     if found.st_mode & stat.S_IWOTH:
         return True
     return bool(found.st_mode & stat.S_IWGRP) and not _is_private(found.st_gid)

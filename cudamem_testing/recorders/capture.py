@@ -1,6 +1,6 @@
-"""Captures: what a recorder hands over when somebody asks for evidence, in its own raw form.
+"""The raw evidence of a recorder.
 
-``snapshots`` makes one model of both. PYTEST_DONT_REWRITE
+``snapshots`` converts both forms into one model. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CudaCapture:
 
 @dataclass(frozen=True, slots=True)
 class CpuCapture:
-    """Rows of the CPU recorder, the number of its first event, and how to get the frames of a stack number."""
+    """Rows of the CPU recorder, the number of its first event, and a function from stack number to frames."""
 
     device: Device
     blocks: Sequence[tuple[int, int, int, int, int, int]]
@@ -43,9 +43,9 @@ Capture = CudaCapture | CpuCapture
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An allocation that failed: bytes requested, allowed and free (``None`` where unknown), and the state it met.
+    """A failed allocation: bytes requested, allowed and free (``None`` if unknown), and the state at that moment.
 
-    ``base`` is what was taken when a limit relative to it was set; ``None`` where the limit in force is no such one.
+    ``base`` is the level at which a relative limit was set; ``None`` if the current limit is not relative.
     """
 
     device: Device

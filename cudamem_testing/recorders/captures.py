@@ -1,4 +1,4 @@
-"""Captures: who begins to capture a CUDA graph, and where, in any thread. PYTEST_DONT_REWRITE"""
+"""Notices captures of CUDA graphs, and their streams, in any thread. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from cudamem_testing.guards import replaced
 
 
 class Captures:
-    """Notices captures of ``torch.cuda.CUDAGraph`` from its making to ``close``.
+    """Notices captures of ``torch.cuda.CUDAGraph`` from its creation to ``close``.
 
-    The streams stand at the replaced function itself, where :func:`~cudamem_testing.torch_api.capturing` looks for them
-    and a second one, of a session inside a session, finds and shares those of the first. A capture that C++ begins is
+    The streams are stored on the replaced function, where :func:`~cudamem_testing.torch_api.capturing` finds them
+    and where a nested session shares those of the first. A capture that C++ starts is
     not noticed.
     """
 
     def __init__(self) -> None:
-        #: Whether one was begun; for the owner to take back.
+        #: Whether a capture was started; the owner resets it.
         self.begun = False
         graph: Any = torch_api.graph_class()
         begin, end = graph.capture_begin, graph.capture_end
@@ -34,7 +34,7 @@ class Captures:
             try:
                 end(self)
             finally:
-                streams.discard(stream)  # torch refuses to end a capture on another stream than its own
+                streams.discard(stream)  # torch refuses to end a capture on a different stream
 
         def noticed() -> None:
             self.begun = True
@@ -45,5 +45,5 @@ class Captures:
         self._replaced.enter_context(replaced(changes))
 
     def close(self) -> None:
-        """Notice no more captures."""
+        """Stop noticing captures."""
         self._replaced.close()

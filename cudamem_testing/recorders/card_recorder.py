@@ -1,7 +1,7 @@
-"""The native part of recording cards: Python stacks for CUDA's memory history, and whether pinned memory has changed.
+"""Native code for cards: reads Python stacks for CUDA's memory history, and detects changes of pinned memory.
 
-torch's own way to the stacks is dearer than the allocation that it notes, and to the counters of pinned memory than all
-else of a boundary. Where the library cannot be compiled it is torch's way all the same: the same stacks, longer by the
+torch's own way to read stacks costs more than the recorded allocation, and reading pinned-memory counters more than
+the rest of a window boundary. If the library cannot be compiled, torch's way is used: the same stacks, longer by the
 frames of the harness, and the same numbers, only slower. The library is loaded once per process and not unloaded.
 PYTEST_DONT_REWRITE
 """
@@ -19,11 +19,11 @@ from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native_python import this_python
 
 MANY = 1 << 14
-"""Distinct stacks, from which on those that no record has are forgotten: some 10 MiB."""
+"""Number of distinct stacks above which unused ones are discarded: about 10 MiB."""
 
 
 class CardStacks:
-    """Handle to the process's reader of stacks, which begins switched off. Stacks end before the ``harness``."""
+    """Handle to the process's stack reader, initially off. Stacks end before the ``harness``."""
 
     def __init__(self, library: ctypes.PyDLL, harness: Sequence[CodeType] = ()) -> None:
         self._harness = harness  # so that they stay alive
@@ -34,13 +34,13 @@ class CardStacks:
         self._trim = library.cudamem_trim_kept_stacks
 
     def start(self) -> None:
-        """Gather stacks from now on."""
+        """Record stacks from now on."""
         if self._kept() >= MANY:
             self._trim()
         self._begin()
 
     def stop(self) -> None:
-        """Leave it to torch again; what was recorded keeps its stacks."""
+        """Let torch read stacks again; recorded events keep theirs."""
         self._end()
 
     def kept(self) -> int:
@@ -48,12 +48,12 @@ class CardStacks:
         return int(self._kept())
 
     def trim(self) -> int:
-        """Forget the stacks that no record has; how many are kept then."""
+        """Discard unused stacks; returns how many are kept."""
         return int(self._trim())
 
 
 class CardLibrary:
-    """The library, as what asks it."""
+    """The compiled library."""
 
     def __init__(self, library: ctypes.PyDLL, has_stacks: bool) -> None:
         self._library = library
@@ -61,7 +61,7 @@ class CardLibrary:
 
     @classmethod
     def load(cls, progress: Callable[[str], None] | None = None) -> CardLibrary | None:
-        """Compile it if it never was; ``None`` where it cannot be had here."""
+        """Load it, after compiling it if necessary; ``None`` if it is not available here."""
         try:
             if not _of_this_process.cache_info().currsize:
                 compiled(progress, CARD_RECORDER)
@@ -70,14 +70,14 @@ class CardLibrary:
             return None
 
     def stacks(self, harness: Sequence[CodeType] = ()) -> CardStacks | None:
-        """What reads stacks up to the code of the harness (8 at most).
+        """A reader of stacks up to the harness code objects (at most 8).
 
-        ``None`` where the layout of this Python's frames is not known.
+        ``None`` if the frame layout of this Python is unknown.
         """
         return CardStacks(self._library, harness) if self._has_stacks else None
 
     def host_watch(self) -> Callable[[], int]:
-        """Whether pinned memory is what it was at the last call; to be asked once CUDA is initialised."""
+        """A function that says whether pinned memory is unchanged since its last call; needs initialised CUDA."""
         return partial(self._library.cudamem_host_is_still, (ctypes.c_int64 * 6)())
 
 

@@ -1,6 +1,6 @@
-"""Names of cards, from NVML alone: asking CUDA would initialise it.
+"""Names of cards, from NVML only: asking CUDA would initialise it.
 
-To open NVML takes as long as a dozen of clean tests, so it stays open from the first question to :func:`close`.
+Opening NVML takes as long as a dozen clean tests, so it stays open from the first use to :func:`close`.
 PYTEST_DONT_REWRITE
 """
 
@@ -15,16 +15,16 @@ from cudamem_testing.model.devices import Device
 
 
 def name(device: Device) -> str | None:
-    """The card's name; ``None`` without the optional NVML bindings, or when the visible cards are not plain indices."""
+    """The card's name; ``None`` without the optional NVML bindings, or if the visible cards are not plain indices."""
     names = visible_names() if device.kind == "cuda" else ()
     index = device.index or 0
     return names[index] if index < len(names) else None
 
 
 def share(worker: int, visible: str | None, count: int) -> str | None:
-    """The card of one of several processes, as ``CUDA_VISIBLE_DEVICES`` names it; ``None`` where there is none.
+    """The card of one of several processes, as ``CUDA_VISIBLE_DEVICES`` names it; ``None`` if there is none.
 
-    ``visible`` is what that variable says already: the cards are shared among the processes within it. ``count`` is
+    ``visible`` is the current value of that variable: its cards are shared among the processes. ``count`` is
     the number of cards without it.
     """
     named = map(str, range(count)) if visible is None else (part.strip() for part in visible.split(","))
@@ -33,19 +33,19 @@ def share(worker: int, visible: str | None, count: int) -> str | None:
 
 
 def other_processes(device: Device) -> int | None:
-    """Bytes that other processes hold on a card; ``None`` without NVML, or where it does not know this process."""
+    """Bytes that other processes hold on a card; ``None`` without NVML, or if it does not know this process."""
     processes = _processes(device)
     sizes = [size for pid, size in processes.items() if pid != os.getpid()]
     return None if not processes or None in sizes else sum(filter(None, sizes))
 
 
 def this_process(device: Device) -> int | None:
-    """Bytes that this process holds on a card; ``None`` without NVML, or where it does not know this process."""
+    """Bytes that this process holds on a card; ``None`` without NVML, or if it does not know this process."""
     return _processes(device).get(os.getpid())
 
 
 def _processes(device: Device) -> dict[int, int | None]:
-    """Bytes of each process on a card by its id; empty where this process is not among them."""
+    """Bytes of each process on a card by its id; empty if this process is not among them."""
     names, index = visible_names(), device.index or 0
     if device.kind != "cuda" or index >= len(names):
         return {}
@@ -59,14 +59,14 @@ def _processes(device: Device) -> dict[int, int | None]:
     except (nvml.NVMLError, OSError):
         return {}
     sizes = {process.pid: process.usedGpuMemory for process in processes}
-    return sizes if os.getpid() in sizes else {}  # else the ids are those of another process namespace
+    return sizes if os.getpid() in sizes else {}  # otherwise the ids belong to another process namespace
 
 
 def visible_names() -> tuple[str, ...]:
-    """Names of the visible cards in CUDA's order; empty when NVML is not there or cannot tell which are visible."""
+    """Names of the visible cards in CUDA's order; empty without NVML, or if it cannot tell which are visible."""
     names = all_names()
     if len(set(names)) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        return ()  # CUDA puts the fastest first, NVML does not tell which that is
+        return ()  # CUDA puts the fastest first, and NVML does not know which that is
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return names
@@ -80,7 +80,7 @@ def visible_names() -> tuple[str, ...]:
 
 @cache
 def all_names() -> tuple[str, ...]:
-    """Names of the machine's cards in NVML's order; asked once."""
+    """Names of the machine's cards in NVML's order; read once."""
     nvml = _nvml(os.getpid())
     if nvml is None:
         return ()
@@ -92,7 +92,7 @@ def all_names() -> tuple[str, ...]:
 
 
 def close() -> None:
-    """Close NVML where a question has opened it; the next one opens it again."""
+    """Close NVML if it is open; the next use opens it again."""
     if _nvml.cache_info().currsize:
         nvml = _nvml(os.getpid())
         _nvml.cache_clear()
@@ -103,7 +103,7 @@ def close() -> None:
 
 @cache
 def _nvml(process: int) -> Any:
-    """The bindings, opened; ``None`` where there are none or they fail. A forked process opens it for itself."""
+    """The opened bindings; ``None`` if they are missing or fail. A forked process opens its own."""
     try:
         import pynvml
 

@@ -1,4 +1,4 @@
-"""Which recorders a machine offers, and their life from the first test to the last. PYTEST_DONT_REWRITE"""
+"""Chooses the recorders for the selected devices, and opens and closes them. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 
 def missing(selection: str | Device) -> str | None:
-    """Why nothing of a selection can be measured on this machine; ``None`` where something can. Needs torch."""
+    """Why nothing of a selection can be measured on this machine; ``None`` if something can. Needs torch."""
     number = torch_api.cuda_device_count()
     if select(selection, number):
         return None
@@ -31,7 +31,7 @@ def missing(selection: str | Device) -> str | None:
 
 
 class Recorders:
-    """The recorders of one selection of devices; opened when torch is there.
+    """The recorders of the selected devices; opened once torch is imported.
 
     With ``record`` they keep evidence: stacks, which end at the ``harness`` code objects, and events.
     """
@@ -50,9 +50,10 @@ class Recorders:
         self.environment = Environment(torch=torch_api.version())
 
     def open(self, say: Say = lambda line: None) -> tuple[Recorder, ...]:
-        """Open a recorder for each selected device that this machine has; CUDA is not initialised by it.
+        """Open a recorder for each selected device that this machine has; CUDA is not initialised.
 
-        ``say`` gets a line when something takes seconds. An exception, also an interrupt, leaves nothing in place.
+        ``say`` is called with a line when something takes seconds. After an exception, also an interrupt, nothing is
+        left installed.
         """
         try:
             self.opened = True
@@ -64,7 +65,7 @@ class Recorders:
         return self._open
 
     def close(self) -> None:
-        """Leave the process as it was found; safe to call twice."""
+        """Restore the process to its earlier state; safe to call twice."""
         self._open = ()
         self._statistics = self._history = None
         self._leaving.close()
@@ -101,7 +102,7 @@ class Recorders:
         return CudaRecorder(device, self._statistics, backend, self._history)
 
     def _native_library(self, say: Say) -> CardLibrary | None:
-        """What makes recording cards cheap, compiled on first use; that of the CPU has the counters of cards too."""
+        """The library that makes recording cards cheap, compiled on first use; the CPU's also reads card counters."""
         from cudamem_testing.recorders.build import RecorderUnavailable
         from cudamem_testing.recorders.card_recorder import CardLibrary
         from cudamem_testing.recorders.native import NativeRecorder
@@ -119,7 +120,7 @@ class Recorders:
             self._leaving.callback(recorder.close)
             return recorder.start()
         except RecorderUnavailable as error:
-            self.notes.append(f"{error}; on cpu only tests with a limit or a window are measured, and in part")
+            self.notes.append(f"{error}; on cpu only tests with a limit or a window are measured, and incompletely")
             from cudamem_testing.recorders.profiler import ProfilerRecorder
 
             instead = ProfilerRecorder()
@@ -128,6 +129,6 @@ class Recorders:
 
 
 def _allocator(devices: Sequence[Device], backend: str) -> str | None:
-    """Of the devices that are measured: that of the cards wherever there is one among them."""
+    """The allocator of the measured devices: that of the cards if there are any."""
     kinds = {device.kind for device in devices}
     return backend if "cuda" in kinds else "cpu" if kinds else None

@@ -1,8 +1,8 @@
-// How much memory of one owner garbage keeps, by where it was allocated: told without calling Python.
+// How much memory of one owner garbage keeps, by where it was allocated: found without calling Python.
 //
 // Objects of one kind have one class or one code, blocks of one kind the size and the calls that allocated them. A part
 // of the garbage is shown where it has a kind that was not shown before; of the others the freed blocks are counted.
-// Tensors whose memory cannot be told from them alone (what autograd saved, other devices, wrappers) are always shown.
+// Tensors whose memory is not known from themselves (what autograd saved, other devices, wrappers) are always shown.
 #pragma once
 
 #include <c10/core/TensorImpl.h>
@@ -154,7 +154,7 @@ class Meter {
     return totals.bytes > 0 ? static_cast<uint64_t>(totals.bytes) : 0;
   }
 
-  // Adds the block of a tensor, and that of its gradient. False where they cannot be told from the tensor alone.
+  // Adds the block of a tensor, and that of its gradient. False if the tensor itself does not show them.
   bool read(Object* object, size_t place, std::vector<Held>* held) {
     const char* const field = reinterpret_cast<const char*>(object) + impl_offset_;
     const c10::TensorImpl* const impl = *reinterpret_cast<c10::TensorImpl* const*>(field);

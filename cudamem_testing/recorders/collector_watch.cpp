@@ -7,7 +7,7 @@
 // put beside the rest (see `adopt`). The mark is gone before the collector counts.
 //
 // Nothing of the interpreter runs for garbage without an instance of the wanted classes: no frame, no signal's handler,
-// no function that somebody replaced. Where there is one, `look` of each watch is called. What a signal's handler raises
+// no replaced function. Where there is one, `look` of each watch is called. What a signal's handler raises
 // meanwhile is kept, and raised in the main thread at the next bytecode after the collection, as if the signal had come
 // then; a look that it ended begins again. Looking has room below the recursion limit, no profiler sees it, and it
 // finds the functions of `builtins` and of some modules as they were at first, whatever a test has put in their place.
@@ -167,7 +167,7 @@ Object* without_own_frames(Object* trace) {
 }
 
 // Whether something else than looking raised it: a frame of something else did, or it is no error by its class, or its
-// class is somebody's (what one thread sets in another has no frame).
+// class was created by user code (what one thread sets in another has no frame).
 bool is_foreign(const Raised& raised) {
   if (raised.trace || !PyType_IsSubtype(raised.type, PyExc_Exception)) return true;
   Object* module = PyObject_GetAttrString(raised.type, "__module__");
@@ -378,7 +378,7 @@ Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
   if (!state.mark || args[0] != state.reference) return none();
   ++state.seen;
   const Quiet quiet;
-  if (state.ending) finish();  // somebody emptied the list of callbacks
+  if (state.ending) finish();  // the list of callbacks was emptied
   state.ending = false;
   Object* const mark = state.mark;
   std::vector<Object*> objects;

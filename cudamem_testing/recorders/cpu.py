@@ -1,4 +1,4 @@
-"""CPU: the counters of the project's own recorder, which sees every thread. PYTEST_DONT_REWRITE"""
+"""Measures the CPU with the project's own recorder, which sees every thread. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.capture import CpuCapture, Refusal
 
-_new = tuple.__new__  # takes a third of the time of a named tuple's own
+_new = tuple.__new__  # three times as fast as the named tuple's own
 EVENTS = 1 << 18
 MOST_STACKS = 20_000
 TRIM_EVERY = 64
-DISPLACED = "the recorder was taken out of its place, and what was allocated then is not seen"
-FORKED = "a process that was forked from the one that is measured"
+DISPLACED = "another allocator replaced the recorder, and allocations since then are not seen"
+FORKED = "a process that was forked from the measured one"
 
 
 class CpuRecorder(WithoutWorkspaces):
     """Memory that CPU tensors take from torch's allocator, to the byte.
 
-    With ``record`` it notes the Python stack of every block, up to the frames that run one of the ``harness`` code
+    With ``record`` it records the Python stack of every block, up to the frames that run one of the ``harness`` code
     objects, and the last events. Not seen are tensors over foreign memory (``torch.from_numpy``, shared memory,
-    memory-mapped files). What was requested is what is allocated when a test begins; from there on frees of blocks that
-    others have allocated, such as garbage of earlier tests, do not lower it. Where another allocator takes its place,
-    as a library may register one, windows tell so, and the recorder takes it back for the next test if it can.
+    memory-mapped files). Requested bytes equal allocated bytes when a test begins; from then on frees of blocks that
+    others have allocated, such as garbage of earlier tests, do not lower them. If another allocator replaces it,
+    because a library registers one, windows say so, and the recorder is installed again for the next test if possible.
 
-    It is put in place by :meth:`start`, and taken out again by :meth:`close`, however far that came.
+    :meth:`start` installs it, and :meth:`close` removes it, even after a partial start.
 
     Raises:
-        RecorderUnavailable: when the recorder cannot be built here.
+        RecorderUnavailable: if the recorder cannot be built here.
     """
 
     tells_owners = True
@@ -53,29 +53,29 @@ class CpuRecorder(WithoutWorkspaces):
         self.incomplete: str | None = None
         self._process = os.getpid()
         self._native = NativeRecorder.load(say)
-        self._last: Reading | None = None  # what was read last, with what others had freed by then
+        self._last: Reading | None = None  # the last reading
         self._freed = 0
         self._counters = Counters()
-        # Without methods around them: every test calls them.
+        # Not wrapped in methods: every test calls them.
         self.new_owner: Callable[[], int] = self._native.new_owner
-        """A fresh number; there are 16 million."""
+        """A new owner number; there are 16 million."""
         self.own: Callable[[int], int] = self._native.set_owner
-        """Every block carries the owner that was in force when it was allocated."""
+        """Sets the current owner, which every new block records."""
         self._limits: list[int] = []
         self._before: int | None = None
         self._bases: dict[int, int] = {}
         self._record = record
         self._harness = harness
         self._first = self._refusals = self._wakes = self._freed_of_others = 0
-        self._begins = False  # with the next read a test does
+        self._begins = False  # the next read begins a test
         self._outer = Recording(stacks=False, events=False)
         self._leaving = ExitStack()
 
     def start(self) -> CpuRecorder:
-        """Put it in place. What undoes a step is noted before the step: an interrupt may come between any two.
+        """Install it. The undo of a step is registered before the step: an interrupt may come between any two.
 
         Raises:
-            RecorderUnavailable: when it cannot be put in place here.
+            RecorderUnavailable: if it cannot be installed here.
         """
         native, leaving = self._native, self._leaving
         if not native.is_installed():
@@ -89,7 +89,7 @@ class CpuRecorder(WithoutWorkspaces):
         leaving.callback(self._slot.release)
         self._freed_of_others = _freed_of_others(self._slot.peek())
         if self._record:
-            # Events that are kept already are those of a session around this one, be it awake or asleep: they stay.
+            # Events that are already kept belong to an outer session, awake or asleep: keep them.
             if not native.events_capacity():
                 leaving.callback(native.trim_stacks)
                 leaving.callback(native.restart_events, 0)
@@ -102,7 +102,7 @@ class CpuRecorder(WithoutWorkspaces):
         return self
 
     def wake(self, *, limited: bool) -> None:
-        """Note stacks and events from here on; the test's are those after the next read, which begins it."""
+        """Record stacks and events from here on; the next read begins the test."""
         self._begins = True
         if not self._record:
             return
@@ -113,7 +113,7 @@ class CpuRecorder(WithoutWorkspaces):
         self._bases.clear()
 
     def _begin(self, reading: Reading) -> Reading:
-        """What a test begins with; the recorder takes its place back."""
+        """Begin a test with a reading; install the recorder again if it was replaced."""
         self._begins = False
         if self.incomplete is not None or not self._slot.in_place:
             self._return()
@@ -123,17 +123,17 @@ class CpuRecorder(WithoutWorkspaces):
         return reading
 
     def _return(self) -> None:
-        """Take the place back."""
+        """Install the recorder again."""
         try:
             self._native.install()
         except RecorderUnavailable as error:
-            self.incomplete = f"not seen by the recorder any more: {error}"
+            self.incomplete = f"no longer seen by the recorder: {error}"
         else:
             self.incomplete = None
             self._process = os.getpid()
 
     def sleep(self) -> None:
-        """Count only, or what a session around this one notes."""
+        """Only count, or record what an outer session records."""
         if self._record:
             self._native.set_recording(stacks=self._outer.stacks, events=self._outer.events)
 
@@ -142,20 +142,20 @@ class CpuRecorder(WithoutWorkspaces):
         return _new(Owned, self._native.owner_totals(owner)[:2])
 
     def moment(self) -> int:
-        """Every event carries the thread that allocated or freed."""
+        """Every event records the thread that allocated or freed."""
         return self._slot.peek().events
 
     def freed_elsewhere(self, since: int) -> frozenset[int]:
-        """Read from the events since the moment alone."""
+        """Read only from the events since the moment."""
         own = self._native.thread()
         events = self._native.events(since).events
         return frozenset(one.sequence for one in events if one.kind == FREED and one.thread != own)
 
     def finish(self) -> None:
-        """The CPU has done its work when the call returns."""
+        """CPU work is finished when the call returns."""
 
     def capture(self) -> CpuCapture:
-        """Live blocks, and the events since the test began where a record was asked for."""
+        """Live blocks and, if recorded, the events since the test began."""
         from cudamem_testing.recorders.capture import OFF, CpuCapture
 
         if not self._record:
@@ -172,7 +172,7 @@ class CpuRecorder(WithoutWorkspaces):
         )
 
     def capture_of(self, owner: int) -> CpuCapture:
-        """The live blocks of one owner alone; with events only where a block has no stack, for what came before it."""
+        """The live blocks of one owner; with events only if a block has no stack, to show what came before it."""
         from cudamem_testing.recorders.capture import CpuCapture
 
         blocks = self._native.scan(owner)
@@ -186,11 +186,11 @@ class CpuRecorder(WithoutWorkspaces):
         return None if block is None else (block.owner, block.stack)
 
     def addresses(self) -> tuple[int, int]:
-        """The addresses of the native functions that find the live block at an address, and what an owner has."""
+        """The addresses of the native functions that find the live block at an address, and an owner's totals."""
         return self._native.addresses()
 
     def frames(self, stack: int) -> list[RawFrame]:
-        """The calls behind the number of a stack, innermost first."""
+        """The frames of a stack number, innermost first."""
         return [(frame.filename, frame.line or 0, frame.qualname) for frame in self._native.frames(stack)]
 
     def refusal(self) -> Refusal | None:
@@ -204,9 +204,9 @@ class CpuRecorder(WithoutWorkspaces):
         return Refusal(self.device, refused.size, refused.limit, None, capture, self._bases.get(refused.limit))
 
     def boundary(self) -> Counters:
-        """One call; the peaks of other observers in this process stay theirs.
+        """One call; the peaks of other observers in this process are not affected.
 
-        Where nothing was allocated or freed since the last one, it is the same object.
+        If nothing was allocated or freed since the last one, it is the same object.
         """
         if self.incomplete is FORKED and not self._begins:
             return Counters()
@@ -228,10 +228,10 @@ class CpuRecorder(WithoutWorkspaces):
         return self._counters
 
     def limit(self, size: int) -> Callable[[], None]:
-        """A limit to the byte, for allocations on any thread.
+        """An exact limit for allocations on any thread.
 
         Raises:
-            RuntimeError: when another allocator has taken the recorder's place, and it cannot be taken back.
+            RuntimeError: if another allocator has replaced the recorder, and it cannot be installed again.
         """
         if not self._native.is_installed():
             self._return()
@@ -252,12 +252,12 @@ class CpuRecorder(WithoutWorkspaces):
         return lift
 
     def _hold(self) -> None:
-        """The lowest limit of all, and that of somebody else, is in force."""
+        """Apply the lowest of all limits, including one set by other code."""
         known = (*self._limits, *(() if self._before is None else (self._before,)))
         self._native.set_limit(min(known, default=None))
 
     def close(self) -> None:
-        """Take the recorder out, unless somebody else put it in; closing again does nothing."""
+        """Remove the recorder, unless other code installed it; closing again does nothing."""
         self._leaving.close()
 
 

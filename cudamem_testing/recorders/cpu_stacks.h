@@ -45,7 +45,7 @@ struct Python {
   int64_t indirect_frame;  // offset of the current frame in that struct; negative: the thread state has it itself
   int64_t frame_code, frame_back, frame_position;
   int64_t code_start;      // position = pointer at frame_position - (code + code_start); negative: it is an index
-  uint64_t shim;           // code of the frames between C and Python, which nobody wrote; 0 where they have none
+  uint64_t shim;           // code of the internal frames between C and Python; 0 if they have none
 };
 
 // The innermost frames of a stack.

@@ -1,7 +1,7 @@
-"""CUDA: the counters of the caching allocator, whoever else reads them or starts new peaks (``views.py``).
+"""Measures CUDA through the caching allocator's counters, also if others read them or reset peaks (``views.py``).
 
-Where the native library has been compiled for this torch, windows read through it, in a tenth of the time; nothing is
-counted differently: both ways keep the same books. PYTEST_DONT_REWRITE
+If the native library has been compiled for this torch, windows read through it, in a tenth of the time, with the
+same results. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ DEVICE_TYPE = 1  # of c10::DeviceType
 
 
 class CudaStatistics:
-    """A reader of the allocator's statistics on all devices, with peaks of its own: those since it last read.
+    """A reader of the allocator's statistics on all devices, with its own peaks: those since it last read.
 
-    Readers can be many (a session inside a session); none takes a peak from another, nor from the test: where their
-    resets still hide a peak when the last one is closed, torch's functions go on adding it back until the test resets
+    There can be several readers (nested sessions); none takes a peak from another or from the test: if their
+    resets still hide a peak when the last one is closed, torch's functions keep adding it back until the test resets
     its peaks.
     """
 
     def __init__(self) -> None:
         self._lost: dict[int, Peaks] = {}
         self._cards: dict[int, NativeDevice | None] = {}
-        self._still: dict[int, Counters] = {}  # where the native library is to say whether they are so still
+        self._still: dict[int, Counters] = {}  # the native library says whether they are unchanged
         self._views: Views | None = Views.in_place()
         self._views.readers.append(self._lost)
 
     def read(self, index: int) -> tuple[Stats, Counts]:
-        """The statistics with the peaks since the last read, and the counts that were reset; starts new peaks."""
+        """The statistics with the peaks since the last read, and the counts that were reset; resets the peaks."""
         views = self._at_work()
         stats = views.read(index)
         lost = self._lost.pop(index, None)
@@ -55,9 +55,9 @@ class CudaStatistics:
         return stats, views.counted.get(index, NOTHING)
 
     def count(self, index: int) -> Counters | None:
-        """What ``read`` would tell, in one call of the native library; ``None`` where only ``read`` can tell it.
+        """Like ``read``, in one call of the native library; ``None`` if only ``read`` can do it.
 
-        Where nothing has changed it is the same object.
+        If nothing has changed it is the same object.
         """
         views = self._at_work()
         try:
@@ -87,13 +87,14 @@ class CudaStatistics:
         return counters
 
     def peek(self, index: int) -> Stats:
-        """The statistics as they are; nothing is reset."""
+        """The current statistics; nothing is reset."""
         return self._at_work().read(index)
 
     def owe(self, index: int, take: Callable[[], Levels]) -> Callable[[], None]:
-        """Let somebody else reset the peaks of a card, who owes what they were to everybody who reads them.
+        """Let other code reset the peaks of a card, and pass the lost peaks on to all readers.
 
-        ``take`` gives the highest peaks since it was last called. The answer takes them a last time, and ends it.
+        ``take`` returns the highest peaks since its last call. Returns a function that takes them a last time and ends
+        this.
         """
         views, debt = self._at_work(), (index, take)
         views.debts.append(debt)
@@ -105,7 +106,7 @@ class CudaStatistics:
         return pay
 
     def close(self) -> None:
-        """Stop reading; with the last reader torch's own functions come back. Closing again does nothing."""
+        """Stop reading; with the last reader torch's own functions are restored. Closing again does nothing."""
         views, self._views = self._views, None
         if views is not None:
             views.leave(self._lost)
@@ -137,15 +138,15 @@ class CudaRecorder(WithoutOwners):
         )
         self.tells_blocks = self.has_pools = self._native
         self.why_untold = next(iter(self._notes), None)
-        self._limits: list[tuple[int, int | None]] = []  # what may be reserved, and what was at the start; in bytes
-        self._before: tuple[int, int | None] = (0, None)  # the same as it was without them
+        self._limits: list[tuple[int, int | None]] = []  # bytes allowed, bytes at the start
+        self._before: tuple[int, int | None] = (0, None)  # the same without them
         self._history = history
         self._reserved = 0
         self._started = False
         self._bases: dict[int, int | None] = {} if history is None else history.bases
 
     def wake(self, *, limited: bool) -> None:
-        """Give the test a history of its own."""
+        """Start a separate history for the test."""
         if self._history is not None:
             self._history.start()
 
@@ -155,26 +156,26 @@ class CudaRecorder(WithoutOwners):
             self._history.stop()
 
     def finish(self) -> None:
-        """Synchronise the card; nothing before CUDA is initialised."""
+        """Synchronise the card; does nothing before CUDA is initialised."""
         if torch_api.cuda_initialized():
             torch_api.synchronize(self._index)
 
     def workspace_sizes(self) -> frozenset[int]:
-        """Those that cuBLAS and cuBLASLt may take; none before CUDA is initialised."""
+        """Sizes that cuBLAS and cuBLASLt may allocate; none before CUDA is initialised."""
         return torch_api.workspace_sizes() if torch_api.cuda_initialized() else frozenset()
 
     def release(self) -> None:
-        """Clear cuBLAS workspaces, and CUDA memory that other processes have dropped."""
+        """Free cuBLAS workspaces, and shared CUDA memory that other processes have released."""
         if torch_api.cuda_initialized():
             torch_api.clear_workspaces()
 
     def retake(self) -> None:
-        """Have cuBLAS take its workspaces for the current stream."""
+        """Let cuBLAS allocate its workspaces for the current stream."""
         if torch_api.cuda_initialized():
             torch_api.take_workspaces(self._index)
 
     def outside(self) -> OutsideUse | None:
-        """By NVML or CUDA, beside what was reserved when the counters were last read; nothing before CUDA starts."""
+        """From NVML or CUDA, minus what was reserved at the last read; ``None`` before CUDA is initialised."""
         if not torch_api.cuda_initialized():
             return None
         from cudamem_testing.recorders.outside import read
@@ -182,7 +183,7 @@ class CudaRecorder(WithoutOwners):
         return read(self.device, self._reserved)
 
     def capture(self) -> CudaCapture | None:
-        """The allocator's snapshot; ``None`` when no history was asked for."""
+        """The allocator's snapshot; ``None`` if no history was requested."""
         return None if self._history is None else self._history.capture(self.device)
 
     def refusal(self) -> Refusal | None:
@@ -190,15 +191,15 @@ class CudaRecorder(WithoutOwners):
         return None if self._history is None else self._history.refusal(self.device)
 
     def boundary(self) -> Counters:
-        """One C call, which starts new peaks where needed; zeros, without a call, before CUDA is initialised."""
+        """One C call, which resets peaks if needed; zeros, without a call, before CUDA is initialised."""
         if not self._started:
             if not torch_api.cuda_initialized():
                 return ZERO
             self._started = True
         try:
             found = (self._statistics.count(self._index) if self._native else None) or self._read()
-        except RuntimeError as error:  # somebody's own allocator need not keep any
-            return Counters(notes=(f"the allocator gives no statistics: {str(error).partition(chr(10))[0]}",))
+        except RuntimeError as error:  # a custom allocator need not have any
+            return Counters(notes=(f"the allocator has no statistics: {str(error).partition(chr(10))[0]}",))
         self._reserved = found.reserved or 0
         return found
 
@@ -234,8 +235,8 @@ class CudaRecorder(WithoutOwners):
     def limit(self, size: int) -> Callable[[], None]:
         """Limit through the fraction of the card that torch may reserve.
 
-        Cached segments are given back first, so that the limit binds; the allocator takes segments of 2 MiB and more,
-        so it binds to the next segment, not to the byte.
+        Cached segments are freed first, so that the limit takes effect; the allocator takes segments of 2 MiB and more,
+        so the limit is exact to the next segment, not to the byte.
         """
         total = torch_api.total_memory(self._index)
         if not self._limits:
@@ -253,13 +254,13 @@ class CudaRecorder(WithoutOwners):
         return lift
 
     def _allow(self, limit: tuple[int, int | None], total: int) -> None:
-        """Half a byte more, for the allocator drops the fraction of a byte when it computes the limit from this."""
+        """Add half a byte, because the allocator drops the fraction of a byte when it computes the limit."""
         size, base = limit
         torch_api.set_memory_fraction(self._index, min(1.0, (size + 0.5) / total))
         self._bases[self._index] = base
 
     def close(self) -> None:
-        """Nothing of its own: the statistics are shared by all cards and closed with them."""
+        """Nothing to close: the statistics are shared by all cards and closed with them."""
 
 
 def _allowed(limit: tuple[int, int | None]) -> int:
@@ -267,9 +268,9 @@ def _allowed(limit: tuple[int, int | None]) -> int:
 
 
 def native_card(index: int) -> NativeDevice | None:
-    """The counters of a card through the native library; ``None`` where that is not compiled, or has none of them.
+    """The counters of a card through the native library; ``None`` if it is not compiled, or does not have them.
 
-    To be asked once CUDA is initialised: until then another allocator can take the place of torch's.
+    Call it once CUDA is initialised: until then another allocator can replace torch's.
     """
     if torch_api.allocator_backend() != "native":
         return None
@@ -280,7 +281,7 @@ def native_card(index: int) -> NativeDevice | None:
 
 
 def _at_rest(stats: Stats) -> bool:
-    """Whether the peaks that windows fold are what is there now: then there is nothing to start anew."""
+    """Whether the peaks equal the current levels: then there is nothing to reset."""
     for name in PEAKED:
         values = stats.get(name, {}).get("all")
         if values is not None and values["peak"] != values["current"]:
@@ -297,7 +298,7 @@ def _with_peaks(counters: Counters, lost: Peaks) -> Counters:
 
 
 def _with_counted(counters: Counters, counted: Counts) -> Counters:
-    """The counters as if nobody had reset the counts."""
+    """The counters as if the counts had not been reset."""
     if counted is NOTHING:
         return counters
     allocations, segments, retries = counted

@@ -26,24 +26,24 @@ struct DeviceReading {
   int64_t peaks[kPeaks];
   bool more_peaks;  // the device keeps peaks that are not among these
 
-  // Whether the peaks that windows fold are what is there now: then there is nothing to start anew.
+  // Whether the peaks equal the current levels: then there is nothing to reset.
   bool at_rest() const {
     return allocated == allocated_peak && requested == requested_peak && reserved == reserved_peak &&
            active == active_peak;
   }
 };
 
-// What somebody who reads again and again knows of a device.
+// What a repeated reader knows about a device.
 struct DeviceWatch {
   DeviceReading last;
-  int64_t told[kPeaks];  // the highest of the peaks that he was told of
+  int64_t told[kPeaks];  // the highest peaks reported to the reader
 
   bool is_still(const DeviceReading& now) const {
     constexpr size_t counters = offsetof(DeviceReading, peaks);
     return last.at_rest() && std::memcmp(&last, &now, counters) == 0;
   }
 
-  // Notes the peaks of the last reading; whether one is higher than he was told.
+  // Records the peaks of the last reading; returns whether one is higher than reported.
   bool has_news() {
     bool news = false;
     for (int at = 0; at < kPeaks; ++at) {

@@ -1,9 +1,9 @@
-"""Has every CPU storage follow the recorder from the import of torch on.
+"""Installs the CPU recorder at the import of torch, so that it follows every CPU storage.
 
-A storage keeps the allocator that was in place when it was made, and whoever resizes it later takes memory from that
-one (`out=`, `resize_`, the storages that sharded modules resize). A recorder that came after it would see nothing of
-this. So where every test is accounted for, the recorder is put in place as soon as torch is there, before modules are
-collected that make tensors. It only counts until the devices are chosen and tests run.
+A storage keeps the allocator that was installed when it was created, and a later resize takes memory from that
+one (`out=`, `resize_`, the storages that sharded modules resize). A recorder installed later would not see
+this. So if every test is measured, the recorder is installed as soon as torch is imported, before test modules that
+create tensors are collected. It only counts until the devices are chosen and tests run.
 
 PYTEST_DONT_REWRITE
 """
@@ -16,23 +16,23 @@ from cudamem_testing.recorders.build import RecorderUnavailable
 
 
 class EarlyRecorder:
-    """The CPU recorder in place, at once where torch is imported already, else right after its import."""
+    """Installs the CPU recorder: at once if torch is already imported, else right after its import."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        """What takes seconds, one line each."""
+        """Lines about steps that take seconds."""
         self._undo = _nothing
         self._after = AfterImport("torch", self._install)
 
     def start(self) -> None:
-        """Begin. Where it cannot be had, whoever opens the recorders says why."""
+        """Start. If it is not available, opening the recorders later reports why."""
         if torch_api.imported():
             self._install()
         else:
             self._after.start()
 
     def close(self) -> None:
-        """Take it out, unless it was in place before; closing again does nothing."""
+        """Remove it, unless it was installed before; closing again does nothing."""
         self._after.stop()
         undo, self._undo = self._undo, _nothing
         undo()

@@ -1,8 +1,8 @@
-"""CUDA's own memory history: switched on for our sake, and left alone where the user keeps it.
+"""Switches on CUDA's own memory history, and leaves it alone if the user's code uses it.
 
-It is one per process: Python stacks of every allocation and a bounded ring of events for each card. It is started anew
-with each test, so that a test has the whole ring to itself. When the user's code switches it on, it is the user's until
-the test ends; if it was on before us, it stays as it is. PYTEST_DONT_REWRITE
+There is one per process: Python stacks of every allocation and a bounded ring of events for each card. It is restarted
+for each test, so that a test has the whole ring to itself. If the user's code switches it on, it belongs to the user
+until the test ends; if it was on before, it is not changed. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from cudamem_testing.recorders.card_recorder import CardStacks
 
 MAX_ENTRIES = 100_000
-USERS = "the memory history is the test's own"
+USERS = "the test has its own memory history"
 
 
 def snapshot() -> torch_api.Stats:
-    """The allocator's segments, blocks and events on all cards; imports nothing for it."""
+    """The allocator's segments, blocks and events on all cards; imports nothing."""
     with replaced(torch_api.lazy_without_compiler()):
         return torch_api.snapshot()
 
@@ -33,7 +33,7 @@ def snapshot() -> torch_api.Stats:
 class CudaHistory:
     """The history of all cards of this process; ``record`` is whether it may be switched on at all.
 
-    ``stacks`` reads the Python stacks while it is ours, where that is to be had.
+    ``stacks`` reads the Python stacks while the history is ours, if available.
     """
 
     def __init__(self, record: bool = True, stacks: CardStacks | None = None) -> None:
@@ -44,12 +44,12 @@ class CudaHistory:
         self._ours = False
         self._users = torch_api.history_enabled()
         self._switching = False
-        self._calls: list[Callable[[], Any]] = []  # what the switch now at work has called
-        self._again: Callable[[], Any] | None = None  # the one call that starts it anew
+        self._calls: list[Callable[[], Any]] = []  # what the active switch has called
+        self._again: Callable[[], Any] | None = None  # the one call that restarts it
         self._wanted = self._observed = False
         self._waiting = False
         self._refusals: dict[int, Refusal] = {}
-        self.bases: dict[int, int | None] = {}  # what each card had taken when the limit in force was set
+        self.bases: dict[int, int | None] = {}  # the level of each card when the current limit was set
         self._patches.replace(torch_api.bindings(), "_cuda_record_memory_history", self._noticing)
 
     @property
@@ -58,7 +58,7 @@ class CudaHistory:
         return self._users
 
     def start(self) -> None:
-        """Start anew for a test, now or as soon as CUDA is initialised, unless the user keeps it."""
+        """Restart it for a test, now or as soon as CUDA is initialised, unless the user's code uses it."""
         self._wanted = True
         self._refusals.clear()
         if not self._record:
@@ -77,7 +77,7 @@ class CudaHistory:
             self._end()
 
     def capture(self, device: Device) -> CudaCapture:
-        """What the allocator knows now."""
+        """The allocator's current state."""
         from cudamem_testing.recorders.capture import OFF, CudaCapture
 
         if not torch_api.cuda_initialized():
@@ -86,7 +86,7 @@ class CudaHistory:
         return CudaCapture(device, snapshot(), MAX_ENTRIES if self._ours else None, missing)
 
     def close(self) -> None:
-        """Leave the history as it was found."""
+        """Restore the earlier state of the history."""
         self.stop()
         self._patches.restore()
 
@@ -100,7 +100,7 @@ class CudaHistory:
             self._restart()
 
     def _observe(self) -> None:
-        """Have out-of-memory errors told; torch keeps the observer for ever, so it must not keep this object."""
+        """Observe out-of-memory errors; torch keeps the observer for ever, so it must not keep this object alive."""
         history = weakref.ref(self)
 
         def observer(index: int, requested: int, allowed: int, free: int) -> None:
@@ -121,7 +121,7 @@ class CudaHistory:
             else:
                 self._switch(self._starter)
                 if len(self._calls) == 1:
-                    (self._again,) = self._calls  # with each test: past all that leads to it, which takes as long
+                    (self._again,) = self._calls  # per test, called directly: the code around it takes as long
             self._ours = True
             if self._stacks is not None:
                 self._stacks.start()
@@ -130,7 +130,7 @@ class CudaHistory:
             self._observe()
 
     def _end(self) -> None:
-        """It is no longer ours."""
+        """Stop treating the history as ours."""
         self._ours = False
         if self._stacks is not None:
             self._stacks.stop()

@@ -1,8 +1,8 @@
-"""Pinned host memory, the pseudo-device ``host``: what CUDA's host allocator counts.
+"""Measures pinned host memory, the pseudo-device ``host``, through CUDA's host allocator.
 
-``allocated`` is what tensors hold, ``reserved`` what the allocator keeps from the driver, in bytes; peak and retained
-are measured, blocks are not told apart. As on the cards, peaks that anybody resets are folded first, and what our own
-resets hide from the test is added back when it reads. PYTEST_DONT_REWRITE
+``allocated`` is what tensors hold, ``reserved`` what the allocator holds from the driver, in bytes; peak and retained
+are measured, single blocks are not. As on cards, peaks are read before anyone resets them, and peaks that our own
+resets hide from the test are added back when it reads. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from cudamem_testing.recorders.peaks import Peaks, Stats, peaks_of
 
 READER = "_cuda_hostMemoryStats"
 PEAK_RESET = "_cuda_resetPeakHostMemoryStats"
-#: What tensors hold, what the allocator keeps, and requests: the names from torch 2.10 on, and those before.
+#: Names of what tensors hold, what the allocator holds, and requests: from torch 2.10 on, and before.
 NAMES = ("active_bytes", "allocated_bytes", "active_requests")
 OLDER_NAMES = ("allocated_bytes", "reserved_bytes", "allocation")
 ZERO = Counters(allocated=0, allocated_peak=0, reserved=0, reserved_peak=0, allocations=0, blocks=0)
 
 
 def measurable() -> bool:
-    """Whether this torch gives statistics of pinned memory."""
+    """Whether this torch has statistics of pinned memory."""
     return torch_api.cuda_function(READER) is not None and torch_api.cuda_function(PEAK_RESET) is not None
 
 
@@ -36,11 +36,11 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
     incomplete: str | None = None
 
     def __init__(self, is_still: Callable[[], int] | None = None) -> None:
-        """``is_still`` tells whether nothing has changed since it was last asked."""
+        """``is_still`` says whether nothing has changed since its last call."""
         self.device = Device("host")
         self._is_still = is_still
         self._started = False
-        self._last: Counters | None = None  # what is there, where no peak is above it
+        self._last: Counters | None = None  # the last counters, if no peak is above them
         self._lost: Peaks | None = None
         self._hidden: Peaks | None = None
         self._patches = Patches()
@@ -57,7 +57,7 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         """Always awake."""
 
     def boundary(self) -> Counters:
-        """One C call, and a reset of the peaks where they are above what is there; zeros before CUDA is initialised."""
+        """One C call, and a reset of peaks above the current level; zeros before CUDA is initialised."""
         if not self._started:
             if not torch_api.cuda_initialized():
                 return ZERO
@@ -99,7 +99,7 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         raise RuntimeError("pinned host memory cannot be limited")
 
     def close(self) -> None:
-        """Put torch's functions back."""
+        """Restore torch's functions."""
         self._patches.restore()
 
     def _reading(self, original: Function) -> Function:

@@ -1,8 +1,8 @@
-"""Identity: what the numbers of a device depend on, as one line of text.
+"""The identity of a device: what its numbers depend on, as one line of text.
 
 ``NVIDIA H100 80GB HBM3 (9.0), torch 2.11, native`` or ``x86_64, 1 thread, torch 2.13``: parts with ``, `` between them,
-so that two lines can be compared part by part. Numbers of different identities are not compared, unless they differ in
-the number of threads alone, on which what most tests take does not depend.
+so two lines can be compared part by part. Numbers of different identities are not compared, unless they differ only in
+the number of threads, on which most tests do not depend.
 PYTEST_DONT_REWRITE
 """
 
@@ -21,7 +21,7 @@ SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_
 
 
 def identity(device: Device) -> str | None:
-    """The line of a device; ``None`` for a card that was not used yet, and for pinned host memory."""
+    """The identity of a device; ``None`` for a card that was not used yet, and for pinned host memory."""
     if device.kind == "cpu":
         import torch
 
@@ -40,7 +40,7 @@ def _version() -> str:
 
 
 def allocator_settings(environ: os._Environ[str] | dict[str, str]) -> list[str]:
-    """What the environment tells torch's allocator, in one spelling."""
+    """The allocator settings in the environment, normalised."""
     for name in SETTINGS:
         written = "".join(environ.get(name, "").split())
         if written:
@@ -49,7 +49,7 @@ def allocator_settings(environ: os._Environ[str] | dict[str, str]) -> list[str]:
 
 
 def without_threads(identity: str) -> str:
-    """The line without its number of threads."""
+    """The identity without its number of threads."""
     return ", ".join(part for part in identity.split(", ") if not _THREADS.fullmatch(part))
 
 
@@ -68,7 +68,7 @@ def apart(before: str, after: str) -> tuple[str, str]:
 
 
 def difference(before: str, after: str) -> str:
-    """What two identities differ in: ``torch 2.11 to 2.13``; empty for equal ones."""
+    """How two identities differ: ``torch 2.11 to 2.13``; empty if they are equal."""
     old, new = before.split(", "), after.split(", ")
     if len(old) != len(new):
         return f"{before} to {after}" if before != after else ""

@@ -1,10 +1,10 @@
 // Journals: readings of the counters that one call takes and keeps, for callers who read at every operator.
 //
-// A note costs a fraction of a microsecond, for nothing is handed to Python before the end. Every call here keeps the
-// GIL, which guards the journals; the ledger has the recorder's mutex, a device's allocator one of its own.
+// A note costs a fraction of a microsecond, because nothing is passed to Python before the end. Every call here keeps the
+// GIL, which guards the journals; the ledger has the recorder's mutex, a device's allocator has its own.
 //
-// A device's allocator has one set of peaks for everybody: what a note resets is folded into every other journal of the
-// device, and into `highest`, which the caller hands to whoever else counts on them.
+// A device's allocator has one set of peaks: what a note resets is folded into every other journal of the
+// device, and into `highest`, which the caller passes on to all other readers.
 #pragma once
 
 #include <algorithm>

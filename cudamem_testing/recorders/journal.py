@@ -1,6 +1,6 @@
-"""Journals: the counters of one device, noted before and after every operator and read when all is over.
+"""Records the counters of one device before and after every operator; they are read at the end.
 
-The native library takes a note in a fraction of a microsecond, on the CPU and, from torch 2.9 on, on a card. Where it
+The native library takes a note in a fraction of a microsecond, on the CPU and, from torch 2.9 on, on a card. If it
 cannot, statistics of a card are read through Python, which is exact and slower. PYTEST_DONT_REWRITE
 """
 
@@ -17,18 +17,18 @@ from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_journal import NativeJournal, Note
 
 UNKNOWN = -1
-OLDER = "on cpu, blocks from before the recording are not known: their frees are not seen"
-SLOW = "the card's statistics were read through Python, some 50 µs an operator: {}"
+OLDER = "on cpu, blocks from before the recording are unknown: their frees are not seen"
+SLOW = "the card's statistics were read through Python, about 50 µs per operator: {}"
 
 
 class Journal(Protocol):
-    """Notes of one device; ``remarks`` say what they lack."""
+    """Notes of one device; ``remarks`` say what is missing."""
 
     device: Device
     remarks: tuple[str, ...]
 
     def note(self) -> int:
-        """Take one; its number, from 0."""
+        """Take a note; returns its number, from 0."""
         ...
 
     def notes(self) -> list[Note]:
@@ -36,15 +36,15 @@ class Journal(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the process as it was found."""
+        """Restore the process to its earlier state."""
         ...
 
 
 class CpuJournal:
-    """Notes of the CPU recorder, with a peak of their own.
+    """Notes of the CPU recorder, with a separate peak.
 
     Raises:
-        RecorderUnavailable: when the recorder cannot be built or put in place here.
+        RecorderUnavailable: if the recorder cannot be built or installed here.
     """
 
     def __init__(self, say: Callable[[str], None] | None = None) -> None:
@@ -61,7 +61,7 @@ class CpuJournal:
         self.note, self.notes = journal.note, journal.notes
 
     def close(self) -> None:
-        """Take the recorder out, unless somebody else put it in."""
+        """Remove the recorder, unless other code installed it."""
         self._journal.close()
         self._leave()
 
@@ -71,7 +71,7 @@ class CpuJournal:
 
 
 class CudaJournal:
-    """Notes of a card, taken in C++. What they reset of its peaks is handed on to whoever reads them next."""
+    """Notes of a card, taken in C++. Peaks that they reset are passed on to all other readers."""
 
     remarks: tuple[str, ...] = ()
 
@@ -83,7 +83,7 @@ class CudaJournal:
         self.note, self.notes = journal.note, journal.notes
 
     def close(self) -> None:
-        """Hand on what is owed, and put torch's own functions back if nobody else needs ours."""
+        """Pass on the reset peaks, and restore torch's own functions if ours are no longer needed."""
         self._pay()
         self._journal.close()
         self._statistics.close()
@@ -93,7 +93,7 @@ class SlowCudaJournal:
     """Notes of a card, through Python.
 
     Raises:
-        RuntimeError: when its allocator keeps no statistics.
+        RuntimeError: if its allocator has no statistics.
     """
 
     def __init__(self, device: Device, reason: str) -> None:
@@ -109,7 +109,7 @@ class SlowCudaJournal:
             raise
 
     def note(self) -> int:
-        """Read the statistics and start new peaks."""
+        """Read the statistics and reset the peaks."""
         stats, _ = self._statistics.read(self._index)
         allocated = stats["allocated_bytes"]["all"]
         self._notes.append(
@@ -130,12 +130,12 @@ class SlowCudaJournal:
         return [*self._notes]
 
     def close(self) -> None:
-        """Put torch's own functions back if nobody else needs ours."""
+        """Restore torch's own functions if ours are no longer needed."""
         self._statistics.close()
 
 
 def open_journal(device: Device, say: Callable[[str], None] | None = None) -> Journal | str:
-    """The cheapest journal of a device, or the reason why it has none. CUDA is not initialised by it."""
+    """The cheapest journal for a device, or the reason why there is none. CUDA is not initialised."""
     if device.kind == "cpu":
         try:
             return CpuJournal(say)
@@ -144,14 +144,14 @@ def open_journal(device: Device, say: Callable[[str], None] | None = None) -> Jo
     if device.kind != "cuda":
         return f"torch's allocator of {device} is not measured"
     if not torch_api.cuda_initialized():
-        return f"CUDA is not initialised, so nothing is on {device} yet"
+        return f"CUDA is not initialised, so {device} holds nothing yet"
     journal = _native_journal(device)
     if not isinstance(journal, str):
         return CudaJournal(device, journal)
     try:
         return SlowCudaJournal(device, journal)
     except RuntimeError as error:
-        return f"the allocator of {device} gives no statistics: {str(error).partition(chr(10))[0]}"
+        return f"the allocator of {device} has no statistics: {str(error).partition(chr(10))[0]}"
 
 
 def _native_journal(device: Device) -> NativeJournal | str:
@@ -162,7 +162,7 @@ def _native_journal(device: Device) -> NativeJournal | str:
         native = NativeRecorder.load()
     except RecorderUnavailable as error:
         return str(error).partition("\n")[0]
-    return native.journal(DEVICE_TYPE, device.index or 0) or "this torch has no counters for C++ (they came with 2.9)"
+    return native.journal(DEVICE_TYPE, device.index or 0) or "this torch has no C++ counters (new in 2.9)"
 
 
 def _of_all(stats: dict[str, Any], name: str, field: str) -> int:

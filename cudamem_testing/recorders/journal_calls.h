@@ -13,9 +13,9 @@ EXPORT int32_t cudamem_has_device(int32_t type, int32_t index) {
   return 1;
 }
 
-// Reads the counters of a device. Returns 1 or 2 where it started new peaks, since one was above what is there now: 2
-// where one is higher than all that were told, or `every` reading is to be told; 0 where there was nothing to start
-// anew; 3 where all is as it was at the last reading, if that is `known`; -1 where others must be asked: then nothing
+// Reads the counters of a device. Returns 1 or 2 if it reset the peaks, because one was above the current level: 2
+// if one is higher than all reported ones, or `every` is set; 0 if there was nothing to
+// reset; 3 if nothing changed since the last reading, if that is `known`; -1 if torch must be asked: then nothing
 // was reset.
 EXPORT int32_t cudamem_read_device(int32_t type, int32_t index, DeviceWatch* watch, int32_t every, int32_t known) {
   DeviceCounters<c10::DeviceAllocator> counters;

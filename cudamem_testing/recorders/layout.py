@@ -1,12 +1,12 @@
-"""Finds out how this Python lays out its frames in memory, so that stacks can be read without the GIL.
+"""Finds the memory layout of this Python's frames, so that stacks can be read without the GIL.
 
-The CPU recorder notes a Python stack for every block. Asking Python for frames needs the GIL, which the allocating
+The CPU recorder records a Python stack for every block. Asking Python for frames needs the GIL, which the allocating
 thread has usually released; reading three words per frame from the thread's own suspended frames needs nothing.
-Where those words are differs between versions of Python, so it is not written down here but found: a probe calls
-itself a few levels deep, which makes the code object and position of each of its frames known, and the search looks
+The position of those words differs between versions of Python, so it is not hard-coded but found: a probe calls
+itself a few levels deep, so that the code object and position of each of its frames are known, and the search looks
 for offsets that show exactly these values at every level. Memory is read through `/proc/self/mem`, which answers
-with an error, not a crash, for an address that is none. A Python where nothing fits gives no stacks and a reason;
-all counts still work. Free-threaded builds give none: there, other threads change what the walk relies on.
+with an error, not a crash, for an invalid address. A Python where nothing fits gives no stacks and a reason;
+all counts still work. Free-threaded builds have no stacks: there, other threads change what the walk relies on.
 
 CPython 3.11 and later: thread state -> (a struct on the C stack ->) interpreter frame, whose position is a pointer
 into the bytecode. CPython 3.10: thread state -> frame object, whose position is an index of two-byte units.
@@ -27,7 +27,7 @@ from typing import NamedTuple
 _WORDS = struct.Struct("=24Q")
 _INT = struct.Struct("=i")
 _TAGS = ~7
-"""Low bits of a reference are Python 3.14's own; objects are aligned to more than that."""
+"""Python 3.14 uses the low bits of a reference; objects are aligned to more than that."""
 
 
 class FramesUnreadable(Exception):  # noqa: N818 - an outcome to fall back from, not a programming error
@@ -35,7 +35,7 @@ class FramesUnreadable(Exception):  # noqa: N818 - an outcome to fall back from,
 
 
 class FrameLayout(NamedTuple):
-    """Offsets in bytes, named and ordered as in `struct Python` of cpu_stacks.h; -1 where there is no such step."""
+    """Offsets in bytes, named and ordered as in `struct Python` of cpu_stacks.h; -1 if there is no such step."""
 
     state_frame: int
     indirect_frame: int
@@ -55,7 +55,7 @@ def find_layout() -> FrameLayout:
         raise FramesUnreadable("stacks are recorded with 64-bit CPython only")
     if "t" in sys.abiflags:
         raise FramesUnreadable("stacks are not recorded with free-threaded Python")
-    if hasattr(sys, "getobjects"):  # it keeps a list of all objects, which code that outlives its end would break
+    if hasattr(sys, "getobjects"):  # it keeps a list of all objects, which code objects kept beyond its end would break
         raise FramesUnreadable("stacks are not recorded with a Python that traces references")
     try:
         memory = os.open("/proc/self/mem", os.O_RDONLY)
@@ -68,14 +68,14 @@ def find_layout() -> FrameLayout:
     finally:
         os.close(memory)
     if found is None:
-        raise FramesUnreadable("stacks are not recorded: the layout of this Python's frames is not known")
+        raise FramesUnreadable("stacks are not recorded: the layout of this Python's frames is unknown")
     return found
 
 
 def find_shim(layout: FrameLayout) -> int:
-    """Address of the code of the frame that stands wherever C calls Python; 0 where such frames run no code.
+    """Address of the code of the frame that exists wherever C calls Python; 0 if such frames have no code.
 
-    CPython 3.12 gives these frames, which nobody wrote, a code object like all others.
+    CPython 3.12 gives these internal frames a code object like all others.
     """
     memory = os.open("/proc/self/mem", os.O_RDONLY)
     try:
@@ -86,7 +86,7 @@ def find_shim(layout: FrameLayout) -> int:
 
 
 def _code_below(layout: FrameLayout, memory: int) -> int:
-    """The code object of the frame that this one was called from, unless it is that of the caller in Python.
+    """The code object of the frame below this one, unless it is that of the Python caller.
 
     As in `_search`, memory is read by calls that have no Python frame.
     """
@@ -108,7 +108,7 @@ def _one_level(memory: int) -> FrameLayout | None:
 
 
 def _two_levels(memory: int) -> FrameLayout | None:
-    found = None  # a statement more, so that no two levels are at the same position
+    found = None  # an extra statement, so that no two levels have the same position
     if found is None:
         found = _search(memory)
     return found
@@ -117,15 +117,15 @@ def _two_levels(memory: int) -> FrameLayout | None:
 def _search(memory: int) -> FrameLayout | None:
     """Try every path of words from the thread state that leads to this frame and from there to its callers.
 
-    Memory is read from this frame itself, by calls that have no Python frame, so that it is the current one whenever
-    a word is looked at.
+    Memory is read from this frame itself, by calls without a Python frame, so that it is the current one whenever
+    a word is read.
     """
     thread_state = ctypes.pythonapi.PyGILState_GetThisThreadState
     thread_state.restype = ctypes.c_void_p
     state = _WORDS.unpack(os.pread(memory, _WORDS.size, thread_state()))
     here = sys._getframe()
     code, callers = id(here.f_code), _callers(here)
-    del here  # else the frame held itself, and all that called it
+    del here  # otherwise the frame would hold itself and all its callers
     for state_word in range(2, len(state)):
         for indirect in (-1, 0, 8):
             try:

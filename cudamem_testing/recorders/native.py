@@ -1,11 +1,11 @@
 """The CPU recorder's C++ side as Python objects: one call each, plain tuples back.
 
-The library is loaded once per process and never unloaded, for storages keep a pointer into it. All its state is
+The library is loaded once per process and never unloaded, because storages keep a pointer into it. All its state is
 process-wide; `NativeRecorder` objects are only handles to it. What nests (observers of the peak, the owner, the
-limit, stop codes, what is recorded) either has a slot of its own or returns the earlier setting to put back.
+limit, stop codes, what is recorded) either has its own slot or returns the earlier setting to restore.
 
 Every call keeps the GIL: each takes well under a microsecond, except `scan` and `events`, which copy. The one mutex
-they take is never held by anyone who waits for the GIL.
+they take is never held while waiting for the GIL.
 
 PYTEST_DONT_REWRITE
 """
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from cudamem_testing.recorders.native_journal import NativeJournal
 
 DEPTH = 64
-"""The innermost frames of a stack that are kept."""
+"""How many of the innermost frames of a stack are kept."""
 
 DEFAULT_EVENTS = 1 << 20
 """Events kept by default: 48 MiB of address space, used only as events arrive."""
 
 _STOP_CODES = 8
-_new = tuple.__new__  # takes a third of the time of a named tuple's own
+_new = tuple.__new__  # three times as fast as the named tuple's own
 _READING = struct.Struct("=4q7Q")
 _OWNER = struct.Struct("=q2Q")
 _BLOCK = struct.Struct("=3Q3I4x")
@@ -56,7 +56,7 @@ _REFUSAL = struct.Struct("=3Q2q2I")
 _FRAME = struct.Struct("=Qq")
 
 _MOST_FRAMES = 4096
-#: The texts of stacks by their number, of each library by its handle: one process has one, tests load others.
+#: Frames by stack number, for each library by its handle: a process has one, tests load others.
 _FRAMES: dict[int, dict[int, tuple[FrameRecord, ...]]] = {}
 
 _RELEASED = "this observer of the CPU recorder was released"
@@ -68,7 +68,7 @@ _WHY_NOT = {
 
 
 class Slot:
-    """An observer with a peak of its own: reading it takes nothing from other observers. Not for two threads."""
+    """An observer with its own peak, independent of other observers. Not thread-safe."""
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         number = library.cudamem_acquire_slot()
@@ -81,12 +81,12 @@ class Slot:
         self._raw: bytes | None = None
         self._last: Reading
         self.in_place = True
-        """Whether the recorder was in its place at the last reading."""
+        """Whether the recorder was installed at the last reading."""
 
     def read(self) -> Reading:
-        """Counters now and this slot's peak since the last `read`; then its peak starts from now.
+        """The counters and this slot's peak since the last `read`; then resets the peak.
 
-        Where they are those of the last `read`, it is the same object.
+        If nothing has changed since the last `read`, it is the same object.
         """
         found = self._read(self._number, 1, self._buffer)
         if not found:
@@ -98,7 +98,7 @@ class Slot:
         return self._last
 
     def peek(self) -> Reading:
-        """As `read`, but the peak goes on."""
+        """As `read`, but does not reset the peak."""
         found = self._read(self._number, 0, self._buffer)
         if not found:
             raise ValueError(_RELEASED)
@@ -106,7 +106,7 @@ class Slot:
         return _new(Reading, _READING.unpack_from(self._buffer))
 
     def release(self) -> None:
-        """Give the slot back; it cannot be read any more. Doing so again does nothing."""
+        """Release the slot; it can no longer be read. Doing so again does nothing."""
         number, self._number = self._number, -1
         if number >= 0:
             self._release(number)
@@ -129,18 +129,18 @@ class NativeRecorder:
         self._block = ctypes.create_string_buffer(_BLOCK.size)
         self._frames = _FRAMES.setdefault(library._handle, {})
         self.no_stacks = no_stacks
-        """Why stacks cannot be noted on this Python (see layout.py); `None` where they can."""
-        # Without a method around them: every test asks several times.
+        """Why stacks cannot be recorded on this Python (see layout.py); `None` if they can."""
+        # Not wrapped in methods: every test calls them several times.
         self.is_installed: Callable[[], bool] = library.cudamem_is_installed
-        """Whether it is in place and counting: false also in a forked child, or under a foreign allocator."""
+        """Whether it is installed and counting: also false in a forked child, or under a foreign allocator."""
         self.new_owner: Callable[[], int] = library.cudamem_new_owner
-        """A fresh tag for blocks. There can be 16 million; 0, nobody, after that."""
+        """A new owner tag for blocks. There can be 16 million; after that 0, which means no owner."""
 
     @classmethod
     def load(cls, progress: Callable[[str], None] | None = None) -> NativeRecorder:
-        """Compile it if it never was, load it, and show it this Python. It is not yet in place.
+        """Compile it if necessary, load it, and pass it this Python's layout. It is not installed yet.
 
-        A process has one, also where the folder of compiled ones has moved meanwhile (with `$HOME`, in a nested run).
+        A process has one, even if the cache folder has changed meanwhile (with `$HOME`, in a nested run).
 
         Raises:
             RecorderUnavailable: it cannot be compiled or loaded here.
@@ -151,7 +151,7 @@ class NativeRecorder:
 
     @classmethod
     def load_if_compiled(cls) -> NativeRecorder | None:
-        """As `load`, but `None` where it would have to be compiled, or does not load."""
+        """As `load`, but `None` if it would have to be compiled, or does not load."""
         if not _of_this_process.cache_info().currsize and compiled_before() is None:
             return None
         try:
@@ -160,7 +160,7 @@ class NativeRecorder:
             return None
 
     def install(self) -> None:
-        """Put it in place, or do nothing if it is; from here on blocks are counted.
+        """Install it, if it is not installed; from here on blocks are counted.
 
         Raises:
             RecorderUnavailable: the allocator in place cannot be wrapped.
@@ -170,8 +170,8 @@ class NativeRecorder:
             raise RecorderUnavailable(_WHY_NOT[outcome])
 
     def uninstall(self) -> None:
-        """Put the earlier allocator back, or stop counting where another stands above; counted blocks may still be
-        freed at any time, and are noted.
+        """Restore the earlier allocator, or only stop counting if another one is above; counted blocks may still be
+        freed at any time, and are recorded.
         """
         self._library.cudamem_uninstall()
 
@@ -186,7 +186,7 @@ class NativeRecorder:
     def journal(self, device_type: int = -1, index: int = 0) -> NativeJournal | None:
         """A new journal of the CPU, or of a device by the number of its `c10::DeviceType`.
 
-        `None` where torch gives no counters of that device, or too many journals are open.
+        `None` if torch has no counters for that device, or too many journals are open.
         """
         handle = int(self._library.cudamem_open_journal(device_type, index))
         if handle < 0:
@@ -196,7 +196,7 @@ class NativeRecorder:
         return NativeJournal(self._library, handle)
 
     def device(self, device_type: int, index: int) -> NativeDevice | None:
-        """The counters of a device by the number of its `c10::DeviceType`; `None` where torch gives none to C++."""
+        """The counters of a device by the number of its `c10::DeviceType`; `None` if torch has none in C++."""
         known = self._library.cudamem_has_device(device_type, index)
         if not known:
             return None
@@ -216,7 +216,7 @@ class NativeRecorder:
         return earlier
 
     def owner_totals(self, owner: int) -> OwnerTotals:
-        """What is live under an owner; constant time.
+        """Live memory of an owner; constant time.
 
         Raises:
             ValueError: not from `new_owner`, nor 0.
@@ -226,7 +226,7 @@ class NativeRecorder:
         return _new(OwnerTotals, _OWNER.unpack_from(self._totals))
 
     def scan(self, owner: int | None = None) -> list[BlockRecord]:
-        """The live blocks of one owner, or all, by sequence. Looks at the whole table: 1 ms for 100,000 blocks."""
+        """The live blocks of one owner, or all, by sequence. Scans the whole table: 1 ms for 100,000 blocks."""
         wanted = -1 if owner is None else owner
         room = self._library.cudamem_scan(wanted, None, 0)
         while True:
@@ -243,21 +243,21 @@ class NativeRecorder:
         return BlockRecord._make(_BLOCK.unpack(self._block)) if found else None
 
     def addresses(self) -> tuple[int, int]:
-        """Where the functions behind ``block_at`` and ``owner_totals`` are, for native code."""
+        """Addresses of the functions behind ``block_at`` and ``owner_totals``, for native code."""
         functions = self._library.cudamem_block_at, self._library.cudamem_owner_totals
         block_at, totals = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions)
         return block_at, totals
 
     def set_recording(self, *, stacks: bool, events: bool) -> Recording:
-        """Choose what is noted beside the counters; returns the earlier choice. Events need a ring.
+        """Choose what is recorded besides the counters; returns the earlier choice. Events need a ring.
 
-        Stacks stay off where they cannot be noted.
+        Stacks stay off if they cannot be recorded.
         """
         earlier = self._library.cudamem_set_recording(stacks, events)
         return Recording(bool(earlier & 1), bool(earlier & 2))
 
     def swap_stop_codes(self, codes: Sequence[CodeType]) -> tuple[CodeType, ...]:
-        """End stacks before the first frame that runs one of these; returns the earlier ones to put back.
+        """End stacks before the first frame that runs one of these; returns the earlier ones to restore.
 
         Raises:
             ValueError: more than 8.
@@ -290,18 +290,18 @@ class NativeRecorder:
         return found
 
     def stack_counts(self) -> StackCounts:
-        """How many distinct stacks are kept, and how many were not for want of room."""
+        """How many distinct stacks are kept, and how many were not because there was no room."""
         counts = (ctypes.c_uint64 * 2)()
         self._library.cudamem_stack_counts(counts)
         return StackCounts(*counts)
 
     def trim_stacks(self) -> int:
-        """Drop the stacks, and references to code, that no live block and no kept event names; returns how many."""
-        self._frames.clear()  # a number may mean another stack from here on
+        """Drop stacks that no live block and no kept event uses, with their references to code; returns how many."""
+        self._frames.clear()  # from here on a number may be another stack
         return int(self._library.cudamem_trim_stacks())
 
     def restart_events(self, capacity: int = DEFAULT_EVENTS) -> int:
-        """Forget the kept events and keep up to `capacity` from here on (0: none); returns the index they start at.
+        """Discard the kept events and keep up to `capacity` from here on (0: none); returns the index they start at.
 
         Raises:
             MemoryError: no room for that many.
@@ -330,7 +330,7 @@ class NativeRecorder:
 
     def set_limit(self, limit: int | None) -> int | None:
         """Refuse allocations that would take live bytes above `limit`, with `torch.OutOfMemoryError` at the line
-        that asked; `None`: none. Returns the earlier limit to put back.
+        that asked; `None`: none. Returns the earlier limit to restore.
 
         Raises:
             ValueError: below 0.
@@ -348,7 +348,7 @@ class NativeRecorder:
         return refusal if refusal.number else None
 
     def thread(self) -> int:
-        """The small number that stands for the calling thread in blocks and events."""
+        """The number of the calling thread in blocks and events."""
         return int(self._library.cudamem_thread())
 
 
@@ -358,6 +358,6 @@ def _of_this_process() -> tuple[ctypes.PyDLL, str | None]:
 
 
 def introduced(library: ctypes.PyDLL) -> tuple[ctypes.PyDLL, str | None]:
-    """A library that was loaded, once it knows this Python; and why it cannot note stacks."""
+    """A loaded library after it got this Python's layout; and why it cannot record stacks, if so."""
     declare(library)
     return library, introduce(library)

@@ -1,4 +1,4 @@
-"""A device's counters, read by the native library: a microsecond or two, where torch's function takes ten times that.
+"""Reads a device's counters through the native library, ten times as fast as torch's function.
 
 PYTEST_DONT_REWRITE
 """
@@ -13,7 +13,7 @@ from itertools import product
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.recorders.peaks import Levels
 
-#: Places of the statistics that have peaks, in the order of `device_counters.h`.
+#: Statistics that have peaks, in the order of `device_counters.h`.
 PLACES = (
     *product(
         (
@@ -33,7 +33,7 @@ PLACES = (
     ("oversize_segments",),
 )
 _STILL = 3
-_new = tuple.__new__  # takes a third of the time of a named tuple's own
+_new = tuple.__new__  # three times as fast as the named tuple's own
 _COUNTERS = struct.Struct("=12q")
 _PEAKS = struct.Struct(f"={len(PLACES)}q")
 _PEAKS_AT = _COUNTERS.size + 8  # behind a number for journals
@@ -42,7 +42,7 @@ _SIZE = _TOLD_AT + _PEAKS.size
 
 
 class NativeDevice:
-    """The counters of one device, by the number of its `c10::DeviceType`. Not for two threads."""
+    """The counters of one device, by the number of its `c10::DeviceType`. Not thread-safe."""
 
     def __init__(self, library: ctypes.PyDLL, device_type: int, index: int) -> None:
         self._buffer = ctypes.create_string_buffer(_SIZE)
@@ -50,11 +50,11 @@ class NativeDevice:
         self._read = partial(library.cudamem_read_device, *device)
 
     def read(self, *, every: bool = False, known: Counters | None = None) -> tuple[Counters, Levels | None] | None:
-        """The counters, and the device's peaks where new ones have started.
+        """The counters, and the device's peaks if they were reset.
 
-        These are empty where none is higher than any that was told, unless `every` is to be told. Where all is as it
-        was at the last reading, and no peak was above what was there, it is `known` that comes back, if that is what
-        was read. The answer is `None` where torch's own function has to be asked, which says why or tells more; then
+        The peaks are empty if none is higher than already reported, unless `every` is set. If nothing changed
+        since the last reading, and no peak was above the current level, `known` is returned, if that is what
+        was read. Returns `None` if torch's own function must be called, which gives the reason or more detail; then
         nothing was reset.
         """
         outcome = self._read(every, known is not None)
@@ -68,5 +68,5 @@ class NativeDevice:
         return counters, dict(zip(PLACES, _PEAKS.unpack_from(self._buffer, _PEAKS_AT), strict=True))
 
     def forget(self) -> None:
-        """What was told is forgotten: the next peaks are news."""
+        """Forget the reported peaks, so that the next ones are reported again."""
         ctypes.memset(ctypes.addressof(self._buffer) + _TOLD_AT, 0, _PEAKS.size)

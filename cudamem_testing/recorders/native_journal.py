@@ -1,4 +1,4 @@
-"""Journals of the native library: counters noted in a fraction of a microsecond, read when all is over.
+"""Journals of the native library: record counters in a fraction of a microsecond, and read them at the end.
 
 PYTEST_DONT_REWRITE
 """
@@ -18,7 +18,7 @@ _NOTE = struct.Struct("=7q")
 
 
 class Note(NamedTuple):
-    """Counters at one moment, in bytes; below 0 what the device does not know.
+    """Counters at one moment, in bytes; below 0 if the device does not know them.
 
     `peak` is the highest level since the note before. `allocated_total`, `allocations` and `retries` only grow.
     """
@@ -33,9 +33,9 @@ class Note(NamedTuple):
 
 
 class NativeJournal:
-    """Notes of one device. `note()` takes one and returns its number, from 0; -1 when it was closed.
+    """Notes of one device. `note()` takes one and returns its number, from 0; -1 after it was closed.
 
-    `note` is the C function itself, bound to the journal: what is called at every operator has no frame of its own.
+    `note` is the C function itself, bound to the journal: it is called at every operator, without a Python frame.
     """
 
     note: Callable[[], int]
@@ -53,13 +53,13 @@ class NativeJournal:
         return [*map(Note._make, _NOTE.iter_unpack(memoryview(buffer)[: count * _NOTE.size]))]
 
     def take_highest(self) -> Levels:
-        """A device's peaks that notes reset since this was last asked, and those of now; empty where there are none."""
+        """A device's peaks that notes reset since the last call, and the current ones; empty if there are none."""
         peaks = (ctypes.c_int64 * len(PLACES))()
         if not self._library.cudamem_take_highest(self._handle, peaks):
             return {}
         return dict(zip(PLACES, peaks, strict=True))
 
     def close(self) -> None:
-        """Forget the notes; doing so again does nothing."""
+        """Discard the notes; doing so again does nothing."""
         handle, self._handle = self._handle, -1
         self._library.cudamem_close_journal(handle)

@@ -1,4 +1,4 @@
-"""This Python as the native libraries see it: a few functions of its C interface, and how its frames lie in memory.
+"""What the native libraries need to know of this Python: some C functions, and the memory layout of its frames.
 
 PYTEST_DONT_REWRITE
 """
@@ -47,18 +47,18 @@ def this_python() -> NativePython:
 def _slot_that_frees_code() -> int:
     """Address of `tp_dealloc` of the type of code objects.
 
-    It follows the header of the type, which is an object of variable size, its name and two sizes. What is found must
-    be what Python itself says of the slot.
+    It follows the header of the type, which is an object of variable size, its name and two sizes. The value found must
+    equal what Python itself reports for the slot.
     """
     slot_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_int)(("PyType_GetSlot", ctypes.pythonapi))
     address = id(CodeType) + object.__basicsize__ + 4 * _WORD
     if ctypes.c_void_p.from_address(address).value != slot_of(CodeType, _DEALLOC):
-        raise FramesUnreadable("stacks are not recorded: the layout of this Python's types is not known")
+        raise FramesUnreadable("stacks are not recorded: the layout of this Python's types is unknown")
     return address
 
 
 def introduce(library: ctypes.PyDLL) -> str | None:
-    """Show the library this Python; why that is not possible."""
+    """Pass this Python's layout to a library; returns why that is not possible, if so."""
     try:
         python = this_python()
     except FramesUnreadable as reason:
@@ -69,9 +69,9 @@ def introduce(library: ctypes.PyDLL) -> str | None:
 
 
 def take_code(pointer: int) -> CodeType:
-    """The code object at an address with the reference that C++ made for us."""
+    """The code object at an address; takes over the reference that C++ added."""
     code = ctypes.cast(pointer, ctypes.py_object).value
     ctypes.pythonapi.Py_DecRef(ctypes.py_object(code))
     if not isinstance(code, CodeType):
-        raise TypeError(f"the CPU recorder noted a {type_name(code)} as code")
+        raise TypeError(f"the CPU recorder recorded a {type_name(code)} as code")
     return code

@@ -1,4 +1,4 @@
-"""What the CPU recorder tells, as plain tuples that hold no tensor and no frame.
+"""Records of the CPU recorder, as plain tuples that hold no tensor and no frame.
 
 Each tuple unpacks from the C structure of the same meaning (native.py lists the formats).
 
@@ -16,13 +16,13 @@ class Reading(NamedTuple):
     """Counters at one moment. Bytes count blocks allocated since the recorder was installed."""
 
     allocated: int
-    """Bytes live now."""
+    """Live bytes."""
     peak: int
     """Most bytes live at once since this slot's last `read`."""
     own: int
-    """As `allocated`, but frees of blocks of another owner than the one in force do not lower it."""
+    """As `allocated`, but frees of blocks of other owners than the current one do not lower it."""
     own_peak: int
-    """The highest that was since this slot's last `read`."""
+    """The highest value of `own` since this slot's last `read`."""
     peak_event: int
     """Number of events up to and with the allocation that reached the peak: replaying them gives its live set."""
     events: int
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
 
 
 class OwnerTotals(NamedTuple):
-    """What is live under one owner, and how many allocations it ever made."""
+    """Live memory of one owner, and the number of its allocations so far."""
 
     live_bytes: int
     live_blocks: int
@@ -47,7 +47,7 @@ class OwnerTotals(NamedTuple):
 
 
 class BlockRecord(NamedTuple):
-    """One live block. `sequence` numbers allocations from 1; stack 0 is unknown, owner 0 nobody."""
+    """One live block. `sequence` numbers allocations from 1; stack 0 is unknown, owner 0 is none."""
 
     pointer: int
     size: int
@@ -78,7 +78,7 @@ ALLOCATED, FREED, REFUSED = 0, 1, 2
 
 
 class Trace(NamedTuple):
-    """Events `start` to `total`, in order; those from the asked index to `start` were overwritten."""
+    """Events `start` to `total`, in order; those from the requested index to `start` were overwritten."""
 
     start: int
     total: int
@@ -89,7 +89,7 @@ class Refusal(NamedTuple):
     """The last allocation refused because of the limit; `event` counts events as `Reading.peak_event` does."""
 
     number: int
-    """How many there were with this one."""
+    """How many there were, including this one."""
     size: int
     event: int
     allocated: int
@@ -99,7 +99,7 @@ class Refusal(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """What is noted beside the counters."""
+    """What is recorded besides the counters."""
 
     stacks: bool
     events: bool
@@ -113,14 +113,14 @@ class StackCounts(NamedTuple):
 
 
 class CodePosition(NamedTuple):
-    """A frame as it was noted: its code object and byte offset of the instruction."""
+    """A recorded frame: its code object and the byte offset of the instruction."""
 
     code: CodeType
     position: int
 
 
 class FrameRecord(NamedTuple):
-    """A frame as text. Columns and end line are `None` where Python does not tell (3.10, or `-X no_debug_ranges`)."""
+    """A frame as text. Columns and end line are `None` if Python has none (3.10, or `-X no_debug_ranges`)."""
 
     filename: str
     line: int | None

@@ -1,6 +1,6 @@
-"""Outside the allocator: what a process takes of a card beside torch's allocator.
+"""Measures memory that a process uses on a card outside torch's allocator.
 
-The CUDA context, kernels that were loaded, plans of cuFFT, handles of libraries: nobody but the driver counts them.
+The CUDA context, loaded kernels, cuFFT plans, library handles: only the driver counts them.
 PYTEST_DONT_REWRITE
 """
 
@@ -13,9 +13,9 @@ from cudamem_testing.recorders import cards
 
 
 def read(device: Device, reserved: int) -> OutsideUse:
-    """What can be known now; CUDA must be initialised.
+    """Read the current use; CUDA must be initialised.
 
-    NVML tells processes apart, unless their ids are those of another namespace (a container). Then what CUDA tells of
+    NVML lists processes, unless their ids belong to another namespace (a container). Then CUDA's number for
     the whole card is an upper bound.
     """
     index = device.index or 0

@@ -1,4 +1,4 @@
-"""Peaks of an allocator's statistics, kept while somebody resets the allocator's own. PYTEST_DONT_REWRITE"""
+"""Keeps the peaks of an allocator's statistics when they are reset. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Levels = Mapping[Slot, int]
 
 
 class Peaks:
-    """The highest that every peak of some statistics had when it was kept.
+    """The highest kept value of every peak of some statistics.
 
     Statistics are dictionaries of numbers, most of them split by pool. One is kept at most boundaries, so they are
     flattened: about 40 numbers, where the dictionaries would have to be walked, and be walked by the garbage collector.
@@ -23,7 +23,7 @@ class Peaks:
         self._highest: dict[Slot, int] = {}
 
     def keep(self, levels: Levels) -> None:
-        """Raise what is kept to these peaks."""
+        """Raise the kept values to these peaks."""
         highest = self._highest
         if not highest:
             highest.update(levels)
@@ -33,20 +33,20 @@ class Peaks:
                 highest[place] = level
 
     def above(self, place: Slot, level: int) -> int:
-        """The level, or what is kept of this place where that is higher."""
+        """The level, or the kept value if that is higher."""
         return max(level, self._highest.get(place, level))
 
     def raise_in(self, stats: Stats) -> None:
-        """Raise the peaks of ``stats`` to what is kept; places that it does not have are passed over."""
+        """Raise the peaks of ``stats`` to the kept values; skips missing entries."""
         for values, highest in self._lower(stats):
             values["peak"] = highest
 
     def exceed(self, stats: Stats) -> bool:
-        """Whether a peak of ``stats`` is lower than what is kept."""
+        """Whether a peak of ``stats`` is lower than its kept value."""
         return any(True for _ in self._lower(stats))
 
     def _lower(self, stats: Stats) -> Iterator[tuple[dict[str, int], int]]:
-        """The values whose peak is lower than what is kept, with that."""
+        """The entries whose peak is lower than the kept value, with that value."""
         for place, highest in self._highest.items():
             values: Any = stats
             for name in place:
@@ -56,7 +56,7 @@ class Peaks:
 
 
 def peaks_of(stats: Stats) -> Levels:
-    """All peaks of some statistics, by where they stand."""
+    """All peaks of some statistics, by position."""
     found: dict[Slot, int] = {}
     inside: list[tuple[Slot, Stats]] = [((), stats)]
     while inside:

@@ -1,8 +1,9 @@
-"""CPU without a compiler: what torch's profiler tells of memory.
+"""Measures the CPU without a compiler, through torch's profiler.
 
 The profiler runs only around tests that have a limit or a window. It sees the calling thread and autograd's, it does
-not know blocks that are older than itself, and a thread has one profiler: when a test starts its own, ours stops first
-and the window says so. It is torch's older one, for the newer writes to stderr whenever it starts. PYTEST_DONT_REWRITE
+not know blocks that are older than itself, and a thread has one profiler: if a test starts its own, ours stops first
+and the window says so. It uses torch's older profiler, because the newer one writes to stderr when it starts.
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import WithoutEvidence, WithoutOwners, WithoutWorkspaces
 
 PARTLY = "measured by torch's profiler: other threads and older blocks are not seen"
-TAKEN = "measured until another profiler started, and not known from there on"
+TAKEN = "measured until another profiler started, and unknown from there on"
 
 
 class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
@@ -43,11 +44,11 @@ class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
 
     @property
     def incomplete(self) -> str | None:
-        """Never whole."""
+        """Never complete."""
         return TAKEN if self._taken else PARTLY
 
     def wake(self, *, limited: bool) -> None:
-        """Measure the coming test if a limit or a window was written down for it."""
+        """Measure the coming test if it has a limit or a window."""
         self._read()
         self._awake = limited and self._enable is not None
         self._taken = False
@@ -60,10 +61,10 @@ class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         self._awake = False
 
     def finish(self) -> None:
-        """The CPU has done its work when the call returns."""
+        """CPU work is finished when the call returns."""
 
     def boundary(self) -> Counters | None:
-        """Stop, read and go on; ``None`` while asleep. Nothing is known once another profiler has taken over."""
+        """Stop, read and continue; ``None`` while asleep. Unknown once another profiler has taken over."""
         if not self._awake:
             return None
         if self._taken:
@@ -88,7 +89,7 @@ class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         raise RuntimeError("a hard limit on cpu needs the CPU recorder: install a C++ compiler")
 
     def close(self) -> None:
-        """Stop, and put torch's functions back."""
+        """Stop, and restore torch's functions."""
         self._read()
         self._awake = False
         self._patches.restore()
@@ -97,7 +98,7 @@ class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         if self._awake and not self._taken and self._enable is not None:
             try:
                 self._enable(torch_api.memory_profiler_config())
-            except RuntimeError:  # somebody's profiler runs around the test
+            except RuntimeError:  # another profiler runs around the test
                 self._taken = True
             else:
                 self._running = True

@@ -1,8 +1,8 @@
-"""What stands in the place of torch's functions for the statistics of cards while windows read them.
+"""Replaces torch's functions for the statistics of cards while windows read them.
 
-The allocator has one set of peaks per device and whoever resets them resets them for everybody. Two kinds of virtual
-views make that safe. Ours: when anybody resets the peaks, they are first handed to every reader, so that a window
-never loses one. The test's: what our own resets hide is added back when the test reads its statistics. Both stand on
+The allocator has one set of peaks per device, and a reset affects all readers. Two kinds of virtual
+views make that safe. Ours: before any reset, the peaks are passed to every reader, so that a window
+never loses one. The test's: what our own resets hide is added back when the test reads its statistics. Both rely on
 replacing the functions of ``torch._C`` that every spelling of the Python API looks up at each call. PYTEST_DONT_REWRITE
 """
 
@@ -28,16 +28,16 @@ COUNT_RESETS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumula
 
 
 class Views:
-    """What stands in the place of torch's functions, for all readers of a process."""
+    """The replacements for torch's functions, for all readers of a process."""
 
     def __init__(self, bindings: ModuleType) -> None:
         self._read: Function = getattr(bindings, READERS[0])
         self.reset: Function = getattr(bindings, PEAK_RESETS[0])
-        self.readers: list[dict[int, Peaks]] = []  # what each has to be told of peaks that others reset
+        self.readers: list[dict[int, Peaks]] = []  # peaks that others reset, for each reader
         self.hidden: dict[int, Peaks] = {}  # read just before a reader reset the peaks
         self.counted: dict[int, Counts] = {}  # counts that the test reset
-        self.debts: list[tuple[int, Callable[[], Levels]]] = []  # who else resets the peaks of which card
-        self.cards: list[tuple[int, NativeDevice]] = []  # who notes what was hidden already
+        self.debts: list[tuple[int, Callable[[], Levels]]] = []  # other code that resets the peaks of a card
+        self.cards: list[tuple[int, NativeDevice]] = []  # native readers that track what is already hidden
         self._patches = Patches()
         for names, replacement in (
             (READERS, self._memory_stats),
@@ -49,7 +49,7 @@ class Views:
 
     @classmethod
     def in_place(cls) -> Views:
-        """The views that are at work, or new ones."""
+        """The active views, or new ones."""
         bindings = torch_api.bindings()
         replacement = stand_in(getattr(bindings, READERS[0], None))
         owner = getattr(replacement.func, "__self__", None) if isinstance(replacement, partial) else None
@@ -61,7 +61,7 @@ class Views:
         return stats
 
     def settle(self, index: int) -> None:
-        """Take what somebody else reset, for the test's view and for every reader."""
+        """Take peaks that other code reset, for the test's view and for every reader."""
         for card, take in self.debts:
             if card == index and (taken := take()):
                 self.tell(index, taken)
@@ -79,7 +79,7 @@ class Views:
         self._restore_if_idle()
 
     def _show(self, index: int) -> None:
-        """Nothing is hidden of a card."""
+        """Hide nothing of a card any more."""
         self.hidden.pop(index, None)
         for place, card in self.cards:
             if place == index:
@@ -88,7 +88,7 @@ class Views:
     def _is_hidden(self, index: int, hidden: Peaks) -> bool:
         try:
             return hidden.exceed(self._read(index))
-        except Exception:  # a card that is gone shows nothing
+        except Exception:  # a card that has failed shows nothing
             return False
 
     def _restore_if_idle(self) -> None:
@@ -119,7 +119,7 @@ class Views:
         return original(index, *rest)
 
     def _before_reset(self, index: int) -> Stats | None:
-        """The statistics; ``None`` where they cannot be had: then the test's own call says why."""
+        """The statistics; ``None`` if unavailable: then the test's own call says why."""
         try:
             stats: Stats = self.read(index)
         except Exception:
@@ -128,7 +128,7 @@ class Views:
 
 
 def counts(stats: Stats) -> Counts:
-    """Blocks and segments ever allocated, and retries, since somebody reset the counts."""
+    """Blocks and segments allocated, and retries, since the counts were last reset."""
     return (
         stats["allocation"]["all"]["allocated"],
         stats["segment"]["all"]["allocated"],

@@ -1,1 +1,1 @@
-"""Show: the only package that pads and draws. PYTEST_DONT_REWRITE"""
+"""Tables, diagrams, plots and pages: the only package that aligns text and draws. PYTEST_DONT_REWRITE"""

@@ -1,4 +1,4 @@
-"""Diagrams: boxes and arrows, as DOT for Graphviz and as a page that needs no network.
+"""Boxes and arrows, as DOT for Graphviz and as a page that needs no network.
 
 PYTEST_DONT_REWRITE
 """
@@ -13,7 +13,7 @@ from cudamem_testing.show.printable import one_line, printable
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node: its label, a word for its kind that gives it its colour, and the text that a click shows."""
+    """A node: its label, a word for its kind, which decides its colour, and the text shown on a click."""
 
     label: str
     kind: str = ""
@@ -22,7 +22,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """An edge between two boxes, by their places."""
+    """An edge between two boxes, by their indices."""
 
     source: int
     target: int
@@ -77,6 +77,6 @@ class Diagram:
 
 
 def _quoted(text: str) -> str:
-    """A string of DOT: the quote, the backslash and, as in HTML, ``&`` are special; a line break is one escape."""
+    """A DOT string: the quote, the backslash and, as in HTML, ``&`` are special; a line break is one escape."""
     text = printable(text).replace("&", "&amp;")
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -1,4 +1,4 @@
-"""Replace a file in one step: readers see the old content or the new one, never a part. And name one briefly.
+"""Replaces files atomically: readers see the old content or the new one, never a part. Also shortens paths.
 
 PYTEST_DONT_REWRITE
 """
@@ -20,12 +20,12 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write `content`, or its pieces as they come, to `path`, following links and keeping permissions; folders are
     made as needed.
 
-    What is no file (a device, a pipe) takes the content and stays what it is, and so does the output of this process.
+    A device or a pipe, and the output of this process, is written to and not replaced.
 
     Raises:
-        PermissionError: the file is write-protected, also where the user (root) could write all the same.
-        OSError: it cannot be written, such as on a full disk; it names `path`, the old file is untouched and nothing
-            is left beside it.
+        PermissionError: the file is write-protected, even if the user (root) could write it.
+        OSError: it cannot be written, for example on a full disk; it names `path`, the old file is untouched and
+            nothing is left behind.
     """
     with _named(path):
         _replace(path, (content,) if isinstance(content, bytes) else content)
@@ -46,7 +46,7 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
     try:
         with temporary.open("xb") as file:
             if old is not None:
-                with suppress(OSError, AttributeError):  # the owner: kept where the system lets us
+                with suppress(OSError, AttributeError):  # keep the owner if the system allows it
                     os.chown(temporary, old.st_uid, old.st_gid)
                 shutil.copymode(target, temporary)
             file.writelines(pieces)
@@ -58,7 +58,7 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors of the system name this file where they name none, or only a temporary one."""
+    """Add this file's name to system errors without one, or with a temporary one."""
     try:
         yield
     except OSError as error:
@@ -68,7 +68,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _stream(path: Path) -> Path | int | None:
-    """Where to write at once what cannot be replaced; ``None`` for a file, and for what is not there."""
+    """Where to write directly if the target cannot be replaced; ``None`` for a file, and for a missing one."""
     try:
         there = path.stat()
     except OSError:
@@ -81,13 +81,13 @@ def _stream(path: Path) -> Path | int | None:
 
 
 def change_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> bool:
-    """Replace a file by what a function makes of its content; whether that was something else.
+    """Replace a file's content by a function of it; returns whether it changed.
 
-    The function gets ``None`` for a file that does not exist, and gives ``None`` to leave it so. Other processes of
-    this machine that change a file of the same folder wait for each other, so that none loses what another added.
+    The function gets ``None`` for a file that does not exist, and returns ``None`` to leave it so. Other processes of
+    this machine that change a file in the same folder wait for each other, so that none loses what another added.
 
     Raises:
-        OSError: it cannot be read or written; the old file is untouched. What the function raises passes as well.
+        OSError: it cannot be read or written; the old file is untouched. Exceptions of the function are raised too.
     """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def change_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> b
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock between processes; where there is none (Windows, some network file systems), nothing."""
+    """Hold a folder's lock between processes; does nothing without locks (Windows, some network file systems)."""
     try:
         import fcntl
     except ImportError:
@@ -118,10 +118,10 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def below(root: Path, file: str) -> Path:
-    """The path, links followed, of a file that a document from outside names relative to `root`.
+    """The resolved path of a file that a document from outside names relative to `root`.
 
     Raises:
-        ValueError: it does not lie below `root`, or its name cannot be read.
+        ValueError: it is not below `root`, or its name cannot be read.
     """
     named = Path(file)
     try:
@@ -134,7 +134,7 @@ def below(root: Path, file: str) -> Path:
 
 
 def why_not(root: Path, file: str) -> str | None:
-    """Why nothing is written for a test file that a document from outside names; ``None`` where it is there."""
+    """Why nothing is written for a test file that a document from outside names; ``None`` if it exists."""
     try:
         return None if below(root, file).is_file() else f"there is no such file in {root}"
     except OSError as error:  # such as a name that is too long
@@ -144,7 +144,7 @@ def why_not(root: Path, file: str) -> str | None:
 
 
 def shown(path: Path) -> str:
-    """Return the path as messages show it: relative to the working folder if it lies there."""
+    """The path for messages: relative to the current folder if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where a project keeps what is recorded. Read at every start of pytest, so it imports nothing. PYTEST_DONT_REWRITE"""
+"""Where a project keeps recorded files. Every start of pytest imports it, so it imports nothing. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 FOLDER = "__cudamem__"
 """Beside each test module, and at rootdir."""
 KNOWN = f"{FOLDER}/known.jsonl"
-"""Below rootdir, when nothing else is said."""
+"""Below rootdir, by default."""
 
 
 def side_folder(module: Path) -> Path:

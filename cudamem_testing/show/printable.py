@@ -1,9 +1,9 @@
-r"""Text that others wrote, made safe to show: names of files, functions and tests, source lines, notes, file contents.
+r"""Makes text from outside safe to show: names of files, functions and tests, source lines, notes, file contents.
 
 A terminal obeys control characters (ECMA-48, "Control functions for coded character sets"), a carriage return
 overwrites a line, a line break forges the next one, bidirectional overrides reorder what is read (Unicode Technical
-Report 36), and a lone surrogate cannot be encoded: ``print`` raises. All of them are spelled out here as Python writes
-them: ``\x1b``, ``\r``, ``\u202e``, ``\ud800``. So are other characters without a shape of their own, such as
+Report 36), and a lone surrogate cannot be encoded: ``print`` raises. All of them are escaped here as in Python
+literals: ``\x1b``, ``\r``, ``\u202e``, ``\ud800``. So are other invisible characters, such as
 no-break spaces. PYTEST_DONT_REWRITE
 """
 
@@ -18,24 +18,24 @@ LONGEST_LINE = 300
 
 
 def one_line(text: str) -> str:
-    """``text`` on one line: control and unprintable characters are spelled out."""
+    """``text`` on one line, with control and unprintable characters escaped."""
     return text if text.isprintable() else "".join(map(_spelled_out, text))
 
 
 def printable(text: str) -> str:
-    """``text`` of several lines: as :func:`one_line`, but tabs and line feeds stay."""
+    """``text`` of several lines: like :func:`one_line`, but keeps tabs and line feeds."""
     if text.isprintable():
         return text
     return "".join(char if char in "\n\t" else _spelled_out(char) for char in text)
 
 
 def short_lines(text: str, longest: int = LONGEST_LINE) -> str:
-    """``text`` of several lines, printable, each line at most ``longest`` characters: its middle gives way."""
+    """``text`` of several lines, printable, each line at most ``longest`` characters: the middle is left out."""
     return "\n".join(elide(line, longest) for line in printable(text).split("\n"))
 
 
 def elide(text: str, width: int) -> str:
-    """``text`` in at most ``width`` characters: the middle gives way, the end keeps most of the room."""
+    """``text`` in at most ``width`` characters: the middle is left out, the end keeps most of the room."""
     if len(text) <= width:
         return text
     if width <= 3:
@@ -47,7 +47,7 @@ def elide(text: str, width: int) -> str:
 def say(words: object, stream: TextIO | None = None) -> None:
     """Print the text of ``words`` to ``stream`` (default: standard output), in any encoding.
 
-    A reader that has closed the pipe (``head``) wants no more, which is no error.
+    If the reader has closed the pipe (``head``), the rest is dropped without an error.
     """
     stream = stream or sys.stdout
     text, encoding = printable(str(words)), stream.encoding
@@ -55,7 +55,7 @@ def say(words: object, stream: TextIO | None = None) -> None:
         print(text.encode(encoding, "backslashreplace").decode(encoding) if encoding else text, file=stream, flush=True)
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())  # what is still to be flushed goes there, at the end as well
+        os.dup2(nowhere, stream.fileno())  # later flushes go there, also at exit
         os.close(nowhere)
 
 

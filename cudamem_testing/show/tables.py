@@ -8,14 +8,14 @@ from typing import Literal, NamedTuple
 from cudamem_testing.show.printable import elide, one_line
 
 Align = Literal["left", "right"]
-#: What Markdown (as GitHub reads it) takes for emphasis, code, HTML, an entity, a formula, or the target of a link.
+#: What GitHub's Markdown reads as emphasis, code, HTML, an entity, a formula, or the target of a link.
 _MARKUP = re.compile(r"[`*<&$]|(?<=\])\(|\\(?=[!-/:-@\[-`{-~])")
 
 
 class Column(NamedTuple):
-    """A column; an ``elastic`` one gives way when the table is too wide.
+    """A column; an ``elastic`` one is shortened if the table is too wide.
 
-    Its cells lose their middle or, when they are ``paths`` (or ids of tests), what stands before the last names. In
+    Its cells lose their middle or, if they are ``paths`` (or ids of tests), the text before the last names. In
     Markdown the cells of a ``code`` column are written as code: names and ids are full of stars, brackets and dollars.
     """
 
@@ -44,7 +44,7 @@ class Table(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
 
     def lines(self, width: int | None = None, *, header: bool = True, gap: int = 2, indent: int = 0) -> list[str]:
-        """Aligned lines without trailing spaces, at most ``width`` characters wide where elastic columns allow it."""
+        """Aligned lines without trailing spaces, at most ``width`` characters wide if elastic columns allow it."""
         rows = [tuple(map(one_line, row)) for row in self.rows]
         if header:
             rows.insert(0, tuple(column.title for column in self.columns))
@@ -85,12 +85,12 @@ def in_markdown(text: str) -> str:
 
 
 def begin(text: str, width: int) -> str:
-    """``text`` in at most ``width`` characters: its end gives way."""
+    """``text`` in at most ``width`` characters: the end is left out."""
     return text if len(text) <= width else text[: max(0, width - 3)] + "..."[: max(0, width)]
 
 
 def elide_path(text: str, width: int) -> str:
-    """``text`` in at most ``width`` characters: leading folders and names give way first, then the middle.
+    """``text`` in at most ``width`` characters: leading folders and names are left out first, then the middle.
 
     ``suites/models/test_a.py::test_b[c]`` becomes ``.../test_a.py::test_b[c]`` and then ``...::test_b[c]``.
     """

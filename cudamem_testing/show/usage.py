@@ -1,6 +1,6 @@
-"""Wrong arguments are shown at the line that gave them, without ours.
+"""Shows errors about wrong arguments at the user's line, without frames of this package.
 
-pytest leaves out frames whose module has ``__tracebackhide__``; those of our modules that users call import it from
+pytest leaves out frames whose module has ``__tracebackhide__``; modules of this package that users call import it from
 here. PYTEST_DONT_REWRITE
 """
 
@@ -16,7 +16,7 @@ _ABOUT_ARGUMENTS = (ValueError, TypeError, RuntimeError, KeyError)
 
 
 def refuse_unknown(function: Callable[..., object], unknown: Mapping[str, object]) -> None:
-    """Refuse keyword arguments that a function got beside its own.
+    """Refuse keyword arguments that a function does not have.
 
     Raises:
         TypeError: naming them, and what the function takes by keyword.

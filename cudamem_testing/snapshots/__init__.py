@@ -1,1 +1,1 @@
-"""Snapshots: an allocator's record, and what was live at any moment of it. PYTEST_DONT_REWRITE"""
+"""An allocator's record, and what was live at any moment of it. PYTEST_DONT_REWRITE"""

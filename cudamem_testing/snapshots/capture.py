@@ -1,4 +1,4 @@
-"""A recording from what a recorder of this process captured, whatever the device. PYTEST_DONT_REWRITE"""
+"""Creates a recording from the capture of a recorder of this process, on any device. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cudamem_testing.snapshots.record import Recording
 
 
 def recording_of(capture: Capture, locator: Locator, owners: Mapping[int, str] | None = None) -> Recording:
-    """The capture in the one model. ``owners`` names the tests behind the CPU recorder's owner numbers."""
+    """The capture as a :class:`Recording`. ``owners`` names the tests behind the CPU recorder's owner numbers."""
     if isinstance(capture, CpuCapture):
         recording = read_cpu(
             capture.blocks,

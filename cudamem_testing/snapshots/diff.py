@@ -1,7 +1,7 @@
-"""Compare two moments: what is new, what is gone, and which lines grew.
+"""Compares two moments: what is new, what is gone, and which lines grew.
 
-Blocks of one recording are told apart by their order of allocation. Two recordings of CUDA have no such number in
-common, so there a block is the same when address and size are, unless the later recording saw it being allocated after
+Blocks of one recording are identified by their order of allocation. Two CUDA recordings have no such number in
+common, so there a block is the same if address and size are equal, unless the later recording saw its allocation after
 the earlier one was taken. PYTEST_DONT_REWRITE
 """
 
@@ -52,7 +52,7 @@ class Difference:
 
     @property
     def growth(self) -> int:
-        """Bytes more than before; negative when less is live."""
+        """Bytes more than before; negative if less is live."""
         return self.new.total - self.gone.total
 
     def text(self, most: int = ROWS) -> str:
@@ -120,7 +120,7 @@ def _claim(held: Counter[tuple[int | None, int]], place: tuple[int | None, int])
 
 
 def _made_after(recording: Recording, block: Block, taken: int | None) -> bool:
-    """Whether a block was allocated after the earlier recording ended, as far as the clock tells."""
+    """Whether a block was allocated after the earlier recording ended, according to the clock."""
     times = recording.events.times
     if block.preexisting or block.order is None or times is None or taken is None:
         return False

@@ -1,6 +1,6 @@
 """Evidence of a broken limit: what was live at the peak of a window, or what it left, by line.
 
-Whoever measures gives a source of records; a capture is taken only when a limit broke. PYTEST_DONT_REWRITE
+The measuring code provides a source of records; a capture is taken only when a limit broke. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ DROPPED = "this test, or live before it: its first events were dropped"
 
 
 class Records(Protocol):
-    """Where evidence comes from. ``running`` is the label of the test that runs, ``None`` outside of one."""
+    """The source of evidence. ``running`` is the label of the running test, ``None`` outside a test."""
 
     running: str | None
 
     @property
     def locator(self) -> Locator:
-        """Knows the lines of the project."""
+        """Finds the lines of the project."""
         ...
 
     def replay(self, device: Device) -> Replay | None:
-        """The record of a device up to now; ``None`` where none is kept."""
+        """The record of a device up to now; ``None`` if none is kept."""
         ...
 
     def unknown(self, device: Device, what: str) -> NoEvidence:
-        """What there is where a record tells no moments of a device."""
+        """The evidence if a record has no moments of a device."""
         ...
 
     def purposes(self, window: Window) -> Iterable[Evidence]:
-        """What the window's peak was for, where that was recorded."""
+        """What the window's peak was used for, if that was recorded."""
         ...
 
 
 def unknown(recorder: Recorder, what: str) -> NoEvidence:
-    """What there is where a recorder tells no moments."""
+    """The evidence if a recorder has no moments."""
     from cudamem_testing.model.evidence import NoEvidence, Why
 
     if recorder.tells_blocks:
@@ -68,7 +68,7 @@ class Explainer:
         self._replays: dict[Device, Replay | None] = {}
 
     def __call__(self, breach: Breach) -> tuple[Evidence, ...]:
-        """What there is for one broken limit."""
+        """The evidence for one broken limit."""
         try:
             return self._explain(breach)
         except Exception as error:
@@ -98,19 +98,19 @@ class Explainer:
 
 
 def first_moment(recording: Recording, window: Window) -> int:
-    """The moment at which the window began; the first that is kept where older events were dropped."""
+    """The moment at which the window began; the first one kept if older events were dropped."""
     return moment_of(recording, window.opened, window.closed)
 
 
 def moment_of(recording: Recording, then: Counters | None, now: Counters | None) -> int:
-    """The moment at which ``then`` was read, in a recording taken when ``now`` was; 0 where that is not known."""
+    """The moment at which ``then`` was read, in a recording taken when ``now`` was read; 0 if unknown."""
     from cudamem_testing.snapshots.replay import moment_between
 
     return moment_between(recording, then, now) or 0
 
 
 def allocations_before(window: Window) -> int | None:
-    """How many allocations there were when the window began; ``None`` where that is not known."""
+    """How many allocations there were when the window began; ``None`` if unknown."""
     return None if window.opened is None else window.opened.allocations
 
 
@@ -127,9 +127,9 @@ def at_peak(replayed: Replay, window: Window, start: int, running: str | None, s
 
 
 def _told_apart(block: Block, running: str | None, dropped: bool) -> Block:
-    """What the test itself allocated before the window is not left by anybody.
+    """Label blocks that the test itself allocated before the window.
 
-    Where events were ``dropped`` since the window began, a block without a number may be the test's as well.
+    If events were ``dropped`` since the window began, a block without a number may be the test's too.
     """
     if block.preexisting and block.owner is None and block.order is None and dropped:
         return replace(block, owner=DROPPED)
@@ -155,7 +155,7 @@ def new_since(replayed: Replay, window: Window, start: int, source: Source) -> L
 
 
 def failed(error: Exception) -> NoEvidence:
-    """What there is where reading it went wrong."""
+    """The evidence if reading it failed."""
     from cudamem_testing.model.evidence import NoEvidence, Why
 
     return NoEvidence("evidence", Why.ERROR, error_text(error))

@@ -1,7 +1,7 @@
-"""Export a recording as a snapshot that pytorch.org/memory_viz and ``torch.cuda._memory_viz`` load.
+"""Exports a recording as a snapshot that pytorch.org/memory_viz and ``torch.cuda._memory_viz`` load.
 
 The format is the dict of ``torch.cuda.memory._snapshot()``, pickled with protocol 4. A recording of the CPU has no
-segments, so each block gets one of its own, and segment events are added around allocations and frees.
+segments, so each block gets a separate segment, and segment events are added around allocations and frees.
 PYTEST_DONT_REWRITE
 """
 
@@ -20,7 +20,7 @@ _UNLIMITED = -1
 
 
 def write(path: str | Path, snapshot: Recording | dict[str, Any]) -> None:
-    """Write a recording, or a snapshot's dict as it is, to a file that appears whole or not at all."""
+    """Write a recording, or a snapshot's dict, to a file atomically."""
     document = to_snapshot(snapshot) if isinstance(snapshot, Recording) else snapshot
     replace_file(Path(path), pickle.dumps(document, PROTOCOL))
 
@@ -52,7 +52,7 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
 
 
 class _Frames:
-    """Frames as dicts; equal stacks share one list, as torch does, which keeps the pickle small."""
+    """Frames as dicts; equal stacks share one list, as in torch, which keeps the pickle small."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording

@@ -1,8 +1,8 @@
-"""Snapshots in files: pickles (as torch and this package write them) and JSON, compressed with gzip or not.
+"""Reads snapshot files: pickles (as torch and this package write them) and JSON, compressed with gzip or not.
 
 Files are untrusted. Nothing in them is executed (:mod:`unpickle`), and no file makes the reader use more memory than
 its size and the limits allow: a compressed file may expand to ``EXPANSION`` times its size (snapshots take a tenth of
-that). No garbage is collected meanwhile: there is none among millions of small objects. PYTEST_DONT_REWRITE
+that). No garbage is collected meanwhile: these millions of small objects contain none. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cudamem_testing.snapshots.unpickle import unpickle
 __tracebackhide__ = hide_wrong_arguments
 
 LARGEST = 4 * 2**30
-#: How much larger than itself a compressed file may become, and what any may become, in bytes.
+#: How many times its size a compressed file may expand to, and the bytes that any file may expand to.
 EXPANSION, EXPANDED = 200, 4 * 2**20
 _CHUNK = 2**24
 _GZIP = b"\x1f\x8b"
@@ -38,24 +38,24 @@ def read_file(
     """One device's recording from a file; see :func:`cudamem_testing.snapshots.read.read`.
 
     Raises:
-        SnapshotError: when the file cannot be read or holds no snapshot.
+        SnapshotError: if the file cannot be read or holds no snapshot.
     """
     with _Reading(path):
         return read(loads(_bytes(Path(path), LARGEST)), device, locator, max_entries)
 
 
 def load(path: str | Path, largest: int = LARGEST) -> Any:
-    """The plain value in a snapshot's file, of at most ``largest`` bytes after decompression.
+    """The plain value in a snapshot file, of at most ``largest`` bytes after decompression.
 
     Raises:
-        SnapshotError: when the file cannot be read, is damaged, or asks for more than plain containers.
+        SnapshotError: if the file cannot be read, is damaged, or contains more than plain containers.
     """
     with _Reading(path):
         return loads(_bytes(Path(path), largest))
 
 
 class _Reading:
-    """Errors inside name the file. A class, so that tracebacks have no frame of ``contextlib``."""
+    """Adds the file's name to errors inside. A class, so that tracebacks have no frame of ``contextlib``."""
 
     def __init__(self, path: str | Path) -> None:
         self._name = Path(path).name
@@ -114,9 +114,9 @@ def _bytes(file: Path, largest: int) -> bytes:
 
 
 def _at_most(largest: int, stream: IO[bytes] | gzip.GzipFile, more: str) -> bytes:
-    """The rest of a stream; ``more`` says what is wrong where that is more than ``largest`` bytes.
+    """The rest of a stream; ``more`` is the error if that is more than ``largest`` bytes.
 
-    Read in pieces: a buffered stream that is asked for 4 GiB takes them before it has read a byte.
+    Read in pieces: a buffered stream asked for 4 GiB allocates them before it has read a byte.
     """
     found = io.BytesIO()
     while found.tell() <= largest:

@@ -1,9 +1,9 @@
-"""Fragmentation: what the allocator holds without using it, and how large a request it could still serve from it.
+"""Unused memory that the allocator holds, and the largest request that it could serve from it.
 
-Memory of a private pool (of a CUDA graph, or a ``MemPool``) serves that pool alone, so it is reported apart and never
-counted as free. Within the main pool a free range serves requests of its own stream, and small and large requests have
-segments of their own. A range that fills its segment can be given back to the driver; a split-off rest cannot, because
-its segment is in use. PYTEST_DONT_REWRITE
+Memory of a private pool (of a CUDA graph, or a ``MemPool``) serves only that pool, so it is reported separately and
+never counted as free. In the main pool a free range serves requests of its own stream, and small and large requests
+have separate segments. A range that fills its segment can be returned to the driver; a split-off remainder cannot,
+because its segment is in use. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Filled = tuple[Segment, list[LiveBlock]]
 
 @dataclass(frozen=True, slots=True)
 class FreeRange:
-    """Unused bytes in a segment; ``split`` when the rest of the segment is in use."""
+    """Unused bytes in a segment; ``split`` if the rest of the segment is in use."""
 
     address: int
     size: int

@@ -1,7 +1,7 @@
-"""Frames of snapshots: equal stacks get one number, and become text only when asked for.
+"""Frames of snapshots: equal stacks get one number, and become text only when needed.
 
-torch shares the dicts of frames between events, and a pickle keeps that. So stacks are told apart by the identity of
-their frames first, which costs a fraction of comparing file names. PYTEST_DONT_REWRITE
+torch shares the dicts of frames between events, and a pickle keeps that. So stacks are compared by the identity of
+their frames first, which takes a fraction of comparing file names. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONGEST = 1000
 
 
 class FrameTable:
-    """Numbers for stacks. It lives as long as the snapshot that it reads, whose objects it tells apart by ``id``."""
+    """Numbers for stacks. It lives as long as the snapshot that it reads, whose objects it identifies by ``id``."""
 
     def __init__(self) -> None:
         self._by_list: dict[int, int] = {}
@@ -38,7 +38,7 @@ class FrameTable:
         return known
 
     def column(self, frames: list[Any]) -> array[int]:
-        """The numbers of many."""
+        """The numbers of many lists of frames."""
         for one in {id(one): one for one in frames}.values():
             self.number(one)
         known = self._by_list
@@ -73,7 +73,7 @@ class FrameTable:
 
 
 def _raw_frame(frame: object) -> RawFrame | None:
-    """File, line and function of a Python frame; ``None`` for frames of C++, which a history may hold too."""
+    """File, line and function of a Python frame; ``None`` for C++ frames, which a history may also hold."""
     if not isinstance(frame, dict):
         return None
     file, line, name = frame.get("filename"), frame.get("line"), frame.get("name")

@@ -1,10 +1,10 @@
-"""Layout: the real sizes of blocks that are gone.
+"""Finds the real sizes of freed blocks.
 
-CUDA's history records what was asked for, and the counters count what was taken. For nearly all blocks the difference
-is the rounding (:mod:`rounding`), but blocks of the pool for large requests may keep a rest of up to 1 MiB when the
-allocator does not split it off. Whether it did follows from how large the free block was that the new one was cut
+CUDA's history records requested bytes, and the counters count allocated bytes. For nearly all blocks the difference
+is the rounding (:mod:`rounding`), but blocks of the pool for large requests may keep a remainder of up to 1 MiB if the
+allocator does not split it off. Whether it did follows from the size of the free block that the new one was cut
 from. So the layout of the segments is replayed: which ranges are free is known at the start (everything between the
-blocks that were live then), and the events' addresses tell where each new block begins; no search strategy of the
+blocks that were live then), and the events' addresses say where each new block begins; no search strategy of the
 allocator has to be imitated. Linear in the number of events. PYTEST_DONT_REWRITE
 """
 
@@ -23,7 +23,7 @@ _MOST_CORRECTIONS = 200
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes taken: by the block that event ``i`` allocated (``events[i]``), by the blocks from before by address."""
+    """Allocated bytes: of the block that event ``i`` allocated (``events[i]``), of older blocks by address."""
 
     events: array[int]
     before: dict[int, int]
@@ -41,7 +41,7 @@ def taken_sizes(recording: Recording, lives: Lifetimes) -> Sizes:
 
 
 def _nominal(recording: Recording, lives: Lifetimes) -> Sizes:
-    """Sizes by rounding alone, except for blocks that are still there and tell theirs."""
+    """Sizes by rounding only, except for live blocks, whose size is known."""
     requested = array("q", [block.requested for block in lives.before])
     if recording.device.is_card:
         sizes = round_sizes(recording.events.sizes, recording.settings)
@@ -69,13 +69,13 @@ class _Layout:
     before: dict[int, int]
     free: dict[int, int] = field(default_factory=dict)  # start -> end
     free_by_end: dict[int, int] = field(default_factory=dict)
-    borders: set[int] = field(default_factory=set)  # where segments begin: free ranges do not merge across
+    borders: set[int] = field(default_factory=set)  # starts of segments: free ranges do not merge across them
     taken: dict[int, int] = field(default_factory=dict)  # address -> size of blocks in use
     guessed: dict[int, int] = field(default_factory=dict)  # end -> address of blocks whose size is a guess
     corrections: int = 0
 
     def replay(self) -> None:
-        """Run through the events; sizes of large blocks come out right."""
+        """Run through the events and correct the sizes of large blocks."""
         self._start()
         events, sizes, taken = self.recording.events, self.sizes, self.taken
         free, give, take = self.free, self._give, self._take
@@ -86,7 +86,7 @@ class _Layout:
             if kind == alloc:
                 size = sizes[place]
                 if size > LARGEST_SMALL:
-                    # Half of all allocations fill a free range to the byte; the others need a closer look.
+                    # Half of all allocations fill a free range exactly; the others need a closer look.
                     if free.get(address) != address + size:
                         sizes[place] = size = take(address, size, place in live)
                     else:
@@ -106,7 +106,7 @@ class _Layout:
                     self.borders.discard(address)
 
     def _start(self) -> None:
-        """Free ranges before the first event: what lies between the blocks of the segments that existed then."""
+        """Free ranges before the first event: those between the blocks of the segments that existed then."""
         segments = _segments_before(self.recording)
         self.borders = {address for address, _ in segments}
         known = {block.address for block in self.active.before if block.block is not None}
@@ -132,7 +132,7 @@ class _Layout:
                 self._give(place, end)
 
     def _guess(self, address: int, size: int, following: int) -> int:
-        """The size of a block that was freed later: a gap of up to 1 MiB behind it can only be its own rest."""
+        """The size of a block that was freed later: a gap of up to 1 MiB after it can only be its own remainder."""
         gap = following - address - size
         if not splits(size + gap, size, self.recording.settings):
             size += max(0, gap)
@@ -141,7 +141,7 @@ class _Layout:
         return size
 
     def _take(self, address: int, size: int, exact: bool) -> int:
-        """Cut a block from the free range that begins at ``address``; its size with what was not split off."""
+        """Cut a block from the free range that begins at ``address``; returns its size with an unsplit remainder."""
         end = self.free.pop(address, None) or self._correct(address)
         if end is None:
             return size
@@ -164,7 +164,7 @@ class _Layout:
             before = by_end.pop(start)
             del free[before]
             start = before
-        if start in free or end in by_end:  # only in damaged recordings: a range that is free already
+        if start in free or end in by_end:  # only in damaged recordings: the range is already free
             return
         free[start] = end
         by_end[end] = start
@@ -174,7 +174,7 @@ class _Layout:
             del self.free[start], self.free_by_end[end]
 
     def _correct(self, address: int) -> int | None:
-        """A block begins inside a range that was thought free: the block before it is larger than was guessed."""
+        """Handle a block inside a range assumed free: the block before it is larger than guessed."""
         if not self.guessed or self.corrections >= _MOST_CORRECTIONS:
             return None
         self.corrections += 1

@@ -1,9 +1,9 @@
-"""Lifetimes: from which event to which event every block of a recording lived.
+"""Finds the events between which every block of a recording was live.
 
-The state at the end is known, and events are matched to it: an allocation whose block nobody freed must be live at the
-end; a free without an allocation before it ended a block that is older than the record. What contradicts this (lost
-events, damaged files) is counted in notes. Every block is counted once, with one size, so that totals and live sets
-agree at every moment, whatever the file says. One pass over the events. PYTEST_DONT_REWRITE
+The state at the end is known, and events are matched to it: an allocation without a free must be live at the
+end; a free without an allocation before it freed a block that is older than the record. Contradictions (lost
+events, damaged files) are counted in notes. Every block is counted once, with one size, so that totals and live sets
+agree at every moment, even for damaged files. One pass over the events. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _FREED = -2
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A block from before the first event.
+    """A block allocated before the first event.
 
-    ``freed`` is the position of the event that freed it, the number of events where it is still live. ``block`` is
-    its entry in the state at the end, where it has one.
+    ``freed`` is the position of the event that freed it, or the number of events if it is still live. ``block`` is
+    its entry in the state at the end, if it has one.
     """
 
     address: int
@@ -35,8 +35,8 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """``freed[i]`` is where the block that event ``i`` allocated was freed: the number of events where it still
-    lives, -1 where event ``i`` allocated no block. ``live`` maps the allocating event of a block that still lives to
+    """``freed[i]`` is where the block that event ``i`` allocated was freed: the number of events if it is still
+    live, -1 if event ``i`` allocated no block. ``live`` maps the allocating event of a live block to
     its entry in the state at the end. ``ends`` is the kind of event that ends a life.
     """
 
@@ -77,7 +77,7 @@ def lifetimes(recording: Recording, counter: Counter = "allocated") -> Lifetimes
             else:
                 twice += 1
             state[address] = _FREED
-    notes += _counted(unseen, "allocated again though its free was not recorded: counted as freed there")
+    notes += _counted(unseen, "allocated again without a recorded free: counted as freed there")
     notes += _counted(twice, "freed twice: the second free was ignored")
     live: dict[int, LiveBlock] = {}
     revived = 0
@@ -91,14 +91,14 @@ def lifetimes(recording: Recording, counter: Counter = "allocated") -> Lifetimes
         else:
             revived += start == _FREED
             before.append(Before(block.address, block.requested, total, block))
-    notes += _counted(revived, "live at the end though its last event is a free: counted as live before")
+    notes += _counted(revived, "live at the end although its last event is a free: counted as live before")
     lost = sum(start >= 0 for start in state.values())
     notes += _counted(lost, "neither freed nor live at the end: left out")
     return Lifetimes(freed, tuple(before), live, counter, ends, tuple(notes))
 
 
 def _ends(recording: Recording, counter: Counter) -> tuple[Kind, list[str]]:
-    """The kind of event that ends a life for this counter, as far as the recording has it."""
+    """The kind of event that ends a life for this counter, if the recording has it."""
     wanted, other = Kind.FREE_REQUESTED, Kind.FREE_COMPLETED
     if counter != "allocated":
         wanted, other = other, wanted
@@ -107,11 +107,11 @@ def _ends(recording: Recording, counter: Counter) -> tuple[Kind, list[str]]:
         return wanted, []
     if not recording.device.has_segments:
         return other, []  # no streams: a free is complete when it is requested
-    return other, [f"the history holds no {wanted.name.lower()} events: {other.name.lower()} was taken instead"]
+    return other, [f"the history holds no {wanted.name.lower()} events: using {other.name.lower()} events"]
 
 
 def _all_wait(recording: Recording) -> bool:
-    """Whether every block whose free was requested is still active, so that there is no completed free to record."""
+    """Whether every block with a requested free is still active, so that there is no completed free to record."""
     waiting = {block.address for block in recording.blocks if block.awaiting_free}
     events = zip(recording.events.kinds, recording.events.addresses, strict=True)
     return all(address in waiting for kind, address in events if kind == Kind.FREE_REQUESTED)

@@ -1,4 +1,4 @@
-"""A look at a recording: what was live at its peak and at its end, and how its memory is used. PYTEST_DONT_REWRITE"""
+"""Shows a recording: what was live at its peak and at its end, and how its memory is used. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cudamem_testing.snapshots.replay import replay
 
 
 def look(recording: Recording, width: int | None = None) -> str:
-    """The sections as text: the peak where there are events, the end, and pools where there are segments."""
+    """The sections as text: the peak if there are events, the end, and pools if there are segments."""
     return "\n".join(_lines(recording, width))
 
 

@@ -1,4 +1,4 @@
-"""Memory outside pytest: windows, budgets and limits, whose broken limits say what was live, by line.
+"""Memory outside pytest: windows, budgets and limits, which show what was live when a limit breaks, by line.
 
 .. code-block:: python
 
@@ -36,7 +36,7 @@ class Memory(memory.Memory):
 
     @classmethod
     def judge_of(cls, tracker: Tracker) -> Judge:
-        """A judge whose findings have the lines of what was live."""
+        """A judge whose findings show what was live, by line."""
         return Judge(lambda: Explainer(_Records(tracker)))
 
     @classmethod
@@ -46,7 +46,7 @@ class Memory(memory.Memory):
 
 
 class _Records:
-    """The records of a tracker's devices; lines are those of the folder in which the process runs."""
+    """The records of a tracker's devices; files below the current folder count as the project."""
 
     running: str | None = None
 
@@ -63,9 +63,9 @@ class _Records:
         return None if capture is None else replay(recording_of(capture, self.locator))
 
     def unknown(self, device: Device, what: str) -> NoEvidence:
-        """What there is where nothing is recorded."""
+        """The evidence if nothing is recorded."""
         return unknown(next(one for one in self._tracker.recorders if one.device == device), what)
 
     def purposes(self, window: Window) -> tuple[Evidence, ...]:
-        """None: no profile is noted outside of tests."""
+        """None: profiles are only known in tests."""
         return ()

@@ -1,4 +1,4 @@
-"""Moments: snapshots taken inside a program, and what changed between two of them.
+"""Takes snapshots inside a program, and compares two of them.
 
 .. code-block:: python
 
@@ -32,7 +32,7 @@ __tracebackhide__ = hide_wrong_arguments
 
 
 class Snapshots:
-    """Takes snapshots of the devices that a tracker measures. ``device`` is the first measured one unless named."""
+    """Takes snapshots of the devices that a tracker measures. ``device`` defaults to the first measured one."""
 
     def __init__(self, tracker: Tracker, root: Path, owners: Mapping[int, str] | None = None) -> None:
         self._tracker = tracker
@@ -40,10 +40,10 @@ class Snapshots:
         self._owners = owners
 
     def take(self, device: object = None) -> Recording:
-        """Everything that the recorder knows now: live blocks with stacks, and the events since the test began.
+        """The recorder's current state: live blocks with stacks, and the events since the test began.
 
         Raises:
-            SnapshotError: when the device is not measured, or only counted.
+            SnapshotError: if the device is not measured, or its blocks are unknown.
         """
         return recording_of(self._capture(device), self._locator, self._owners)
 
@@ -66,12 +66,12 @@ class Snapshots:
         """The highest moment since the test began, and what was live then.
 
         Raises:
-            SnapshotError: as :meth:`take`, and when no events were recorded (``--cudamem-stacks=off``).
+            SnapshotError: as :meth:`take`, and if no events were recorded (``--cudamem-stacks=off``).
         """
         capture = self._capture(device)
         recording = recording_of(capture, self._locator, self._owners)
         if capture.missing is not None and not len(recording.events):
-            raise SnapshotError(f"the peak is not known: {capture.missing}")
+            raise SnapshotError(f"the peak is unknown: {capture.missing}")
         return replay(recording).peak()
 
     def compare(self, before: Recording, after: Recording) -> diff.Difference:
@@ -91,7 +91,7 @@ class Snapshots:
         """One device's recording from a file that this package or torch wrote; nothing in it is executed.
 
         Raises:
-            SnapshotError: when the file cannot be read or holds no snapshot of the device.
+            SnapshotError: if the file cannot be read or holds no snapshot of the device.
         """
         return read_file(path, None if device is None else Device.parse(device), self._locator)
 

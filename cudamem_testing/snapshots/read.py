@@ -1,10 +1,10 @@
-"""Read a snapshot of CUDA's allocator: the dict of ``torch.cuda.memory._snapshot()``, or the list of its segments.
+"""Reads a snapshot of CUDA's allocator: the dict of ``torch.cuda.memory._snapshot()``, or the list of its segments.
 
-Every torch from 2.7 on is read by what its snapshot has, never by a version: block addresses that are missing follow
-from the segment's address and the sizes before; pools, expandable segments, annotations and settings are taken where
-they stand; keys that are not known here are kept as ``extra``. Pinned host memory, which torch 2.14 tells on request,
-is read as the device ``host`` when that is named. What does not fit (an entry that is no event, sizes that do not add
-up, a clock that goes back) is left out or repaired, and counted in the recording's notes.
+Snapshots of every torch from 2.7 on are read by their contents, never by a version: missing block addresses follow
+from the segment's address and the sizes before; pools, expandable segments, annotations and settings are read if
+present; unknown keys are kept as ``extra``. Pinned host memory, which torch 2.14 records on request,
+is read if the device ``host`` is named. What does not fit (an entry that is not an event, sizes that do not add
+up, a clock that runs backwards) is left out or repaired, and counted in the recording's notes.
 PYTEST_DONT_REWRITE
 """
 
@@ -49,7 +49,7 @@ _EVENT = frozenset({"action", "addr", "device_free", "size", "stream", "time_us"
 _EMPTY_VALUES = ("", "N/A", None)
 _OTHER = int(Kind.OTHER)
 _MOST = 2**63
-#: What all sizes together may come to, in bytes: below this no sum that is made of them, rounded up, leaves 64 bits.
+#: Largest sum of all sizes, in bytes: below this no sum of rounded sizes exceeds 64 bits.
 _MOST_TOGETHER = 2**60
 _MOST_POOLS = 2**32
 _HOST = -1  # the index of pinned host memory, as torch writes it
@@ -58,7 +58,7 @@ _MOST_NOTES = 20
 
 
 class Notes:
-    """Diagnostics by kind, each told once with how often it happened."""
+    """Diagnostics by kind, each reported once with its count."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -74,10 +74,10 @@ class Notes:
 
 
 def devices(snapshot: object) -> tuple[Device, ...]:
-    """The CUDA devices that a snapshot tells anything about.
+    """The CUDA devices in a snapshot.
 
     Raises:
-        SnapshotError: when ``snapshot`` is no snapshot.
+        SnapshotError: if ``snapshot`` is not a snapshot.
     """
     top = _top(snapshot)
     named = (segment.get("device", 0) for segment in _dicts(top["segments"]))
@@ -92,12 +92,12 @@ def read(
 ) -> Recording:
     """One device's recording; the only card's unless a device is named (``host``: pinned memory).
 
-    ``locator`` marks the frames of the project (default: paths as they are, shortened where they belong to a
-    library). ``max_entries`` is the size of the ring that the history was kept in: with it the recording knows whether
+    ``locator`` marks the frames of the project (default: paths unchanged, shortened if they belong to a
+    library). ``max_entries`` is the size of the history's ring: with it the recording knows whether
     older events were dropped.
 
     Raises:
-        SnapshotError: when ``snapshot`` is no snapshot, or has several devices and none was named.
+        SnapshotError: if ``snapshot`` is not a snapshot, or has several devices and none was named.
     """
     top = _top(snapshot)
     if device is None:
@@ -132,7 +132,7 @@ def read(
 def _check_sizes(events: Events, segments: list[Segment], blocks: list[LiveBlock]) -> None:
     together = sum(events.sizes) + sum(segment.size for segment in segments) + sum(block.size for block in blocks)
     if together >= _MOST_TOGETHER:
-        raise SnapshotError(f"its sizes add up to {format_size(together)}: no device has moved so much")
+        raise SnapshotError(f"its sizes add up to {format_size(together)}, which no device can reach")
 
 
 def _why_stackless(stacks: int, blocks: list[LiveBlock]) -> str:
@@ -148,15 +148,15 @@ def _top(snapshot: object) -> Mapping[str, Any]:
     if isinstance(snapshot, list):
         snapshot = {"segments": snapshot}
     if not isinstance(snapshot, Mapping):
-        raise SnapshotError(f"no snapshot: a {type_name(snapshot)}, not the dict of torch.cuda.memory._snapshot()")
+        raise SnapshotError(f"not a snapshot: a {type_name(snapshot)}, not the dict of torch.cuda.memory._snapshot()")
     if not isinstance(snapshot.get("segments"), list):
         keys = ", ".join(key[:40] for key in list(snapshot)[:8] if isinstance(key, str)) or "none"
-        raise SnapshotError(f"no snapshot: no list of 'segments' among its keys ({keys})")
+        raise SnapshotError(f"not a snapshot: no list of 'segments' among its keys ({keys})")
     return snapshot
 
 
 def _parts(top: Mapping[str, Any], device: Device) -> tuple[int, list[Any], Any]:
-    """The index under which a device stands in the snapshot, the segments to look among, and its events."""
+    """The device's index in the snapshot, the segments to search, and its events."""
     if device.pseudo:
         return _HOST, _list(top.get("host_segments")), _list(top.get("host_traces"))
     index = device.index or 0
@@ -185,9 +185,9 @@ def _is_size(value: object) -> TypeGuard[int]:
 
 
 def _pool(value: object, pools: dict[Pool, int]) -> Pool:
-    """The pool's id, numbered when first met; lists are what JSON makes of pairs.
+    """The pool's id, numbered when first met; pairs are lists in JSON.
 
-    torch counts pools from 1 on. Larger numbers are none of its own, and pairs of them could be chosen so that all
+    torch numbers pools from 1 on. Larger numbers are not its own, and pairs of them could be chosen so that all
     hashes are equal.
     """
     if (
@@ -212,14 +212,14 @@ def _segments(
     seen: set[int] = set()  # of block lists: one that is shared would be read once per segment
     for item in raw:
         if not isinstance(item, dict):
-            notes.add("a segment that is no dict was left out")
+            notes.add("a segment that is not a dict was left out")
             continue
         if item.get("device", 0) != index:
             continue
         inner = item.get("blocks")
         address, size = item.get("address"), item.get("total_size")
         if not _is_size(address) or not _is_size(size) or not isinstance(inner, list) or id(inner) in seen:
-            notes.add("a segment without address, size or blocks of its own was left out")
+            notes.add("a segment without its own address, size or blocks was left out")
             continue
         seen.add(id(inner))
         segment = Segment(
@@ -244,7 +244,7 @@ def _blocks(segment: Segment, raw: list[Any], frames: FrameTable, notes: Notes) 
     place = segment.address
     for item in raw:
         if not isinstance(item, dict) or not _is_size(item.get("size")):
-            notes.add("a block that is no dict with a size was left out")
+            notes.add("a block that is not a dict with a size was left out")
             continue
         size = item["size"]
         address = item.get("address", place)
@@ -253,7 +253,7 @@ def _blocks(segment: Segment, raw: list[Any], frames: FrameTable, notes: Notes) 
             address = place
         place = address + size
         if place > segment.end:
-            notes.add("a block reaches behind its segment: sizes do not add up")
+            notes.add("a block extends beyond its segment: sizes do not add up")
         state = item.get("state")
         if state not in _LIVE:
             if state not in _NOT_LIVE:
@@ -261,7 +261,7 @@ def _blocks(segment: Segment, raw: list[Any], frames: FrameTable, notes: Notes) 
             continue
         requested = item.get("requested_size")
         if not _is_size(requested) or requested > size:
-            notes.add("a block without a requested size that fits: its size is taken instead")
+            notes.add("a block without a valid requested size: its size is used instead")
             requested = size
         yield LiveBlock(
             address=address,
@@ -282,7 +282,7 @@ def _blocks(segment: Segment, raw: list[Any], frames: FrameTable, notes: Notes) 
 
 def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Notes) -> Events:
     if not isinstance(raw, list):
-        notes.add("the trace of the device is no list: left out")
+        notes.add("the trace of the device is not a list: left out")
         return Events()
     trace, columns = raw, _columns(raw)
     if columns is None:
@@ -295,14 +295,14 @@ def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Note
     extra = _unknown_of_events(trace, keys)
     for place in _places(kinds, _OTHER):
         action = trace[place]["action"]
-        notes.add(f"events of the kind {action[:40]!r} are not known here")
+        notes.add(f"events of the kind {action[:40]!r} are unknown")
         extra.setdefault(place, {})["action"] = action
     for place in _places(kinds, Kind.OOM):
         free = trace[place].get("device_free")
         columns["addr"][place] = free if _is_size(free) else 0
     times = columns["time_us"] if "time_us" in keys else None
     if times is not None:
-        notes.add("the clock of the events goes back", sum(map(operator.gt, times, times[1:])))
+        notes.add("the clock of the events runs backwards", sum(map(operator.gt, times, times[1:])))
     return Events(
         kinds=kinds,
         addresses=columns["addr"],
@@ -316,7 +316,7 @@ def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Note
 
 
 def _columns(trace: list[Any]) -> dict[str, array[int]] | None:
-    """The numbers of all entries at C speed; ``None`` when any entry needs a closer look."""
+    """The numbers of all entries at C speed; ``None`` if any entry needs a closer look."""
     if not {*map(type, trace)} <= {dict}:
         return None
     try:
@@ -331,15 +331,15 @@ def _columns(trace: list[Any]) -> dict[str, array[int]] | None:
 
 
 def _repaired(raw: list[Any], notes: Notes) -> Iterable[dict[str, Any]]:
-    """The entries that are events, with what makes no sense removed."""
+    """The entries that are events, with invalid values removed."""
     for item in raw:
         if not isinstance(item, dict) or not isinstance(item.get("action"), str) or not _is_size(item.get("size")):
-            notes.add("an entry of the trace that is no event with action and size was left out")
+            notes.add("an entry of the trace that is not an event with action and size was left out")
         elif not _is_size(item.get("addr", 0)):
-            notes.add("an event without an address that makes sense was left out")
+            notes.add("an event without a valid address was left out")
         else:
             odd = [key for key in ("stream", "time_us") if key in item and not _is_size(item[key])]
-            notes.add("an event's stream or time makes no sense: dropped", len(odd))
+            notes.add("an event's stream or time is invalid: dropped", len(odd))
             yield {key: value for key, value in item.items() if key not in odd} if odd else item
 
 
@@ -355,10 +355,10 @@ def _pool_column(trace: list[dict[str, Any]], pools: dict[Pool, int]) -> array[i
 
 
 def _unknown_of_events(trace: list[dict[str, Any]], keys: frozenset[str]) -> dict[int, dict[str, Any]]:
-    """What events have beside the known keys, where it says anything."""
+    """Values of unknown keys of events."""
     found: dict[int, dict[str, Any]] = {}
     unknown = keys - _EVENT
-    if len(unknown) <= 4:  # one quick pass a key; else one slow pass, or many keys would take the square of the time
+    if len(unknown) <= 4:  # one quick pass per key; with many keys one slow pass, to stay linear
         for key in unknown:
             for place, value in enumerate([entry.get(key, "") for entry in trace]):
                 if value not in _EMPTY_VALUES:

@@ -1,6 +1,6 @@
-"""A recording from what the CPU recorder noted: rows in its order, so that nothing has to be rearranged.
+"""Creates a recording from rows of the CPU recorder, in its own order, so that nothing has to be rearranged.
 
-This module knows the rows, not the recorder: whoever holds them (a test, a file) can make a recording.
+This module needs the rows, not the recorder: a test or a file can provide them.
 PYTEST_DONT_REWRITE
 """
 
@@ -16,7 +16,7 @@ from cudamem_testing.model.stacks import Stack
 from cudamem_testing.snapshots.record import NO_STACK, Events, Kind, LiveBlock, Recording, SnapshotError, Stacks
 
 BlockRow = tuple[int, int, int, int, int, int]
-"""address, size, sequence, stack, owner, thread; stack 0 is none, owner 0 nobody."""
+"""address, size, sequence, stack, owner, thread; stack 0 and owner 0 are none."""
 EventRow = tuple[int, int, int, int, int, int, int, int]
 """address, size, sequence, nanoseconds, stack, owner, thread, kind (0 allocated, 1 freed, 2 refused)."""
 
@@ -36,14 +36,14 @@ def read_cpu(
     stackless: str = _OFF,
     notes: Sequence[str] = (),
 ) -> Recording:
-    """The recording of live ``blocks`` and of the ``events`` that led to them, oldest first.
+    """The recording of live ``blocks`` and the ``events`` that led to them, oldest first.
 
-    Both must have been read at one moment. ``stack`` gives the stack of a number, when it is asked for; ``owners`` the
+    Both must have been read at one moment. ``stack`` returns the stack of a number; ``owners`` has the
     name of the test behind an owner's number; ``first`` is the number of the first event, so that the recorder's event
-    number ``n`` is the moment ``n - first``; ``truncated`` tells that older events were dropped.
+    number ``n`` is the moment ``n - first``; ``truncated`` says that older events were dropped.
 
     Raises:
-        SnapshotError: when the rows are not what the types say.
+        SnapshotError: if the rows do not match their types.
     """
     try:
         addresses, sizes, sequences, times, stacks, owned, threads, kinds = _columns(list(events))

@@ -1,9 +1,9 @@
-"""Recording: what an allocator remembers, in one model for every device.
+"""Recording: an allocator's record, in one model for every device.
 
 CUDA's caching allocator and the project's CPU recorder both know three things: the blocks that are live now, the last
 events that led here, and where each allocation was made. A :class:`Recording` holds them so that a million events stay
 cheap: events are parallel columns of machine integers, and stacks are numbers that become :class:`Stack` objects only
-for the blocks that somebody looks at.
+when a block's stack is needed.
 
 All sizes and addresses are bytes. A moment is a position between events: moment ``i`` lies before event ``i``, moment
 ``len(events)`` is the end, the state in which the recording was taken. PYTEST_DONT_REWRITE
@@ -31,12 +31,12 @@ class SnapshotError(ValueError):
 
 
 class Kind(IntEnum):
-    """What an event tells.
+    """Kinds of events.
 
-    A block is ``ALLOC``-ated; its program lets go of it at ``FREE_REQUESTED`` (from here on the allocator does not
+    A block is ``ALLOC``-ated; the program frees it at ``FREE_REQUESTED`` (from then on the allocator does not
     count it as allocated) and its memory can be used again from ``FREE_COMPLETED`` on (until then it counts as
-    active and as requested, waiting for another stream). The CPU has no such delay and knows ``FREE_REQUESTED`` only.
-    ``OOM``'s address is what the device had free, in bytes. ``ANNOTATE`` attaches text, its ``extra``, to a
+    active and as requested, waiting for another stream). The CPU has no such delay and only has ``FREE_REQUESTED``.
+    The address of ``OOM`` is the device's free bytes. ``ANNOTATE`` attaches text, its ``extra``, to a
     block. ``OTHER`` is a kind of a torch newer than this package.
     """
 
@@ -55,7 +55,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One piece of memory that the allocator took from the driver; for an expandable one, a mapped range of it."""
+    """Memory that the allocator took from the driver; for an expandable segment, one mapped range."""
 
     address: int
     size: int
@@ -68,13 +68,13 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """The first address behind it."""
+        """The first address after it."""
         return self.address + self.size
 
 
 @dataclass(frozen=True, slots=True)
 class LiveBlock:
-    """A block that is live when the recording is taken, or still active because another stream may be using it."""
+    """A block that is live when the recording is taken, or still active because another stream may use it."""
 
     address: int
     size: int
@@ -91,10 +91,10 @@ class LiveBlock:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Columns of one length, one entry an event, oldest first; a column that the recorder lacks is ``None``.
+    """Columns of equal length, one entry per event, oldest first; a column that the recorder lacks is ``None``.
 
-    ``sizes`` are what was asked for on CUDA (an allocation's rounding is not recorded there) and what was taken on the
-    CPU. ``times`` are microseconds. ``extra`` holds what this package does not know, by position.
+    ``sizes`` are requested bytes on CUDA (the rounding of an allocation is not recorded there) and allocated bytes on
+    the CPU. ``times`` are microseconds. ``extra`` holds what this package does not know, by position.
     """
 
     kinds: bytes = b""
@@ -123,7 +123,7 @@ class Events:
 class Settings:
     """Allocator settings that decide how large a block becomes; ``raw`` holds all of them as they were recorded.
 
-    ``max_split_size`` is ``None`` where blocks of any size may be split. ``roundup`` are the divisions between powers
+    ``max_split_size`` is ``None`` if blocks of any size may be split. ``roundup`` are the divisions between powers
     of two, one for each power from 1 MiB up.
     """
 
@@ -144,7 +144,7 @@ class Annotation:
 
 
 class Stacks:
-    """Stacks by number, resolved when first asked for and then kept."""
+    """Stacks by number, resolved on first use and then kept."""
 
     __slots__ = ("_known", "_resolve")
 
@@ -164,8 +164,8 @@ class Stacks:
 class Recording:
     """One device's record.
 
-    ``truncated`` tells whether older events were dropped from the ring (``None``: not known). ``stackless`` says why a
-    block may have no stack. ``first`` is the number of the first event since the recorder began, where it counts.
+    ``truncated`` says whether older events were dropped from the ring (``None``: unknown). ``stackless`` says why a
+    block may have no stack. ``first`` is the number of the first event since the recorder started, if it counts.
     ``notes`` are diagnostics of reading. ``pools`` lists the private pools (of CUDA graphs and ``MemPool``).
     """
 
@@ -186,16 +186,16 @@ class Recording:
 
     @property
     def allocated(self) -> int:
-        """Bytes allocated at the end, as the allocator counts: without blocks that only wait for a stream."""
+        """Bytes allocated at the end, as the allocator counts them: without blocks that only wait for a stream."""
         return sum(block.size for block in self.blocks if not block.awaiting_free)
 
     @property
     def reserved(self) -> int | None:
-        """Bytes of all segments; ``None`` where the device has none (the CPU)."""
+        """Bytes of all segments; ``None`` if the device has none (the CPU)."""
         return sum(segment.size for segment in self.segments) if self.device.has_segments else None
 
     def pool(self, number: int) -> Pool:
-        """The pool meant by an entry of ``events.pools``: 0 is the main pool."""
+        """The pool of an entry of ``events.pools``: 0 is the main pool."""
         return MAIN_POOL if number <= 0 else self.pools[number - 1]
 
     def __str__(self) -> str:

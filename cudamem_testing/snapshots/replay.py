@@ -1,8 +1,8 @@
-"""Replay: what was live at any moment of a recording, and when it was most.
+"""Replays a recording: what was live at any moment, and when most was live.
 
-The counter of the allocator is rebuilt event by event; its highest value in a range is the peak, and the blocks whose
-lifetime spans that moment are the live set. Sizes that cannot be derived (:mod:`layout`) show as ``rounding`` once the
-measured value is given, so that a live set always adds up to what the allocator counted. Everything is linear in the
+The allocator's counter is rebuilt event by event; its highest value in a range is the peak, and the blocks whose
+lifetime spans that moment are the live set. Sizes that cannot be derived (:mod:`layout`) appear as ``rounding`` if the
+measured value is given, so a live set always adds up to what the allocator counted. Everything is linear in the
 number of events. PYTEST_DONT_REWRITE
 """
 
@@ -24,13 +24,13 @@ from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes
 from cudamem_testing.snapshots.record import NO_STACK, Kind, Recording
 
 DROPPED = "older events were dropped from the ring: blocks allocated in them count as live before"
-UNSEEN = "older events were dropped from the ring: a higher moment among them is not seen"
-NO_HISTORY = "no events were recorded: all that is known is what was live when the snapshot was taken"
+UNSEEN = "older events were dropped from the ring: a higher moment among them would not be seen"
+NO_HISTORY = "no events were recorded: only what was live when the snapshot was taken is known"
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The highest value in a range of moments: ``moment`` is the first at which ``total`` bytes were reached."""
+    """The highest value in a range of moments: ``moment`` is the first with ``total`` bytes."""
 
     moment: int
     total: int
@@ -66,13 +66,13 @@ class Replay:
     ) -> LiveSet:
         """The blocks that were live at a moment (default: the end), in order of allocation.
 
-        Blocks from before the moment ``since`` are marked pre-existing. Where that moment may lie among events that
-        were dropped, ``allocations`` tells, the recorder's number of them until then: a block whose own allocation is
-        not in the record is then judged by its number, if blocks have one (on the CPU). ``measured`` is what the
-        allocator's counter said; the difference to the blocks' sizes becomes ``rounding``.
+        Blocks from before the moment ``since`` are marked pre-existing. If that moment may be among events that
+        were dropped, pass ``allocations``, the recorder's count of them until then: a block whose own allocation is
+        not in the record is then judged by its number, if blocks have one (on the CPU). ``measured`` is the value of
+        the allocator's counter; the difference to the blocks' sizes becomes ``rounding``.
 
         Raises:
-            IndexError: when the recording has no such moment.
+            IndexError: if the recording has no such moment.
         """
         moment = self._checked(self.end if moment is None else moment)
         numbered = allocations if self.recording.events.sequences is not None else None
@@ -102,7 +102,7 @@ class Replay:
         ``measured`` and ``allocations`` are those of :meth:`live_at`.
 
         Raises:
-            IndexError: when the recording has no such moments.
+            IndexError: if the recording has no such moments.
         """
         first, last = self._checked(first), self._checked(self.end if last is None else last)
         if last < first:
@@ -116,7 +116,7 @@ class Replay:
 
     @property
     def orders(self) -> Sequence[int]:
-        """The number of each event in the order of allocation, also where older ones were dropped."""
+        """The number of each event in the order of allocation, even if older ones were dropped."""
         events, first = self.recording.events, self.recording.first
         return range(first, first + self.end) if events.sequences is None else events.sequences
 
@@ -153,7 +153,7 @@ class Replay:
                 owner=None if known.owner is None else recording.owners.get(known.owner),
                 preexisting=True,
             )
-        at = old.freed  # the event that freed it tells the rest; on CUDA its stack may be that of the free
+        at = old.freed  # the event that freed it has the rest; on CUDA its stack may be that of the free
         owner = None if events.owners is None else recording.owners.get(events.owners[at])
         return Block(
             size=size,
@@ -190,7 +190,7 @@ class Replay:
 
 
 class _LineFinder:
-    """The project's line that allocated last before an event. They are asked for in their order; each is read once."""
+    """The project's line that allocated last before an event. Call it in the order of events; each is read once."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -198,7 +198,7 @@ class _LineFinder:
         self._line: Frame | None = None
 
     def before(self, place: int) -> Frame | None:
-        """The line before event ``place``; ``None`` where no earlier event of the record has one."""
+        """The line before event ``place``; ``None`` if no earlier event of the record has one."""
         events, stacks = self._recording.events, self._recording.stacks
         for earlier in range(place - 1, self._place - 1, -1):
             number = events.stacks[earlier]
@@ -213,7 +213,7 @@ class _LineFinder:
 
 
 class _PoolFinder:
-    """The pool of an address: from the event where it says so, else from the segment that lies there at the end."""
+    """The pool of an address: from the event if it says so, else from the segment at that address at the end."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -267,11 +267,11 @@ def moment_at(recording: Recording, time: int) -> int:
     """The moment before the first event at or after ``time`` (microseconds on the recorder's clock).
 
     Raises:
-        LookupError: when the events carry no times.
+        LookupError: if the events have no times.
     """
     times = recording.events.times
     if times is None:
-        raise LookupError("the events of this recording carry no times")
+        raise LookupError("the events of this recording have no times")
     return next((place for place, when in enumerate(times) if when >= time), len(times))
 
 
@@ -279,7 +279,7 @@ def moment_of(recording: Recording, name: str, stage: str = "START") -> int:
     """The moment at which an annotation of that name started (or with ``stage="END"``, the last one ended).
 
     Raises:
-        LookupError: when there is none.
+        LookupError: if there is none.
     """
     found = [one for one in recording.annotations if one.name == name and one.stage == stage]
     if not found:
@@ -289,10 +289,10 @@ def moment_of(recording: Recording, name: str, stage: str = "START") -> int:
 
 
 def moment_before_last(recording: Recording, allocations: int, frees: int) -> int | None:
-    """The latest moment with exactly so many allocations and requested frees after it; ``None`` if there is none.
+    """The latest moment with exactly this many allocations and requested frees after it; ``None`` if there is none.
 
     The counters ``allocation.all.allocated`` and ``.freed`` of ``memory_stats`` read at two times give both numbers,
-    and so find the event at which a window began, also in a ring that was truncated.
+    so they identify the event at which a window began, also in a truncated ring.
     """
     kinds = recording.events.kinds
     moment = min(_last(kinds, Kind.ALLOC, allocations), _last(kinds, Kind.FREE_REQUESTED, frees))
@@ -304,7 +304,7 @@ def moment_before_last(recording: Recording, allocations: int, frees: int) -> in
 
 
 def moment_between(recording: Recording, then: Counters | None, now: Counters | None) -> int | None:
-    """The moment at which ``then`` was read, in a recording taken when ``now`` was; ``None`` where it is not known."""
+    """The moment at which ``then`` was read, in a recording taken when ``now`` was; ``None`` if unknown."""
     if then is None or now is None or then.allocations is None or now.allocations is None:
         return None
     allocations = now.allocations - then.allocations

@@ -1,8 +1,8 @@
-"""Rounding: how large a block CUDA's caching allocator makes for a request.
+"""Computes the size of the block that CUDA's caching allocator creates for a request.
 
 Requests are rounded up to 512 bytes, or between powers of two to the divisions that ``roundup_power2_divisions`` sets.
-A free block that is larger is split, and the rest stays free, except where the rest would be small: blocks of the pool
-for large requests (above 1 MiB) keep a rest of up to 1 MiB, unless segments are expandable. PYTEST_DONT_REWRITE
+A larger free block is split, and the remainder stays free, unless it would be small: blocks of the pool
+for large requests (above 1 MiB) keep a remainder of up to 1 MiB, unless segments are expandable. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FIRST_POWER = 20  # the divisions start at 1 MiB
 
 
 def round_size(requested: int, settings: Settings) -> int:
-    """Bytes of the block for a request, before what is not split off."""
+    """Bytes of the block for a request, without an unsplit remainder."""
     if requested < SMALLEST:
         return SMALLEST
     divisions = _divisions(requested, settings)
@@ -35,7 +35,7 @@ def round_sizes(requested: array[int], settings: Settings) -> array[int]:
 
 
 def splits(free: int, size: int, settings: Settings) -> bool:
-    """Whether the rest of a free block of ``free`` bytes is split off from a block of ``size`` bytes."""
+    """Whether the remainder of a free block of ``free`` bytes is split off from a block of ``size`` bytes."""
     if size <= LARGEST_SMALL or settings.expandable:
         return free - size >= SMALLEST
     limit = settings.max_split_size
@@ -43,7 +43,7 @@ def splits(free: int, size: int, settings: Settings) -> bool:
 
 
 def always_exact(size: int, settings: Settings) -> bool:
-    """Whether a block of this rounded size never keeps a rest."""
+    """Whether a block of this rounded size never keeps a remainder."""
     return size <= LARGEST_SMALL or settings.expandable
 
 

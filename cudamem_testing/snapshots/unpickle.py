@@ -1,14 +1,15 @@
-"""Unpickle plain containers, and nothing else.
+"""Unpickles plain containers, and nothing else.
 
 Snapshots are exchanged as pickles, and a pickle is a program: it may import and call anything. Forbidding classes in
 ``pickle.Unpickler`` stops that but leaves other traps open (a memo index of four billion that allocates 64 GiB, nested
-tuples as a key whose hash takes for ever). So this is a machine of its own, for the opcodes of protocols 2 to 5 that
+tuples as a key whose hash takes for ever). So this is a separate machine for the opcodes of protocols 2 to 5 that
 make ``None``, booleans, numbers, text, bytes, lists, dicts and flat tuples. There is nothing in it that could import,
 call or build an object. Every step consumes input, and memory stays proportional to the file.
 
-What one byte of a hostile pickle could cost is bounded as well: values are counted against the bytes that they were
-made of (a real snapshot takes a fifth of what is allowed), and what hashes or compares slowly is no key: a long tuple,
-a huge number, and in a dict of many keys all that can be chosen so that all hashes are equal (integers from 2**61 - 1
+The cost of each byte of a hostile pickle is bounded as well: values are counted against the bytes that they were
+made of (a real snapshot uses a fifth of what is allowed), and values that hash or compare slowly are not allowed as
+keys: a long tuple, a huge number, and in a dict of many keys everything that can be chosen so that all hashes are equal
+    (integers from 2**61 - 1
 on, tuples; S. Crosby and D. Wallach, "Denial of service via algorithmic complexity attacks", 2003). PYTEST_DONT_REWRITE
 """
 
@@ -28,12 +29,12 @@ _SCALARS: Final = (str, int, float, bytes, type(None))
 _INTEGER = struct.Struct("<i").unpack_from
 _FLOAT = struct.Struct(">d").unpack_from
 _MARK = object()
-#: Bytes of input between two counts of what was made; the cost of a value and of a place in the memo, in bytes, and
-#: what they may come to: so much for any file, and so much for each of its bytes.
+#: Bytes of input between two counts of created values; the cost of a value and of a memo entry, in bytes, and
+#: the allowed cost: for any file, and for each of its bytes.
 _STEP: Final = 2**18
 _VALUE, _PLACE = 64, 100
 _ALLOWED, _ALLOWED_PER_BYTE = 2**24, 40
-#: Longest text and number in bytes, longest tuple. Where a dict has more keys than ``_FEW_KEYS``, they are looked at.
+#: Longest text and number in bytes, longest tuple. If a dict has more keys than ``_FEW_KEYS``, they are checked.
 _LONGEST_TEXT, _LONGEST_NUMBER, _LONGEST_TUPLE, _FEW_KEYS = 2**20, 2**10, 64, 64
 #: Python's hash of an integer is the integer itself below this prime, and its remainder above.
 _MODULUS: Final = sys.hash_info.modulus
@@ -55,16 +56,16 @@ def unpickle(data: bytes) -> Any:
     """The value pickled in ``data``.
 
     Raises:
-        SnapshotError: when the pickle is cut off or damaged, or asks for anything but plain containers; a class that
+        SnapshotError: if the pickle is cut off or damaged, or asks for anything but plain containers; a class that
             it asks for is named.
     """
     try:
-        with CollectorPaused():  # it would look through millions of small objects again and again
+        with CollectorPaused():  # it would scan millions of small objects again and again
             return _Machine(data).run()
     except SnapshotError:
         raise
     except (IndexError, KeyError, struct.error):
-        raise SnapshotError("the pickle is damaged: an instruction uses what is not there") from None
+        raise SnapshotError("the pickle is damaged: an instruction uses a missing value") from None
     except UnicodeDecodeError as error:
         raise SnapshotError(f"the pickle is damaged: text that is not UTF-8 ({error.reason})") from None
     except (TypeError, ValueError, AttributeError) as error:
@@ -90,7 +91,7 @@ class _Machine:
                 stop = self.next_count(at)
             code = data[at]
             at += 1
-            # The nine instructions that nearly all of a snapshot consists of come first.
+            # The nine most frequent instructions of snapshots come first.
             if code == 0x68:  # BINGET
                 push(memo[data[at]])
                 at += 1
@@ -130,7 +131,7 @@ class _Machine:
                 at = self.at
 
     def next_count(self, at: int) -> int:
-        """Where to count again. Refuses the file at its end, and where it has made more than its bytes may."""
+        """The position of the next count. Refuses a file without an end, or with more values than its bytes allow."""
         end = len(self.data)
         if at >= end:
             raise SnapshotError(f"the pickle ends after {end} bytes without its end mark: it is cut off or empty")
@@ -143,7 +144,7 @@ class _Machine:
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not dict or len(items) % 2:
-            raise SnapshotError("the pickle is damaged: items for something that is no dict")
+            raise SnapshotError("the pickle is damaged: items for something that is not a dict")
         if len(target) + len(items) // 2 > _FEW_KEYS:
             _check_keys(items[::2])
         self.kept += len(items)
@@ -152,7 +153,7 @@ class _Machine:
     def extend(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not list:
-            raise SnapshotError("the pickle is damaged: items for something that is no list")
+            raise SnapshotError("the pickle is damaged: items for something that is not a list")
         self.kept += len(items)
         target.extend(items)
 
@@ -195,7 +196,7 @@ class _Machine:
         what = _BUILDERS.get(code)
         if what is not None:
             return SnapshotError(f"the pickle wants to build an object ({what} at byte {place}): refused")
-        return SnapshotError(f"no readable pickle of protocol 2 to 5: instruction 0x{code:02x} at byte {place}")
+        return SnapshotError(f"not a readable pickle of protocol 2 to 5: instruction 0x{code:02x} at byte {place}")
 
 
 def _refused_class(module: object, name: object) -> SnapshotError:
@@ -212,7 +213,7 @@ def _check_keys(keys: list[Any]) -> None:
 
 
 def _check_flat(value: object) -> None:
-    """Tuples hold scalars: nothing nested can be a key, so no hash can take for ever or go too deep."""
+    """Allow only scalars in tuples: nothing nested can be a key, so no hash takes for ever or recurses too deep."""
     if not isinstance(value, _SCALARS):
         raise SnapshotError(f"the pickle nests a {type_name(value)} in a tuple: refused")
 

@@ -1,32 +1,32 @@
 """Every private torch call of the package, found by feature and never by version.
 
-torch is imported only inside functions, so that a run without torch stays without it; the modules that read live
+torch is imported only inside functions, so that a run without torch does not import it; the modules that read live
 objects or see operators, :mod:`.tensors`, :mod:`.nodes` and :mod:`.dispatch`, import it and are for code that runs only
-where it is there. Where a function is gone, the caller gets ``None`` (or an empty answer) and says in a note what is
+if torch is imported. If a function is missing, the caller gets ``None`` (or an empty answer) and says in a note what is
 then unknown.
 
-| call | first seen | when it is gone |
+| call | first seen | if it is missing |
 | --- | --- | --- |
 | ``torch._C._cuda_memoryStats`` | 1.4 | no CUDA counters |
 | ``torch._C._cuda_resetPeakMemoryStats`` | 1.4 | no CUDA peaks |
 | ``torch._C._cuda_resetAccumulatedMemoryStats`` | 1.4 | counts restart when a test resets them |
 | ``torch._C._accelerator_getDeviceStats`` and resets | 2.9 | nothing: tests cannot call them either |
-| ``torch._C._cuda_setMemoryFraction`` / ``_cuda_getMemoryFraction`` | 1.8 / 2.8 | hard limits end with no limit |
+| ``torch._C._cuda_setMemoryFraction`` / ``_cuda_getMemoryFraction`` | 1.8 / 2.8 | hard limits reset to no limit |
 | ``torch.cuda.memory._record_memory_history``, ``_snapshot`` | 2.1 | no stacks, no live at the peak |
 | ``torch._lazy_modules`` | 2.1 | the first snapshot of a process imports torch's compiler, which takes 2 s |
-| ``torch._C._cuda_isHistoryEnabled`` | 2.1 | a history of the user's is not noticed before the session |
-| ``torch._C._cuda_attach_out_of_memory_observer`` | 2.0 | out of memory is told after unwinding, without stacks |
+| ``torch._C._cuda_isHistoryEnabled`` | 2.1 | a history that the user started before the session is not noticed |
+| ``torch._C._cuda_attach_out_of_memory_observer`` | 2.0 | out of memory is explained after unwinding, without stacks |
 | ``torch._C._cuda_hostMemoryStats`` | 2.6 | pinned host memory is not measured |
 | ``torch._C._cuda_clearCublasWorkspaces`` | 1.13 | a library's workspace shows as memory held by C++ |
 | ``cuda_graphs_thread_pool`` of ``torch._inductor.cudagraph_trees`` | 2.0 | what compiled graphs keep is held by C++ |
 | ``torch._C._len_torch_function_stack``, ``_len_torch_dispatch_stack`` | 1.13 | a mode may see two tiny products |
-| ``torch.cuda.mem_get_info``, ``torch.backends.cuda.cufft_plan_cache`` | 1.11 | less is known outside the allocator |
-| ``torch.cuda._lazy_call`` | 1.0 | the history begins with the test after the first use of CUDA |
+| ``torch.cuda.mem_get_info``, ``torch.backends.cuda.cufft_plan_cache`` | 1.11 | less is known about memory outside the
+allocator | | ``torch.cuda._lazy_call`` | 1.0 | the history starts with the test after the first use of CUDA |
 | ``torch.autograd.profiler_legacy._enable_profiler_legacy`` and its kin | 1.8 | no CPU fallback without a compiler |
 | ``experimental_event_tree()`` of a profile, classes of ``torch._C._profiler`` | 1.13 | no data flow |
 | ``module.self_ptr``, ``optimizer.self_ptr`` of a profile's Python calls | 2.0 | no data flow |
 | ``torch._C._jit_get_schemas_for_operator`` | 1.0 | no data flow |
-| ``torch._C._dispatch_has_computed_kernel_for_dispatch_key`` | 1.9 | operators are told apart by name alone |
+| ``torch._C._dispatch_has_computed_kernel_for_dispatch_key`` | 1.9 | operators are distinguished by name only |
 | ``torch._C.TensorBase``, ``DisableTorchFunction``, ``StorageBase`` | 1.9 | no holders, no cycles |
 | ``torch.nn.Module._call_impl`` (its code) | 1.8 | operators have no module |
 | ``torch._C._current_autograd_node`` | 2.1 | operators of backward have no module or formula |
@@ -34,17 +34,17 @@ then unknown.
 | ``torch.autograd.graph._engine_run_backward`` (its code) | 2.3 | the same |
 | ``torch.utils._python_dispatch`` | 1.13 | no operators |
 | ``torch._subclasses.fake_tensor`` | 1.13 | no fake tensors |
-| ``_raw_saved_*`` of autograd's nodes | 1.9 | what they saved is held by C++ |
+| ``_raw_saved_*`` of autograd's nodes | 1.9 | tensors that they saved show as held by C++ |
 | ``SavedTensor.data`` | after 2.7 | the same |
-| ``TorchFunctionMode``, ``TorchDispatchMode`` | 1.13 | no lint, no notes of captures, no calls of the dispatcher |
-| ``TorchDispatchMode.supports_higher_order_operators`` | after 2.7 | each such operator is given a rule of the mode |
+| ``TorchFunctionMode``, ``TorchDispatchMode`` | 1.13 | no lint, no records of captures, no dispatcher calls |
+| ``TorchDispatchMode.supports_higher_order_operators`` | after 2.7 | the mode gets a rule for each such operator |
 | ``TensorBase._cdata`` | 1.0 | no calls of the dispatcher |
 | ``torch.utils._pytree`` | 1.8 | no captures |
 | ``CUDAGraph(keep_graph=True)`` and ``raw_cuda_graph`` | 2.8 | nodes are read from ``debug_dump`` |
 | ``torch._C._construct_storage_from_data_pointer`` | 2.1 | free memory of pools is not overwritten between replays |
 | ``torch._C._host_emptyCache`` | 2.7 | pinned memory stays cached before a capture |
-| ``torch._C._group_tensors_by_device_and_dtype`` | 2.1 | the lint takes the clipping of gradients for a host read |
-| ``torch._C.ParameterDict``, ``BufferDict``, ``ModuleDict`` | 1.5 | what a scripted module holds is held by C++ |
+| ``torch._C._group_tensors_by_device_and_dtype`` | 2.1 | the lint reports gradient clipping as a host read |
+| ``torch._C.ParameterDict``, ``BufferDict``, ``ModuleDict`` | 1.5 | memory of scripted modules shows as held by C++ |
 | ``UntypedStorage._new_with_weak_ptr`` | 1.8 | replays are not compared with eager calls |
 
 PYTEST_DONT_REWRITE

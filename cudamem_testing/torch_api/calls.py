@@ -1,4 +1,4 @@
-"""The calls of torch's dispatcher: what each operator takes and gives back, which the profiler does not record.
+"""Records the calls of torch's dispatcher: inputs and outputs of each operator, which the profiler does not record.
 
 Importing this module imports torch. PYTEST_DONT_REWRITE
 """
@@ -21,7 +21,7 @@ TensorAddress: TypeAlias = tuple[int, int]
 
 
 class Call(NamedTuple):
-    """One call of an operator; times are nanoseconds on the profiler's clock, that of the system."""
+    """One call of an operator; times are nanoseconds on the profiler's clock, which is the system's."""
 
     name: str
     """With its overload: ``aten::mul.Tensor``."""
@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
 
 class DispatchedCalls(DispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the calls of operators on tensors with memory, and keeps no tensor."""
+    """Records the calls of operators on tensors with memory, and keeps no tensor alive."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

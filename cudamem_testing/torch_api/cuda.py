@@ -10,7 +10,7 @@ from typing import Any
 from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.process import bindings, imported
 
-#: Where whoever replaces ``CUDAGraph.capture_begin`` keeps the streams that capture, at the function.
+#: Attribute of a replacement for ``CUDAGraph.capture_begin`` that holds the capturing streams.
 NOTICED = "cudamem_streams"
 
 
@@ -29,7 +29,7 @@ def cuda_initialized() -> bool:
 
 
 def allocator_backend() -> str:
-    """``native`` or ``cudaMallocAsync``, ``pluggable`` for somebody's own; ``cpu`` in a build without CUDA."""
+    """``native``, ``cudaMallocAsync``, ``pluggable`` for a custom one; ``cpu`` in a build without CUDA."""
     import torch
 
     if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ def allocator_backend() -> str:
 
 
 def cuda_function(name: str) -> Callable[..., Any] | None:
-    """The function ``name`` of ``torch._C``, or ``None`` where this build has none."""
+    """The function ``name`` of ``torch._C``, or ``None`` if this build has none."""
     return getattr(bindings(), name, None)
 
 
@@ -53,7 +53,7 @@ def total_memory(index: int) -> int:
 
 
 def memory_in_use(index: int) -> int | None:
-    """Bytes of a card that all processes take, by the driver; ``None`` where it does not tell, or while capturing."""
+    """Bytes of a card that all processes use, from the driver; ``None`` if unavailable, or while capturing."""
     import torch
 
     try:
@@ -66,7 +66,7 @@ def memory_in_use(index: int) -> int | None:
 
 
 def transform_plans(index: int) -> int | None:
-    """Number of plans that cuFFT keeps for a card, outside the allocator; ``None`` where torch does not tell."""
+    """Number of plans that cuFFT keeps for a card, outside the allocator; ``None`` if torch does not tell."""
     import torch
 
     try:
@@ -83,14 +83,14 @@ def graph_class() -> type:
 
 
 def current_stream() -> Any:
-    """The stream on which this thread puts its work now; ``None`` before CUDA is initialised."""
+    """The current stream of this thread; ``None`` before CUDA is initialised."""
     import torch
 
     return torch.cuda.current_stream() if cuda_initialized() else None
 
 
 def empty_cache() -> None:
-    """Give cached segments back to the driver; nothing before CUDA is initialised, or while capturing."""
+    """Return cached segments to the driver; does nothing before CUDA is initialised, or while capturing."""
     import torch
 
     if not capturing():
@@ -98,13 +98,13 @@ def empty_cache() -> None:
 
 
 def memory_fraction(index: int) -> float:
-    """The fraction of the card that the process may take; all of it, torch's default, where torch cannot tell."""
+    """The fraction of the card that the process may use; 1.0, torch's default, if torch cannot tell."""
     get = cuda_function("_cuda_getMemoryFraction")
     try:
         fraction = 1.0 if get is None else float(get(index))
     except RuntimeError:  # cudaMallocAsync does not keep it
         return 1.0
-    return fraction if 0.0 <= fraction <= 1.0 else 1.0  # or answers with whatever lies there
+    return fraction if 0.0 <= fraction <= 1.0 else 1.0  # or returns uninitialised memory
 
 
 def set_memory_fraction(index: int, fraction: float) -> None:
@@ -116,7 +116,7 @@ def set_memory_fraction(index: int, fraction: float) -> None:
 
 
 def synchronize(index: int) -> None:
-    """Wait for a card, unless a stream is capturing: then waiting would break the capture."""
+    """Wait for a card, unless a stream is capturing: waiting would break the capture."""
     import torch
 
     if not capturing():
@@ -124,11 +124,12 @@ def synchronize(index: int) -> None:
 
 
 def capturing() -> bool:
-    """Whether a stream is capturing a CUDA graph: then no garbage is collected, and no card is waited for.
+    """Whether a stream is capturing a CUDA graph: then do not collect garbage and do not wait for a card.
 
-    The driver is asked, which harms no capture: for the current stream of this thread; for the device's default stream,
-    which cannot be asked while another one that waits for it captures, as those of other libraries do; and for the
-    streams of any thread on which captures were noticed (see :class:`~cudamem_testing.recorders.captures.Captures`).
+    Asking the driver does not disturb a capture. It is asked for the current stream of this thread; for the device's
+    default stream, whose query fails while another stream that waits for it captures, as those of other libraries do;
+    and for the streams of any thread on which captures were noticed (see
+    :class:`~cudamem_testing.recorders.captures.Captures`).
     """
     if not imported():
         return False
@@ -148,12 +149,12 @@ def _captures(stream: Any) -> bool:
     with torch.cuda.stream(stream):
         try:
             return bool(torch.cuda.is_current_stream_capturing())
-        except RuntimeError as error:  # cudaErrorStreamCaptureImplicit, if not the card has failed altogether
+        except RuntimeError as error:  # cudaErrorStreamCaptureImplicit, unless the card has failed
             return "captur" in str(error)
 
 
 def compiler_pools() -> frozenset[tuple[int, int]]:
-    """The private pools that the CUDA graphs of ``torch.compile(mode="reduce-overhead")`` share, of this thread."""
+    """Private pools of this thread that CUDA graphs of ``torch.compile(mode="reduce-overhead")`` share."""
     trees = sys.modules.get("torch._inductor.cudagraph_trees")
     containers = getattr(getattr(trees, "local", None), "tree_manager_containers", None) or {}
     managers = [getattr(one, "tree_manager", None) for one in [*containers.values()]]
@@ -162,7 +163,7 @@ def compiler_pools() -> frozenset[tuple[int, int]]:
 
 
 def clear_workspaces() -> None:
-    """Free cuBLAS workspaces and collect CUDA memory that was shared with other processes; nothing while capturing."""
+    """Free cuBLAS workspaces and CUDA memory shared with other processes; does nothing while capturing."""
     import torch
 
     if capturing():
@@ -174,25 +175,25 @@ def clear_workspaces() -> None:
 
 
 def take_workspaces(index: int) -> None:
-    """Have cuBLAS and cuBLASLt take their workspaces for the current stream of a card, by two tiny products.
+    """Let cuBLAS and cuBLASLt allocate their workspaces for the current stream of a card, with two tiny products.
 
-    Nothing while capturing, or while a mode of the user's would see them.
+    Does nothing while capturing, or while a user's mode would see the products.
     """
     import torch
 
     modes = (getattr(bindings(), f"_len_torch_{kind}_stack", int)() for kind in ("function", "dispatch"))
     if capturing() or any(modes):
         return
-    with suppress(RuntimeError), torch.no_grad():  # deterministic algorithms may be asked for
+    with suppress(RuntimeError), torch.no_grad():  # deterministic algorithms may be required
         x = torch.empty(16, 16, device=f"cuda:{index}", dtype=torch.float32)
         torch.addmm(x[0], x, x)
         torch.mm(x, x)
 
 
 def workspace_sizes() -> frozenset[int]:
-    """Bytes that the workspaces may have which cuBLAS and cuBLASLt take from the allocator, for each thread and stream.
+    """Possible sizes in bytes of the workspaces that cuBLAS and cuBLASLt allocate for each thread and stream.
 
-    From the environment variables that set them, else torch's defaults: which of them holds depends on the card.
+    From the environment variables that set them, otherwise torch's defaults, which depend on the card.
     """
     import os
 

@@ -1,4 +1,4 @@
-"""Modes of the dispatcher: what sees every operator.
+"""Dispatch modes, which see every operator.
 
 Importing this module imports torch.
 
@@ -20,7 +20,7 @@ __all__ = ["DispatchMode", "operator_name"]
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
-    """A mode that is given higher-order operators (``cond``) as it is given all others."""
+    """A mode that also receives higher-order operators (``cond``)."""
 
     supports_higher_order_operators = True
 
@@ -31,7 +31,7 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its _
         return self
 
     def _rule_for_higher_order_operators(self) -> None:
-        """Up to torch 2.7 such an operator raises within a mode for which it has no rule. No other mode meets these."""
+        """Up to torch 2.7 such an operator raises in a mode without a rule for it. Other modes are not affected."""
         mode = type(self)
         for operator in torch._ops._higher_order_ops.values():
             operator.python_key_table.setdefault(mode, functools.partial(_called, operator))

@@ -1,4 +1,4 @@
-"""Groups of tensors, as optimizers and ``clip_grad_norm_`` make them. Importing this module imports torch.
+"""Groups of tensors, as used by optimizers and ``clip_grad_norm_``. Importing this module imports torch.
 
 PYTEST_DONT_REWRITE
 """
@@ -14,9 +14,9 @@ _NAME = "_group_tensors_by_device_and_dtype"
 
 
 def grouped_on(device_of: Callable[[torch.Tensor], torch.device]) -> list[tuple[object, str, object]]:
-    """The change that has torch group tensors under devices of somebody's choice; none where torch groups otherwise.
+    """The change that makes torch group tensors by given devices; empty if torch groups in another way.
 
-    ``device_of`` is asked for the first tensor of each group.
+    ``device_of`` is called for the first tensor of each group.
     """
     original = getattr(torch._C, _NAME, None)
     if original is None:

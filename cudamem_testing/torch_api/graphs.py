@@ -42,27 +42,27 @@ def new_graph() -> Any:
 
 
 def instantiate(graph: Any) -> None:
-    """Make a kept graph ready for its replays; others are so already."""
+    """Prepare a kept graph for replay; others are ready already."""
     if hasattr(graph, "instantiate") and hasattr(graph, "raw_cuda_graph"):
         with contextlib.suppress(RuntimeError):  # it was not kept
             graph.instantiate()
 
 
 def clear_host_cache() -> None:
-    """Give unused pinned memory back before a capture, as ``torch.cuda.graph`` does (2.9)."""
+    """Free unused pinned memory before a capture, as ``torch.cuda.graph`` does (2.9)."""
     clear = getattr(torch._C, "_host_emptyCache", None)
     if clear is not None:
         clear()
 
 
 def expired(reference: StorageWeakRef) -> bool:
-    """Whether a storage is gone."""
+    """Whether a storage was freed."""
     return bool(reference.expired())  # type: ignore[no-untyped-call]
 
 
 @functools.cache
 def storages_tell_their_death() -> bool:
-    """Whether a storage's Python object goes with its memory; with older versions while nobody refers to it weakly."""
+    """Whether a storage's Python object dies together with its memory; older versions lack this for weak references."""
     tensor, seen = torch.empty(1), list[bool]()
     storage = tensor.untyped_storage()
     weak, watched = StorageWeakRef(storage), weakref.ref(storage, lambda _: seen.append(True))  # type: ignore[no-untyped-call]
@@ -73,7 +73,7 @@ def storages_tell_their_death() -> bool:
 
 
 def storage_bytes(reference: StorageWeakRef) -> torch.Tensor | None:
-    """All bytes of a living storage as a tensor; ``None`` when it is gone."""
+    """All bytes of a live storage as a tensor; ``None`` if it was freed."""
     if expired(reference):
         return None
     storage: Any = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
@@ -83,7 +83,7 @@ def storage_bytes(reference: StorageWeakRef) -> torch.Tensor | None:
 
 
 def overwrite(address: int, size: int, device: torch.device, value: int) -> bool:
-    """Fill memory of the allocator that no tensor has; whether torch could."""
+    """Fill allocator memory that no tensor uses; returns whether torch could."""
     make = getattr(torch._C, "_construct_storage_from_data_pointer", None)
     if make is None:
         return False
@@ -92,14 +92,14 @@ def overwrite(address: int, size: int, device: torch.device, value: int) -> bool
 
 
 def fast_snapshot() -> list[dict[str, Any]]:
-    """The allocator's segments, without events where torch can leave them out (2.11)."""
+    """The allocator's segments, without events if torch can leave them out (2.11)."""
     take = torch.cuda.memory_snapshot
     known = inspect.signature(take).parameters
     return list(take(include_traces=False) if "include_traces" in known else take())  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def graphs_without_gradients() -> bool:
-    """Whether ``make_graphed_callables`` accepts callables without a gradient, which it once could not capture."""
+    """Whether ``make_graphed_callables`` accepts callables without a gradient; older versions do not."""
     try:
         return "len(outputs_grad)" in inspect.getsource(torch.cuda.make_graphed_callables)
     except (OSError, TypeError):
@@ -123,7 +123,7 @@ def captured_nodes() -> int | None:
     runtime, _ = bindings
     stream = torch.cuda.current_stream().cuda_stream
     error, *found = runtime.cudaStreamGetCaptureInfo(stream)
-    # The graph is the third answer of every version: status, id, graph, dependencies...
+    # The graph is the third value in every version: status, id, graph, dependencies...
     if int(error) or len(found) < 3:
         return None
     error, *answer = runtime.cudaGraphGetNodes(found[2], numNodes=0)
@@ -131,7 +131,7 @@ def captured_nodes() -> int | None:
 
 
 def capture_intact(stream: int) -> bool:
-    """Whether the driver has not given up the capture on a stream, by its handle; true without the bindings."""
+    """Whether the capture on a stream is still valid in the driver; true without the bindings."""
     bindings = cuda_bindings()
     if bindings is None:
         return True
@@ -184,7 +184,7 @@ def _kernel_name(driver: Any, node: Any) -> str:
         return ""
     if int(parameters.func):
         error, name = driver.cuFuncGetName(driver.CUfunction(init_value=int(parameters.func)))
-    else:  # of a library that belongs to no context
+    else:  # from a library without a context
         error, name = driver.cuKernelGetName(driver.CUkernel(init_value=int(parameters.kern)))
     if int(error):
         return ""
@@ -199,7 +199,7 @@ def _answer(result: Any) -> tuple[Any, ...]:
 
 
 def demangled(name: str) -> str:
-    """A C++ name as it is written, through the runtime's own ``__cxa_demangle``; unchanged where there is none."""
+    """A C++ name demangled by the runtime's ``__cxa_demangle``; unchanged if that is missing."""
     demangle = _demangler()
     if demangle is None or not name.startswith("_Z"):
         return name
@@ -224,7 +224,7 @@ def _demangler() -> Callable[..., Any] | None:
 
 @contextlib.contextmanager
 def on_stream(stream: Any) -> Iterator[None]:
-    """The current stream is another one inside, and the one before afterwards, also where the capture on it failed."""
+    """Make ``stream`` current inside, and restore the previous one afterwards, also if a capture on it failed."""
     before = torch.cuda.current_stream()
     torch.cuda.set_stream(stream)
     try:

@@ -11,13 +11,13 @@ Stats = dict[str, Any]
 
 
 def history_enabled() -> bool:
-    """Whether somebody keeps the allocator's history."""
+    """Whether the allocator's history is on."""
     enabled = cuda_function("_cuda_isHistoryEnabled")
     return enabled is not None and cuda_initialized() and bool(enabled())
 
 
 def history_starter(max_entries: int) -> Callable[[], None]:
-    """What starts the allocator's history anew: Python stacks of allocations, at most ``max_entries`` events a card."""
+    """A function that restarts the allocator's history: Python stacks, at most ``max_entries`` events per card."""
     import inspect
     from functools import partial
 
@@ -30,11 +30,11 @@ def history_starter(max_entries: int) -> Callable[[], None]:
     if "clear_history" in known:
         return start
 
-    def anew() -> None:  # torch 2.7 keeps its events when it is started again, and drops them when it is stopped
+    def restart() -> None:  # torch 2.7 keeps its events on a restart, and drops them when stopped
         stop_history()
         start()
 
-    return anew
+    return restart
 
 
 def stop_history() -> None:
@@ -45,11 +45,11 @@ def stop_history() -> None:
 
 
 def lazy_without_compiler() -> list[tuple[object, str, object]]:
-    """What is to be replaced, so that a snapshot doesn't import torch's compiler: owner, attribute and value.
+    """Replacements so that a snapshot does not import torch's compiler: owner, attribute and value.
 
-    To put frames into words, torch looks whether it has a compiler that knows their source
-    (``combined_traceback.cpp``), and its modules come when they are looked at: 800 of them in 2 s, in the middle of
-    a collection or an out-of-memory error. What was not imported has compiled nothing.
+    To describe frames, torch checks whether it has a compiler that knows their source
+    (``combined_traceback.cpp``), and that check imports the compiler's modules: 800 of them in 2 s, in the middle of
+    a collection or an out-of-memory error. A compiler that was not imported has compiled nothing.
     """
     import torch
 
@@ -67,9 +67,9 @@ def snapshot() -> Stats:
 
 
 def observe_out_of_memory(observer: Callable[[int, int, int, int], None]) -> bool:
-    """Have ``observer(device, requested, allowed, free)`` called before an out-of-memory error unwinds (bytes).
+    """Call ``observer(device, requested, allowed, free)`` before an out-of-memory error unwinds (bytes).
 
-    It stays for the life of the process: torch offers no way to take it out.
+    It stays for the life of the process: torch has no way to remove it.
     """
     attach = cuda_function("_cuda_attach_out_of_memory_observer")
     if attach is None:

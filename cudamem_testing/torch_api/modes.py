@@ -1,4 +1,4 @@
-"""torch's two kinds of modes: functions of the Python interface and operators, watched while they are called.
+"""Wraps torch's two kinds of modes, to intercept calls of Python functions and of operators.
 
 Importing this module imports torch. PYTEST_DONT_REWRITE
 """
@@ -20,17 +20,17 @@ _current_node = node_function()
 
 
 class OperatorWatcher(Protocol):
-    """Who is asked to make each call of an operator."""
+    """Makes each call of an operator."""
 
     def operator(self, name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call an operator."""
 
 
 class Watcher(OperatorWatcher, Protocol):
-    """Who is asked to make each call."""
+    """Makes each call."""
 
     def function(self, name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a function of the Python interface."""
+        """Call a Python function."""
 
 
 class _Functions(TorchFunctionMode):
@@ -67,17 +67,17 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 
 class Noter(Protocol):
-    """Who hears of each operator."""
+    """Is notified of each operator."""
 
     def called(self, name: str, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
-        """It is about to be called with these tensors, of which it changes some."""
+        """Called before an operator, with its input tensors and those that it changes."""
 
     def returned(self, name: str, outputs: Sequence[torch.Tensor]) -> None:
-        """It has returned these tensors."""
+        """Called after an operator, with its output tensors."""
 
 
 class _Noting:
-    """Calls each operator, and tells of it before and after."""
+    """Calls each operator, with a notification before and after."""
 
     def __init__(self, noter: Noter) -> None:
         self._noter = noter
@@ -91,11 +91,11 @@ class _Noting:
 
 
 class _Noted(_Operators):  # type: ignore[no-untyped-call]
-    """By its name the mode that notes is told from the one that watches."""
+    """A separate name for the notifying mode."""
 
 
 def noted(noter: Noter) -> DispatchMode:
-    """A mode that tells each operator before and after it is called."""
+    """A mode that notifies before and after each operator."""
     return _Noted(_Noting(noter))
 
 
@@ -112,7 +112,7 @@ def tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """The arguments that an operator changes, by its schema."""
-    schema = getattr(func, "_schema", None)  # operators of higher order have none
+    schema = getattr(func, "_schema", None)  # higher-order operators have none
     if schema is None:
         return []
     found = []
@@ -123,6 +123,6 @@ def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
 
 
 def current_node() -> str:
-    """The autograd node whose backward is at work, such as ``ProdBackward0``; empty outside of any."""
+    """The autograd node whose backward is running, such as ``ProdBackward0``; empty outside any."""
     node = _current_node()
     return "" if node is None else str(node.name())

@@ -1,4 +1,4 @@
-"""Nodes of autograd graphs: what they lead to, and what they saved.
+"""Reads nodes of autograd graphs: their next nodes, and what they saved.
 
 Saved tensors are read through ``_raw_saved_*`` only: the plain names run unpack hooks.
 

@@ -1,4 +1,4 @@
-"""What the dispatcher knows of operators. PYTEST_DONT_REWRITE"""
+"""Asks the dispatcher about operators. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def operator_schemas(name: str) -> tuple[Any, ...]:
-    """The schemas of every overload registered under ``name``; none for what is no operator."""
+    """The schemas of every overload registered under ``name``; empty if it is not an operator."""
     import torch
 
     if "::" not in name:
@@ -18,10 +18,10 @@ def operator_schemas(name: str) -> tuple[Any, ...]:
 
 
 def has_kernel(name: str, device: str) -> bool | None:
-    """Whether an operator can run on a kind of device (``cpu``, ``cuda``); ``None`` for what is no operator.
+    """Whether an operator can run on a kind of device (``cpu``, ``cuda``); ``None`` if it is not an operator.
 
-    Kernels are known where they were built: a torch for CPUs has none of CUDA's. Overloads with ``out=`` are not
-    asked, for these are made from the others and claim every device.
+    Only kernels of this build are known: a CPU build of torch has none for CUDA. Overloads with ``out=`` are not
+    asked, because these are generated from the others and claim every device.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Whether torch is there, and which one. PYTEST_DONT_REWRITE"""
+"""Whether torch is imported, and which version is installed. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _VERSION = re.compile(r"^Version:(.+)$", re.MULTILINE)
 
 
 def imported() -> bool:
-    """Whether this process has imported torch (wholly: a test may be importing it right now)."""
+    """Whether this process has completely imported torch (a test may be importing it right now)."""
     module = sys.modules.get("torch")
     return module is not None and hasattr(module, "cuda") and hasattr(module, "_C")
 
 
 @cache
 def version() -> str | None:
-    """The installed torch's version, from its metadata, which is long: one line is looked for, the rest is not parsed.
+    """The installed torch's version, from one line of its metadata; the rest, which is long, is not parsed.
 
     torch is not imported.
     """

@@ -1,4 +1,4 @@
-"""The profiler: recording, and the events that it hands out. PYTEST_DONT_REWRITE"""
+"""torch's profiler: recordings and their events. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def profiler_modules() -> tuple[ModuleType, ModuleType] | None:
-    """The profiler of torch and its older sibling, if they have the functions that start and stop a recording."""
+    """The profiler and its older version, if they have the functions that start and stop a recording."""
     from torch.autograd import profiler, profiler_legacy
 
     newer, older = ("_prepare_profiler", "_enable_profiler"), ("_enable_profiler_legacy", "_disable_profiler_legacy")
@@ -22,7 +22,7 @@ def profiler_modules() -> tuple[ModuleType, ModuleType] | None:
 
 
 def memory_profiler_config() -> Any:
-    """What the older profiler is started with to record memory."""
+    """The older profiler's configuration for recording memory."""
     from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
     return ProfilerConfig(
@@ -36,10 +36,10 @@ def memory_profiler_config() -> Any:
     )
 
 
-class EventTypes(NamedTuple):  # made at every start of a session, so no dataclass: that takes five times as long
-    """The classes by which the reader tells the profiler's events apart (``type(event.extra_fields)``).
+class EventTypes(NamedTuple):  # created at every session start, so not a dataclass, which takes five times as long
+    """The classes that identify the profiler's events (``type(event.extra_fields)``).
 
-    Asking an event for its ``tag`` builds an enum member and costs as much as the fields themselves; their class says
+    Reading an event's ``tag`` builds an enum member and costs as much as the fields themselves; their class says
     the same for nothing. Tests of the reader pass classes of their own.
     """
 
@@ -67,10 +67,10 @@ def event_types() -> EventTypes:
 
 
 def new_profiler() -> Any:
-    """A profiler with every flag that the analysis needs, recording what the CPU issues; a context manager.
+    """A profiler with every flag that the analysis needs, recording CPU events; a context manager.
 
     Allocators of all devices report to it; recording kernels as well would only cost time. It is the one inside
-    ``torch.profiler.profile``, which itself is a reference cycle and, until that is collected, holds what it recorded.
+    ``torch.profiler.profile``, which itself is a reference cycle and keeps its recording until it is collected.
     """
     from torch.autograd.profiler import profile
 
@@ -78,9 +78,9 @@ def new_profiler() -> Any:
 
 
 def profiler_is_running() -> bool:
-    """Whether a profiler records in this process: on this thread, or started by another one.
+    """Whether a profiler is recording in this process, on this thread or started by another one.
 
-    torch's older profiler is not meant (:func:`older_profiler_is_running`).
+    Does not include torch's older profiler (:func:`older_profiler_is_running`).
     """
     from torch.autograd import profiler
 
@@ -90,7 +90,7 @@ def profiler_is_running() -> bool:
 def older_profiler_is_running() -> bool:
     """Whether ``torch.autograd.profiler_legacy`` records on this thread.
 
-    It may be a recorder's, which gives way when another profiler starts (:func:`older_profiler_stays`).
+    It may belong to a recorder, which stops it when another profiler starts (:func:`older_profiler_stays`).
     """
     import torch
 
@@ -98,10 +98,10 @@ def older_profiler_is_running() -> bool:
 
 
 def older_profiler_stays() -> bool:
-    """Whether torch's older profiler records on this thread and would not give way to another one.
+    """Whether torch's older profiler records on this thread and would not stop for another one.
 
-    Found out by starting it a second time, which a recorder notices, and which fails without harm where it is anybody
-    else's. The newer one would be prepared by then and not started, and torch 2.11 could start none ever after.
+    Found by starting it a second time, which a recorder notices, and which fails harmlessly if it belongs to other
+    code. Otherwise the newer one would be prepared and not started, and torch 2.11 could never start one again.
     """
     modules = profiler_modules()
     if modules is None or not older_profiler_is_running():
@@ -116,17 +116,18 @@ def older_profiler_stays() -> bool:
 
 
 def prepared_by_another(error: BaseException) -> bool:
-    """Whether a profiler could not start because another one was prepared and not started (torch 2.12 and before).
+    """Whether a profiler failed to start because another one was prepared and not started (torch 2.12 and before).
 
-    One with a schedule is, as long as it warms up; and so is one whose start failed half way, until the process ends.
+    That is the state of a profiler with a schedule during its warm-up, and of one whose start failed, until the process
+    ends.
     """
     return isinstance(error, RuntimeError) and "disable Kineto profiler when it's not running" in str(error)
 
 
 def disable_profiler() -> None:
-    """Stop whatever profiler records on this thread, the older one apart, and drop what it has.
+    """Stop the profiler of this thread, except the older one, and drop its recording.
 
-    torch's own note that one runs goes too: one that could not start leaves it behind.
+    Also clears torch's own flag that one is running, which a failed start leaves behind.
     """
     import torch
     from torch.autograd import profiler
@@ -155,21 +156,21 @@ def finished_results(profile: Any) -> Any:
 
 
 def event_tree(results: Any) -> Sequence[Any]:
-    """The roots of the event tree, one or more a thread, each with its children in order of time."""
+    """The roots of the event tree, one or more per thread, each with its children in order of time."""
     roots: Sequence[Any] = results.experimental_event_tree()
     return roots
 
 
-# By address: ctypes would take a reference of its own to an object.
+# By address: ctypes would add its own reference to an object.
 _decref = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_DecRef", ctypes.pythonapi))
 
 
 @lru_cache(maxsize=1)
 def profiler_keeps_callers() -> bool:
-    """Whether the profiler takes one reference too many for each recorded call of a module or step of an optimizer.
+    """Whether the profiler leaks one reference for each recorded module call or optimizer step.
 
-    That of torch 2.11 does on Python 3.13: what was recorded would never die. It is found out with a recording, so no
-    other profiler may run.
+    torch 2.11 does on Python 3.13: recorded objects would never be freed. Found with a test recording, so no
+    other profiler may be running.
     """
     kept = 0
     if sys.version_info >= (3, 13):
@@ -186,7 +187,7 @@ def profiler_keeps_callers() -> bool:
 
 
 def let_callers_go(roots: Sequence[Any]) -> None:
-    """Give back the references that the profiler took for the calls in an event tree; once for each tree."""
+    """Release the references that the profiler leaked for the calls in an event tree; call it once for each tree."""
     if not profiler_keeps_callers():
         return
     python, pending, kept = event_types().python_call, [*roots], list[int]()
@@ -202,14 +203,14 @@ def let_callers_go(roots: Sequence[Any]) -> None:
 
 
 def dtype_name(tensor: Any) -> str:
-    """The type of a tensor's elements as the profiler saw it: ``float32``."""
+    """The dtype of a tensor as the profiler saw it: ``float32``."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def strided_bytes(tensor: Any) -> int:
     """Bytes from a tensor's first to its last element, as the profiler saw sizes and strides; 0 unless strided.
 
-    The offset is not recorded: what lies before the first element of a view is not counted.
+    The offset is not recorded: bytes before the first element of a view are not counted.
     """
     import torch
 

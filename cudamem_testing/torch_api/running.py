@@ -1,4 +1,4 @@
-"""What runs at this moment: which autograd node, which module's call. PYTEST_DONT_REWRITE"""
+"""Finds what is running: which autograd node, which module's call. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
 
 
 class Running(NamedTuple):
-    """Functions and code objects that tell where an operator runs; the code is ``None`` where torch's is another."""
+    """Functions and code objects that show where an operator runs; the code is ``None`` if torch's differs."""
 
     current_node: Callable[[], Any]
-    """The autograd node that runs on this thread, or ``None``."""
+    """The autograd node running on this thread, or ``None``."""
     next_number: Callable[[], int]
-    """The sequence number that the next node made on this thread gets."""
+    """The sequence number of the next node created on this thread."""
     module_call: CodeType | None
-    """Of the function that calls a module's hooks and ``forward``; its local ``self`` is the module."""
+    """The function that calls a module's hooks and ``forward``; its local ``self`` is the module."""
     backward_call: CodeType | None
-    """Of the function that runs autograd's engine."""
+    """The function that runs autograd's engine."""
     step_call: CodeType | None
-    """Of the function around every optimizer's ``step``."""
+    """The wrapper of every optimizer's ``step``."""
 
 
 def node_function() -> Callable[[], Any]:
-    """What gives the autograd node that runs on this thread, or ``None``; always ``None`` where torch cannot tell."""
+    """A function that returns the autograd node running on this thread; it returns ``None`` if torch cannot tell."""
     import torch
 
     return getattr(torch._C, "_current_autograd_node", lambda: None)
 
 
 def running() -> Running:
-    """Those of the installed torch."""
+    """The functions and code objects of the installed torch."""
     import torch
 
     call = getattr(getattr(torch.nn.Module, "_call_impl", None), "__code__", None)
@@ -51,7 +51,7 @@ def running() -> Running:
     )
 
 
-#: The number of nodes that have no place in the order: those that add to a parameter's gradient.
+#: The number of nodes without an order: those that add to a parameter's gradient.
 UNNUMBERED = 2**64 - 1
 
 
@@ -69,7 +69,7 @@ def is_fake(tensor: object) -> bool:
 
 
 def fake_mode_is_on() -> bool:
-    """Whether a mode is active on this thread that makes tensors fake."""
+    """Whether a fake-tensor mode is active on this thread."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 

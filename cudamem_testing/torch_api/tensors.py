@@ -1,8 +1,8 @@
-"""Tensors and storages, read without running code of their classes.
+"""Reads tensors and storages without running code of their classes.
 
 All reads use the descriptors of ``torch._C.TensorBase`` with torch functions disabled: a tensor subclass's
 ``__torch_function__``, ``__torch_dispatch__`` or properties never run. Shape and device of a class that overrides
-``__torch_dispatch__`` may be computed by that class, so they are not asked.
+``__torch_dispatch__`` may be computed by that class, so they are not read.
 
 Importing this module imports torch.
 
@@ -44,7 +44,7 @@ def quiet() -> AbstractContextManager[None]:
 
 
 def overrides_dispatch(cls: type) -> bool:
-    """Whether a tensor class has a ``__torch_dispatch__`` of its own."""
+    """Whether a tensor class defines ``__torch_dispatch__``."""
     for base in static.mro(cls):
         found = static.class_dict(base).get(_DISPATCH_HOOK)
         if found is not None:
@@ -53,7 +53,7 @@ def overrides_dispatch(cls: type) -> bool:
 
 
 def wraps_tensors(cls: type) -> bool:
-    """Whether instances of a tensor class are made of the tensors in their attributes."""
+    """Whether instances of a tensor class consist of the tensors in their attributes."""
     return any("__tensor_flatten__" in static.class_dict(base) for base in static.mro(cls))
 
 
@@ -63,16 +63,16 @@ def field(tensor: object, name: str) -> Any:
 
 
 def grad(tensor: object) -> object:
-    """``.grad``, only where reading it cannot warn; ``None`` too for what a collection has left of a tensor."""
+    """``.grad``, only if reading it cannot warn; also ``None`` for a tensor cleared by the collector."""
     try:
         return field(tensor, "grad") if field(tensor, "is_leaf") or field(tensor, "retains_grad") else None
-    except RuntimeError as error:  # the collector clears a tensor before somebody lets it go: then it is undefined
+    except RuntimeError as error:  # the collector may have cleared the tensor already: then it is undefined
         static.pass_on(error)
         return None
 
 
 def grad_fn(tensor: object) -> object:
-    """``.grad_fn``, ``None`` too where torch refuses (a view that was modified in a forbidden way)."""
+    """``.grad_fn``; also ``None`` if torch refuses (a view that was modified in a forbidden way)."""
     try:
         return field(tensor, "grad_fn") if field(tensor, "requires_grad") else None
     except RuntimeError as error:
@@ -81,7 +81,7 @@ def grad_fn(tensor: object) -> object:
 
 
 def base(tensor: object) -> object:
-    """The tensor that a view looks at, or ``None``."""
+    """The base tensor of a view, or ``None``."""
     try:
         return field(tensor, "_base")
     except RuntimeError as error:
@@ -99,7 +99,7 @@ def hooks(tensor: object) -> Iterator[dict[Any, Any]]:
 
 
 def parts(tensor: object) -> list[tuple[str, object]]:
-    """The tensors inside one that has no storage of its own (sparse, functional, made by a transform of
+    """The tensors inside one without its own storage (sparse, functional, made by a transform of
     ``torch.func``), and a quantised one's scales.
 
     Tensors made from the parts of a sparse tensor are new Python objects that share its storages.
@@ -124,15 +124,15 @@ def _plain_parts(tensor: object) -> list[tuple[str, object]]:
         names = ("q_per_channel_scales", "q_per_channel_zero_points")
     if not names:
         return []
-    with torch._C._DisableTorchDispatch():  # a user's dispatch mode must not see these calls
+    with torch._C._DisableTorchDispatch():  # dispatch modes of the user must not see these calls
         found = [(name, TensorBase.__dict__[name].__get__(tensor)()) for name in names]
     return [(name.strip("_").removeprefix("q_per_channel_"), part) for name, part in found]
 
 
 def scripted(module: object) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Parameters and buffers of TorchScript's own module and of those inside it, each with the names that lead to it.
+    """Parameters and buffers of a TorchScript module and its submodules, each with the names that lead to it.
 
-    Nothing for any other object.
+    Empty for other objects.
     """
     waiting: list[tuple[tuple[str, ...], Any]] = [((), module)] if type(module) is torch._C.ScriptModule else []
     while waiting:
@@ -145,7 +145,7 @@ def scripted(module: object) -> Iterator[tuple[tuple[str, ...], object]]:
 def storage(obj: object) -> tuple[int, int, int, str] | None:
     """Identity, address, bytes and device of the storage of a tensor or of a storage object.
 
-    ``None`` where there is no storage or it holds nothing: fake, meta, sparse, opaque and wrapper tensors.
+    ``None`` if there is no storage or it is empty: fake, meta, sparse, opaque and wrapper tensors.
     """
     try:
         if static.is_a(obj, TensorBase):
@@ -170,25 +170,25 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
 
 
 def is_lazy_clone(tensor: object) -> bool:
-    """Whether a tensor shares its memory with others until one of them is written."""
+    """Whether a tensor shares its memory with others until one of them is modified."""
     return bool(torch._C._is_cow_tensor(tensor))  # type: ignore[attr-defined]
 
 
 def counts_uses() -> bool:
-    """Whether this torch tells how many owners a tensor and a storage have in C++ (all since 2.7 do)."""
+    """Whether this torch reports how many C++ owners a tensor and a storage have (all since 2.7 do)."""
     return hasattr(TensorBase, "_use_count") and hasattr(torch._C, "_storage_Use_Count")
 
 
 def use_count(tensor: object) -> int:
-    """How many owners a tensor has in C++; its Python object is one."""
+    """The number of a tensor's C++ owners; its Python object is one."""
     with quiet():
         return int(TensorBase._use_count(tensor))  # type: ignore[attr-defined]
 
 
 def storage_use_count(tensor: object) -> tuple[int, int]:
-    """How many owners a tensor's storage has in C++, and how many references its Python object.
+    """The number of C++ owners of a tensor's storage, and of references to its Python object.
 
-    The tensor and the asking are among them: compare with those of a tensor that nothing else shares a storage with.
+    They include the tensor and this call: compare with the numbers of a tensor with an unshared storage.
     """
     with quiet():
         untyped: Any = TensorBase.untyped_storage(tensor)  # type: ignore[arg-type]
@@ -198,7 +198,7 @@ def storage_use_count(tensor: object) -> tuple[int, int]:
 
 @cache
 def implementation_offset() -> int | None:
-    """Where in the object of a tensor the address of the C++ tensor is, in bytes; ``None`` where that is not found."""
+    """Offset in bytes of the C++ tensor's address in a tensor object; ``None`` if it was not found."""
     tensor = torch.empty(0)
     words = (ctypes.c_uint64 * (TensorBase.__basicsize__ // 8)).from_address(id(tensor))
     found = [place for place, word in enumerate(words) if word == tensor._cdata]
@@ -206,14 +206,14 @@ def implementation_offset() -> int | None:
 
 
 def parameter_class() -> type:
-    """The class of parameters: their autograd history is a gradient at most."""
+    """The class of parameters, whose autograd history is at most a gradient."""
     return torch.nn.Parameter
 
 
 class StoredMemory:
-    """Tells whether a storage still lives, without keeping its bytes; a Python weak reference would not see C++.
+    """Reports whether a storage is still live, without keeping its bytes; Python weak references do not see C++ owners.
 
-    It keeps a few dozen bytes until ``release``: a finalizer would lose what a signal's handler raises inside.
+    It keeps a few dozen bytes until ``release``: a finalizer would lose an exception of a signal handler.
     """
 
     __slots__ = ("_gone", "_weak")
@@ -227,13 +227,13 @@ class StoredMemory:
 
     @property
     def gone(self) -> bool:
-        """Whether it was freed, by now or when it was released."""
+        """Whether it has been freed by now, or was freed when ``release`` was called."""
         return bool(torch.UntypedStorage._expired(self._weak)) if self._gone is None else self._gone
 
     def release(self) -> bool:
-        """Look no longer; whether it was freed."""
+        """Stop watching; returns whether it was freed."""
         if self._gone is None:
             gone = self.gone
-            self._gone = gone  # no signal's handler comes between here and the call below: it is released once
+            self._gone = gone  # no signal handler runs between here and the call below: it is released once
             torch.UntypedStorage._free_weak_ref(self._weak)  # type: ignore[no-untyped-call]
         return self._gone

@@ -1,4 +1,4 @@
-"""torch's trees of tuples, lists, dicts and registered classes. Importing this module imports torch.
+"""torch's pytrees of tuples, lists, dicts and registered classes. Importing this module imports torch.
 
 PYTEST_DONT_REWRITE
 """
@@ -17,16 +17,16 @@ def leaves(tree: object) -> list[Any]:
 
 
 def flatten(tree: object) -> tuple[list[tuple[str, Any]], Any]:
-    """The leaves of a tree, each with its path (``[0]['mask']``), and what :func:`unflatten` needs to build it anew."""
+    """The leaves of a tree, each with its path (``[0]['mask']``), and what :func:`unflatten` needs to rebuild it."""
     found, spec = pytree.tree_flatten_with_path(tree)
     return [(pytree.keystr(path), leaf) for path, leaf in found], spec
 
 
 def unflatten(leaves: list[Any], spec: Any) -> Any:
-    """A tree of other leaves."""
+    """A tree with other leaves."""
     return pytree.tree_unflatten(leaves, spec)
 
 
 def mapped(function: Callable[[Any], Any], tree: object) -> Any:
-    """A tree with ``function(leaf)`` in the place of each leaf."""
+    """A tree with each leaf replaced by ``function(leaf)``."""
     return pytree.tree_map(function, tree)

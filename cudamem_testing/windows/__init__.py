@@ -1,1 +1,1 @@
-"""Windows: counters over time, nested spans and limits at work. PYTEST_DONT_REWRITE"""
+"""Counters over time, nested spans, and enforcing limits. PYTEST_DONT_REWRITE"""

@@ -1,4 +1,4 @@
-"""Measure growth: run a step many times and read the level after each. PYTEST_DONT_REWRITE"""
+"""Measures growth: runs a step many times and reads the level after each. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __tracebackhide__ = hide_wrong_arguments
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """What grew: sizes with the number of blocks of each, and the lines that tell where from and who holds it."""
+    """What grew: sizes with the number of blocks of each, and lines with the allocation and the holder."""
 
     sizes: tuple[tuple[int, int], ...] = ()
     lines: tuple[str, ...] = ()
@@ -39,8 +39,8 @@ def measure_growth(
     Garbage is collected before the first level is read, and after the last one.
 
     Raises:
-        ValueError: for fewer than 4 steps: they cannot tell growth from a plateau.
-        RuntimeError: when the device's level is not known, or garbage cannot be collected because a stream captures.
+        ValueError: for fewer than 4 steps, which cannot show growth.
+        RuntimeError: if the device's level is unknown, or garbage cannot be collected because a stream captures.
     """
     if steps < 4 or warmup < 0:
         raise ValueError(f"steps={steps}, warmup={warmup}: write at least 4 steps and no negative warm-up")
@@ -62,17 +62,17 @@ def measure_growth(
 
 def _repeat(step: Callable[[], object], times: int) -> None:
     for _ in range(times):
-        step()  # its result is dropped at once: keeping it would be growth of our own
+        step()  # its result is dropped at once: keeping it would cause growth
 
 
 def _level(recorder: Recorder, counters: Counters) -> int:
     if counters.allocated is None:
-        raise RuntimeError(f"allocated bytes of {recorder.device} are not known: {'; '.join(counters.notes)}")
+        raise RuntimeError(f"allocated bytes of {recorder.device} are unknown: {'; '.join(counters.notes)}")
     return counters.allocated
 
 
 def by_size(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Sizes with the number of blocks of each, those that take most first."""
+    """Sizes with the number of blocks of each, the largest total first."""
     numbers: dict[int, int] = {}
     for size in sizes:
         numbers[size] = numbers.get(size, 0) + 1

@@ -1,4 +1,4 @@
-"""The judge: which limits are in force on which device, and what a broken one says. PYTEST_DONT_REWRITE"""
+"""The judge: which limits apply on which device, and the findings of broken ones. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Judge:
         return self._judge(budgets, windows, whole=False) + self._judge(budgets, windows, whole=True)
 
     def used(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> float | None:
-        """The largest share of an upper limit that the windows took."""
+        """The largest used share of an upper limit."""
         if not budgets:
             return None
-        from cudamem_testing.model.limits import effective  # there, since somebody has made a budget
+        from cudamem_testing.model.limits import effective  # imported already if there is a budget
 
         shares = [
             measured / max(limit.value, 1)
@@ -90,7 +90,7 @@ class Judge:
 
 
 def cycles_fail(device: Device) -> bool:
-    """Whether a reference cycle that kept memory of a device fails a test when nothing else was asked for."""
+    """Whether a reference cycle that kept memory of a device fails a test by default."""
     return device.kind == "cuda"
 
 
@@ -105,7 +105,7 @@ def _unknown(limit: Limit, window: Window) -> str:
 
 
 def over_budget(breach: Breach, evidence: Sequence[Evidence] = ()) -> Finding:
-    """The finding of a broken limit, with its numbers and what the memory was made of."""
+    """The finding of a broken limit, with its numbers and what the memory consisted of."""
     limit, window = breach.limit, breach.window
     from cudamem_testing.model.facts import OverLimit
     from cudamem_testing.model.limits import SIZES

@@ -1,4 +1,4 @@
-"""Memory: windows, budgets and hard limits inside a test, or anywhere without pytest.
+"""Windows, budgets and hard limits, inside a test or without pytest.
 
 .. code-block:: python
 
@@ -41,7 +41,7 @@ __tracebackhide__ = hide_wrong_arguments
 R = TypeVar("R", bound="OpenWindow | Limited")
 #: Names of the windows that every test has.
 PHASES = ("setup", "call", "teardown", "warm-up", "test")
-NO_DECORATOR = "this is a block and no decorator: write `with cuda_memory.budget(...):` inside the function"
+NO_DECORATOR = "this is not a decorator: write `with cuda_memory.budget(...):` inside the function"
 
 
 class OverBudget(AssertionError):  # noqa: N818 - the name of the verdict
@@ -93,7 +93,7 @@ class OpenWindow:
             raise OverBudget(broken)
 
     def __call__(self, *_: object) -> NoReturn:
-        """Refuse to be a decorator: the function would be measured in one call and not in the next.
+        """Refuse to be a decorator: only one call of the function would be measured.
 
         Raises:
             TypeError: always.
@@ -111,7 +111,7 @@ class OpenWindow:
         return self._final is not None
 
     def abandon(self) -> None:
-        """End it without a word."""
+        """End it silently."""
         if self._span is not None and self._final is None:
             self._final = self._memory.tracker.close(self._span)
 
@@ -179,7 +179,7 @@ class OpenWindow:
 
 
 class Limited:
-    """A region in which the allocator refuses what would take it over a limit."""
+    """A region in which the allocator refuses requests that would exceed a limit."""
 
     def __init__(self, memory: Memory, size: int, recorders: Sequence[Recorder]) -> None:
         self._memory = memory
@@ -227,7 +227,7 @@ class Limited:
         return self._window.left
 
     def abandon(self) -> None:
-        """Lift the limit without a word."""
+        """Lift the limit silently."""
         self._lift()
         self._window.abandon()
 
@@ -240,8 +240,8 @@ class Limited:
 class Memory:
     """Windows, budgets and hard limits over a tracker.
 
-    ``told`` hears of each window that ends, and of the findings of a budget that it broke; it answers whether the
-    budget is enforced. ``name`` is what the code calls it.
+    ``told`` is called with each window that ends, and with the findings of a budget that it broke; it returns whether
+    the budget is enforced. ``name`` is its name in the code.
     """
 
     records = False
@@ -268,11 +268,11 @@ class Memory:
     @classmethod
     @contextmanager
     def on(cls, device: str = "auto") -> Iterator[Memory]:
-        """Measure a selection of devices (as ``--cudamem-device``) for as long as the context lasts.
+        """Measure a selection of devices (as ``--cudamem-device``) inside the context.
 
         Raises:
             ValueError: for an unknown device, and for one that is not on this machine.
-            NotEnteredError: at the end, when a window, a budget or a limit was made and not entered, or not left.
+            NotEnteredError: at the end, if a window, a budget or a limit was created but not entered, or not left.
         """
         recorders = Recorders(parse_selection(device), record=cls.records)
         try:
@@ -295,18 +295,18 @@ class Memory:
 
     @classmethod
     def judge_of(cls, tracker: Tracker) -> Judge:
-        """Who judges the budgets of a tracker."""
+        """The judge of a tracker's budgets."""
         return Judge()
 
     @classmethod
     def lines_of(cls, tracker: Tracker) -> Lines | None:
-        """What tells the lines at the peak of a window; ``None`` where nothing is recorded."""
+        """Finds the lines at the peak of a window; ``None`` if nothing is recorded."""
         return None
 
     def close(self) -> list[str]:
-        """End the regions that were entered and never left, so that no limit outlives its test.
+        """End regions that were entered and never left, so that no limit outlives its test.
 
-        Returns a line for each of them, and for each that was not entered: they checked nothing.
+        Returns a line for each of them, and for each that was not entered, because they checked nothing.
         """
         problems = self.blocks.problems
         self.blocks.clear()
@@ -318,7 +318,7 @@ class Memory:
         """Measure a region: ``with memory.window("decode") as window``. Windows nest.
 
         Raises:
-            ValueError: for a name that reports use for a test's own windows, and an empty one.
+            ValueError: for an empty name, and a name of a test's own windows.
         """
         return self._made(OpenWindow(self, name), "window")
 
@@ -339,7 +339,7 @@ class Memory:
         """Measure a region and hold it to limits, which may be computed at run time (``peak=3 * param_bytes``).
 
         The arguments are those of the marker ``memory_budget``. The region raises :class:`OverBudget` at its end when
-        a limit is broken; an exception from inside passes unchanged.
+        a limit is broken; other exceptions from inside pass unchanged.
 
         Raises:
             LimitError: for wrong arguments.
@@ -361,12 +361,12 @@ class Memory:
         return self._made(OpenWindow(self, name, (limits,)), "budget")
 
     def limit(self, size: object, device: object = None) -> Limited:
-        """Let an allocation fail that would take more than ``size`` bytes above what is allocated now.
+        """Fail allocations that would take more than ``size`` bytes above the current level.
 
-        It raises ``torch.OutOfMemoryError`` at the allocating line. On CPU the limit holds to the byte and for every
-        thread; on CUDA the allocator enforces it when it needs another segment, and what fits into segments that it
-        has is found at the end of the region, which then raises :class:`OverBudget`. Limits nest; the former one is
-        back afterwards, in whatever order they end, also after an error.
+        They raise ``torch.OutOfMemoryError`` at the allocating line. On CPU the limit is exact and holds for every
+        thread; on CUDA the allocator enforces it when it needs another segment, and an excess within existing
+        segments is found at the end of the region, which then raises :class:`OverBudget`. Limits nest; the earlier one
+        is restored afterwards, in any order, also after an error.
 
         Raises:
             ValueError: for a malformed size or device, or a device that is not measured.
@@ -375,7 +375,7 @@ class Memory:
         return self._made(Limited(self, bytes_, self.tracker.chosen(device)), "limit")
 
     def growth(self, step: Callable[[], object], steps: int = 20, warmup: int = 3, device: object = None) -> Growth:
-        """Whether a repeated step keeps memory: ``memory.growth(lambda: train(batch)).assert_plateau()``.
+        """Measure whether a repeated step keeps memory: ``memory.growth(lambda: train(batch)).assert_plateau()``.
 
         Raises:
             ValueError: for fewer than 4 steps, or a device that is not measured.
@@ -399,7 +399,7 @@ class Memory:
 
         Raises:
             ValueError: for fewer than three sizes, sizes that do not rise, or a device that is not measured.
-            RuntimeError: when the peak of the device is not known.
+            RuntimeError: if the peak of the device is unknown.
         """
         if sizes is not None and variables:
             raise ValueError(f"sizes and {', '.join(variables)} were given: write sizes=, or variables by name")

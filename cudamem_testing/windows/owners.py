@@ -1,7 +1,7 @@
-"""Owners: whose the blocks are that are allocated now, a test's or a wider fixture's.
+"""Assigns allocated blocks to owners: to a test or a wider fixture.
 
-Where a recorder's blocks carry an owner (the CPU), what a test retains is known to the byte in constant time, whatever
-else lives or dies meanwhile. PYTEST_DONT_REWRITE
+If a recorder's blocks record an owner (the CPU), what a test retains is known exactly in constant time, whatever
+else is allocated or freed meanwhile. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cudamem_testing.windows.tracker import Tracker
 
 
 class Owner:
-    """Somebody who allocates: a label, and a number on each device whose blocks carry owners."""
+    """An owner of blocks: a label, and a number on each device whose blocks record owners."""
 
     __slots__ = ("label", "numbers")
 
@@ -24,16 +24,16 @@ class Owner:
 
 
 class Owners:
-    """Everybody who has allocated so far."""
+    """All owners so far."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
         self.names: dict[int, str] = {}
-        """Labels by number; all that is kept of a test for itself."""
+        """Labels by number; nothing else of a test is kept."""
 
     @contextmanager
     def owning(self, owner: Owner) -> Iterator[None]:
-        """What is allocated inside belongs to ``owner``."""
+        """Make ``owner`` the owner of everything allocated inside."""
         back = self.enter(owner)
         try:
             yield
@@ -41,7 +41,7 @@ class Owners:
             back()
 
     def enter(self, owner: Owner) -> Callable[[], None]:
-        """What is allocated from now on belongs to ``owner``; the answer puts the former owner back."""
+        """Make ``owner`` own everything allocated from now on; returns a function that restores the earlier owner."""
         before: list[tuple[Callable[[int], int], int]] = []
         for recorder in self._tracker.recorders:
             if not recorder.tells_owners:

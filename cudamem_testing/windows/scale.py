@@ -1,4 +1,4 @@
-"""Measure scaling: run a function at several sizes and read the peak of each run. PYTEST_DONT_REWRITE"""
+"""Measures scaling: runs a function at several sizes and reads the peak of each run. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cudamem_testing.windows.tracker import Tracker
 __tracebackhide__ = hide_wrong_arguments
 
 LEAST_SIZES = 3
-#: Where sizes are chosen: the first one, the rise that is large enough to tell a slope, the most sizes, and seconds.
+#: If sizes are chosen: the first one, the rise that suffices for a slope, the most sizes, and the most seconds.
 FIRST, ENOUGH, MOST_SIZES, MOST_SECONDS = 64, 1 << 20, 12, 5.0
 Lines = Callable[[Window], Mapping[str, int]]
 #: Size, bytes, and bytes by line.
@@ -34,15 +34,15 @@ def measure_scaling(
     *,
     named: bool = True,
 ) -> Scaling:
-    """Vary one variable after the other, the others at their smallest; measure how far each run rises above its start.
+    """Vary one variable after the other, the others at their smallest; measure the peak of each run above its start.
 
     Garbage is collected before each run, and one run at the smallest sizes is not counted: it fills caches. Sizes that
-    are ``None`` are chosen: they double until two rises in a row are of a MiB, or some seconds have passed. ``named``
-    variables are passed by name.
+    are ``None`` are chosen: they double until two rises in a row are at least 1 MiB, or some seconds have passed.
+    ``named`` variables are passed by name.
 
     Raises:
         ValueError: for fewer than three sizes, or sizes that do not rise.
-        RuntimeError: when the peak of the device is not known.
+        RuntimeError: if the peak of the device is unknown.
     """
     for name, sizes in variables.items():
         _check(name, sizes)
@@ -61,7 +61,7 @@ def measure_scaling(
             windows = tracker.close(span)
         window = next(one for one in windows if one.device == recorder.device)
         if window.peak_growth is None:
-            raise RuntimeError(f"the peak of {recorder.device} is not known: {'; '.join(window.notes) or 'no reason'}")
+            raise RuntimeError(f"the peak of {recorder.device} is unknown: {'; '.join(window.notes) or 'no reason'}")
         return window.peak_growth, {} if lines is None else lines(window)
 
     run(first)
@@ -95,7 +95,7 @@ def _check(name: str, sizes: Sequence[int] | None) -> None:
 
 
 def _doubled(ran: Ran) -> Iterator[int]:
-    """Sizes that double for as long as it is needed; ``ran`` is what they gave so far."""
+    """Sizes that double as long as needed; ``ran`` are the results so far."""
     until = time.monotonic() + MOST_SECONDS
     for place in range(MOST_SIZES):
         if place >= LEAST_SIZES and (time.monotonic() > until or _is_enough(ran)):

@@ -1,9 +1,9 @@
-"""Nested spans over all recorders.
+"""Opens and closes nested spans over all recorders.
 
-A recorder has one set of peaks, and each boundary of a span starts new ones. So at every boundary the peaks since the
-last one are folded into every open span, which makes a parent's peak at least each child's. What a wider fixture takes
-or gives back while it is set up or torn down belongs to the fixture: the spans around it stand still meanwhile, and
-their levels are moved by its growth. Threads take turns: a peak that one has read must be folded before another one
+A recorder has one set of peaks, and each boundary of a span resets them. So at every boundary the peaks since the
+last one are folded into every open span, so a parent's peak is at least each child's. Memory that a wider fixture
+allocates or frees while it is set up or torn down belongs to the fixture: the spans around it are paused meanwhile, and
+their levels are adjusted by its growth. Threads take turns: a peak that one has read must be folded before another one
 ends a span. PYTEST_DONT_REWRITE
 """
 
@@ -35,7 +35,7 @@ class Span:
         self.exclusive = exclusive
         self.levels: dict[Recorder, _Level] = {}
         self.notes: tuple[str, ...] = ()
-        self.still = 0  # exclusive spans that are open inside
+        self.still = 0  # number of exclusive spans open inside
 
 
 class Tracker:
@@ -43,13 +43,13 @@ class Tracker:
 
     def __init__(self, recorders: Sequence[Recorder] = ()) -> None:
         self.recorders = tuple(recorders)
-        """The recorders at work."""
+        """The active recorders."""
         self._open: list[Span] = []
         self._last: list[Read] = []
         self._folded: dict[Recorder, Counters] = {}
         self._still: dict[tuple[Recorder, str], Window] = {}
-        self.turn = threading.RLock()  # a finalizer may end a span amid the work of its own thread
-        """Held by the thread that works with the recorders."""
+        self.turn = threading.RLock()  # reentrant: a finalizer may end a span during work on the same thread
+        """Held by the thread that uses the recorders."""
 
     def attach(self, recorders: Sequence[Recorder]) -> None:
         """Add recorders; spans that are open now end without numbers for their devices, and say why."""
@@ -67,7 +67,7 @@ class Tracker:
             return self._start(Span(outer, False), reads), self._start(Span(inner, False), reads)
 
     def close(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
-        """End a span: one window for each device. Not ``fresh``: with the numbers of the last read, made just now."""
+        """End a span; returns one window for each device. Not ``fresh``: uses the numbers of the last read."""
         with self.turn:
             return self._end(span, self._boundary() if fresh else self._last)
 
@@ -101,9 +101,9 @@ class Tracker:
     def exclude(
         self, span: Span, device: Device, taken: int, blocks: int, note: str, *, throughout: bool = False
     ) -> None:
-        """Do not count bytes and blocks that were taken inside a span on nobody's account, and are still there.
+        """Exclude bytes and blocks that were allocated inside a span, are still live, and belong to no owner.
 
-        ``throughout`` the span they were there (and are now given back: then they are negative): the peak has them too.
+        ``throughout``: they were live during the whole span, so the peak has them too (negative if they are now freed).
         """
         for recorder, level in span.levels.items():
             if recorder.device == device:
@@ -131,10 +131,10 @@ class Tracker:
         return recorders
 
     def read(self, recorder: Recorder) -> Counters:
-        """The counters of one recorder; the open spans lose no peak by it.
+        """The counters of one recorder; open spans lose no peak.
 
         Raises:
-            RuntimeError: when the recorder is asleep.
+            RuntimeError: if the recorder is asleep.
         """
         with self.turn:
             self._boundary()
@@ -144,7 +144,7 @@ class Tracker:
         return counters
 
     def known(self, recorder: Recorder) -> Counters | None:
-        """What the last read told of a recorder; ``None`` where it was not among those read."""
+        """The last reading of a recorder; ``None`` if it was not read."""
         return next((counters for other, counters in self._last if other is recorder), None)
 
     def _boundary(self) -> list[Read]:
@@ -154,7 +154,7 @@ class Tracker:
             if counters is None:
                 continue
             reads.append((recorder, counters))
-            if counters is self._folded.get(recorder):  # nothing has changed: open spans have it, or began with it
+            if counters is self._folded.get(recorder):  # nothing has changed: open spans have it, or started with it
                 continue
             self._folded[recorder] = counters
             for span in tuple(self._open):  # a finalizer may end one
@@ -183,7 +183,7 @@ class Tracker:
         return self._windows(span, reads)
 
     def _windows(self, span: Span, reads: list[Read]) -> tuple[Window, ...]:
-        """What the span took on each device; where nothing has changed, what one of its name took there before."""
+        """The span's window on each device; if nothing has changed, an earlier equal window of that name."""
         windows: list[Window] = []
         for recorder, now in reads:
             level = span.levels.get(recorder)
@@ -212,7 +212,7 @@ class _Level:
         self.reserved_peak = start.reserved
 
     def fold(self, counters: Counters) -> None:
-        """Peaks since the last read; what was unknown once stays so."""
+        """Add the peaks since the last read; what was unknown once stays unknown."""
         _, allocated, _, requested, _, reserved, _, _, _, _, _, _, _ = counters
         known = self.allocated_peak
         if known is not None and (allocated is None or allocated > known):
@@ -225,7 +225,7 @@ class _Level:
             self.reserved_peak = reserved
 
     def move(self, inner: Counters, now: Counters) -> int | None:
-        """Move the level by the growth from ``inner`` to ``now``; the growth of allocated bytes."""
+        """Move the level by the growth from ``inner`` to ``now``; returns the growth of allocated bytes."""
         growth = {name: _growth(getattr(inner, name), getattr(now, name)) for name in MOVED}
         moved: dict[str, Any] = {name: _sum(getattr(self.start, name), by) for name, by in growth.items()}
         self.start = self.start._replace(**moved)
@@ -246,7 +246,7 @@ def _move(outer: Span, inner: Span, reads: list[Read]) -> None:
 
 
 def _measured(span: Span, level: _Level, recorder: Recorder, now: Counters) -> Window:
-    # Several are made for every test, so: no calls, and none of the named tuple's own way.
+    # Several are created for every test, so: no calls, and not the named tuple's slow constructor.
     allocated, _, requested, _, reserved, _, _, _, allocations, segments, retries, blocks, _ = level.start
     end, _, _, _, _, _, _, _, allocations_now, segments_now, retries_now, blocks_now, notes = now
     incomplete = recorder.incomplete

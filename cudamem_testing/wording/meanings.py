@@ -132,7 +132,7 @@ MEANINGS: dict[Verdict, Meaning] = {
             "callbacks of atexit, which Python cannot list",
         ),
         (
-            "read `from`, if it is there: the chain starts at an object that nothing in Python holds",
+            "read `from`, if shown: the chain starts at an object that nothing in Python holds",
             "set .grad to None after backward(create_graph=True), or use torch.autograd.grad",
             "remove hooks by their handles, and unregister callbacks of atexit",
         ),

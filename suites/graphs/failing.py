@@ -33,7 +33,7 @@ def graphs(backend: FakeBackend) -> Iterator[GraphCapture]:
 
 
 def failed(graphs: GraphCapture, function: Callable[..., Any], *args: Any, **options: Any) -> Failure:
-    """What is told of a capture that fails."""
+    """The explanation of a failed capture."""
     with pytest.raises(CaptureError) as failure:
         graphs(function, *args, **options)
     return failure.value.failure

@@ -19,7 +19,7 @@ from suites.graphs.fake import FakeBackend
 __all__ = ["backend", "graphs"]  # fixtures
 
 
-def test_an_operator_that_returned_is_not_at_work(graphs: GraphCapture, backend: FakeBackend) -> None:
+def test_a_returned_operator_is_no_longer_running(graphs: GraphCapture, backend: FakeBackend) -> None:
     """The library's call comes after it."""
     other = library("def allocate(now):\n    if now: raise OSError(REFUSED)", "otherlib")
 
@@ -36,7 +36,7 @@ def test_an_operator_that_returned_is_not_at_work(graphs: GraphCapture, backend:
 @pytest.mark.parametrize(
     ("operator", "meaning"), [("aten::index", MEANINGS[Rule.DATA_SHAPE]), ("aten::cumsum", INSIDE)]
 )
-def test_the_operator_at_work_tells_the_rule(
+def test_the_running_operator_gives_the_rule(
     graphs: GraphCapture, backend: FakeBackend, operator: str, meaning: Meaning
 ) -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -47,8 +47,8 @@ def test_the_operator_at_work_tells_the_rule(
     assert (told.operator, told.meaning, told.place.module) == (operator, meaning, "inner.1")
 
 
-def test_an_error_of_a_library_below_an_operator_is_looked_at(graphs: GraphCapture, backend: FakeBackend) -> None:
-    backend.refuses = {"aten::_linalg_eigh": "an error that nobody has seen"}
+def test_a_library_error_below_an_operator_is_examined(graphs: GraphCapture, backend: FakeBackend) -> None:
+    backend.refuses = {"aten::_linalg_eigh": "an unknown error"}
     told = failed(graphs, lambda x: torch.linalg.eigvalsh(x), torch.eye(3))
     assert (told.operator, told.rule) == ("aten::_linalg_eigh", Rule.HOST_READ)
 
@@ -108,7 +108,7 @@ def test_the_line_that_leaves_another_stream(graphs: GraphCapture, backend: Fake
     assert (told.rule, told.place.source, told.place.module) == (Rule.STREAM, "backend.stream = 7 # breaks", "inner.1")
 
 
-def test_the_line_that_breaks_it_without_a_word(graphs: GraphCapture, backend: FakeBackend) -> None:
+def test_the_line_that_breaks_it_silently(graphs: GraphCapture, backend: FakeBackend) -> None:
     other = library("def allocate(backend):\n    backend.silently_broken = backend.events[-1] == 'capture'", "otherlib")
 
     def helper() -> None:
@@ -135,9 +135,7 @@ def test_the_line_that_breaks_it_without_a_word(graphs: GraphCapture, backend: F
     assert (told.place.source, told.place.module) == ("other.allocate(backend) # breaks", "inner.1")
 
 
-def test_another_line_that_breaks_it_is_told_whatever_is_raised_later(
-    graphs: GraphCapture, backend: FakeBackend
-) -> None:
+def test_the_breaking_line_is_named_despite_later_errors(graphs: GraphCapture, backend: FakeBackend) -> None:
     """A library that shares the last error with torch makes the next operator say what was its own."""
 
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -150,7 +148,7 @@ def test_another_line_that_breaks_it_is_told_whatever_is_raised_later(
     assert told.place.source.endswith("# breaks")
 
 
-def test_what_somebody_caught_is_told(graphs: GraphCapture, backend: FakeBackend) -> None:
+def test_a_caught_exception_is_reported(graphs: GraphCapture, backend: FakeBackend) -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         with contextlib.suppress(RuntimeError):
             x.max().item()  # breaks
@@ -192,7 +190,7 @@ def test_a_function_of_torch_that_hides_its_operators(graphs: GraphCapture, back
     assert (told.operator, told.rule) == ("torch.tensor()", Rule.HOST_READ)
 
 
-def test_nothing_of_a_second_look_lives_when_its_pool_is_given_back(
+def test_a_second_look_frees_everything_with_its_pool(
     graphs: GraphCapture, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[weakref.ref[torch.Tensor]] = []

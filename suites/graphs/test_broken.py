@@ -1,4 +1,4 @@
-"""Every kind of capture that fails: what is told of it, by its text alone, and by a capture on a card."""
+"""Every kind of failed capture: how it is explained, by its text alone, and by a capture on a card."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEANINGS = {name: one for name, one in vars(all_reasons).items() if isinstance(o
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_was_said_and_was_at_work_tell_why(case: BrokenCase) -> None:
+def test_error_text_and_running_operator_explain_the_failure(case: BrokenCase) -> None:
     assert reason(case.said, case.clues) == (case.rule, case.meaning)
 
 
@@ -68,7 +68,7 @@ def test_mistakes_of_the_function_are_its_own() -> None:
     )
 
 
-def test_a_copy_is_told_by_its_direction() -> None:
+def test_a_copy_is_reported_with_its_direction() -> None:
     said = "RuntimeError: Cannot copy between CPU and CUDA tensors during CUDA graph capture"
     found = [
         reason(said, clues)[0]

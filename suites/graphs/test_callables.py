@@ -207,7 +207,7 @@ def test_gradients_in_the_graphs_own_memory(backend: FakeBackend) -> None:
     )
 
 
-def test_what_torch_says_of_every_graphed_callable_is_no_error(backend: FakeBackend) -> None:
+def test_torchs_usual_warning_for_graphed_callables_is_ignored(backend: FakeBackend) -> None:
     """Warnings are errors in these suites."""
 
     class Warns(torch.autograd.Function):
@@ -276,7 +276,7 @@ class Scales(torch.autograd.Function):
 
 
 def refused(graphs: GraphCapture, *modules: torch.nn.Module) -> Failure:
-    """What is told of callables that torch could not graph."""
+    """The explanation of callables that torch could not graph."""
     with pytest.raises(CaptureError) as failure:
         graphs.callables(modules, tuple((torch.ones(2, 4),) for _ in modules))
     return failure.value.failure
@@ -307,7 +307,7 @@ def test_callables_that_cannot_be_captured_are_explained(backend: FakeBackend, m
     assert backend.graphs == []
 
 
-def test_what_torch_captured_before_it_failed_is_gone_when_its_pool_is_given_back(
+def test_a_failed_graphing_frees_its_captures_with_the_pool(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[weakref.ref[torch.Tensor]] = []

@@ -84,7 +84,7 @@ def test_inputs_that_do_not_fit(graphs: GraphCapture) -> None:
         "the inputs differ in structure from those of the capture: args[0]['x'], args[1]; "
         "captured: args[0]['x'], args[0]['y'], args[1]"
     )
-    with pytest.raises(InputError, match=r"^the inputs have another structure .*: nothing; captured: "):
+    with pytest.raises(InputError, match=r"^the inputs differ in structure .*: nothing; captured: "):
         captured.inputs.copy_in((), {})
 
 
@@ -231,7 +231,7 @@ def test_a_formula_that_fails_unwatched_alone(graphs: GraphCapture, backend: Fak
     assert (told.operator, told.rule) == ("backward of ProdBackward0", Rule.HOST_READ)
 
 
-def test_what_the_warm_up_left_in_its_place_is_an_input(graphs: GraphCapture) -> None:
+def test_a_tensor_left_by_the_warm_up_is_an_input(graphs: GraphCapture) -> None:
     """The capture reads the tensor that the last call put there, and puts another one there."""
     state = {"last": torch.zeros(3)}
 

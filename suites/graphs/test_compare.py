@@ -119,8 +119,8 @@ def test_frozen_random_numbers_show(graphs: GraphCapture, backend: Shows) -> Non
         captured.assert_matches_eager(replays=2)
 
 
-def test_a_returned_parameter_is_not_overwritten_whatever_an_argument_is_called(graphs: GraphCapture) -> None:
-    """An argument may be called as outputs are: what is overwritten between replays is told by its storage."""
+def test_a_returned_parameter_is_not_overwritten(graphs: GraphCapture) -> None:
+    """An argument may have the name of an output: storages decide what is overwritten between replays."""
     weight = torch.arange(3.0)
 
     def step(*, output: torch.Tensor) -> torch.Tensor:

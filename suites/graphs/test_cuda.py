@@ -108,7 +108,7 @@ def test_a_capture_does_what_torch_does(events: list[str]) -> None:
     ]
 
 
-def test_a_failure_gives_the_stream_back(events: list[str]) -> None:
+def test_a_failure_restores_the_stream(events: list[str]) -> None:
     backend, graph = CudaBackend(), Graph(events, fails="capture_end")
     with (
         pytest.raises(RuntimeError, match="capture_end failed") as failure,
@@ -119,7 +119,7 @@ def test_a_failure_gives_the_stream_back(events: list[str]) -> None:
     assert events[-2:] == ["capture_end", "current: outer"]
 
 
-def test_a_capture_is_ended_on_its_stream_whatever_the_function_left(events: list[str]) -> None:
+def test_a_capture_always_ends_on_its_own_stream(events: list[str]) -> None:
     """Torch refuses to end it on another one, and it would go on."""
     backend, graph = CudaBackend(), Graph(events, fails="capture_end")
     with (
@@ -161,7 +161,7 @@ def test_a_given_stream_is_used(events: list[str]) -> None:
         assert torch.cuda.current_stream() is given
 
 
-def test_after_a_failure_generators_are_told_by_a_capture_that_works(
+def test_a_successful_capture_resets_generators_after_a_failure(
     events: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probes: list[Graph] = []
@@ -183,9 +183,7 @@ def test_after_a_failure_generators_are_told_by_a_capture_that_works(
     assert events[-1] == "empty cache"
 
 
-def test_callables_that_cannot_be_graphed_give_the_stream_back(
-    events: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_graphing_restores_the_stream(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch leaves its own stream current."""
 
     def refuse(*args: Any, **options: Any) -> Any:
@@ -312,7 +310,7 @@ class TestOnACard:
 
     def test_the_fixture_costs_at_most_5_ms(self, graphs: GraphCapture, figure: Figure) -> None:
         x = torch.ones(64, 64, device="cuda")
-        gc.collect()  # no graph of an earlier test is let go while one here is captured
+        gc.collect()  # no graph of an earlier test is freed while one here is captured
 
         def step(x: torch.Tensor) -> torch.Tensor:
             return (x @ x).relu()

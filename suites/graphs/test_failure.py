@@ -28,7 +28,7 @@ def lines(meaning: Meaning) -> list[str]:
     return [f"   {meaning.happens}", f"   do: {meaning.advice}"]
 
 
-def test_a_failure_that_is_nobodys_rule(graphs: GraphCapture, backend: FakeBackend) -> None:
+def test_a_failure_without_a_rule(graphs: GraphCapture, backend: FakeBackend) -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         if backend.events[-1] == "capture":
             raise OSError("the library is\n busy")
@@ -82,7 +82,7 @@ def test_a_function_of_that_name_elsewhere_is_no_wait() -> None:
     assert (failure.operator, failure.rule, failure.meaning) == ("aten::mul", None, INSIDE)
 
 
-def test_a_wait_deep_in_a_library_is_told() -> None:
+def test_a_wait_deep_in_a_library_is_named() -> None:
     waits = library(WAITS, "torch.cuda")
     inside = library("def step(wait):\n    _inner(wait)\ndef _inner(wait):\n    wait()", "otherlib")
     assert look(lambda: inside.step(waits.synchronize)).clues.call == "torch.cuda.synchronize()"
@@ -100,7 +100,7 @@ def test_a_capture_inside_is_told() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python does not tell columns")
-def test_a_call_of_c_is_told_as_it_is_written() -> None:
+def test_a_c_call_is_named_as_written() -> None:
     assert look(lambda: bytes.fromhex("capture")).clues == Clues(call='bytes.fromhex("capture")')
     assert look(lambda: [][1]).clues == Clues()
 
@@ -112,7 +112,7 @@ def raises(error: BaseException) -> Callable[[], Any]:
     return body
 
 
-def test_what_a_worker_raised_is_told_in_words_of_its_own() -> None:
+def test_a_workers_exception_is_reported_in_its_own_words() -> None:
     said = (
         "Caught AcceleratorError in pin memory thread for device 0.\nOriginal Traceback (most recent call last):\n"
         f'  File "/home/me/capture.py", line 3, in pin\ntorch.AcceleratorError: {REFUSED}\nSearch for `cudaErrorStream'
@@ -147,7 +147,7 @@ def test_an_empty_graph_is_explained(graphs: GraphCapture, backend: FakeBackend)
 MIXED = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 
 
-def test_a_warm_up_that_fails_for_what_breaks_a_capture_is_explained(
+def test_a_warm_up_that_would_break_a_capture_is_explained(
     graphs: GraphCapture, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -159,7 +159,7 @@ def test_a_warm_up_that_fails_for_what_breaks_a_capture_is_explained(
     with pytest.raises(CaptureError) as failure:
         graphs(Wide(step), torch.ones(3))
     meaning, line = MEANINGS[Rule.DEVICE], refusing.__code__.co_firstlineno + 1
-    function = qualified("test_a_warm_up_that_fails_for_what_breaks_a_capture_is_explained.refusing")
+    function = qualified("test_a_warm_up_that_would_break_a_capture_is_explained.refusing")
     assert str(failure.value).splitlines() == [
         f"the warm-up of Wide failed at suites/graphs/test_failure.py:{line} in {function}: raise RuntimeError(MIXED)",
         "   no operator was running, in module inner.1",
@@ -185,9 +185,7 @@ def test_other_errors_of_the_warm_up_are_the_functions(graphs: GraphCapture) -> 
         graphs(step, torch.ones(3))
 
 
-def test_a_device_that_is_lost_is_told(
-    graphs: GraphCapture, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_device_is_reported(graphs: GraphCapture, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(graph: Any) -> None:
         raise RuntimeError("CUDA error:\n device-side assert triggered")
 
@@ -198,7 +196,7 @@ def test_a_device_that_is_lost_is_told(
     assert told.orphans == ()
 
 
-def test_what_was_handled_before_has_nothing_to_do_with_it(graphs: GraphCapture) -> None:
+def test_an_earlier_handled_exception_is_unrelated(graphs: GraphCapture) -> None:
     with pytest.raises(KeyError) as outer:
         raise KeyError("before")
     try:

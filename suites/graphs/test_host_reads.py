@@ -28,7 +28,7 @@ FIRST_USE = {
 
 
 def judged(call: str) -> object:
-    """What the table says of a recorded call, whatever its arguments."""
+    """What the table says about a recorded call, for any arguments."""
     match = _CALL.fullmatch(call)
     assert match is not None
     tensors = match["tensors"].split(",") if match["tensors"] else []
@@ -49,7 +49,7 @@ def test_the_record_is_of_a_card_and_large() -> None:
 
 
 @pytest.mark.parametrize("call", sorted(BROKEN - CAPTURED))
-def test_what_breaks_a_capture_is_in_the_table(call: str) -> None:
+def test_operators_that_break_a_capture_are_in_the_table(call: str) -> None:
     assert judged(call) is not None or name_of(call) in CONDITIONAL
 
 
@@ -58,7 +58,7 @@ def test_what_breaks_some_captures_is_known(call: str) -> None:
     assert name_of(call) in BY_SIZE | FIRST_USE | CONDITIONAL
 
 
-def test_what_is_captured_is_not_in_the_table() -> None:
+def test_capturable_operators_are_not_in_the_table() -> None:
     wrong = {name_of(call) for call in CAPTURED - BROKEN if name_of(call) not in CONDITIONAL and judged(call)}
     assert wrong <= BY_SIZE
     assert not [call for call in CAPTURED if name_of(call) in FIRST_USE and judged(call)]

@@ -314,7 +314,7 @@ def test_containers_that_hold_themselves() -> None:
     assert check(lambda x: None, loop).text == "no findings"
 
 
-def test_draws_of_python_are_told_and_kept() -> None:
+def test_draws_of_python_are_reported_and_kept() -> None:
     random.seed(3)
     wanted = [random.random(), random.random()]
     random.seed(3)

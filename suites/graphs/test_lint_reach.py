@@ -22,7 +22,7 @@ def trains(x: torch.Tensor, model: torch.nn.Module, optimizer: torch.optim.Optim
     optimizer.step()
 
 
-def test_a_training_step_that_makes_its_gradients_anew_is_clean() -> None:
+def test_a_training_step_that_recreates_gradients_is_clean() -> None:
     model = torch.nn.Linear(3, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     trains(torch.ones(2, 3), model, optimizer)
@@ -50,7 +50,7 @@ def test_a_gradient_that_is_read_and_replaced_is_found() -> None:
         lambda x: torch.vander(x[0, 0]),
     ],
 )
-def test_what_operators_make_inside_is_where_they_need_it(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_tensors_made_inside_operators_are_on_the_right_side(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     assert check(function, torch.rand(1, 4, 4)).text == "no findings"
 
 

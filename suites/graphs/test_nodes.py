@@ -58,7 +58,7 @@ def test_a_dump_is_read() -> None:
     assert nodes.edges == ((0, 1), (1, 2), (2, 3))
     assert nodes.text("kernels") == "memset\ncopy\nkernel vectorized_elementwise_kernel\nbatch mem op"
     assert nodes.nodes[2].name == "void at::native::vectorized_elementwise_kernel<4, Fill<float> >(int)"
-    with pytest.raises(LevelError, match=r"was not recorded during the capture: not asked for$"):
+    with pytest.raises(LevelError, match=r"was not recorded during the capture: not requested$"):
         nodes.text("operators")
 
 

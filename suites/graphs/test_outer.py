@@ -74,7 +74,7 @@ NESTED = st.recursive(
 
 @given(NESTED, NESTED)
 def test_no_change_means_equal(first: object, second: object) -> None:
-    """Against Python's own equality: something is told exactly when the two differ."""
+    """Against Python's own equality: a change is reported exactly if the two differ."""
     told = [text for text in changes(first, second) if not text.endswith("items]")]
     assert bool(told) == (first != second or type(first) is not type(second))
 
@@ -109,7 +109,7 @@ def test_the_line_that_changes_a_name(names: list[str], line: int) -> None:
     assert line_that_changes([writes.__code__], names) == (writes.__code__, writes.__code__.co_firstlineno + line)
 
 
-def test_names_that_nobody_changes() -> None:
+def test_names_that_nothing_changes() -> None:
     assert line_that_changes([writes.__code__], ["never"]) is None
     assert line_that_uses([writes.__code__], "never") is None
     assert line_that_uses([writes.__code__], "log") == (writes.__code__, writes.__code__.co_firstlineno + 4)

@@ -23,7 +23,7 @@ class Card(Sides):
         return Side.HOST if tensor.dtype is torch.float64 else Side.DEVICE
 
 
-def test_on_a_card_tensors_say_themselves_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_card_tensors_report_their_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cudamem_testing.graphs.lint.Sides", Card)
     waited: list[str] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append("waited"))

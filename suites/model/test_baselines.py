@@ -38,7 +38,7 @@ def test_several_runs_as_one() -> None:
     assert fold(runs[:1]) == runs[0]
 
 
-def test_a_run_whose_peak_is_not_known_does_not_count_beside_others() -> None:
+def test_a_run_with_an_unknown_peak_is_ignored_beside_others() -> None:
     known, other = measured(5, None), measured(7, None)
     unknown = Measured(CPU, "here", {"retries": Spread(0, 0)}, (), (), True)
     both = measured(5, None).but(values={"requested": Spread(5, 7)})
@@ -46,6 +46,6 @@ def test_a_run_whose_peak_is_not_known_does_not_count_beside_others() -> None:
     assert fold([(unknown,), (unknown,)]) == (unknown,)
 
 
-def test_numbers_of_two_environments_are_not_put_together() -> None:
+def test_numbers_of_two_environments_are_not_merged() -> None:
     here, there = measured(5, ()), measured(6, ()).but(environment="there")
     assert fold([(here,), (there,)]) == (here, there)

@@ -30,7 +30,7 @@ def test_groups_are_largest_first_and_ties_in_order_of_appearance():
     )
 
 
-def test_minus_goes_by_order_of_allocation_else_by_address_and_size():
+def test_minus_compares_allocation_order_or_address_and_size():
     first, second = Block(8, 8, CPU, address=1, order=1), Block(8, 8, CPU, address=1, order=2)
     unknown, twin = Block(8, 8, CPU, address=5), Block(8, 8, CPU, address=5)
     before, after = LiveSet(CPU, (first, unknown)), LiveSet(CPU, (second, unknown, twin), 3, ("a note",), "why")

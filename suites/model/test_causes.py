@@ -48,7 +48,7 @@ def test_findings_of_one_cause_are_one() -> None:
     assert str(cause) == f"3 tests, 30 B: {TEXT} (cpu)"
 
 
-def test_kinds_of_device_are_told_apart_and_cards_are_not() -> None:
+def test_device_kinds_differ_and_cards_of_a_kind_do_not() -> None:
     run = RunRecord(findings=(leak(1, CPU), leak(2, CARD), leak(4, SECOND), leak(8, None)))
     assert [(cause.device, cause.bytes) for cause in causes(run)] == [("any", 8), ("cuda", 6), ("cpu", 1)]
 

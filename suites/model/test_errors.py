@@ -46,7 +46,7 @@ def raised(message: str) -> ValueError:
     return failure.value
 
 
-def test_the_first_cause_is_the_one_that_began_it() -> None:
+def test_the_first_cause_is_the_original_exception() -> None:
     first, second, third = raised("first"), raised("second"), raised("third")
     second.__context__, third.__cause__ = first, second
     assert first_cause(third) is first

@@ -216,7 +216,7 @@ def test_the_nearest_budget_and_the_most_specific_device_win(stack: list[Any]) -
 
 
 @given(WRITTEN)
-def test_a_budget_contradicts_itself_exactly_where_no_number_can_satisfy_it(written: Any) -> None:
+def test_a_budget_contradicts_itself_if_no_number_satisfies_it(written: Any) -> None:
     broken = False
     for device in (*CONCRETE, Device("cuda", 9)):
         bounds = reference([written], device)
@@ -224,7 +224,7 @@ def test_a_budget_contradicts_itself_exactly_where_no_number_can_satisfy_it(writ
     assert (parsed(written) is None) == broken
 
 
-def test_a_contradiction_is_told_once_and_only_where_it_holds() -> None:
+def test_a_contradiction_is_reported_once_where_it_applies() -> None:
     low, high = Limit("peak", 300, "at least"), Limit("peak", 100, device=CUDA)
     message = "at_least peak of 300 B is above the limit of 100 B"
     assert contradictions([low, high, Limit("peak", 200, device=CUDA0)]) == [

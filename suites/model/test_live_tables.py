@@ -52,7 +52,7 @@ def test_the_section_reads_as_designed():
     )
 
 
-def test_the_section_without_start_and_with_nothing_is_one_line():
+def test_an_empty_section_is_one_line():
     assert live_section(LiveSet(GPU)) == "live at the peak: 0 B in 0 blocks"
     assert live_section(LiveSet(GPU), "retained", 0) == "retained: 0 B in 0 blocks, start 0 B"
 
@@ -101,7 +101,7 @@ def test_many_owners_stay_bounded(number, last):
     assert [row.line for row in live_table(live).others] == [f"(left by {owner})" for owner in (*largest, last)]
 
 
-def test_a_narrow_terminal_shortens_the_calls_drops_them_and_then_shortens_the_lines():
+def test_narrow_terminals_shorten_calls_first_then_lines():
     live = LiveSet(GPU, blocks(MIB, 1, line(88, SOFTMAX)))
     assert [live_section(live, width=width).splitlines()[1] for width in (90, 68, 60, 42)] == [
         "   1.0 MiB   1 block  attention.py:88 in forward     torch/nn/functional.py softmax",

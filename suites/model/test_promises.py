@@ -35,7 +35,7 @@ def test_promises(text: str, factors: dict[str, Factor]) -> None:
     "text", ["", "n", "O()", "O(n", "O(n + 1)", "O(2 n)", "O(n^)", "O(n * )", "O(n^-1)", "O(exp(n))", "O(n)x", 3, None]
 )
 def test_anything_else_is_refused(text: object) -> None:
-    with pytest.raises(ValueError, match="is no promise of growth: write O\\(1\\), O\\(n\\), O\\(n log n\\)"):
+    with pytest.raises(ValueError, match="is not a promise of growth: write O\\(1\\), O\\(n\\), O\\(n log n\\)"):
         Promise.parse(text)
 
 

@@ -21,9 +21,9 @@ def finding(allocated: str | None = None, holder: str | None = None) -> Finding:
 
 def test_parsing() -> None:
     assert parse_rules(
-        ["  holder: module legacy > *   # goes with the rewrite ", "", "file:vendor/*.py # not ours"]
+        ["  holder: module legacy > *   # removed in the rewrite ", "", "file:vendor/*.py # not ours"]
     ) == (
-        Rule("holder", "module legacy > *", "goes with the rewrite"),
+        Rule("holder", "module legacy > *", "removed in the rewrite"),
         Rule("file", "vendor/*.py", "not ours"),
     )
 

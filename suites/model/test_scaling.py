@@ -64,7 +64,7 @@ KNOWN: dict[str, tuple[Callable[[int], float], str]] = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_thirty_functions_keep_the_promises_that_they_should(name: str) -> None:
+def test_thirty_functions_behave_as_declared(name: str) -> None:
     function, least = KNOWN[name]
     kept = [promise for promise in LADDER if not outgrows(series(function), promise)]
     assert kept == [*LADDER[LADDER.index(least) :]]
@@ -133,6 +133,6 @@ def test_variables_are_judged_apart() -> None:
         both.assert_peak("O(batch * sequence)")
     with pytest.raises(Outgrown, match=r"peak grows like batch\^1.00, promised O\(sequence\^2\)"):
         both.assert_peak("O(sequence^2)")
-    with pytest.raises(ValueError, match=r"O\(layers\) names layers: what was varied is batch, sequence"):
+    with pytest.raises(ValueError, match=r"O\(layers\) names layers, but the run varied batch, sequence"):
         both.assert_peak("O(layers)")
     assert str(both).splitlines()[0] == "cpu at sequence=128"

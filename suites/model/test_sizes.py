@@ -142,7 +142,7 @@ def test_what_is_shown_is_within_half_a_tenth_of_its_unit(size: int) -> None:
 
 
 @given(st.integers(-(2**60), 2**60))
-def test_the_number_that_is_shown_has_one_to_four_digits_and_the_sign(size: int) -> None:
+def test_shown_numbers_have_one_to_four_digits_and_a_sign(size: int) -> None:
     number, unit = format_size(size).split()
     assert unit in ("B", "KiB", "MiB", "GiB", "TiB")
     assert abs(float(number)) < 1024 or unit == "TiB"

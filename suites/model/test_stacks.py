@@ -69,7 +69,7 @@ def test_the_projects_line_is_found_behind_library_frames():
     assert str(stack).splitlines()[0] == "torch/nn/functional.py:2140 in softmax"
 
 
-def test_a_line_that_allocates_itself_has_no_library_call_and_a_library_alone_is_its_own_line():
+def test_line_and_library_call_of_a_stack():
     own = PLACES.stack([("/home/me/project/a.py", 1, "f")])
     assert (own.line, own.library, own.caller) == ("a.py:1 in f", "", None)
     alone = PLACES.stack([("/v/lib/python3.12/site-packages/torch/x.py", 5, "g")])
@@ -77,7 +77,7 @@ def test_a_line_that_allocates_itself_has_no_library_call_and_a_library_alone_is
     assert (Stack().line, Stack().library, str(Stack())) == ("(no Python stack)", "", "(no Python stack)")
 
 
-def test_an_anonymous_function_is_passed_over_where_a_named_one_called_it():
+def test_an_anonymous_function_is_skipped_for_its_named_caller():
     library = "/v/lib/python3.12/site-packages/torch/nn/modules/module.py"
     here = ("/home/me/project/a.py", 1, "f")
     assert PLACES.stack([(library, 5, "Module.cuda.<locals>.<lambda>"), (library, 4, "_apply"), here]).library == (
@@ -86,7 +86,7 @@ def test_an_anonymous_function_is_passed_over_where_a_named_one_called_it():
     assert PLACES.stack([(library, 5, "<lambda>"), here]).library == "torch/nn/modules/module.py <lambda>"
 
 
-def test_who_called_a_helper_is_the_next_frame_of_the_project():
+def test_the_caller_of_a_helper_is_the_next_project_frame():
     library = ("/v/lib/python3.12/site-packages/torch/x.py", 5, "g")
     project = [("/home/me/project/a.py", line, f"f{line}") for line in (1, 2, 3)]
     stack = PLACES.stack([library, project[0], library, project[1], project[2]])
@@ -135,7 +135,7 @@ def test_a_file_of_a_library_is_known_without_a_project() -> None:
     ]
 
 
-def test_a_file_without_its_folder_is_looked_for_where_python_looks() -> None:
+def test_a_file_without_folder_is_searched_on_the_python_path() -> None:
     """As torch's profiler names files."""
     locator = Locator("/project")
     assert locator.frame(("torch/nn/functional.py", 3, "relu")) == Frame("torch/nn/functional.py", 3, "relu", "library")

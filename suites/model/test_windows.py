@@ -31,7 +31,7 @@ def test_nothing_is_known_unless_given() -> None:
     }
 
 
-def test_what_was_read_at_its_ends_does_not_count_in_comparisons() -> None:
+def test_end_readings_are_ignored_in_comparisons() -> None:
     window, read = Window("w", CPU, start=1), Window("w", CPU, start=1, opened=ZERO, closed=ZERO)
     assert (window == read, window != read, hash(window) == hash(read)) == (True, False, True)
     other = Window("w", CPU, start=1, notes=("late",))
@@ -46,7 +46,7 @@ def test_as_text() -> None:
     assert str(Window("decode", CPU, complete=False)) == "decode on cpu: start ?, peak ?, end ?, incomplete"
 
 
-def test_equal_windows_are_kept_as_one_without_what_was_read_at_their_ends() -> None:
+def test_equal_windows_share_one_object_without_end_readings() -> None:
     shared = SharedWindows()
     first = [Window("setup", CPU, start=1, opened=ZERO, closed=ZERO), Window("call", CPU, start=1, peak=5, closed=ZERO)]
     again = [Window("setup", CPU, start=1), Window("call", CPU, start=1, peak=6)]

@@ -1,4 +1,4 @@
-"""What the collector has cleared and somebody still holds: it has no attributes any more, and stops nobody."""
+"""Objects that the collector has cleared but that are still held: they have no attributes and stop no search."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_attributes_are_found_where_their_dictionary_is_new() -> None:
             heap.release()
 
 
-def test_chains_of_one_length_come_in_the_order_of_their_holders() -> None:
+def test_equally_long_chains_follow_the_order_of_holders() -> None:
     target = Node()
     left, right = [target], [target]
     for order in ((left, right), (right, left)):

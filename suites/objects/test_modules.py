@@ -54,7 +54,7 @@ def test_what_has_changed_is_read_again(table: ModuleTable, passing: types.Modul
     assert other not in table
 
 
-def test_what_has_not_changed_is_not_read_again(table: ModuleTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_counters_are_not_read_again(table: ModuleTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_read", lambda: pytest.fail("read again"))
     table.update()
 
@@ -67,7 +67,7 @@ def test_a_module_at_the_address_of_another_is_a_new_one(table: ModuleTable) -> 
         assert sys.modules[NAME].__dict__ in table
 
 
-def test_of_other_objects_the_namespace_may_be_another(table: ModuleTable) -> None:
+def test_namespaces_of_other_objects_are_not_cached(table: ModuleTable) -> None:
     stand_in: Any = type("StandIn", (), {})()
     stand_in.kept = []
     sys.modules[NAME] = stand_in

@@ -245,7 +245,7 @@ def cached(made: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("keep", [_named, _in_another_list, _in_an_object, _in_a_class, _in_a_new_class, cached])
-def test_another_name_of_a_known_module_needs_no_search(keep: Callable[[torch.Tensor], None]) -> None:
+def test_another_name_in_a_known_module_needs_no_search(keep: Callable[[torch.Tensor], None]) -> None:
     """Also where it was looked at before, and empty then."""
     places = KnownPlaces()
     CACHE.append(torch.ones(64))
@@ -314,7 +314,7 @@ def test_a_holder_that_is_gone_is_not_named() -> None:
         sys.modules.pop("passing", None)
 
 
-def test_what_hangs_on_a_given_object_is_looked_at() -> None:
+def test_objects_behind_a_given_object_are_examined() -> None:
     """As on the test that pytest has just run: a root of the harness that no earlier search can have met."""
     item = type("Item", (), {"__module__": "_pytest.python"})()
     item.instance = Registry()
@@ -359,7 +359,7 @@ def _is_searched_for(places: KnownPlaces, where: int, chain: str) -> None:
 
 
 def test_a_lazy_clone_is_searched_for() -> None:
-    """It shares the memory until one of both is written to, under a storage of its own that no count tells of."""
+    """It shares the memory until one of them is modified, in a separate storage that no count includes."""
     places = _taught()
     CACHE.append(torch.ones(64))
     OTHER.append(torch._lazy_clone(CACHE[0]))  # type: ignore[attr-defined]
@@ -427,7 +427,7 @@ def test_what_holds_a_given_object_is_searched_for() -> None:
     REGISTRY.items.clear()
 
 
-def test_a_result_that_the_collector_does_not_track_is_not_taken_for_another() -> None:
+def test_an_untracked_result_is_not_mistaken_for_another() -> None:
     """The results of ``torch.max`` are tuples of a kind that the collector never sees: no count tells their holders."""
     places, x = _taught(), torch.randn(8, 8)
     for _ in range(2):  # the second time with an id that is known from the first
@@ -469,7 +469,7 @@ def test_looking_runs_no_collection() -> None:
     assert dead() is None
 
 
-def test_a_variable_that_several_frames_around_the_test_list_is_counted_once() -> None:
+def test_a_variable_listed_by_several_frames_is_counted_once() -> None:
     """A cell shared by a hook and a function in it: what else holds its value is searched for all the same."""
     places = _taught()
 
@@ -489,7 +489,7 @@ def test_a_variable_that_several_frames_around_the_test_list_is_counted_once() -
     pytest_runtestloop()
 
 
-def test_where_torch_does_not_count_uses_nothing_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_use_counts_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     places = KnownPlaces()
     CACHE.append(torch.ones(64))
     places.search([address(CACHE[0])])

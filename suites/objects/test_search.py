@@ -364,7 +364,7 @@ def results() -> Iterator[list[HolderResult]]:
     found = find_holders(addresses, budget_seconds=60)
     yield [found[where] for where in addresses]
     packing = [case for case, _ in CASES].index(_saved_by_hook)
-    _LIST[packing].sum().backward()  # lets go of what autograd saved, by which the tensor holds itself
+    _LIST[packing].sum().backward()  # frees what autograd saved, through which the tensor holds itself
     _LIST.clear()
 
 
@@ -574,7 +574,7 @@ def test_a_hook_over_its_own_tensor() -> None:
     _tensor_at(where)._backward_hooks.clear()
 
 
-def test_an_address_that_nobody_holds() -> None:
+def test_an_address_without_a_holder() -> None:
     (result,) = find_holders([12345]).values()
     assert (result.reach, result.path, result.objects, result.complete) == (Reach.NOT_HELD, None, (), True)
     assert result.doubt is None or not nodes.shows_saved()
@@ -593,7 +593,7 @@ def test_the_budget_is_named() -> None:
 
 
 @pytest.mark.parametrize("root", [True, False])
-def test_of_very_many_holders_the_first_and_the_roots_are_met(root: bool) -> None:
+def test_with_many_holders_the_first_and_all_roots_are_visited(root: bool) -> None:
     """Where none of these leads to a root, there is no answer: another one may."""
     shared: Any = [torch.ones(3)]
     where = address(shared[0])
@@ -616,7 +616,7 @@ def test_of_very_many_holders_the_first_and_the_roots_are_met(root: bool) -> Non
         assert result.doubt == Doubt(Unsure.CROWDED, f"{MOST_HOLDERS:,}")
 
 
-def test_of_many_tensors_that_no_root_reaches_the_first_have_chains() -> None:
+def test_the_first_of_many_unreachable_tensors_have_chains() -> None:
     """What each hangs on would be looked for in all of their garbage."""
 
     class Garbage:
@@ -670,7 +670,7 @@ def test_results_hold_only_text() -> None:
             assert obj is None or isinstance(obj, (str, int, bool)), obj
 
 
-def test_what_hangs_on_the_graph_of_a_result_that_was_found_first() -> None:
+def test_holders_behind_the_graph_of_a_found_result() -> None:
     """A result whose node saved the result itself is final at once; what the nodes before it saved is not."""
     here = types.ModuleType("suites_objects_here")
     sys.modules[here.__name__] = here

@@ -48,7 +48,7 @@ def test_a_storage_keeps_nothing_alive() -> None:
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")  # whatever the call opts for
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")  # for any option of the call
 @pytest.mark.filterwarnings("ignore:.*quantiz.*")
 @pytest.mark.parametrize(
     ("make", "sizes"),

@@ -50,7 +50,7 @@ def test_fragmentation():
     )
 
 
-def test_the_test_needs_more_than_there_is():
+def test_the_test_needs_more_than_the_device_has():
     allocator = Allocator()
     allocator.malloc(50 * MIB, frames=FRAMES[3])
     error = explain(failed(allocator, 20 * MIB), allowed=64 * MIB, others=0)
@@ -82,7 +82,7 @@ def test_an_earlier_test_left_it():
     assert "   40.0 MiB   1 block  (left by test_a.py::test_big)\n" in text
 
 
-def test_what_was_there_before_a_relative_limit_is_not_to_blame():
+def test_memory_older_than_a_relative_limit_is_not_blamed():
     allocator = Allocator()
     left = allocator.malloc(40 * MIB)
     allocator.restart()
@@ -144,7 +144,7 @@ def test_a_limit_on_the_cpu():
     )
 
 
-def test_without_a_failure_in_the_record_the_request_must_be_told():
+def test_without_a_recorded_failure_the_request_must_be_given():
     recording = read(Allocator().snapshot())
     with pytest.raises(ValueError, match="the recording holds no failed allocation: pass how much was requested"):
         explain(recording)
@@ -164,7 +164,7 @@ def test_the_text_is_bounded():
     assert len(said(explain(failed(allocator, MIB), owners=owners)).splitlines()) <= 30
 
 
-def test_blocks_of_the_running_test_are_its_own_where_their_events_were_dropped():
+def test_blocks_with_dropped_events_belong_to_the_running_test():
     """The owner tells on the CPU; without it the row says that it is not known."""
     blocks = [(64, 10 * MIB, 1, 1, 1, 1), (128, 20 * MIB, 2, 2, 2, 1)]
     refused = [(0, 5 * MIB, 0, 9_000, 2, 2, 1, 2)]

@@ -1,4 +1,4 @@
-"""Files: what is written is read again, whatever else is in a file gives one error; comparison of two runs."""
+"""Files: written tables are read back, anything else gives one error; comparison of two runs."""
 
 from __future__ import annotations
 
@@ -93,22 +93,22 @@ def set_(*places: Any) -> Callable[[Any], None]:
         (set_("kind", "report"), 'not a table of operators: "kind" is not "operators"'),
         (set_("schema", 2), "schema 2 is unknown; this version reads schema 1"),
         (set_("levels", []), "levels is empty"),
-        (set_("levels", {}), "levels is no list"),
+        (set_("levels", {}), "levels is not a list"),
         (set_("levels", 0, ["cpu", 1, 2]), "levels[0] is not [device, start, peak, end]"),
         (set_("levels", 0, ["cpu", 1, True, 2]), "levels[0] is not [device, start, peak, end]"),
         (set_("levels", 0, ["cpu", 1, 2, None]), "levels[0] is not [device, start, peak, end]"),
         (set_("markers", [["x"]]), "markers[0] is not [name, index]"),
-        (set_("notes", [3]), "notes[0] is no text"),
-        (set_("texts", 1, 7), "texts[1] is no text"),
+        (set_("notes", [3]), "notes[0] is not a text"),
+        (set_("texts", 1, 7), "texts[1] is not a text"),
         (set_("rows", []), "rows is not an object"),
         (set_("rows", "freed", None), "rows.freed is missing"),
         (set_("rows", "freed", []), "the columns of rows differ in length"),
-        (set_("rows", "freed", [None]), "rows.freed[0] is no whole number"),
-        (set_("rows", "freed", [1.5]), "rows.freed[0] is no whole number"),
-        (set_("rows", "operator", [True]), "rows.operator[0] is no whole number"),
+        (set_("rows", "freed", [None]), "rows.freed[0] is not a whole number"),
+        (set_("rows", "freed", [1.5]), "rows.freed[0] is not a whole number"),
+        (set_("rows", "operator", [True]), "rows.operator[0] is not a whole number"),
         (set_("rows", "operator", [-1]), "rows.operator[0]: there is no text -1"),
         (set_("rows", "operator", [99]), "rows.operator[0]: there is no text 99"),
-        (set_("rows", "phase", [0]), "rows.phase[0]: 'aten::mm' is no phase"),
+        (set_("rows", "phase", [0]), "rows.phase[0]: 'aten::mm' is not a phase"),
         (set_("rows", "device", [1]), "rows.device[0]: 'a' has no levels"),
     ],
 )

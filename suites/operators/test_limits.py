@@ -30,7 +30,7 @@ def test_windows() -> None:
     assert window(table, None, "head")[2:] == (2 * KIB, None, 3 * KIB + 100, 2)
 
 
-def test_what_happens_between_operators_of_a_run_is_part_of_its_level() -> None:
+def test_changes_between_operators_count_in_their_run() -> None:
     maker = Maker()
     maker.add("mm", "a", FORWARD, 8).add(BETWEEN, None, FORWARD, 0, 8).add("mm", "a", FORWARD, 4)
     maker.add(BETWEEN, None, FORWARD, 0, 4).add("mm", "b", FORWARD, 1)

@@ -1,4 +1,4 @@
-"""Twelve models, trained in seven ways: rows add up to what an observer of its own sees, to the byte."""
+"""Twelve models, trained in seven ways: rows add up to what a separate observer sees, to the byte."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def test_nested_tensors() -> None:
 
 
 class Square(torch.autograd.Function):
-    """A function of its own with operators in both directions."""
+    """A custom function with operators in both directions."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -438,7 +438,7 @@ class Node:
 
 
 def test_nodes_of_a_card_that_have_the_numbers_of_others() -> None:
-    """A card's backward runs on a thread of its own, which numbers the nodes that it makes by itself."""
+    """A card's backward runs on a separate thread, which numbers its own nodes."""
     places = Places(nn.Linear(2, 2))
     forward = _Made(100)
     forward.add(104, "layer")

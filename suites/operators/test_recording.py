@@ -55,7 +55,7 @@ def test_regions_steps_and_markers() -> None:
     assert [row.phase for row in memory.table.rows if row.operator == "aten::add_"] == [Phase.OPTIMIZER] * 4
 
 
-def test_what_is_freed_between_belongs_to_the_phase_it_follows() -> None:
+def test_frees_between_operators_belong_to_the_earlier_phase() -> None:
     model = nn.Linear(4, 4, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
     x = torch.ones(2, 4)
@@ -82,24 +82,24 @@ def test_misuse() -> None:
             RuntimeError, match=r"^nothing is recorded yet: leave the with block of OperatorMemory first$"
         ):
             ask()
-    with pytest.raises(RuntimeError, match=r"^step\(\) works inside the recording"):
+    with pytest.raises(RuntimeError, match=r"^step\(\) works only inside the recording"):
         memory.step()
-    with pytest.raises(RuntimeError, match=r"^region\(\) works inside the recording"), memory.region("x"):
+    with pytest.raises(RuntimeError, match=r"^region\(\) works only inside the recording"), memory.region("x"):
         pass
     with memory:
         with pytest.raises(RuntimeError, match=r"^an OperatorMemory records only once: create a new one$"):
             memory.__enter__()
         with pytest.raises(RuntimeError, match=r"^nothing is recorded yet"):
             memory.by_phase()
-    with pytest.raises(RuntimeError, match=r"^an OperatorMemory records once"), memory:
+    with pytest.raises(RuntimeError, match=r"^an OperatorMemory records only once"), memory:
         pass
     memory.__exit__(None, None, None)
     assert memory.table.table is memory.table
     with pytest.raises(ValueError, match=r"^device 'tpu' is not known"):
         OperatorMemory(device="tpu")
-    with pytest.raises(ValueError, match=r"^no device is named: write device='cpu', or leave it out for those of the"):
+    with pytest.raises(ValueError, match=r"^no device is given: write device='cpu', or leave it out for the model"):
         OperatorMemory(device=[])
-    with pytest.raises(TypeError, match=r"^the model is a str, no torch.nn.Module$"):
+    with pytest.raises(TypeError, match=r"^the model is a str, not a torch.nn.Module$"):
         OperatorMemory("model")  # type: ignore[arg-type]
 
 
@@ -201,7 +201,7 @@ def test_devices() -> None:
 
 
 class Scripted:
-    """A journal of a device that is told what to note."""
+    """A journal of a device with given notes."""
 
     remarks = ()
 
@@ -256,7 +256,7 @@ def test_notes_of_several_journals_agree_on_the_order() -> None:
 
 @pytest.mark.gpu
 def test_backward_on_a_card_has_modules() -> None:
-    """Backward of a card runs on a thread of its own; checkpointing runs forward again on it."""
+    """Backward of a card runs on a separate thread; checkpointing runs forward again on it."""
     from torch.utils.checkpoint import checkpoint
 
     class Model(nn.Module):

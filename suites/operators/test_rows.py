@@ -1,4 +1,4 @@
-"""Rows of notes and calls: whatever overlaps, they add up."""
+"""Rows of notes and calls: they add up, also if calls overlap."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def outputs(memory: OperatorMemory) -> list[tuple[str, str | None, str, int]]:
 def test_fake_outputs_have_the_bytes_of_real_ones(name: str, device: str) -> None:
     if device == "cuda" and name == "recurrent":
         pytest.skip("on a card torch's recurrent modules read the addresses of their weights when they are made")
-    recorded(name, device, False)  # libraries take their workspaces, and let go of those of others
+    recorded(name, device, False)  # libraries allocate their workspaces and free those of others
     gc.collect()  # nothing of other tests goes meanwhile
     real, fake = recorded(name, device, False), recorded(name, device, True)
     expected = outputs(real)
@@ -138,7 +138,7 @@ def test_a_storage_lives_as_long_as_autograd_keeps_it(without_recorder: None) ->
     assert memory.table.levels[0].end == 4 + 32  # the loss and the gradient
 
 
-def test_what_was_there_before_is_seen_to_die(without_recorder: None) -> None:
+def test_frees_of_older_tensors_are_seen(without_recorder: None) -> None:
     model = nn.Linear(4, 4, bias=False)
     model(torch.ones(1, 4)).sum().backward()
     with OperatorMemory(model) as memory:

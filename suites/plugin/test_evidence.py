@@ -134,7 +134,7 @@ def test_without_events_no_moment_is_called_the_peak(run_inner: Run) -> None:
         def test_it(memory_snapshot):
             before = memory_snapshot.live().total
             torch.ones(2**22)
-            with pytest.raises(SnapshotError, match="^the peak is not known: no stacks and no events: none were rec"):
+            with pytest.raises(SnapshotError, match="^the peak is unknown: no stacks and no events: none were rec"):
                 memory_snapshot.peak()
             assert memory_snapshot.live().total == before
 

@@ -100,9 +100,7 @@ SAID = {
     ),
     "test_limit": "ValueError: cuda is not measured (measured: cpu)",
     "test_snapshot": "ValueError: device 'tpu' is not known: write cpu, cuda, cuda:N or host",
-    "test_decorator": (
-        "TypeError: this is a block and no decorator: write `with cuda_memory.budget(...):` inside the function"
-    ),
+    "test_decorator": ("TypeError: this is not a decorator: write `with cuda_memory.budget(...):` inside the function"),
     "test_unknown_limit": (
         "TypeError: budget() has no argument peek: it takes absolute, allocations, at_least, device, name, peak, "
         "reserved, retained, retries"

@@ -103,7 +103,7 @@ class NativeCard:
         self._last: dict[str, Any] | None = None  # what was read, where no peak was above it
 
     def forget(self) -> None:
-        """All is told always."""
+        """Everything is always reported."""
 
     def read(self, *, every: bool = False, known: Counters | None = None) -> tuple[Counters, Levels | None] | None:
         stats = self._card.statistics()

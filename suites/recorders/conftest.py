@@ -54,7 +54,7 @@ def helper(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
 
 @pytest.fixture(scope="session")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> NativeRecorder:
-    """others.cpp, loaded: a CPU recorder of its own, not in place."""
+    """others.cpp, loaded: a separate CPU recorder, not installed."""
     target = tmp_path_factory.mktemp("others") / "others.so"
     compile_library(Path(__file__).with_name("others.cpp"), target)
     return NativeRecorder(*introduced(ctypes.PyDLL(str(target))))

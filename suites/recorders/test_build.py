@@ -31,7 +31,7 @@ INCLUDE = re.compile(r'^#include "(.*)"$', re.MULTILINE)
 
 
 def fake_compiler(folder: Path, body: str) -> Path:
-    """A script to stand in for the compiler; `$out` is the file it is to write."""
+    """A script in place of the compiler; `$out` is the file to write."""
     script = folder / "fake c++"
     script.write_text(f'#!/bin/sh\nfor last; do out="$last"; done\n{body}\n')
     script.chmod(0o755)
@@ -180,7 +180,7 @@ def test_compiler_is_the_chosen_one_or_the_first_there_is(tmp_path: Path) -> Non
     assert find_compiler({"PATH": path, "CXX": "clang++ -v"}) == ["clang++", "-v"]
 
 
-def test_what_was_compiled_before_is_found_and_nothing_is_made(
+def test_an_existing_library_is_found_without_compiling(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

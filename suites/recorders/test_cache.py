@@ -242,7 +242,7 @@ def test_faults_of_cache_and_compiler_are_notes(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     missing = "no C++ compiler found (looked for $CXX (no-such-compiler)); "
     missing += "install one, such as the package g++ or clang, or set CXX to it"
-    only = "on cpu only tests with a limit or a window are measured, and in part"
+    only = "on cpu only tests with a limit or a window are measured, and incompletely"
     assert done.stdout.splitlines() == [
         f"ProfilerRecorder {missing}; {only}",
         f"ProfilerRecorder {missing}; {only}",

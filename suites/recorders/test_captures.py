@@ -44,7 +44,7 @@ class Driver:
 
 
 class Graph:
-    """Stands for torch's. A capture that fails is told so when it ends."""
+    """Takes the place of torch's. A failed capture raises when it ends."""
 
     driver: Driver
     fails = False
@@ -133,7 +133,7 @@ def test_what_the_driver_says_counts(driver: Driver, captures: Captures) -> None
     driver.capturing.clear()
     assert not torch_api.capturing()
     driver.capturing.add("own")
-    assert not torch_api.capturing(), "begun by C++ on a stream that nobody works on"
+    assert not torch_api.capturing(), "started by C++ on an unused stream"
     with driver.on("own"):
         assert torch_api.capturing()
 
@@ -201,7 +201,7 @@ def test_nothing_is_touched_meanwhile(driver: Driver, monkeypatch: pytest.Monkey
 
 
 def test_before_cuda_is_initialised(driver: Driver, captures: Captures, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever begins a capture then is told so by torch, and by nobody else."""
+    """Starting a capture then fails in torch, and nowhere else."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: pytest.fail("this initialises CUDA"))
     Graph().capture_begin()

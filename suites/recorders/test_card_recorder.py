@@ -211,7 +211,7 @@ def test_cpp_threads_have_an_empty_stack_without_the_gil(stacks: CardStacks, gat
     gatherer.drop()
 
 
-def test_many_records_of_one_stack_are_one_and_go_with_the_last(stacks: CardStacks) -> None:
+def test_records_share_one_stack_until_the_last_is_dropped(stacks: CardStacks) -> None:
     records = [gather() for _ in range(3)]
     assert stacks.kept() == 1
     for left in (2, 1, 0):
@@ -272,7 +272,7 @@ def test_switched_off_it_is_torch(stacks: CardStacks) -> None:
     assert symbolize([record])[0][0]["name"] == "test_switched_off_it_is_torch"
 
 
-def test_what_no_record_has_is_forgotten_when_it_is_much(stacks: CardStacks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_stacks_are_discarded_above_a_limit(stacks: CardStacks, monkeypatch: pytest.MonkeyPatch) -> None:
     held = gather()
     for depth in range(5):
         below(depth, gather)
@@ -282,7 +282,7 @@ def test_what_no_record_has_is_forgotten_when_it_is_much(stacks: CardStacks, mon
     monkeypatch.setattr(card_recorder, "MANY", 6)
     stacks.start()
     assert stacks.kept() == 1
-    assert symbolize([held])[0][0]["name"] == "test_what_no_record_has_is_forgotten_when_it_is_much"
+    assert symbolize([held])[0][0]["name"] == "test_unused_stacks_are_discarded_above_a_limit"
 
 
 def test_a_record_is_no_garbage_to_collect(stacks: CardStacks) -> None:
@@ -303,7 +303,7 @@ def test_without_the_layout_of_frames_there_are_no_stacks(monkeypatch: pytest.Mo
     assert CardLibrary(library, has_stacks).stacks() is None
 
 
-def test_pinned_memory_of_a_torch_without_cuda_is_never_still(library: CardLibrary) -> None:
+def test_without_cuda_pinned_memory_never_counts_as_unchanged(library: CardLibrary) -> None:
     if torch.backends.cuda.is_built():
         pytest.skip("this torch has CUDA")
     assert [library.host_watch()() for _ in range(2)] == [0, 0]

@@ -25,14 +25,14 @@ def forget() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _asked_anew() -> Iterator[None]:
+def _fresh_names() -> Iterator[None]:
     forget()
     yield
     forget()
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch, _asked_anew: None) -> SimpleNamespace:
+def nvml(monkeypatch: pytest.MonkeyPatch, _fresh_names: None) -> SimpleNamespace:
     """The bindings with the names in ``names``; ``calls`` counts what opens and closes the library."""
     module = SimpleNamespace(names=[H100, H100], calls=[], NVMLError=NVMLError)
     module.nvmlInit = lambda: module.calls.append("init")
@@ -57,7 +57,7 @@ def test_all_cards(nvml: SimpleNamespace) -> None:
 def test_it_is_opened_once_and_closed_once(nvml: SimpleNamespace) -> None:
     nvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: [MINE]
     cards.close()
-    assert nvml.calls == []  # nobody has asked
+    assert nvml.calls == []  # not asked yet
     assert (cards.visible_names(), cards.this_process(Device("cuda", 1))) == ((H100, H100), 100)
     assert nvml.calls == ["init"]
     cards.close()

@@ -102,12 +102,12 @@ def test_a_selection_that_is_not_there_is_noted(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.usefixtures("no_compiler")
-def test_without_a_compiler_the_profiler_stands_in_and_a_note_says_so() -> None:
+def test_without_a_compiler_the_profiler_measures_with_a_note() -> None:
     recorders = Recorders("cpu")
     (recorder,) = recorders.open()
     assert isinstance(recorder, ProfilerRecorder)
     assert recorders.notes == [
-        "no C++ compiler found; on cpu only tests with a limit or a window are measured, and in part"
+        "no C++ compiler found; on cpu only tests with a limit or a window are measured, and incompletely"
     ]
     recorders.close()
 

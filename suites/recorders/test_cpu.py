@@ -71,7 +71,7 @@ def test_frees_of_others_do_not_lower_what_was_requested(recorder: CpuRecorder) 
 
 
 @pytest.mark.parametrize("record", [True, False])
-def test_what_other_threads_freed_since_a_moment_is_told(*, record: bool) -> None:
+def test_frees_of_other_threads_since_a_moment_are_reported(*, record: bool) -> None:
     with in_place():
         recorder = CpuRecorder(record=record).start()
         recorder.wake(limited=False)
@@ -165,14 +165,14 @@ WITHIN = """
 """
 
 
-def test_a_run_within_a_test_that_is_not_measured_leaves_the_others_their_events(pytester: pytest.Pytester) -> None:
+def test_an_unmeasured_nested_run_keeps_the_outer_events(pytester: pytest.Pytester) -> None:
     inner = run_inner(pytester, WITHIN, plugins=["pytester"])
     assert inner.last == "1 failed, 1 passed"
     lines = [" ".join(line.split()) for line in inner.section("test_over")]
     assert lines[lines.index("3.0 KiB 1 block test_it.py:9 in test_over") + 1] == "| torch.empty(768)"
 
 
-def test_leaving_puts_torchs_allocator_back() -> None:
+def test_leaving_restores_torchs_allocator() -> None:
     first, second = CpuRecorder().start(), CpuRecorder().start()
     second.close()
     first.boundary()
@@ -187,7 +187,7 @@ def test_leaving_puts_torchs_allocator_back() -> None:
         first.boundary()
 
 
-def test_a_recorder_that_lost_its_place_says_so_until_it_has_it_back(
+def test_a_replaced_recorder_says_so_until_installed_again(
     recorder: CpuRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker = Tracker([recorder])
@@ -209,8 +209,8 @@ def test_a_recorder_that_lost_its_place_says_so_until_it_has_it_back(
         NativeRecorder.load().uninstall()
         with pytest.raises(RuntimeError) as caught:
             recorder.limit(1)
-    assert str(caught.value) == f"a hard limit on cpu cannot hold: not seen by the recorder any more: {reason}"
-    assert (window.complete, window.notes) == (False, (f"not seen by the recorder any more: {reason}",))
+    assert str(caught.value) == f"a hard limit on cpu cannot hold: no longer seen by the recorder: {reason}"
+    assert (window.complete, window.notes) == (False, (f"no longer seen by the recorder: {reason}",))
     lift = recorder.limit(100)  # takes the place back by itself
     with pytest.raises(torch.OutOfMemoryError):
         take(101)

@@ -1,4 +1,4 @@
-"""CUDA's statistics with two views: no window loses a peak, and the test sees its own as if nobody measured."""
+"""CUDA's statistics with two views: no window loses a peak, and the test sees its own peaks as if not measured."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_an_allocator_without_statistics_is_unknown(allocator: Allocator, monkey
     monkeypatch.setattr(allocator.bindings, "_cuda_memoryStats", none)
     statistics = CudaStatistics()
     assert CudaRecorder(CARD, statistics, "pluggable").boundary() == Counters(
-        notes=("the allocator gives no statistics: CUDAPluggableAllocator does not yet support getDeviceStats.",)
+        notes=("the allocator has no statistics: CUDAPluggableAllocator does not yet support getDeviceStats.",)
     )
     statistics.close()
 
@@ -136,7 +136,7 @@ def test_an_allocator_without_statistics_is_unknown(allocator: Allocator, monkey
 # -- hard limits ------------------------------------------------------------------------------------------
 
 
-def test_a_limit_counts_from_what_is_taken_and_is_lifted(allocator: Allocator, statistics: CudaStatistics) -> None:
+def test_a_limit_counts_from_the_current_level_and_is_lifted(allocator: Allocator, statistics: CudaStatistics) -> None:
     card, recorder = allocator.cards[0], CudaRecorder(CARD, statistics)
     card.allocate(2 * SEGMENT)
     card.allocate(SEGMENT)
@@ -188,7 +188,7 @@ def test_limits_nest(total: int, outer: int, fraction: float) -> None:
 
 
 @pytest.mark.parametrize("answer", ["missing", "refused"])
-def test_without_a_way_to_ask_the_whole_card_is_given_back(
+def test_without_a_getter_the_limit_resets_to_the_whole_card(
     allocator: Allocator, statistics: CudaStatistics, answer: str
 ) -> None:
     def refuse(index: int) -> float:
@@ -314,7 +314,7 @@ def test_counts_go_on_when_the_test_resets_them(through_torch: Allocator, reset:
     statistics.close()
 
 
-def test_closing_puts_torchs_own_functions_back(allocator: Allocator) -> None:
+def test_closing_restores_torchs_own_functions(allocator: Allocator) -> None:
     before = dict(vars(allocator.bindings))
     first, second = CudaStatistics(), CudaStatistics()
     assert all(vars(allocator.bindings)[name] is not before[name] for name in FUNCTIONS)
@@ -327,7 +327,7 @@ def test_closing_puts_torchs_own_functions_back(allocator: Allocator) -> None:
         second.read(0)
 
 
-def test_peaks_that_reads_hid_are_still_told_after_the_last_reader(allocator: Allocator) -> None:
+def test_hidden_peaks_are_reported_after_the_last_reader(allocator: Allocator) -> None:
     before = dict(vars(allocator.bindings))
     statistics, card = CudaStatistics(), allocator.cards[0]
     card.allocate(4096)
@@ -378,7 +378,7 @@ def test_a_call_that_torch_refuses_is_refused_by_torch(
         getattr(allocator.bindings, name)(0)
 
 
-def test_somebody_elses_wrapper_goes_on_after_us(allocator: Allocator) -> None:
+def test_a_foreign_wrapper_keeps_working_after_us(allocator: Allocator) -> None:
     calls = []
     statistics = CudaStatistics()
     ours = allocator.bindings._cuda_resetPeakMemoryStats
@@ -397,7 +397,7 @@ def test_somebody_elses_wrapper_goes_on_after_us(allocator: Allocator) -> None:
     assert card.statistics()["allocated_bytes"]["all"]["peak"] == 0
 
 
-def test_a_reader_that_does_not_read_is_told_the_highest_of_many_peaks(allocator: Allocator) -> None:
+def test_an_idle_reader_gets_the_highest_of_many_peaks(allocator: Allocator) -> None:
     readers = [CudaStatistics(), CudaStatistics()]
     card = allocator.cards[0]
     for number in range(300):
@@ -445,7 +445,7 @@ def take(size: int) -> torch.Tensor:
 
 
 def room() -> int:
-    """Bytes that are free beside blocks of earlier tests: a block of more needs a segment of its own."""
+    """Bytes that are free beside blocks of earlier tests: a larger block needs a new segment."""
     return torch.cuda.memory_reserved(0) - torch.cuda.memory_allocated(0)
 
 
@@ -626,7 +626,7 @@ print("done")
 
 @pytest.mark.gpu
 @pytest.mark.subprocess
-def test_asking_initialises_nothing_and_a_fork_can_still_use_the_card() -> None:
+def test_reading_initialises_nothing_and_forks_can_use_the_card() -> None:
     found = python(
         """
 import os

@@ -81,7 +81,7 @@ def test_without_an_early_start_it_would_not_be_seen(
 @pytest.mark.parametrize(
     "arguments", ["--cudamem --cudamem-leaks=perhaps", "--cudamem --no-such-option", "--cudamem -x"]
 )
-def test_it_is_taken_out_after_failures_and_usage_errors(
+def test_it_is_removed_after_failures_and_usage_errors(
     native: NativeRecorder, pytester: pytest.Pytester, arguments: str
 ) -> None:
     native.uninstall()

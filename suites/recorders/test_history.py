@@ -53,7 +53,7 @@ def test_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch, lazy: object, ther
     assert (history.snapshot(), seen, vars(torch)["_lazy_modules"]) == ({}, [lazy], lazy)
 
 
-# -- starting it anew -------------------------------------------------------------------------------------
+# -- restarting it ----------------------------------------------------------------------------------------
 
 
 class Stacks:
@@ -82,7 +82,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_it_is_started_anew_by_the_call_that_started_it(
+def test_it_restarts_with_the_call_that_started_it(
     calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[int] = []
@@ -103,7 +103,7 @@ def test_it_is_started_anew_by_the_call_that_started_it(
     assert calls == 3 * [("all", history.MAX_ENTRIES, {"clear": True})] + [(None, {})]
 
 
-def test_what_takes_two_calls_is_done_as_torch_does_it(
+def test_statistics_that_need_two_calls_follow_torch(
     calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start() -> None:

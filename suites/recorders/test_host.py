@@ -29,7 +29,7 @@ class Pinned:
         names = ("active_bytes", "allocated_bytes", "active_requests", "segments")
         self.stats: Stats = {name: dict.fromkeys(("current", "peak", "allocated", "freed"), 0) for name in names}
         self.reads = 0
-        self.names: dict[str, str] = {}  # other names that the statistics are told under
+        self.names: dict[str, str] = {}  # other names of the statistics
         self.bindings = SimpleNamespace(**{READER: self.read, PEAK_RESET: self.reset})
 
     def read(self) -> Stats:
@@ -132,14 +132,14 @@ def test_the_test_sees_no_reset_of_ours(pinned: Pinned, recorder: HostRecorder) 
     assert getattr(pinned.bindings, READER)()["active_bytes"]["peak"] == PAGE
 
 
-def test_a_reset_before_cuda_is_initialised_is_torchs_own_matter(pinned: Pinned, recorder: HostRecorder) -> None:
+def test_a_reset_before_cuda_starts_is_left_to_torch(pinned: Pinned, recorder: HostRecorder) -> None:
     pinned.initialized = False
     getattr(pinned.bindings, PEAK_RESET)()
     assert pinned.reads == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from(["pin", "free", "reset", "look", "boundary"]), st.booleans())))
-def test_numbers_are_the_same_where_it_is_told_what_is_still(program: list[tuple[str, bool]]) -> None:
+def test_numbers_are_the_same_with_change_detection(program: list[tuple[str, bool]]) -> None:
     """With a watch, that may say less than it knows, and without one."""
     told: list[list[Any]] = []
     reads = []
@@ -193,7 +193,7 @@ def test_it_cannot_be_limited(recorder: HostRecorder) -> None:
         recorder.limit(1)
 
 
-def test_closing_puts_torchs_functions_back(pinned: Pinned) -> None:
+def test_closing_restores_torchs_functions(pinned: Pinned) -> None:
     before = dict(vars(pinned.bindings))
     recorder = HostRecorder()
     assert all(vars(pinned.bindings)[name] is not before[name] for name in (READER, PEAK_RESET))

@@ -1,4 +1,4 @@
-"""Journals: exact notes, peaks that nobody takes from anybody, on the CPU and on a device without memory."""
+"""Journals: exact notes and independent peaks, on the CPU and on a device without memory."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NativeRecorder, "load", unavailable)
     assert open_journal(Device("cpu")) == "no C++ compiler found"
     monkeypatch.setattr(torch_api, "cuda_initialized", lambda: False)
-    assert open_journal(CARD) == "CUDA is not initialised, so nothing is on cuda:0 yet"
+    assert open_journal(CARD) == "CUDA is not initialised, so cuda:0 holds nothing yet"
     assert open_journal(Device("xpu", 1)) == "torch's allocator of xpu:1 is not measured"
 
 
@@ -157,7 +157,7 @@ def test_notes_of_a_device(native: NativeRecorder, device: CppAllocator) -> None
     assert pools == [3 * MIB + 512, 5632, 3 * MIB]
     assert owed["segment", "all"] == 2
     assert owed["oversize_allocations",] == 0
-    # What somebody else is about to reset was folded when it was taken, and is not lost to the next note.
+    # A peak that other code is about to reset was folded when it was read, so the next note keeps it.
     card.allocate(7000)
     card.free(2)
     resets = device.library.device_resets(0)
@@ -217,7 +217,7 @@ def allocator() -> Iterator[Allocator]:
         yield allocator
 
 
-def test_what_notes_reset_is_owed_to_the_test_and_to_windows(allocator: Allocator) -> None:
+def test_peaks_reset_by_notes_reach_the_test_and_windows(allocator: Allocator) -> None:
     card = allocator.cards[0]
     statistics = CudaStatistics()
     window = CudaRecorder(CARD, statistics)
@@ -256,7 +256,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("natively", [False, True])
 @given(steps=STEPS)
-def test_everybody_sees_what_each_would_see_alone(natively: bool, steps: list[Step]) -> None:
+def test_each_reader_sees_what_it_would_see_alone(natively: bool, steps: list[Step]) -> None:
     allocator = Allocator()
     with allocator.in_place(native=natively):
         statistics = CudaStatistics()
@@ -295,7 +295,7 @@ def test_slow_notes_of_a_card(allocator: Allocator, monkeypatch: pytest.MonkeyPa
     journal: Journal | str = open_journal(CARD)
     assert isinstance(journal, SlowCudaJournal)
     assert journal.remarks == (
-        "the card's statistics were read through Python, some 50 µs an operator: the allocator is cudaMallocAsync",
+        "the card's statistics were read through Python, about 50 µs per operator: the allocator is cudaMallocAsync",
     )
     journal.note()
     card.allocate(3 * MIB)
@@ -311,7 +311,7 @@ def test_slow_notes_of_a_card(allocator: Allocator, monkeypatch: pytest.MonkeyPa
     allocator.initialized = True
     allocator.cards.clear()
     assert open_journal(CARD) == (
-        "the allocator of cuda:0 gives no statistics: Invalid device argument 0: did you call init?"
+        "the allocator of cuda:0 has no statistics: Invalid device argument 0: did you call init?"
     )
 
 
@@ -320,7 +320,7 @@ def test_without_counters_for_cpp_python_reads(allocator: Allocator, monkeypatch
     monkeypatch.setattr(NativeRecorder, "journal", lambda self, device_type=-1, index=0: None)
     journal = open_journal(CARD)
     assert isinstance(journal, SlowCudaJournal)
-    assert journal.remarks[0].endswith("this torch has no counters for C++ (they came with 2.9)")
+    assert journal.remarks[0].endswith("this torch has no C++ counters (new in 2.9)")
     journal.close()
 
 

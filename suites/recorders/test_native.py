@@ -210,7 +210,7 @@ def test_limit_holds_exactly_under_threads(native: NativeRecorder) -> None:
 
 
 @pytest.mark.parametrize("stacks", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_what_fits_is_never_refused_whoever_comes_in_between(
+def test_fitting_requests_are_never_refused_across_threads(
     native: NativeRecorder, crowded: NativeRecorder, *, stacks: bool
 ) -> None:
     native.uninstall()
@@ -336,9 +336,7 @@ def test_peak_event_is_where_a_replay_finds_the_peak(native: NativeRecorder) -> 
         assert slot.read().peak_event == start + 6
 
 
-def test_a_block_freed_behind_its_back_is_closed_when_its_address_returns(
-    native: NativeRecorder, helper: ctypes.PyDLL
-) -> None:
+def test_a_missed_free_shows_when_the_address_is_reused(native: NativeRecorder, helper: ctypes.PyDLL) -> None:
     # Storages can be given other deleters. Blocks of this size come from mmap, which gives the address out again.
     size = 64 << 20
     libc = ctypes.CDLL(None)

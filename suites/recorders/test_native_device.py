@@ -93,7 +93,7 @@ def test_it_is_still_until_something_changes(device: CppAllocator) -> None:
     assert (again.requested_peak, read(again) is again) == (5, True)
 
 
-def test_peaks_are_told_where_one_is_higher_than_before(device: CppAllocator) -> None:
+def test_peaks_are_reported_if_one_is_higher_than_before(device: CppAllocator) -> None:
     card, at, other = device.native_card(0), *(PLACES.index((name, "all")) for name in cuda.PEAKED[:2])
 
     def used(place: int, size: int, *, every: bool = False) -> dict[Any, int]:
@@ -122,7 +122,7 @@ def test_what_is_no_device_is_not_read(device: CppAllocator) -> None:
 
 
 @given(programs(), st.tuples(*[st.booleans()] * 3))
-def test_everybody_sees_what_each_would_see_alone(
+def test_each_reader_sees_what_it_would_see_alone(
     device_library: ctypes.PyDLL, program: list[Step], natively: tuple[bool, ...]
 ) -> None:
     def journal() -> CudaJournal:
@@ -140,7 +140,7 @@ def test_peaks_of_private_pools_are_asked_through_python(device: CppAllocator) -
         reader = CudaStatistics()
         recorder, card = CudaRecorder(CARD, reader), device.cards[0]
         card.allocate(512)
-        assert reader.count(0) is not None  # nothing is started anew, so nothing is hidden
+        assert reader.count(0) is not None  # nothing is reset, so nothing is hidden
         card.allocate(1024)
         card.free(1)
         assert reader.count(0) is None
@@ -189,7 +189,7 @@ def test_what_this_process_has_loaded_is_used(
     assert found._library is native._library
 
 
-def test_it_is_looked_for_once_and_only_after_cuda_is_initialised() -> None:
+def test_the_library_is_loaded_once_after_cuda_is_initialised() -> None:
     allocator, asked = Allocator(), []
     with allocator.in_place(), pytest.MonkeyPatch.context() as inside:  # what is replaced last comes back first
         inside.setattr(cuda, "native_card", asked.append)
@@ -205,7 +205,7 @@ def test_it_is_looked_for_once_and_only_after_cuda_is_initialised() -> None:
         reader.close()
 
 
-def test_where_the_library_does_not_answer_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_reads_where_the_library_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NativeCard, "read", lambda self, **asked: None)
     allocator = Allocator()
     with allocator.in_place(native=True):
@@ -280,7 +280,7 @@ def test_both_ways_tell_the_same_on_a_card(card: None, seed: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("seed", range(5))
-def test_the_test_sees_its_peaks_as_if_nobody_read_on_a_card(card: None, seed: int) -> None:
+def test_the_test_sees_its_own_peaks_on_a_card(card: None, seed: int) -> None:
     choose, blocks = random.Random(seed), list[torch.Tensor]()
     natively, python, journal = CudaStatistics(), through_python(), open_journal(CARD)
     assert natively.count(0) is not None
@@ -346,13 +346,13 @@ def test_it_takes_less_time_than_python_on_a_card(card: None, capsys: pytest.Cap
             found.append(time.perf_counter_ns() - start)
         return statistics.median(found) / 1000
 
-    # The other reader is told of each peak, which is part of what starting new peaks costs.
+    # The other reader gets each peak, which is part of the cost of a reset.
     peak = partial(torch.empty, 512, dtype=torch.uint8, device="cuda:0")
     rested = {name: microseconds(name, lambda: None) for name in recorders}
     risen = {name: microseconds(name, peak) for name in recorders}
     with capsys.disabled():
         for name in recorders:
-            print(f"\na boundary, {name}: {rested[name]:.1f} µs; {risen[name]:.1f} µs where peaks start anew", end="")
+            print(f"\na boundary, {name}: {rested[name]:.1f} µs; {risen[name]:.1f} µs with a reset of peaks", end="")
     assert rested["native"] < rested["Python"]
     assert risen["native"] < risen["Python"]
     for reader in readers.values():

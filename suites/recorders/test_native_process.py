@@ -63,9 +63,9 @@ print(around["cpu"].peak_growth, around["cpu"].complete)
 )
 
 
-def test_a_forked_process_says_that_nothing_is_known_and_limits_hold(tmp_path: Path) -> None:
+def test_a_fork_knows_no_numbers_but_limits_hold(tmp_path: Path) -> None:
     assert run(tmp_path, FORKED) == [
-        "None None None None False a process that was forked from the one that is measured",
+        "None None None None False a process that was forked from the measured one",
         "the limit holds",
         "4000 True",
     ]
@@ -110,7 +110,7 @@ def passive():
     del more
     assert slot.peek() == before
 
-def starts_anew():
+def restarts():
     global kept
     early = torch.ones(10)  # while passive
     native.install()
@@ -120,7 +120,7 @@ def starts_anew():
     assert native.events().events == []
     late = torch.ones(100)
     (block,) = native.scan()
-    assert (block.size, native.frames(block.stack)[0].qualname) == (400, "starts_anew")
+    assert (block.size, native.frames(block.stack)[0].qualname) == (400, "restarts")
     kept = None
     del early
     assert slot.read().allocated == 400
@@ -129,10 +129,10 @@ def starts_anew():
     assert in_child(passive) == 0
 
 print("passive child", in_child(passive))
-print("child that starts anew", in_child(starts_anew))
+print("child that restarts", in_child(restarts))
 print("parent unchanged", slot.read() == start, native.is_installed())
 
-# Fork while other threads allocate: nobody may die holding the mutex.
+# Fork while other threads allocate: no thread may die holding the mutex.
 stop = threading.Event()
 def churn():
     while not stop.is_set():
@@ -183,7 +183,7 @@ print("end")
 def test_fork_workers_uninstall_and_exit(tmp_path: Path) -> None:
     assert run(tmp_path, FORK_AND_EXIT) == [
         "passive child 0",
-        "child that starts anew 0",
+        "child that restarts 0",
         "parent unchanged True True",
         "forks under load True",
         "workers 2016.0 0",
@@ -260,9 +260,7 @@ def test_a_second_copy_is_refused(native: NativeRecorder, tmp_path: Path) -> Non
     assert native.is_installed()
 
 
-def test_a_process_has_one_recorder_wherever_compiled_ones_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_has_one_recorder_for_any_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = NativeRecorder.load()
     monkeypatch.delenv("CUDAMEM_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -270,4 +268,4 @@ def test_a_process_has_one_recorder_wherever_compiled_ones_are_kept(
     said: list[str] = []
     second = NativeRecorder.load(said.append)
     assert second._library is first._library
-    assert (said, [*tmp_path.iterdir()]) == ([], [])  # nothing is compiled anew
+    assert (said, [*tmp_path.iterdir()]) == ([], [])  # nothing is compiled again

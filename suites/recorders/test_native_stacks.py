@@ -253,7 +253,7 @@ def test_without_stacks_blocks_are_unknown(native: NativeRecorder) -> None:
 
 
 def generated(number: int, name: str = "made") -> Callable[[], torch.Tensor]:
-    """A function of its own code object."""
+    """A function with a separate code object."""
     space: dict[str, Any] = {"torch": torch}
     exec(f"def {name}():\n    return torch.empty({number + 1}, dtype=torch.uint8)", space)
     made = space[name]
@@ -269,7 +269,7 @@ def test_repeating_a_line_keeps_one_stack(stacks: NativeRecorder) -> None:
     assert stacks.stack_counts() == StackCounts(before.kept + 1, before.overflow)
 
 
-def test_trimming_drops_what_nothing_names_and_lets_code_go(stacks: NativeRecorder) -> None:
+def test_trimming_drops_unused_stacks_and_their_code(stacks: NativeRecorder) -> None:
     stacks.restart_events(100)
     gc.collect()  # tensors of earlier tests in cycles, whose stacks would go below
     stacks.trim_stacks()
@@ -389,7 +389,7 @@ def test_layout_is_found_or_refused_without_harm(monkeypatch: pytest.MonkeyPatch
     assert (found.code_start == -1) == (sys.version_info < (3, 11))
     with monkeypatch.context() as patch:
         patch.setattr(layout, "_callers", lambda frame: [(1, 1), (2, 2), (3, 3)])
-        assert why_not() == "stacks are not recorded: the layout of this Python's frames is not known"
+        assert why_not() == "stacks are not recorded: the layout of this Python's frames is unknown"
     with monkeypatch.context() as patch:
         patch.setattr(sys.implementation, "name", "pypy")
         assert why_not() == "stacks are recorded with 64-bit CPython only"

@@ -59,7 +59,7 @@ def test_where_it_is_read_from(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what is said without a card")
-def test_without_a_card_torch_tells_nothing() -> None:
+def test_without_a_card_torch_has_no_statistics() -> None:
     assert (torch_api.memory_in_use(0), torch_api.transform_plans(0)) == (None, None)
 
 

@@ -46,7 +46,7 @@ def test_other_statistics_are_raised_where_they_have_the_same_place() -> None:
     assert other == {"oversize_segments": {"peak": 9, "current": 1}, "allocated_bytes": 5, "more": {"all": {"peak": 1}}}
 
 
-def test_places_that_come_later_are_kept_too_however_deep() -> None:
+def test_later_places_are_kept_at_any_depth() -> None:
     found = Peaks()
     found.keep({("allocated_bytes", "all"): 5})
     found.keep(peaks_of({"by_pools": {(0, 1): {"all": {"peak": 3, "current": 1}}}, "allocated_bytes": {}}))

@@ -36,7 +36,7 @@ def take(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8)
 
 
-def test_asleep_it_knows_nothing_and_runs_nothing(recorder: ProfilerRecorder) -> None:
+def test_asleep_it_reads_and_runs_nothing(recorder: ProfilerRecorder) -> None:
     assert recorder.boundary() is None
     recorder.wake(limited=False)
     assert not torch.autograd._profiler_enabled()
@@ -86,7 +86,7 @@ def test_each_test_starts_from_zero(recorder: ProfilerRecorder) -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_the_tests_own_profiler_keeps_its_whole_trace_and_ours_gives_way(rounds: int) -> None:
+def test_ours_stops_for_the_tests_own_profiler(rounds: int) -> None:
     step()
     alone = profiled()
     recorder = ProfilerRecorder()

@@ -13,7 +13,7 @@ from suites.recorders.allocator import Allocator
 from suites.windows.fake import FakeRecorder
 
 PARTLY = "measured by torch's profiler: other threads and older blocks are not seen"
-ONLY = "on cpu only tests with a limit or a window are measured, and in part"
+ONLY = "on cpu only tests with a limit or a window are measured, and incompletely"
 
 
 @pytest.fixture(autouse=True)

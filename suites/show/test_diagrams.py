@@ -19,7 +19,7 @@ def diagram(text: str) -> Diagram:
     return Diagram(boxes, (Arrow(0, 1, text),), title=text, notes=(text,), legend=(("", "operator"),))
 
 
-def test_dot_spells_control_characters_out() -> None:
+def test_dot_escapes_control_characters() -> None:
     quoted = '"' + SHOWN.replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
     assert diagram(HOSTILE).dot().splitlines() == [
         "digraph {",
@@ -33,7 +33,7 @@ def test_dot_spells_control_characters_out() -> None:
     ]
 
 
-def test_a_page_spells_control_characters_out() -> None:
+def test_a_page_escapes_control_characters() -> None:
     text = diagram(HOSTILE).html()
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
     assert found is not None

@@ -32,7 +32,7 @@ def texts(axes):
     return [text.get_text() for text in axes.texts]
 
 
-def test_categories_are_stacked_in_their_colours_and_those_without_bytes_left_out():
+def test_categories_have_colours_and_empty_ones_are_left_out():
     figure, axes = drawn()
     stacks = {collection.get_label(): collection for collection in axes.collections if collection.get_label()[0] != "_"}
     assert list(stacks) == ["PARAMETER", "ACTIVATION"]

@@ -125,7 +125,7 @@ def test_matplotlib_is_left_as_it_was(tmp_path, monkeypatch):
     assert dict(dict.items(matplotlib.rcParams)) == before
 
 
-def test_somebody_elses_style_changes_nothing(tmp_path):
+def test_a_foreign_style_changes_nothing(tmp_path):
     import matplotlib
 
     def drawn(name):

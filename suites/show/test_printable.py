@@ -24,7 +24,7 @@ HARMLESS = ("", "plain", "Größe 東京 שלום 😀", r"C:\x1b", "a" * 999)
 
 
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.items())
-def test_control_characters_are_spelled_out(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert (one_line(text), printable(text)) == (shown, shown)
 
 

@@ -36,7 +36,7 @@ SAMPLES = [sample(), *(load(path) for path in sorted(RECORDINGS.glob("*.pickle.g
 
 
 def everything(snapshot):
-    """Read it and make every report; totals and live sets must agree whatever the snapshot says."""
+    """Read it and make every report; totals and live sets must agree for any snapshot."""
     for device in devices(snapshot)[:2]:
         recording = read(snapshot, device)
         for counter in ("allocated", "active", "requested"):
@@ -84,7 +84,7 @@ def hostile():
     yield "segments repeated", {"segments": [segment] * MANY}
     yield "frames shared by many events", {"segments": [], "device_traces": [[event] * MANY]}
     yield (
-        "a key of its own in every event",
+        "another key in every event",
         {
             "segments": [],
             "device_traces": [[{"action": "alloc", "addr": n, "size": 1, f"key {n}": n} for n in range(MANY)]],
@@ -100,7 +100,7 @@ def hostile():
         },
     )
     yield (
-        "a kind of its own for every event",
+        "another kind for every event",
         {
             "segments": [],
             "device_traces": [[{"action": f"kind {n}", "addr": n, "size": 1} for n in range(MANY)]],
@@ -162,7 +162,7 @@ def trace(*sizes, **settings):
     ],
 )
 def test_sizes_that_no_device_has_are_one_clear_error(snapshot):
-    with pytest.raises(SnapshotError, match=r"^its sizes add up to \d+\.0 TiB: no device has moved so much$"):
+    with pytest.raises(SnapshotError, match=r"^its sizes add up to \d+\.0 TiB, which no device can reach$"):
         read(snapshot)
 
 

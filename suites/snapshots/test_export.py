@@ -77,7 +77,7 @@ def test_torch_reads_a_recording_of_the_cpu(tmp_path):
     assert [(segment.address, segment.size) for segment in back.segments] == [(0x50, 7), (0x100, 32), (0x200, 100)]
 
 
-def test_what_is_not_known_here_goes_through(tmp_path):
+def test_unknown_values_pass_unchanged(tmp_path):
     snapshot = Allocator().snapshot() | {"new": 1}
     snapshot["device_traces"] = [[{"action": "future", "addr": 1, "size": 2, "stream": 3, "frames": [], "more": [4]}]]
     snapshot["external_annotations"] = [{"name": "a", "stage": "START", "device": 0, "time_us": 5, "color": "red"}]

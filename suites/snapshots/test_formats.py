@@ -116,7 +116,7 @@ def test_what_each_version_writes(version):
 @every_version
 @every_scene
 @pytest.mark.parametrize("counter", COUNTERS)
-def test_every_moment_and_the_peak_are_what_the_allocator_counted(version, scene, counter):
+def test_every_moment_and_the_peak_equal_the_counter(version, scene, counter):
     recording, moments = recorded(version, scene), made(version, scene)["moments"]
     assert (recording.notes, recording.truncated) == ((), False)
     replayed, end = replay(recording, counter), moments["end"]
@@ -219,7 +219,7 @@ def reserved_at(recording, moment):
 
 
 @every_version
-def test_text_that_the_program_attached_is_kept_where_it_stands(version):
+def test_annotations_of_the_program_keep_their_position(version):
     recording = recorded(version, "everything")
     events = recording.events
     told_at = next(place for place in range(len(events)) if events.sizes[place] == 5000)
@@ -235,7 +235,7 @@ def test_text_that_the_program_attached_is_kept_where_it_stands(version):
 
 
 @every_version
-def test_a_history_of_the_state_has_one_event_and_its_frames_of_cpp_are_left_out(version):
+def test_state_history_has_one_event_without_cpp_frames(version):
     recording = recorded(version, "state")
     assert len([text for text in strings(snapshot(version, "state")) if "::" in text]) > 10
     assert recording.notes == ()

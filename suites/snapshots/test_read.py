@@ -69,7 +69,7 @@ def test_block_addresses_that_are_missing_follow_from_the_sizes():
     assert read(snapshot).notes == ()
 
 
-def test_a_block_without_address_follows_the_one_before_it_also_behind_a_gap():
+def test_a_block_without_address_follows_the_previous_one():
     live = {"size": 512, "requested_size": 5, "state": "active_allocated", "frames": []}
     segment = {"device": 0, "address": 0, "total_size": 4096, "blocks": [{**live, "address": 2048}, live]}
     assert [block.address for block in read([segment]).blocks] == [2048, 2560]
@@ -98,7 +98,7 @@ def test_lists_that_json_makes_of_pools_are_read():
     assert read(snapshot).pools == ((0, 2),)
 
 
-def test_pools_of_events_and_awaiting_blocks_and_out_of_memory_are_read():
+def test_event_pools_pending_frees_and_oom_are_read():
     snapshot = small()
     trace = snapshot["device_traces"][0]
     for entry in trace:
@@ -115,7 +115,7 @@ def test_pools_of_events_and_awaiting_blocks_and_out_of_memory_are_read():
     assert recording.allocated == 3 * MIB
 
 
-def test_unknown_keys_are_kept_where_they_stood():
+def test_unknown_keys_are_kept_in_position():
     snapshot = small()
     snapshot["new_top"] = {"a": 1}
     snapshot["segments"][0]["registration_counter"] = 3
@@ -135,10 +135,10 @@ def test_unknown_keys_are_kept_where_they_stood():
         7: {"action": "workspace_snapshot"},
     }
     assert recording.events.kinds[7] == Kind.OTHER
-    assert recording.notes == ("events of the kind 'workspace_snapshot' are not known here",)
+    assert recording.notes == ("events of the kind 'workspace_snapshot' are unknown",)
 
 
-def test_annotations_of_blocks_are_events_of_a_kind_of_their_own():
+def test_block_annotations_are_a_separate_kind_of_event():
     snapshot = small()
     trace = snapshot["device_traces"][0]
     trace.insert(2, {**trace[1], "action": "annotate", "user_metadata": "saved"})
@@ -203,9 +203,9 @@ def test_several_devices_must_be_chosen_from():
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (5, "no snapshot: a int, not the dict of torch.cuda.memory._snapshot"),
-        (None, "no snapshot: a NoneType"),
-        ({}, r"no snapshot: no list of 'segments' among its keys \(none\)"),
+        (5, "not a snapshot: a int, not the dict of torch.cuda.memory._snapshot"),
+        (None, "not a snapshot: a NoneType"),
+        ({}, r"not a snapshot: no list of 'segments' among its keys \(none\)"),
         ({"a": 1, 3: 4, "segments": {}}, r"among its keys \(a, segments\)"),
     ],
 )
@@ -214,7 +214,7 @@ def test_what_is_no_snapshot_is_refused(value, text):
         read(value)
 
 
-def test_what_does_not_fit_is_repaired_and_told():
+def test_inconsistent_values_are_repaired_and_noted():
     snapshot = small()
     first, second = snapshot["segments"]
     first["blocks"][0] |= {"requested_size": 10**9, "address": 3}
@@ -229,17 +229,17 @@ def test_what_does_not_fit_is_repaired_and_told():
     recording = read(snapshot)
     assert recording.notes == (
         "a block's address does not follow from the sizes before it: recomputed",
-        "a block without a requested size that fits: its size is taken instead",
-        "a block reaches behind its segment: sizes do not add up (2 times)",
+        "a block without a valid requested size: its size is used instead",
+        "a block extends beyond its segment: sizes do not add up (2 times)",
         "a block with an unknown state counts as free",
-        "a block that is no dict with a size was left out",
+        "a block that is not a dict with a size was left out",
         "the blocks of a segment do not fill it: sizes do not add up (2 times)",
-        "a segment that is no dict was left out",
-        "a segment without address, size or blocks of its own was left out (2 times)",
-        "an event's stream or time makes no sense: dropped",
-        "an entry of the trace that is no event with action and size was left out (2 times)",
-        "an event without an address that makes sense was left out",
-        "the clock of the events goes back",
+        "a segment that is not a dict was left out",
+        "a segment without its own address, size or blocks was left out (2 times)",
+        "an event's stream or time is invalid: dropped",
+        "an entry of the trace that is not an event with action and size was left out (2 times)",
+        "an event without a valid address was left out",
+        "the clock of the events runs backwards",
     )
     assert recording.blocks[0] == LiveBlock(first["address"], 1024, 1024, recording.blocks[0].stack)
     assert len(recording.events) == 7

@@ -31,7 +31,7 @@ def recording(**more):
     )
 
 
-def test_blocks_whose_allocation_was_dropped_are_told_by_their_number():
+def test_blocks_with_dropped_allocations_are_known_by_number():
     """Number 11 was allocated after the window began with 3 allocations; without that number all count as older."""
     events = [EVENTS[2], EVENTS[3], EVENTS[5]]
     replayed = replay(read_cpu(BLOCKS, events, lambda number: STACKS.stack([("/p/a.py", number, "f")]), truncated=True))
@@ -62,7 +62,7 @@ def test_rows_become_a_recording():
     assert str(record) == "139 B in 3 blocks on cpu, 6 events"
 
 
-def test_the_replay_knows_owners_threads_sequences_and_what_was_there():
+def test_the_replay_knows_owners_threads_order_and_older_blocks():
     replayed = replay(recording())
     assert [*replayed.totals] == [15, 79, 179, 171, 107, 107, 139]
     peak = replayed.peak()

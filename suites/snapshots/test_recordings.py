@@ -44,7 +44,7 @@ def recorded(name):
     return read_file(FOLDER / f"{name}.pickle.gz", locator=Locator(""), max_entries=measured()["max_entries"])
 
 
-def test_all_are_there_and_small_and_neutral():
+def test_all_exist_and_are_small_and_neutral():
     assert sorted(measured()["recordings"]) == ALL
     assert sorted(measured()["lines"]) == MARKED
     assert sum(file.stat().st_size for file in FOLDER.glob("*.gz")) < 1.5 * 2**20
@@ -67,7 +67,7 @@ def strings(value):
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("counter", ["allocated", "active", "requested"])
-def test_start_peak_and_end_are_what_the_card_counted_to_the_byte(name, counter):
+def test_start_peak_and_end_equal_the_cards_counters(name, counter):
     recording, start, end = recorded(name), counted(name)["start"], counted(name)["end"]
     assert (recording.notes, recording.truncated) == ((), False)
     replayed = replay(recording, counter)
@@ -77,7 +77,7 @@ def test_start_peak_and_end_are_what_the_card_counted_to_the_byte(name, counter)
     peak = replayed.peak()
     assert peak.total == end[f"{key}.peak"]
     assert sum(block.size for block in peak.live.blocks) == end[f"{key}.peak"]
-    if name != "side_stream":  # read while that stream was still at work
+    if name != "side_stream":  # read while that stream was still running
         assert replayed.totals[-1] == end[f"{key}.current"]
 
 

@@ -32,7 +32,7 @@ def live_of(live):
 
 
 @given(st.integers(0, 10**9), st.sampled_from(sorted(KINDS)), st.booleans(), st.booleans())
-def test_every_moment_of_a_whole_history_is_as_the_allocator_counted(seed, kind, deferred, private):
+def test_every_moment_of_a_full_history_equals_the_counter(seed, kind, deferred, private):
     allocator = Allocator(**KINDS[kind])
     pools = ((0, 0), (0, 3)) if private else ((0, 0),)
     lives = run(allocator, 60, random.Random(seed), streams=(0, 7), pools=pools, deferred=deferred)
@@ -49,7 +49,7 @@ def test_every_moment_of_a_whole_history_is_as_the_allocator_counted(seed, kind,
 
 
 @given(st.integers(0, 10**9), st.booleans(), st.booleans())
-def test_a_history_that_begins_late_ends_right_and_is_off_by_unsplit_rests_only(seed, small, deferred):
+def test_a_late_history_differs_by_unsplit_remainders_only(seed, small, deferred):
     allocator = Allocator()
     generator = random.Random(seed)
     run(allocator, 40, generator, small=small, deferred=deferred)
@@ -70,7 +70,7 @@ def test_a_history_that_begins_late_ends_right_and_is_off_by_unsplit_rests_only(
         assert live_of(replayed.live_at(moment)).keys() == expected.keys()
 
 
-def test_the_rest_that_a_block_from_before_kept_shows_when_a_block_begins_behind_it():
+def test_an_older_blocks_remainder_shows_with_the_next_block():
     allocator = Allocator()
     first = allocator.malloc(12 * MIB + 100)  # a segment of 14 MiB: split
     second = allocator.malloc(MIB + 512)  # takes the rest, less than 1 MiB more than it needs
@@ -98,7 +98,7 @@ def test_a_guess_is_corrected_by_what_follows():
     assert [*replayed.totals] == [9 * MIB, 12 * MIB, 3 * MIB, 3 * MIB]
 
 
-def test_a_segment_where_two_were_before_has_no_border_in_its_middle():
+def test_a_segment_replacing_two_has_no_border_inside():
     allocator = Allocator()
     base = allocator.next_address
     for block in [allocator.malloc(20 * MIB), allocator.malloc(20 * MIB)]:
@@ -114,7 +114,7 @@ def test_a_segment_where_two_were_before_has_no_border_in_its_middle():
     assert [*replayed.totals] == [allocated for allocated, _, _ in allocator.history]
 
 
-def test_what_cannot_be_derived_is_rounding_with_a_note():
+def test_underivable_sizes_become_rounding_with_a_note():
     allocator = Allocator()
     allocator.malloc(1000)
     replayed = replay(read(allocator.snapshot()))
@@ -124,7 +124,7 @@ def test_what_cannot_be_derived_is_rounding_with_a_note():
     assert replayed.live_at(measured=1000).notes == ("the counter held 24 B less than the blocks",)
 
 
-def test_blocks_know_line_stream_pool_order_and_whether_they_were_there():
+def test_blocks_know_line_stream_pool_order_and_age():
     allocator = Allocator()
     old = allocator.malloc(10, frames=FRAMES[0])
     allocator.restart()
@@ -212,7 +212,7 @@ def test_contradictions_are_notes_and_totals_stay_sums():
     snapshot["device_traces"] = [[alloc, alloc, requested, completed, requested, completed, elsewhere]]
     replayed = replay(read(snapshot))
     assert replayed.lives.notes == (
-        "1 block was allocated again though its free was not recorded: counted as freed there",
+        "1 block was allocated again without a recorded free: counted as freed there",
         "1 block was freed twice: the second free was ignored",
         "1 block was neither freed nor live at the end: left out",
     )
@@ -228,10 +228,10 @@ def test_a_history_without_requested_frees_uses_completed_ones():
     snapshot["device_traces"] = [[e for e in allocator.trace if e["action"] != "free_requested"]]
     replayed = replay(read(snapshot))
     assert [*replayed.totals] == [0, 0, 1024, 0]
-    assert replayed.lives.notes == ("the history holds no free_requested events: free_completed was taken instead",)
+    assert replayed.lives.notes == ("the history holds no free_requested events: using free_completed events",)
 
 
-def test_a_history_whose_only_free_still_waits_for_a_stream_lacks_nothing():
+def test_a_history_whose_only_free_is_pending_is_complete():
     allocator = Allocator()
     allocator.free(allocator.malloc(900), deferred=True)
     replayed = replay(read(allocator.snapshot()), "active")
@@ -247,11 +247,11 @@ def test_a_history_without_completed_frees_uses_requested_ones():
     trace = snapshot["device_traces"][0]
     trace[:] = [entry for entry in trace if entry["action"] != "free_completed"]
     replayed = replay(read(snapshot), "active")
-    assert replayed.lives.notes[0] == ("the history holds no free_completed events: free_requested was taken instead")
+    assert replayed.lives.notes[0] == ("the history holds no free_completed events: using free_requested events")
 
 
 def test_a_block_without_a_stack_is_placed_by_the_line_before():
-    """What autograd allocates in a thread of its own; frees tell nothing, nor do lines of libraries alone."""
+    """Memory that autograd allocates in its own thread; frees and library lines do not identify it."""
     first, second = ([{"filename": "train.py", "line": line, "name": "step"}] for line in (30, 31))
     torchs = [{"filename": "lib/python3.12/site-packages/torch/optim/adam.py", "line": 9, "name": "step"}]
     told = [[], first, [], torchs, [], second, []]

@@ -59,11 +59,11 @@ def test_many_are_rounded_as_one():
         (90 * MIB, 49 * MIB, Settings(max_split_size=50 * MIB), True),
     ],
 )
-def test_rests_are_split_off_when_large_enough(free, size, settings, answer):
+def test_remainders_are_split_off_if_large_enough(free, size, settings, answer):
     assert splits(free, size, settings) is answer
 
 
-def test_only_large_blocks_of_fixed_segments_keep_rests():
+def test_only_large_blocks_of_fixed_segments_keep_remainders():
     assert always_exact(MIB, PLAIN)
     assert not always_exact(MIB + 512, PLAIN)
     assert always_exact(MIB + 512, EXPANDABLE)

@@ -94,7 +94,7 @@ def test_sizes_of_workspaces(
     assert torch_api.workspace_sizes() == sizes
 
 
-def test_the_history_is_started_anew_also_where_torch_cannot_clear_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_restarts_even_if_torch_cannot_clear_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch 2.7 keeps the events of before when it is started again."""
     events: list[str] = []
 

@@ -119,7 +119,7 @@ def test_nodes_through_the_bindings(monkeypatch: pytest.MonkeyPatch, extra: bool
     assert graphs.raw_nodes(SimpleNamespace()) is None  # a torch that keeps no graph
 
 
-def test_a_capture_that_the_driver_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_capture_that_the_driver_invalidated(monkeypatch: pytest.MonkeyPatch) -> None:
     answer: list[tuple[int, str]] = [(0, "active"), (0, "invalidated"), (1, "invalidated")]
     runtime = SimpleNamespace(
         cudaStreamIsCapturing=lambda stream: answer.pop(0) if stream == 7 else None,
@@ -150,7 +150,7 @@ def test_the_stream_comes_back_also_after_a_failure(monkeypatch: pytest.MonkeyPa
     assert streams == ["outer", "side", "outer", "side", "outer"]
 
 
-def test_callables_without_gradients_are_told_by_torchs_own_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_support_for_callables_without_gradients_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert graphs.graphs_without_gradients()
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda: None)
     assert not graphs.graphs_without_gradients()
@@ -190,7 +190,7 @@ def test_trees_have_paths() -> None:
     assert unflatten([4, 5, 6], spec) == ({"a": [4, 5]}, 6)
 
 
-def test_whether_storages_tell_their_death_is_what_torch_does() -> None:
+def test_detection_of_reported_storage_deaths_matches_torch() -> None:
     graphs.storages_tell_their_death.cache_clear()
     held, seen = [torch.ones(3)], []
     storage = held[0].untyped_storage()

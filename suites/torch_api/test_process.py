@@ -31,7 +31,7 @@ def test_the_version_comes_from_the_metadata(monkeypatch: pytest.MonkeyPatch) ->
     assert torch_api.version.__wrapped__() is None
 
 
-@pytest.mark.parametrize("text", [None, "", "Name: torch\n\nthe Version: is told below\n"])
+@pytest.mark.parametrize("text", [None, "", "Name: torch\n\nthe Version: is given below\n"])
 def test_metadata_without_such_a_line_is_read_as_a_whole(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
     torch = SimpleNamespace(read_text={"METADATA": text}.get, version="2.14.0a0")
     monkeypatch.setattr(metadata, "distribution", {"torch": torch}.__getitem__)

@@ -50,7 +50,7 @@ def test_a_profiler_that_was_left_running_is_stopped() -> None:
     assert not torch_api.profiler_is_running()
 
 
-def test_the_older_profiler_is_told_apart_and_left_alone() -> None:
+def test_the_older_profiler_is_recognised_and_left_alone() -> None:
     modules = torch_api.profiler_modules()
     assert modules is not None
     older = modules[1]
@@ -68,7 +68,7 @@ def test_the_older_profiler_is_told_apart_and_left_alone() -> None:
     assert not torch_api.older_profiler_stays()
 
 
-def test_the_profiler_lets_go_of_what_it_recorded() -> None:
+def test_the_profiler_releases_what_it_recorded() -> None:
     profiler = torch_api.new_profiler()
     tensor = torch.ones(4)
     memory = StoredMemory(tensor)

@@ -20,7 +20,7 @@ def test_a_storage_is_watched_and_not_kept() -> None:
     assert [memory.gone for memory in watched] == [True, True]
 
 
-def test_what_only_a_node_of_autograd_holds_is_not_gone() -> None:
+def test_a_tensor_held_by_an_autograd_node_is_live() -> None:
     weight = torch.ones(4, requires_grad=True)
     factor = torch.full((4,), 2.0)
     watched = tensors.StoredMemory(factor)
@@ -52,7 +52,7 @@ def test_a_gradient_is_read_only_where_asking_cannot_warn(recwarn: pytest.Warnin
     assert [*recwarn] == []
 
 
-def test_what_a_collection_has_left_of_a_tensor_holds_nothing() -> None:
+def test_a_tensor_cleared_by_the_collector_holds_nothing() -> None:
     slot = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_int)(("PyType_GetSlot", ctypes.pythonapi))
     tensor = torch.ones(4)
     clear = slot(type(tensor), 51)  # Py_tp_clear, which only the collector calls

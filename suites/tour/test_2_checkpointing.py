@@ -13,12 +13,12 @@ pytestmark = pytest.mark.memory_budget(retained=0)
 
 @pytest.fixture(scope="module")
 def model(device: str) -> PreTrainedModel:
-    """The same for both runs."""
+    """A model that is equal in both runs."""
     return gpt2().to(device).train()
 
 
 def test_saved(model: PreTrainedModel, device: str, cuda_memory: Memory) -> None:
-    """What a forward pass keeps until backward is what its window retains while the loss is alive."""
+    """While the loss is alive, the window retains what the forward pass keeps for backward."""
     batch = tokens(4, 128, device)
     with cuda_memory.window("plain") as plain:
         loss = model(input_ids=batch, labels=batch).loss

@@ -1,4 +1,4 @@
-"""Generation with a Llama: the key-value cache by its formula."""
+"""Generation with a Llama: the size of the key-value cache by formula."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def model(device: str) -> PreTrainedModel:
 
 @pytest.mark.memory_budget(peak={"cpu": "4.5MiB", "cuda": "4.5MiB"})
 def test_generate(model: PreTrainedModel, device: str) -> None:
-    """A limit for each kind of device, for their operators differ."""
+    """A limit for each kind of device, because their operators differ."""
     prompt = tokens(4, 64, device)
     model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=32, do_sample=False)
 
 
 @torch.no_grad()
 def test_cache(model: PreTrainedModel, device: str, cuda_memory: Memory) -> None:
-    """Regions add up: what each of them keeps is keys and values for its tokens, to the byte."""
+    """Regions add up: each keeps exactly the keys and values of its tokens, to the byte."""
     prompt = tokens(4, 64, device)
     shape = model.config
     token_bytes = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * 4 * len(prompt)

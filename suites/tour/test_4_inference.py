@@ -1,4 +1,4 @@
-"""Inference with a ViT: a budget for each size of batch, and a hard limit."""
+"""Inference with a ViT: a budget for each batch size, and a hard limit."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def model(device: str) -> PreTrainedModel:
 )
 @torch.no_grad()
 def test_batch(model: PreTrainedModel, device: str, batch: int) -> None:
-    """Each parameter has a budget of its own. Without ``no_grad``, 16 images take 68 MiB."""
+    """Each parameter has its own budget. Without ``no_grad``, 16 images need 68 MiB."""
     model(images(batch, device))
 
 
 @pytest.mark.usefixtures("compiler")
 @torch.no_grad()
 def test_too_large(model: PreTrainedModel, device: str, cuda_memory: Memory) -> None:
-    """A hard limit: the allocation that would pass it raises, and the next batch runs as before."""
+    """A hard limit: the allocation that would exceed it raises, and the next batch runs normally."""
     with cuda_memory.limit("16MiB"), pytest.raises(torch.OutOfMemoryError):
         model(images(1024, device))
     model(images(1, device))

@@ -1,4 +1,4 @@
-"""Data flow of a Llama: how often attention copies its scores, as a text that holds on every device."""
+"""Data flow of a Llama: how often attention copies its scores, as a text that is the same on every device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.memory_budget(retained=0)
 
 @pytest.fixture(scope="module")
 def model(device: str) -> PreTrainedModel:
-    """With one layer, for they are all alike, and the attention that is written in Python."""
+    """A model with one layer, because all layers are equal, and attention written in Python."""
     model = llama()
     model.model.layers = model.model.layers[:1]
     model.set_attn_implementation("eager")
@@ -25,7 +25,7 @@ def model(device: str) -> PreTrainedModel:
 
 @torch.no_grad()
 def test_scores(model: PreTrainedModel, device: str, memory_profile: Callable[..., MemoryProfile]) -> None:
-    """Only the scores are as large as this: four times they are made anew, and at most two of them live at once."""
+    """Only the scores are this large: they are recomputed four times, and at most two copies are live at once."""
     batch = tokens(1, 320, device)
     with memory_profile() as profile:
         model(batch, logits_to_keep=1, use_cache=False)

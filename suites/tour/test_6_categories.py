@@ -1,4 +1,4 @@
-"""A training step of GPT-2 at its peak: what the memory is for, in units of the model."""
+"""A training step of GPT-2 at its peak: what the memory is used for, in units of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorder that is told what to say: one set of levels and peaks, as every recorder has."""
+"""A recorder with given numbers: one set of levels and peaks, as every recorder has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cudamem_testing.model.devices import Device
 
 
 class FakeRecorder:
-    """Counts what :meth:`allocate` is told; knows nothing of ``unknown`` counters."""
+    """Counts the calls of :meth:`allocate`; does not know ``unknown`` counters."""
 
     def __init__(self, device: str = "cpu", unknown: tuple[str, ...] = (), notes: tuple[str, ...] = ()) -> None:
         self.device = Device.parse(device)

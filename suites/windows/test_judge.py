@@ -76,7 +76,7 @@ def test_what_each_metric_says(
     assert found.verdict is (Verdict.UNDER if "at_least" in arguments else Verdict.OVER)
 
 
-def test_retained_is_for_the_whole_test_and_the_rest_for_the_call() -> None:
+def test_retained_judges_the_whole_test_other_metrics_the_call() -> None:
     limits = [budget(peak=0, retained=0, device="cuda")]
     judge = Judge()
     assert [finding.cause for finding in judge.call(limits, WINDOWS)] == ["budget peak at most"]
@@ -103,7 +103,7 @@ def test_the_largest_share_of_a_limit() -> None:
     assert Judge().used([], WINDOWS) is None
 
 
-def test_what_could_not_be_enforced_is_counted_by_reason_and_test() -> None:
+def test_unenforced_budgets_are_counted_by_reason_and_test() -> None:
     judge = Judge()
     limits = [
         budget(peak={"cuda:1": 1, "cpu": 1000}, reserved={"cpu": 1}),
@@ -133,7 +133,7 @@ def test_a_run_that_measures_nothing_enforces_nothing() -> None:
     assert judge.unenforced == {"allocations is unknown on cuda:0": 1}
 
 
-def test_evidence_is_asked_for_once_and_only_when_a_limit_is_broken() -> None:
+def test_evidence_is_read_once_and_only_for_a_broken_limit() -> None:
     asked: list[str] = []
 
     def explainer() -> object:

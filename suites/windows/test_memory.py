@@ -1,4 +1,4 @@
-"""Windows, budgets and hard limits by hand, with recorders that are told what to say and on real tensors."""
+"""Windows, budgets and hard limits by hand, with fake recorders and on real tensors."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_every_argument_of_the_marker_is_taken(memory: Memory, card: FakeRecorde
         memory.budget()
 
 
-def test_somebody_is_told_of_every_window_and_decides_whether_it_fails(card: FakeRecorder) -> None:
+def test_a_callback_gets_every_window_and_decides_about_failure(card: FakeRecorder) -> None:
     told: list[tuple[list[str], list[str | None]]] = []
 
     def tell(windows: Sequence[Window], findings: Sequence[Finding]) -> bool:
@@ -234,7 +234,7 @@ def test_a_limit_that_is_entered_twice_stays_lifted(memory: Memory, card: FakeRe
     assert card.limits == []
 
 
-def test_what_the_allocator_let_through_is_found_at_the_end(memory: Memory, card: FakeRecorder) -> None:
+def test_excess_that_the_allocator_allowed_is_found_at_the_end(memory: Memory, card: FakeRecorder) -> None:
     with pytest.raises(OverBudget) as caught, memory.limit("1KiB"):
         card.allocate(1025)
     assert str(caught.value).splitlines()[0] == (

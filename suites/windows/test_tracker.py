@@ -88,7 +88,7 @@ def test_switch_ends_and_begins_at_one_moment(recorder: FakeRecorder) -> None:
     assert levels(tracker.close(first)[0]) == (7, 8, 8, 1)
 
 
-def test_a_peak_that_another_thread_has_read_is_folded_before_a_span_ends() -> None:
+def test_a_peak_read_by_another_thread_is_folded_first() -> None:
     has_read, go_on = threading.Event(), threading.Event()
 
     class Slow(FakeRecorder):
@@ -243,12 +243,12 @@ def test_a_device_that_came_late_has_no_numbers(recorder: FakeRecorder) -> None:
 
 def test_a_recorder_that_sleeps_has_no_window(recorder: FakeRecorder) -> None:
     recorder.asleep = True
-    recorder.incomplete = "nobody asked"
+    recorder.incomplete = "not requested"
     other = FakeRecorder("cuda:0")
     tracker = Tracker([recorder, other])
     span = tracker.open("span")
     assert [window.device for window in tracker.close(span)] == [Device("cuda", 0)]
-    with pytest.raises(RuntimeError, match=r"^cpu is not measured now: nobody asked$"):
+    with pytest.raises(RuntimeError, match=r"^cpu is not measured now: not requested$"):
         tracker.read(recorder)
 
 

@@ -75,7 +75,7 @@ def test_an_unknown_holder_has_no_hint(chain: Chain | None, verdict: Verdict) ->
     assert said(chain, verdict) is None
 
 
-def test_a_worker_of_the_project_is_a_thread_and_one_of_a_pool_its_executor() -> None:
+def test_a_pool_worker_counts_as_executor_others_as_thread() -> None:
     frame = path("thread 'pool_0' > frame _worker (a.py:1)", (Kind.LOCAL, "local 'x'", "Tensor"), kind=RootKind.FRAME)
     own = replace(frame, thread="pool_0")
     assert said(own) == "stop thread 'pool_0' at the end of the test: signal it, then join() it"

@@ -1,1 +1,1 @@
-"""Pictures, drawn with matplotlib where it is installed (extra ``plot``). PYTEST_DONT_REWRITE"""
+"""Plots, drawn with matplotlib (extra ``plot``). PYTEST_DONT_REWRITE"""

@@ -1,4 +1,4 @@
-"""Area: bytes over time, stacked by category, the peak marked and stretches of time named.
+"""Plots bytes over time, stacked by category, with the peak marked and stretches of time named.
 
 What stays longest lies lowest, so that parameters are the ground and activations the hill. Memory is given and taken in
 steps, and drawn in steps. PYTEST_DONT_REWRITE
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BAND_COLOURS = ("#E8E8E8", "#D2D2D2")
-"""Of named stretches, in turns."""
+"""Colours of named stretches, in turn."""
 LEAST_SHARE = 0.025
-"""Of the width: shorter stretches are drawn without their name."""
+"""Share of the width: shorter stretches are drawn without their name."""
 DEEPEST = 2
-"""Stretches inside stretches that are drawn."""
+"""How many levels of nested stretches are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,6 @@ def _name_stretches(axes: Axes, bands: Sequence[Band], longest: int) -> None:
 
 
 def _fitted(name: str, share: float) -> str:
-    """As much of a name as fits into a share of the width of about a hundred letters."""
+    """The part of a name that fits into a share of the width, which is about a hundred letters."""
     most = max(int(share * 100), 1)
     return name if len(name) <= most else name[: max(most - 1, 1)] + "…"

@@ -1,4 +1,4 @@
-"""Lines over a count: levels of memory, with shaded spans behind them, named moments and a named peak.
+"""Line plots of memory over a count, with shaded spans, named moments and a named peak.
 
 PYTEST_DONT_REWRITE
 """
@@ -14,16 +14,16 @@ from cudamem_testing.show.plots import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Backgrounds of spans by name, light enough for lines in front; those without one stay as paper.
+#: Background colours of spans by name, light enough for lines in front; other spans stay white.
 SHADES = {"forward": "#E3EEF7", "backward": "#FBE9DD", "optimizer": "#E0F2EC"}
 MOST_NAMED = 12
-"""Moments that are named; where there are more, only their lines are drawn."""
+"""Most moments that are named; with more, only their lines are drawn."""
 NAME_ROWS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A series of points: a count across, bytes up; it stays level between two of them."""
+    """A series of points: a count on the x axis, bytes on the y axis; a step line."""
 
     name: str
     points: tuple[tuple[int, int], ...]
@@ -41,7 +41,7 @@ class Shade:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A named place on the count; with ``bytes``, a point."""
+    """A named position on the x axis; with ``bytes``, a point."""
 
     name: str
     place: int
@@ -50,7 +50,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that is drawn."""
+    """Everything in one plot."""
 
     title: str
     across: str
@@ -61,12 +61,12 @@ class Picture:
 
 
 def draw(picture: Picture, path: str | Path) -> Path:
-    """Write the picture as PNG or SVG, by the ending of ``path``.
+    """Write the plot as PNG or SVG, by the ending of ``path``.
 
     Raises:
         ModuleNotFoundError: without matplotlib.
         ValueError: for another ending.
-        OSError: when the file cannot be written.
+        OSError: if the file cannot be written.
     """
     figure = style.new_figure()
     axes = style.new_axes(figure, picture.title)
@@ -116,7 +116,7 @@ def _moments(axes: Axes, picture: Picture, top: float) -> None:
     for number, moment in enumerate(picture.moments):
         axes.axvline(moment.place, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         if len(picture.moments) <= MOST_NAMED:
-            height = top * (0.99 - 0.04 * (number % NAME_ROWS))  # neighbours stand below each other
+            height = top * (0.99 - 0.04 * (number % NAME_ROWS))  # neighbours are placed below each other
             axes.text(moment.place, height, f" {moment.name}", color=style.MUTED, fontsize=8, va="top")
 
 

@@ -1,11 +1,11 @@
-"""What all pictures share: colours, axes, and how a picture becomes a file.
+"""Shared parts of all plots: colours, axes, and writing to a file.
 
-A picture is a :class:`matplotlib.figure.Figure` that is made, drawn on and saved; ``pyplot`` and its settings for the
-whole process stay out of it. Every colour is set here, so a style that somebody switched on elsewhere changes nothing.
+A plot is a :class:`matplotlib.figure.Figure` that is created, drawn on and saved; ``pyplot`` and its settings for the
+whole process are not used. Every colour is set here, so a style set elsewhere has no effect.
 
 The colours are those of Okabe and Ito, "Color Universal Design" (2008), which people with any of the common kinds of
-colour blindness can tell apart. A category has one colour in every picture and page; neighbours in a stack differ in
-lightness too, so that they can be told apart on grey paper. PYTEST_DONT_REWRITE
+colour blindness can tell apart. A category has the same colour in every plot and page; neighbours in a stack differ in
+lightness too, so that they differ in greyscale. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, MUTED, GRID, PAPER = "#222222", "#666666", "#DDDDDD", "#FFFFFF"
-"""Text and frames, what stands back, grid lines, background."""
+"""Text and frames, secondary elements, grid lines, background."""
 LINE_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#F0E442")
-"""For series without a category, in the order in which they are to be used."""
+"""For series without a category, in order of use."""
 CATEGORY_COLOURS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "PARAMETER": "#0072B2",
@@ -40,7 +40,7 @@ CATEGORY_COLOURS: Final[Mapping[str, str]] = MappingProxyType(
         "unknown": "#BBBBBB",
     }
 )
-"""By category, in the order in which stacks are drawn from the bottom: what stays longest lies lowest."""
+"""By category, in stack order from the bottom: long-lived memory first."""
 FORMATS: Final = (".png", ".svg")
 DOTS_PER_INCH: Final = 150
 
@@ -49,7 +49,7 @@ _TIMES = ((1, "ns"), (10**3, "µs"), (10**6, "ms"), (10**9, "s"))
 
 
 def new_figure(width: float = 10.0, height: float = 5.0) -> Figure:
-    """An empty picture, ``width`` by ``height`` inches, that no window and no global state knows.
+    """An empty plot, ``width`` by ``height`` inches, without a window or global state.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed; the message says how to install it.
@@ -65,7 +65,7 @@ def new_figure(width: float = 10.0, height: float = 5.0) -> Figure:
 
 
 def new_axes(figure: Figure, title: str = "", *, rows: int = 1, row: int = 0) -> Axes:
-    """Axes in the house style, in row ``row`` of ``rows``: a quiet frame, a grid behind the data, the title left."""
+    """Axes in the common style, in row ``row`` of ``rows``: a light frame, a grid behind the data, the title left."""
     axes = figure.add_subplot(rows, 1, row + 1, facecolor=PAPER)
     axes.set_axisbelow(True)
     axes.grid(True, axis="y", color=GRID, linewidth=0.8)
@@ -110,16 +110,16 @@ def _set_ticks(axis: Axis, step: float, size: int, name: str) -> None:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write a picture as PNG or SVG, by the ending of ``path``; an existing file is replaced in one step.
+    """Write a plot as PNG or SVG, by the ending of ``path``; an existing file is replaced atomically.
 
-    The same picture makes the same file: no date is written into it.
+    The same plot gives the same file, without a date.
 
     Returns:
         The path.
 
     Raises:
         ValueError: for another ending.
-        OSError: when the file cannot be written.
+        OSError: if the file cannot be written.
     """
     path = Path(path)
     kind = path.suffix.lower()
@@ -132,9 +132,9 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 
 def _literal(figure: Figure) -> Figure:
-    """The picture with every text shown as it is: a ``$`` begins no formula, control characters are spelled out.
+    """The plot with every text shown literally: ``$`` starts no formula, control characters are escaped.
 
-    Titles and names of modules and regions are foreign: a formula that is none would raise when the picture is drawn,
+    Titles and names of modules and regions come from outside: an invalid formula would raise when the plot is drawn,
     a control character or a lone surrogate would make the SVG unreadable.
     """
     from matplotlib.text import Text
