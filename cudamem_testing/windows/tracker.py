@@ -18,6 +18,9 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.show.usage import hide_wrong_arguments
+
+__tracebackhide__ = hide_wrong_arguments
 
 Read = tuple[Recorder, Counters]
 _new = tuple.__new__  # takes a third of the time of a named tuple's own
