@@ -248,6 +248,8 @@ class Collector:
 
             policy = measuring.policy
             said.append(known.finish(settings, policy.file, policy.name, policy.lines, self.run(), root))
+        elif settings.on and settings.known is not None and not settings.known.exists():
+            self._notes.append(f"--cudamem-known: there is no {settings.known}; --cudamem-update=known writes it")
         self._about_records = [line for one in said for line in one.lines]
         for one in said:
             self._unchecked.update(one.unchecked)

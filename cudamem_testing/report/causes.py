@@ -31,6 +31,19 @@ def cause_lines(run: RunRecord, width: int, most: int = MOST) -> list[str]:
     return [f"{_total(found)}:", *table, *_rest(found, most)]
 
 
+def warning_lines(run: RunRecord, most: int = MOST) -> list[str]:
+    """A line for each cause that warns: pytest shows the text of failures alone."""
+    found = [cause for cause in _open(causes(run)) if cause.severity is Severity.WARN]
+    lines = []
+    for cause in found[:most]:
+        where = one_line(cause.tests[0]) if cause.tests else "the run itself"
+        others = f" and {count(len(cause.tests) - 1, 'more test')}" if len(cause.tests) > 1 else ""
+        said = title(cause.example).removeprefix("cudamem: ")
+        by = cause.example.holder or cause.example.allocated
+        lines.append(one_line(f"warning: {where}{others}: {said}{f': {by}' if by else ''}"))
+    return lines + [line.strip() for line in _rest(found, most)]
+
+
 def known_lines(run: RunRecord) -> list[str]:
     """How many findings are on record."""
     known = _known(causes(run))

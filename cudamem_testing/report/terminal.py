@@ -66,12 +66,15 @@ def _unchecked(run: RunRecord, width: int) -> list[str]:
 
 
 def _findings(run: RunRecord, width: int, grouped: bool) -> list[str]:
-    from cudamem_testing.report.causes import cause_lines, known_lines
+    from cudamem_testing.report.causes import cause_lines, known_lines, warning_lines
     from cudamem_testing.wording import text
 
     failing = [finding for finding in run.findings if finding.severity is Severity.FAIL]  # pytest shows those of tests
     whole = [line for finding in failing for line in text(finding).splitlines()]
-    return [*finding_lines(run), *whole, *(cause_lines(run, width) if grouped else []), *known_lines(run)]
+    if grouped:
+        whole += cause_lines(run, width)
+        whole += [piece for line in warning_lines(run) for piece in _wrapped(line, width)]
+    return [*finding_lines(run), *whole, *known_lines(run)]
 
 
 def ranked(tests: Iterable[TestRecord]) -> list[tuple[TestRecord, Window]]:
@@ -117,14 +120,15 @@ def _retained(run: RunRecord) -> list[str]:
 
 def total_line(run: RunRecord, measured: Sequence[TestRecord]) -> str:
     """How many tests were measured on what, how many could not be, and how many never used torch."""
-    devices = ", ".join(_together(run.environment.devices)) or "nothing"
+    devices = ", ".join(_together(run.environment.devices))
     unmeasured = sum(1 for test in run.tests if not test.windows and test.notes)
     unused = len(run.tests) - len(measured) - unmeasured
     rest = f"; {count(unused, 'test')} without torch" if unused else ""
     rest += f"; {count(unmeasured, 'test')} not measured" if unmeasured else ""
     incomplete = sum(1 for test in measured if any(not window.complete for window in test.windows))
     partly = f"; {incomplete} measured in part" if incomplete else ""
-    return f"measured {count(len(measured), 'test')} on {devices}{rest}{partly}"
+    said = f"measured {count(len(measured), 'test')} on {devices}" if devices else "nothing was measured"
+    return f"{said}{rest}{partly}"
 
 
 def _together(devices: Sequence[str]) -> list[str]:

@@ -477,3 +477,15 @@ def test_an_old_suite_adopts_the_plugin_with_three_commands(pytester: pytest.Pyt
     assert (new.status, new.last) == (1, "1 passed, 1 error")
     (finding,) = new.test("test_new").failing
     assert finding.cause == "leak | reachable | tests/test_new.py::test_new | module test_new > KEPT (list)[*]"
+
+
+def test_a_file_of_known_findings_that_is_not_there_is_named(pytester: pytest.Pytester) -> None:
+    """Else a misspelt name looks as if every known finding were new."""
+    note = f"--cudamem-known: there is no {pytester.path / 'knwon.jsonl'}; --cudamem-update=known writes it"
+    inner = run_inner(pytester, PRUNED, "--cudamem", "--cudamem-known=knwon.jsonl", "-q")
+    assert inner.run.notes == (note,)
+    inner = run_inner(pytester, PRUNED, "--cudamem", "--cudamem-known=knwon.jsonl", "--cudamem-update=known")
+    assert note not in inner.run.notes
+    inner = run_inner(pytester, PRUNED, "--cudamem", "--cudamem-known=knwon.jsonl")
+    assert (inner.status, inner.run.notes) == (0, ())
+    assert run_inner(pytester, PRUNED, "--cudamem").run.notes == ()

@@ -427,3 +427,34 @@ def test_nested_sessions(run_inner):
     assert inner.window("test_after").peak_growth == 5 * KIB
     assert [test.nodeid for test in inner.run.tests] == ["test_it.py::test_outer", "test_it.py::test_after"]
     assert inner.test("test_outer").findings == ()
+
+
+WARNS = """
+    import pytest, torch
+
+    KEPT = []
+
+    class Node: pass
+
+    def test_cycle():
+        node = Node()
+        node.me, node.big = node, torch.empty(2**18)
+
+    @pytest.mark.parametrize("n", range(3))
+    def test_leak(n):
+        KEPT.append(torch.empty(2**18))
+"""
+
+
+@pytest.mark.parametrize("args", [(), ("-q",)])
+def test_warnings_are_named_with_their_tests(run_inner, args):
+    """Of failures pytest shows the text, and no line of ours repeats it."""
+    inner = run_inner(WARNS, "--cudamem", "--cudamem-leaks=warn", *args)
+    assert inner.status == 0
+    said = " ".join(line.strip() for line in inner.summary)
+    leak = "warning: test_it.py::test_leak[0] and 2 more tests: 1.0 MiB leaked (1 block, cpu): module test_it > KEPT"
+    cycle = "warning: test_it.py::test_cycle: 1.0 MiB kept by a reference cycle (1 tensor, cpu): Node."
+    assert leak in said
+    assert cycle in said
+    inner = run_inner(WARNS, "--cudamem", "--cudamem-cycles=fail", *args)
+    assert not [line for line in inner.summary if line.startswith("warning: ")]

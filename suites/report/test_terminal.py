@@ -230,12 +230,12 @@ def test_findings_are_counted_by_kind_verdict_and_severity() -> None:
         budget: 1 finding (over budget, warning) in 1 test
         cudamem: ...
         cudamem: ...
-        measured 0 tests on nothing; 3 tests without torch
+        nothing was measured; 3 tests without torch
         """)
 
 
 def test_a_run_of_nothing() -> None:
-    assert summary(RunRecord()) == "measured 0 tests on nothing\n"
+    assert summary(RunRecord()) == "nothing was measured\n"
 
 
 def test_eight_cards_take_one_line_and_long_notes_are_wrapped() -> None:
