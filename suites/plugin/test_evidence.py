@@ -411,11 +411,11 @@ def test_a_run_without_a_compiler(run_inner: Run, no_compiler: None, flags: tupl
     ]
     assert inner.summary[place + 1 : place + (8 if flags else 6)] == [
         "NOT CHECKED: 1 budget: peak is unknown on cpu: measured until another profiler",
-        "  started, and not known from there on",
+        "  started, and unknown from there on",
         *(unchecked if flags else []),
         "note: no C++ compiler found (looked for c++, g++, clang++); install one, such as",
         "  the package g++ or clang, or set CXX to it; on cpu only tests with a limit or",
-        "  a window are measured, and in part",
+        "  a window are measured, and incompletely",
     ]
 
 
