@@ -8,24 +8,39 @@ from dataclasses import dataclass, field, replace
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 
-#: How many places of the live set at the peak are kept.
-TOP = 5
+#: How many lines of the live set at the peak are kept.
+TOP = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Bytes that were live at the peak under one ``file::qualname``."""
+    """Blocks that were live at the peak and came from one line of code.
+
+    ``name`` is ``file::qualname`` and ``text`` what is written at the line, so that edits elsewhere change neither;
+    ``nth`` tells lines of one function apart that say the same, counted from 0. Without a text it is the whole
+    function. ``bytes`` are those of ``blocks`` blocks, of which autograd kept ``saved`` bytes for backward.
+    ``recorded`` is whether autograd recorded the operators that made most of them.
+    """
 
     name: str
     bytes: int
+    text: str = ""
+    blocks: int = 0
+    saved: int = 0
+    nth: int = 0
+    recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is recorded: numbers by metric, and the largest places of the live set at the peak, largest first."""
+    """What is recorded: numbers by metric, and the largest lines of the live set at the peak, largest first.
+
+    ``body`` is the fingerprint of the test's source by which it is found again under another name.
+    """
 
     values: Mapping[str, Spread] = field(default_factory=dict)
     top: tuple[Place, ...] = ()
+    body: str = ""
 
 
 @dataclass(frozen=True, slots=True)
