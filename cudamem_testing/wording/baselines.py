@@ -17,7 +17,8 @@ from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.wording import evidence
 
 _OPERATORS = re.compile(r"[-+/%@]|(?<!\*)\*(?!\*)")
-_CALLS = re.compile(r"([A-Za-z_]\w*)\(")
+_ARGUMENTS = re.compile(r"\([^()]*\)")
+_CALLS = re.compile("([A-Za-z_]\\w*)\0")
 
 #: Lines of a place that are named beside the one of most bytes.
 LINES = 3
@@ -113,7 +114,9 @@ def _where(one: ChangedPlace) -> str:
 
 
 def _only_call(text: str) -> str:
-    """The name of what a line calls, where that is one thing and the line computes nothing else."""
+    """The name of what a line calls, where that is one thing and the line computes nothing else with it."""
+    while (shorter := _ARGUMENTS.sub("\0", text)) != text:
+        text = shorter
     names = {*_CALLS.findall(text)} if not _OPERATORS.search(text) else set()
     return names.pop() if len(names) == 1 else ""
 

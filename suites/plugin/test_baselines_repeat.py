@@ -92,7 +92,7 @@ def test_a_repeated_test_is_compared_each_time(run_inner):
     assert inner.last == "1 failed, 3 deselected"  # 512 KiB were recorded; the runs take 256 (an improvement) and 768
     assert [record.attempt for record in inner.run.tests] == [1]
     assert inner.section("test_varies")[1:] == [
-        "grew: +256.0 KiB by test_it.py:12 in test_varies, 512.0 KiB -> 768.0 KiB",
+        "grew: +256.0 KiB by test_it.py:12 in test_varies (empty), 512.0 KiB -> 768.0 KiB",
         "   | torch.empty((3 - given % 3) * 256 * 256)",
     ]
 

@@ -59,7 +59,15 @@ CALLER = Frame("test_net.py", 9, "test_step")
             ChangedPlace("net.py::f", LINE, (), MIB, 4 * MIB, blocks=4, blocks_before=1, recorded=True, call="softmax"),
             "saved for backward: +3.0 MiB by net.py:24 in Net.forward (softmax), 1.0 MiB -> 4.0 MiB in 1 -> 4 blocks",
         ),
-        (ChangedPlace("net.py::f", LINE, (), None, 2, text="x = f(g(y))"), "new: +2 B by net.py:24 in Net.forward"),
+        (
+            ChangedPlace("net.py::f", LINE, (), None, 2, text="x = f(g(y))[h(0)]"),
+            "new: +2 B by net.py:24 in Net.forward",
+        ),
+        (
+            ChangedPlace("net.py::f", LINE, (), None, 2, text="x = F.gelu(g(y * 2))"),
+            "new: +2 B by net.py:24 in Net.forward (gelu)",
+        ),
+        (ChangedPlace("net.py::f", LINE, (), None, 2, text="x = y + g(y)"), "new: +2 B by net.py:24 in Net.forward"),
         (ChangedPlace("net.py::f", LINE, (), 2, 5), "grew: +3 B by net.py:24 in Net.forward, 2 B -> 5 B"),
         (ChangedPlace("net.py::f", LINE, (), 5, 2), "shrank: -3 B by net.py:24 in Net.forward, 5 B -> 2 B"),
         (
