@@ -181,7 +181,7 @@ def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, 
     assert inner.window("test_product").requested_growth == 5 * MIB + KIB
     inner = run(run_inner, monkeypatch, 100)
     assert inner.section("test_product")[1:] == [
-        "grew: +99.0 KiB by test_it.py:11 in test_product, 2.0 MiB -> 2.1 MiB",
+        "grew: +99.0 KiB by test_it.py:11 in test_product (empty), 2.0 MiB -> 2.1 MiB",
         "   | torch.empty(max(1, int(os.environ['MORE'])) * 256), torch.empty(2 * 1024 * 256)",
     ]
     run(run_inner, monkeypatch, 1, UPDATE)
