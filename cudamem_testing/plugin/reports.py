@@ -85,6 +85,10 @@ class Reports:
                 from cudamem_testing.plugin.brief import places_of
 
                 report.cudamem_shown = places_of(self.record, self.unsaid)  # type: ignore[attr-defined]
+            elif "[" in report.nodeid:
+                from cudamem_testing.plugin.brief import parts_of
+
+                report.cudamem_parts = parts_of(self.unsaid)  # type: ignore[attr-defined]
         elif report.failed and self.unsaid:
             from cudamem_testing.windows.memory import OverBudget
 

@@ -142,8 +142,7 @@ def _taken(one: Taken) -> tuple[str, ...]:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Numbers, and last the place, which gives way."""
+    """Numbers, and last the place."""
     width = max(map(len, rows))
     cells = tuple((*row[:-1], *[""] * (width - len(row)), row[-1]) for row in rows)
-    columns = (*[Column("", "right")] * (width - 1), Column("", elastic=True))
-    return Table(columns, cells).lines(evidence.WIDTH, header=False, indent=3)
+    return Table((*[Column("", "right")] * (width - 1), Column("")), cells).lines(header=False, indent=3)

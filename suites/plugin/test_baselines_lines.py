@@ -112,7 +112,7 @@ def fresh_modules(monkeypatch):
             "s = q @ k.T",
             "s = (q @ k.T).double()",
             [
-                "grew: +4.0 MiB by net.py:43 in scores <- test_it.py:15, 4.0 MiB -> 8.0 MiB",
+                "grew: +4.0 MiB by net.py:43 in scores (double) <- test_it.py:15, 4.0 MiB -> 8.0 MiB",
                 "   - s = q @ k.T",
                 "   + s = (q @ k.T).double()",
             ],
