@@ -98,8 +98,8 @@ class Collector:
                 plugins.register(Statuses(), "cudamem-statuses")
         if when == "setup":  # of the attempts of a test the last one counts
             self._checked.pop(nodeid, None)
-        if report.failed and self._brief is not None and when == "call":
-            self._brief.shorten_parameters(report, getattr(report, "cudamem_parts", ()))
+        if report.failed and when == "call" and self._shortens and hasattr(report, "cudamem_parts"):
+            self._brief.shorten_parameters(report, report.cudamem_parts)
         checks = getattr(report, "cudamem_expected", None)
         if checks is not None:
             from cudamem_testing.report.schema import CHECKED
