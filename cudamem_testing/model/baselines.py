@@ -35,21 +35,23 @@ class Place:
 class Entry:
     """What is recorded: numbers by metric, and the largest lines of the live set at the peak, largest first.
 
-    ``body`` is the fingerprint of the test's source by which it is found again under another name.
+    ``body`` is the fingerprint of the test's source by which it is found again under another name, ``lines`` are those
+    of all lines that allocated, four digits each: a line among them is not new, whether it was live at the peak or not.
     """
 
     values: Mapping[str, Spread] = field(default_factory=dict)
     top: tuple[Place, ...] = ()
     body: str = ""
+    lines: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What one test took on one device.
 
-    ``environment`` says what the numbers depend on. ``values`` holds every known metric, ``metrics`` names
-    those that its baseline keeps. ``top`` is ``None`` where nobody looked: the test was within its tolerance. ``asked``
-    is whether a marker asks for the baseline.
+    ``environment`` says what the numbers depend on. ``values`` holds every known metric, ``metrics`` names those that
+    its baseline keeps. ``top`` is ``None`` if no closer look was taken, as for a test within its tolerance; ``lines``
+    belong to it. ``asked`` is whether a marker asks for the baseline.
     """
 
     device: Device
@@ -58,14 +60,15 @@ class Measured:
     top: tuple[Place, ...] | None = None
     metrics: tuple[str, ...] = ()
     asked: bool = False
+    lines: str = ""
 
     def with_values(self, values: Mapping[str, Spread]) -> Measured:
         """A copy with other numbers; made for every test."""
-        return Measured(self.device, self.environment, values, self.top, self.metrics, self.asked)
+        return Measured(self.device, self.environment, values, self.top, self.metrics, self.asked, self.lines)
 
     def with_metrics(self, metrics: tuple[str, ...]) -> Measured:
         """A copy that names what its baseline keeps; made for every test."""
-        return Measured(self.device, self.environment, self.values, self.top, metrics, self.asked)
+        return Measured(self.device, self.environment, self.values, self.top, metrics, self.asked, self.lines)
 
     def but(self, **changes: object) -> Measured:
         """A copy with other values."""
@@ -75,7 +78,7 @@ class Measured:
     def entry(self) -> Entry:
         """What of it a baseline keeps."""
         kept = {metric: self.values[metric] for metric in self.metrics if metric in self.values}
-        return Entry(kept, self.top or ())
+        return Entry(kept, self.top or (), lines=self.lines)
 
     @property
     def idle(self) -> bool:
@@ -99,5 +102,6 @@ def fold(runs: Sequence[Sequence[Measured]]) -> tuple[Measured, ...]:
             continue
         both = {metric: old.values[metric] | one.values[metric] for metric in old.values if metric in one.values}
         higher = "requested" in both and one.values["requested"].high > old.values["requested"].high
-        found[key] = old.but(values=both, top=one.top if higher or old.top is None else old.top)
+        looked = one if higher or old.top is None else old
+        found[key] = old.but(values=both, top=looked.top, lines=looked.lines)
     return tuple(found.values())

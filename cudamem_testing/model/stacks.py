@@ -183,8 +183,11 @@ class Locator:
 
     def written(self, frame: Frame) -> tuple[str, int]:
         """What is written at a line of the project, and how many lines above it in its function say the same."""
-        text = self.source(frame)
-        return text, equal_lines_above(os.path.join(self.root, frame.file), frame.line) if text else 0
+        if frame.origin != "project":
+            return "", 0
+        file = self.path(frame)
+        text = source_line(file, frame.line)
+        return text, equal_lines_above(file, frame.line) if text else 0
 
     def _locate(self, file: str) -> tuple[str, Origin]:
         if file.startswith("<") or not file:

@@ -154,7 +154,7 @@ def render(entries: Entries) -> bytes:
             exact = {metric: _ends(entry.values[metric]) for metric in metrics if metric in entry.values}
             row |= {name: exact} if exact else {}
         row["top"] = [_place_row(place) for place in entry.top]
-        row |= {"body": entry.body} if entry.body else {}
+        row |= {name: text for name, text in (("body", entry.body), ("lines", entry.lines)) if text}
         rows.append(row)
     return "\n".join((_HEADER, *(json.dumps(row) + "," for row in rows), _FOOTER, "")).encode()
 
@@ -264,7 +264,7 @@ class _Reader:
         return Key(test, Device.parse(device), environment), Entry(values, _old_top(row["top"]))
 
     def _second(self, row: dict[str, Any]) -> tuple[Key, Entry]:
-        check_keys(row, ("test", "in", "top"), optional=("bytes", "counts", "body", *SIZES))
+        check_keys(row, ("test", "in", "top"), optional=("bytes", "counts", "body", "lines", *SIZES))
         test, label = text_of("test", row["test"]), text_of("in", row["in"])
         if label not in self._environments:
             raise ValueError(f"no line says what the environment {label!r} is")
@@ -282,8 +282,8 @@ class _Reader:
                 raise ValueError(f"{name} is {row[name]!r}, but its bytes are {text}: change both or neither")
         if readable:
             raise ValueError(f"{next(iter(readable))} has no bytes")
-        body = text_of("body", row.get("body", ""))
-        return Key(test, *self._environments[label]), Entry(values, _top(row["top"]), body)
+        body, lines = (text_of(name, row.get(name, "")) for name in ("body", "lines"))
+        return Key(test, *self._environments[label]), Entry(values, _top(row["top"]), body, lines)
 
 
 def _spread(metric: str, value: object) -> Spread:

@@ -193,7 +193,7 @@ def _entry(old: Entry | None, measured: Measured) -> tuple[Updated, Entry]:
     if same and (measured.top is None or all(new.values[metric] in old.values[metric] for metric in new.values)):
         return Updated(same=1), old
     if measured.top is None:
-        new = replace(new, top=old.top)
+        new = replace(new, top=old.top, lines=old.lines)
     shared = [metric for metric in new.values if metric in old.values]
     more = any(new.values[metric].high > old.values[metric].high for metric in shared) or not shared
     return Updated(more=1) if more else Updated(less=1), new

@@ -258,7 +258,17 @@ class Comparing:
                 values["peak"] = Spread.of(max(0, values["peak"].low - size))
         live = without(live, {replayed.orders[place] for place in places})
         lines = self._lines(replayed, live, start, end)
-        return measured.but(values=values, top=top_of(lines)), Look(replayed, start, lines)
+        known = self._fingerprints(replayed, start, end)
+        return measured.but(values=values, top=top_of(lines), lines=known), Look(replayed, start, lines)
+
+    def _fingerprints(self, replayed: Replay, start: int, end: int) -> str:
+        """Those of all lines that allocated."""
+        from cudamem_testing.snapshots.record import Kind
+        from cudamem_testing.verdicts.lines import fingerprints
+
+        events, stacks = replayed.recording.events, replayed.recording.stacks
+        numbers = {events.stacks[place] for place in range(start, end) if events.kinds[place] == Kind.ALLOC}
+        return fingerprints((stacks[number] for number in numbers), self._evidence.locator.written)
 
     @staticmethod
     def _end(replayed: Replay, window: Window, now: Counters | None) -> int:
@@ -357,7 +367,8 @@ def _grown(change: Change, look: Look | NoEvidence, entry: Entry) -> Changed:
     if change.metric == "allocations":
         return Changed(change, taken=allocations_by_line(look.replayed, look.start))
     if change.metric in PLACES:
-        places, more = changed_places(() if change.metric == "retained" else entry.top, look.lines)
+        retained = change.metric == "retained"
+        places, more = changed_places(*((), look.lines) if retained else (entry.top, look.lines, entry.lines))
         return Changed(change, tuple(places), more=more)
     return Changed(change)
 

@@ -10,11 +10,12 @@ dtype), the line that allocates first is where it begins. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 
 from cudamem_testing.model.baselines import TOP, Place
 from cudamem_testing.model.facts import ChangedPlace
-from cudamem_testing.verdicts.lines import Line
+from cudamem_testing.verdicts.lines import DIGITS, Line, fingerprint
 
 MOST, GONE = 8, 3
 """Lines that grew, and lines that are gone or shrank, which are told at most."""
@@ -25,16 +26,24 @@ _SMALL = 100  # less than this part of the growth is not worth a line
 Pair = tuple[Place | None, Line | None]
 
 
-def changed_places(before: Sequence[Place], lines: Sequence[Line]) -> tuple[list[ChangedPlace], int]:
-    """Lines that grew or are new, then lines that are gone or shrank; and how many more there are."""
+def changed_places(before: Sequence[Place], lines: Sequence[Line], known: str = "") -> tuple[list[ChangedPlace], int]:
+    """Lines that grew or are new, then lines that are gone or shrank; and how many more there are.
+
+    ``known`` are the fingerprints of the lines that allocated when the baseline was recorded.
+    """
     by_line = not before or any(place.text for place in before)
     pairs = _pairs(before, lines if by_line else _by_function(lines))
     hidden = before[-1].bytes if len(before) >= TOP else 0
     numbers = _numbers(lines) if not by_line else {}
     orders: dict[int, int] = {}
     found = []
+    without_grad = bool(before) and not any(place.recorded for place in before)
+    there = {known[start : start + DIGITS] for start in range(0, len(known), DIGITS)}
     for place, line in pairs:
-        one = _changed(place, line, hidden, numbers)
+        one = _changed(place, line, hidden, numbers, without_grad)
+        if line is not None and place is None and not hidden and there:
+            is_old = fingerprint(line.name, line.text, line.nth) in there
+            one = replace(one, before=0) if is_old else one  # not at the peak then
         orders[id(one)] = 0 if line is None else line.order
         found.append(one)
     total = sum(one.growth for one in found if one.growth > 0)
@@ -57,8 +66,8 @@ def _where_larger_blocks_begin(
 
 
 def _is_other(one: ChangedPlace) -> bool:
-    """Whether what is written there is new."""
-    return bool(one.was) or (one.before is None and bool(one.text) and not one.hidden)
+    """Whether what is written there is new; a line that autograd keeps now may have been there before."""
+    return bool(one.was) or (one.before is None and bool(one.text) and not one.hidden and not one.recorded)
 
 
 def _edited(one: ChangedPlace, total: int) -> bool:
@@ -142,8 +151,9 @@ def _numbers(lines: Sequence[Line]) -> Mapping[str, tuple[int, ...]]:
 
 
 def _changed(
-    place: Place | None, line: Line | None, hidden: int, numbers: Mapping[str, tuple[int, ...]]
+    place: Place | None, line: Line | None, hidden: int, numbers: Mapping[str, tuple[int, ...]], without_grad: bool
 ) -> ChangedPlace:
+    """``without_grad`` is whether nothing was made in grad mode when the baseline was recorded."""
     if line is None:
         assert place is not None
         return ChangedPlace(
@@ -164,5 +174,5 @@ def _changed(
         place.text if place is not None and place.text != line.text else "",
         line.call,
         line.caller,
-        recorded=place is not None and not place.recorded and 2 * line.recorded > line.bytes,
+        recorded=2 * line.recorded > line.bytes and (without_grad if place is None else not place.recorded),
     )

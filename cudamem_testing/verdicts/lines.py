@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -14,6 +15,7 @@ from cudamem_testing.show.tables import begin
 from cudamem_testing.snapshots.backward import ENGINE
 
 _COMMON = {"torch", *sys.stdlib_module_names}
+DIGITS = 4
 #: Characters of a line's text that are kept.
 LONGEST = 100
 
@@ -75,6 +77,22 @@ def lines_of(
         found.setdefault(key, []).append(block)
     lines = (_line(*key, blocks, saved, recorded) for key, blocks in found.items())
     return tuple(sorted(lines, key=lambda line: (-line.bytes, line.name, line.text, line.nth)))
+
+
+def fingerprint(name: str, text: str, nth: int) -> str:
+    """Four digits for a line of the project."""
+    line = f"{name.partition(' > ')[0]}\n{text}\n{nth}"
+    return hashlib.sha256(line.encode("utf-8", "backslashreplace")).hexdigest()[:DIGITS]
+
+
+def fingerprints(stacks: Iterable[Stack], written: Written) -> str:
+    """Those of the lines of stacks, in order, each once."""
+    found = set()
+    for frame in {stack.project_frame for stack in stacks}:
+        if frame is not None:
+            text, nth = written(frame)
+            found.update([fingerprint(frame.place, begin(text, LONGEST), nth)] if text else [])
+    return "".join(sorted(found))
 
 
 def top_of(lines: Sequence[Line], most: int = TOP) -> tuple[Place, ...]:

@@ -12,7 +12,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import ChangedPlace
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.verdicts.changed import GONE, MOST, changed_places
-from cudamem_testing.verdicts.lines import Line, lines_of, top_of
+from cudamem_testing.verdicts.lines import DIGITS, Line, fingerprint, fingerprints, lines_of, top_of
 
 CPU = Device("cpu")
 LIBRARY = Frame("torch/nn/functional.py", 5, "softmax", "library")
@@ -155,4 +155,19 @@ def test_a_baseline_of_functions_names_the_line_of_most_bytes() -> None:
     assert changed_places(before, lines)[0] == [
         ChangedPlace("net.py::forward", Frame("net.py", 12, "forward"), (10, 11, 12), 6, 21, blocks=3, caller=TEST),
         ChangedPlace("net.py::new", Frame("net.py", 31, "new"), (31,), None, 2, blocks=1, caller=TEST),
+    ]
+
+
+def test_a_line_that_was_not_at_the_peak_is_not_new() -> None:
+    before, now = (place("scores = query @ key", 9),), (line("a = f(x)", 8, order=1), line("copied = torch.clone(a)", 8, order=2))
+    stacks = [Stack((LIBRARY, Frame("net.py", number, "forward"))) for number in (10, 11, 12, 10)]
+    known = fingerprints([*stacks, Stack(), Stack((LIBRARY,))], written)
+    assert len(known) == 3 * DIGITS
+    assert fingerprint("net.py::forward > lib.py::f", "h = gelu(h)", 0) in known
+    assert told(before, now) == [("a = f(x)", 8), ("copied = torch.clone(a)", 8), ("scores = query @ key", -9)]
+    found, _ = changed_places(before, now, fingerprint("net.py::forward", "a = f(x)", 0))
+    assert [(one.text, one.before) for one in found] == [
+        ("copied = torch.clone(a)", None),
+        ("a = f(x)", 0),
+        ("scores = query @ key", 9),
     ]
