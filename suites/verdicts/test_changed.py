@@ -159,7 +159,10 @@ def test_a_baseline_of_functions_names_the_line_of_most_bytes() -> None:
 
 
 def test_a_line_that_was_not_at_the_peak_is_not_new() -> None:
-    before, now = (place("scores = query @ key", 9),), (line("a = f(x)", 8, order=1), line("copied = torch.clone(a)", 8, order=2))
+    before, now = (
+        (place("scores = query @ key", 9),),
+        (line("a = f(x)", 8, order=1), line("copied = torch.clone(a)", 8, order=2)),
+    )
     stacks = [Stack((LIBRARY, Frame("net.py", number, "forward"))) for number in (10, 11, 12, 10)]
     known = fingerprints([*stacks, Stack(), Stack((LIBRARY,))], written)
     assert len(known) == 3 * DIGITS
