@@ -16,7 +16,7 @@ class Numbers(NamedTuple):
     before: Spread
     after: Spread
 
-    def __or__(self, other: Numbers) -> Numbers:  # type: ignore[override]
+    def __or__(self, other: Numbers) -> Numbers:
         return Numbers(self.metric, self.before | other.before, self.after | other.after)
 
     def __str__(self) -> str:

@@ -99,9 +99,12 @@ def _functions(module: str, lines: tuple[str, ...]) -> Functions:
     found: Functions = {}
     waiting: list[tuple[tuple[str, ...], ast.stmt]] = [((), one) for one in tree.body]
     while waiting:
-        names, one = waiting.pop()
+        around, one = waiting.pop()
+        if not isinstance(one, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        names = *around, one.name
         if isinstance(one, ast.ClassDef):
-            waiting += [((*names, one.name), inner) for inner in one.body]
-        elif isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
-            found[(*names, one.name)] = one
+            waiting += [(names, inner) for inner in one.body]
+        else:
+            found[names] = one
     return found

@@ -111,8 +111,8 @@ def _line(
     calls: dict[tuple[str, Frame | None], int] = {}
     frames: dict[Frame | None, int] = {}
     for block in blocks:
-        call = _call(block.stack), block.stack.called_from
-        calls[call] = calls.get(call, 0) + block.size
+        source = _call(block.stack), block.stack.called_from
+        calls[source] = calls.get(source, 0) + block.size
         size = frames.pop(block.stack.where, 0) + block.size  # of equals the last one counts
         frames[block.stack.where] = size
     call, caller = max(calls, key=lambda one: calls[one])
