@@ -9,6 +9,7 @@ import pytest
 
 from fixtures import models  # imported before any run in this process
 from suites.plugin.recorded import UPDATE
+from suites.plugin.test_on_card import run_on_card  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
@@ -107,28 +108,35 @@ ROOT = Path(__file__).parents[2]
 assert models.gpt2
 
 
-@pytest.mark.parametrize("broken", BREAKS)
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_the_first_line(run_inner, pytester, capsys, device, broken):
-    files = {"project.py": PROJECT, "test_it.py": TESTS.format(device=device, models=MODELS)}
-    options = ("-vv", f"--cudamem-device={device}", "--import-mode=importlib", "-o", f"pythonpath=. {ROOT}")
-    old, new, test, marker = BREAKS[broken]
-    recorded = run_inner(files, UPDATE, *options)
-    assert recorded.last == "8 passed", recorded.out
+def broken_source(broken: str) -> str:
+    old, new, *_ = BREAKS[broken]
     assert PROJECT.count(old) == 1
-    source = PROJECT.replace(old, new)
-    inner = run_inner({"project.py": source}, *options)
-    marker = marker or new
-    line = next(number for number, text in enumerate(source.splitlines()[1:], 1) if marker in text)
+    return PROJECT.replace(old, new)
+
+
+def wanted(broken: str, device: str) -> str:
+    """The first line of explanation, as a pattern."""
+    _, new, _, marker = BREAKS[broken]
+    lines = broken_source(broken).splitlines()[1:]
+    line = next(number for number, text in enumerate(lines, 1) if (marker or new) in text)
     place = rf"by project\.py:{line} in Adapter\.forward"
     if broken == "no_grad":  # most is kept of what the models themselves make
-        kept = (
-            r"by project\.py:22 in Adapted\.forward \((activations|modeling_\w+)\.py:\d+ in \w*(GELU|MLP)\w*\.forward\)"
-        )
+        kept = r"by project\.py:22 in Adapted\.forward \(\w+\.py:\d+ in \w*(GELU|SiLU|MLP|RMSNorm)\w*\.forward\)"
         place = rf"({place}|{kept}|by fixtures/models\.py:113 in Residual\.forward \(batch_norm\))"
-    keeps = broken == "checkpoint" or (broken == "no_grad" and device == "cpu")
-    told = {name: inner.section(f"{test}[{name}]")[1] for name in MODELS}
-    with capsys.disabled():
-        print(f"\n{device} {broken}", *(f"    {name:7}{first}" for name, first in told.items()), sep="\n")
-    for first in told.values():
-        assert re.match(rf"{'saved for backward' if keeps else '(grew|new)'}: \+\d.* {place}", first), inner.out
+    keeps = broken == "checkpoint" or (broken == "no_grad" and device == "cpu")  # grad mode is not recorded on cards
+    return rf"{'saved for backward' if keeps else '(grew|new)'}: \+\d.* {place}"
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.subprocess])])
+def test_the_first_line(request, device, broken):
+    run = request.getfixturevalue("run_inner" if device == "cpu" else "run_on_card")
+    options = ("-vv", "--import-mode=importlib", "-o", f"pythonpath=. {ROOT}", "--cudamem-leaks=off")
+    if device == "cpu":
+        options += ("--cudamem", "--cudamem-device=cpu")
+    recorded = run({"project.py": PROJECT, "test_it.py": TESTS.format(device=device, models=MODELS)}, UPDATE, *options)
+    assert recorded.last == "8 passed", recorded.out
+    inner = run({"project.py": broken_source(broken)}, *options)
+    for name in MODELS:
+        first = inner.section(f"{BREAKS[broken][2]}[{name}]")[1]
+        assert re.match(wanted(broken, device), first), inner.out
