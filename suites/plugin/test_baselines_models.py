@@ -115,14 +115,14 @@ def broken_source(broken: str) -> str:
 
 
 def wanted(broken: str, device: str) -> str:
-    """The first line of explanation, as a pattern."""
+    """The first line of explanation, as a pattern; on cards functions have no class in their names."""
     _, new, _, marker = BREAKS[broken]
     lines = broken_source(broken).splitlines()[1:]
     line = next(number for number, text in enumerate(lines, 1) if (marker or new) in text)
-    place = rf"by project\.py:{line} in Adapter\.forward"
+    place = rf"by project\.py:{line} in (Adapter\.)?forward"
     if broken == "no_grad":  # most is kept of what the models themselves make
-        kept = r"by project\.py:22 in Adapted\.forward \(\w+\.py:\d+ in \w*(GELU|SiLU|MLP|RMSNorm)\w*\.forward\)"
-        place = rf"({place}|{kept}|by fixtures/models\.py:113 in Residual\.forward \(batch_norm\))"
+        kept = r"by project\.py:22 in (Adapted\.)?forward \((activations|modeling_\w+)\.py:\d+ in [\w.]+\)"
+        place = rf"({place}|{kept}|by fixtures/models\.py:113 in (Residual\.)?forward \(batch_norm\))"
     keeps = broken == "checkpoint" or (broken == "no_grad" and device == "cpu")  # grad mode is not recorded on cards
     return rf"{'saved for backward' if keeps else '(grew|new)'}: \+\d.* {place}"
 
