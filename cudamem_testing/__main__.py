@@ -12,8 +12,12 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cudamem_testing.show.printable import say
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.records import RunRecord
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,7 +130,7 @@ def _compare(given: argparse.Namespace) -> int:
     before, after = (read_json(path).named(path) for path in (given.before, given.after))
     conditions = parse_conditions(given.fail_on)
     compared = compare_runs(before, after, conditions or {"requested": None}, across=given.across_env)
-    say(compared.markdown(given.top) if given.markdown else compared.text(given.top, _width()))
+    say(compared.markdown(given.top) if given.markdown else compared.text(given.top, _room()))
     return 1 if compared.broken or (conditions and compared.absent) else 0
 
 
@@ -161,10 +165,9 @@ def _accept(given: argparse.Namespace) -> int:
 def _report(given: argparse.Namespace) -> int:
     from cudamem_testing.report.causes import markdown
     from cudamem_testing.report.files import read_json
-    from cudamem_testing.report.terminal import summary_lines
 
     run = read_json(given.report)
-    say(markdown(run) if given.markdown else "\n".join(summary_lines(run, top=given.top, width=_width())))
+    say(markdown(run) if given.markdown else _summary(run, given.top))
     return 0
 
 
@@ -173,7 +176,6 @@ def _merge(given: argparse.Namespace) -> int:
     from cudamem_testing.records.known_file import PLACE, change_known, name_of
     from cudamem_testing.report.files import read_json, write_json
     from cudamem_testing.report.merge import judge, merge_runs, unseen_by_all
-    from cudamem_testing.report.terminal import summary_lines
 
     runs = [read_json(path).named(path) for path in given.reports]
     path = given.known_file or given.root / PLACE
@@ -186,7 +188,7 @@ def _merge(given: argparse.Namespace) -> int:
     elif gone:
         merged = merged.noting(unseen_lines(gone, "merge --prune"))
     write_json(merged, given.output)
-    say("\n".join(summary_lines(merged, top=given.top, width=_width())))
+    say(_summary(merged, given.top))
     return 1 if merged.failed else 0
 
 
@@ -199,14 +201,25 @@ def _snapshot(given: argparse.Namespace) -> int:
     device = None if given.device is None else Device.parse(given.device)
     recording = read_file(given.snapshot, device)
     if given.later is None:
-        say(look(recording, _width()))
+        say(look(recording, _room()))
     else:
         say(compare(recording, read_file(given.later, device)))
     return 0
 
 
+def _summary(run: RunRecord, top: int) -> str:
+    from cudamem_testing.report.terminal import summary_lines
+
+    return "\n".join(summary_lines(run, top=top, width=_width(), cut=_room() is not None))
+
+
 def _width() -> int:
     return min(shutil.get_terminal_size().columns, 120)
+
+
+def _room() -> int | None:
+    """The width of the terminal; ``None`` where the output is no terminal, for there nothing is cut."""
+    return _width() if sys.stdout.isatty() else None
 
 
 if __name__ == "__main__":

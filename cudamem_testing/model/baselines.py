@@ -8,33 +8,50 @@ from dataclasses import dataclass, field, replace
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 
-#: How many places of the live set at the peak are kept.
-TOP = 5
+#: How many lines of the live set at the peak are kept.
+TOP = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Bytes that were live at the peak under one ``file::qualname``."""
+    """Blocks that were live at the peak and came from one line of code.
+
+    ``name`` is ``file::qualname`` and ``text`` what is written at the line, so that edits elsewhere change neither;
+    ``nth`` tells lines of one function apart that say the same, counted from 0. Without a text it is the whole
+    function. ``bytes`` are those of ``blocks`` blocks, of which autograd kept ``saved`` bytes for backward.
+    ``recorded`` is whether autograd recorded the operators that made most of them.
+    """
 
     name: str
     bytes: int
+    text: str = ""
+    blocks: int = 0
+    saved: int = 0
+    nth: int = 0
+    recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is recorded: numbers by metric, and the largest places of the live set at the peak, largest first."""
+    """What is recorded: numbers by metric, and the largest lines of the live set at the peak, largest first.
+
+    ``body`` is the fingerprint of the test's source by which it is found again under another name, ``lines`` are those
+    of all lines that allocated, four digits each: a line among them is not new, whether it was live at the peak or not.
+    """
 
     values: Mapping[str, Spread] = field(default_factory=dict)
     top: tuple[Place, ...] = ()
+    body: str = ""
+    lines: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What one test took on one device.
 
-    ``environment`` says what the numbers depend on. ``values`` holds every known metric, ``metrics`` names
-    those that its baseline keeps. ``top`` is ``None`` where nobody looked: the test was within its tolerance. ``asked``
-    is whether a marker asks for the baseline.
+    ``environment`` says what the numbers depend on. ``values`` holds every known metric, ``metrics`` names those that
+    its baseline keeps. ``top`` is ``None`` if no closer look was taken, as for a test within its tolerance; ``lines``
+    belong to it. ``asked`` is whether a marker asks for the baseline.
     """
 
     device: Device
@@ -43,14 +60,15 @@ class Measured:
     top: tuple[Place, ...] | None = None
     metrics: tuple[str, ...] = ()
     asked: bool = False
+    lines: str = ""
 
     def with_values(self, values: Mapping[str, Spread]) -> Measured:
         """A copy with other numbers; made for every test."""
-        return Measured(self.device, self.environment, values, self.top, self.metrics, self.asked)
+        return Measured(self.device, self.environment, values, self.top, self.metrics, self.asked, self.lines)
 
     def with_metrics(self, metrics: tuple[str, ...]) -> Measured:
         """A copy that names what its baseline keeps; made for every test."""
-        return Measured(self.device, self.environment, self.values, self.top, metrics, self.asked)
+        return Measured(self.device, self.environment, self.values, self.top, metrics, self.asked, self.lines)
 
     def but(self, **changes: object) -> Measured:
         """A copy with other values."""
@@ -60,7 +78,7 @@ class Measured:
     def entry(self) -> Entry:
         """What of it a baseline keeps."""
         kept = {metric: self.values[metric] for metric in self.metrics if metric in self.values}
-        return Entry(kept, self.top or ())
+        return Entry(kept, self.top or (), lines=self.lines)
 
     @property
     def idle(self) -> bool:
@@ -84,5 +102,6 @@ def fold(runs: Sequence[Sequence[Measured]]) -> tuple[Measured, ...]:
             continue
         both = {metric: old.values[metric] | one.values[metric] for metric in old.values if metric in one.values}
         higher = "requested" in both and one.values["requested"].high > old.values["requested"].high
-        found[key] = old.but(values=both, top=one.top if higher or old.top is None else old.top)
+        looked = one if higher or old.top is None else old
+        found[key] = old.but(values=both, top=looked.top, lines=looked.lines)
     return tuple(found.values())

@@ -30,11 +30,15 @@ class OverLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class GrownPlace:
-    """A function with more live bytes than before; ``line`` is its line of most bytes, the last of equals.
+class ChangedPlace:
+    """A line of code whose live bytes differ from the recorded ones.
 
-    ``numbers`` are those of all of its lines that hold something, for which of them grew is not recorded.
-    ``before`` is ``None`` for a place that is not among the recorded ones, which then had ``hidden`` bytes at most.
+    ``before`` is ``None`` for a line that is not among the recorded ones, which then had ``hidden`` bytes at most; a
+    line that is gone has ``after`` 0. ``saved`` and ``saved_before`` are what autograd kept of it for backward.
+    ``text`` is what is written there, ``was`` what was written there before if that was something else. ``call`` is the
+    library call behind the line, ``caller`` the project's line that called its function. ``recorded`` is whether
+    autograd records the line's operators now and did not before. Where a baseline has functions alone, ``line`` is the
+    function's line of most bytes, the last of equals, and ``numbers`` are those of all its lines.
     """
 
     place: str
@@ -43,11 +47,32 @@ class GrownPlace:
     before: int | None
     after: int
     hidden: int = 0
+    saved: int = 0
+    saved_before: int = 0
+    blocks: int = 0
+    blocks_before: int = 0
+    text: str = ""
+    was: str = ""
+    call: str = ""
+    caller: Frame | None = None
+    recorded: bool = False
 
     @property
     def growth(self) -> int:
-        """Bytes more than before, at least."""
+        """Bytes more than before, at least; negative where they are less."""
         return self.after - (self.hidden if self.before is None else self.before)
+
+    @property
+    def is_for_backward(self) -> bool:
+        """Whether most of the growth is kept by autograd."""
+        return self.growth > 0 and (self.recorded or self.growth <= 2 * (self.saved - self.saved_before))
+
+    @property
+    def factor(self) -> int | None:
+        """How many times as large each of as many blocks is, if that is 2, 4 or 8."""
+        if not self.before or self.blocks != self.blocks_before:
+            return None
+        return next((factor for factor in (2, 4, 8) if self.after == factor * self.before), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +87,19 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A number off its baseline, and places or lines that grew; ``recorded`` and ``now`` tell environments apart."""
+    """A number off its baseline, and lines that grew, are new or gone; ``recorded`` and ``now`` tell environments
+    apart.
+
+    ``more`` counts further lines that grew or are gone.
+    """
 
     change: Change
-    places: tuple[GrownPlace, ...] = ()
+    places: tuple[ChangedPlace, ...] = ()
     taken: tuple[Taken, ...] = ()
     missing: NoEvidence | None = None
     recorded: str = ""
     now: str = ""
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)

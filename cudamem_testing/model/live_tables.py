@@ -224,8 +224,9 @@ def _aligned(rows: list[Row], width: int | None) -> tuple[int, list[str]]:
     lines = []
     for prefix, row in zip(prefixes, rows, strict=True):
         place, spare = elide(one_line(row.line), room), room - longest - 5
-        if row.detail and spare >= _NARROWEST:
-            place = f"{place.ljust(longest)}     {elide_path(row.detail, spare)}"
+        detail = elide_path(row.detail, max(spare, 0))
+        if detail and len(detail) <= spare:
+            place = f"{place.ljust(longest)}     {detail}"
         lines.append(f"{prefix.ljust(before)}  {place}")
     return before + 2, lines
 

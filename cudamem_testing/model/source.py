@@ -45,6 +45,26 @@ def raw_line(file: str, number: int) -> str:
     return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
+def equal_lines_above(file: str, number: int) -> int:
+    """How many lines above it in the same function say the same; that begins at a ``def`` with less indentation."""
+    lines = source_lines(file)
+    if not 0 < number <= len(lines):
+        return 0
+    here = lines[number - 1]
+    text, indent = here.strip(), _indent(here)
+    equal = 0
+    for line in reversed(lines[: number - 1]):
+        words = line.strip()
+        if words.startswith(("def ", "async def ", "class ")) and _indent(line) < indent:
+            break
+        equal += words == text
+    return equal
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
 @lru_cache(maxsize=32)
 def _read(file: str, changed: int, size: int) -> tuple[str, ...]:
     """The lines of a file that last changed at this time (nanoseconds) and had this size."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cudamem_testing.model.source import source_line
+from cudamem_testing.model.source import equal_lines_above, source_line
 from cudamem_testing.show.printable import one_line
 
 Origin = Literal["project", "library", "generated"]
@@ -180,6 +180,14 @@ class Locator:
         if frame.origin != "project":
             return ""
         return source_line(os.path.join(self.root, frame.file), frame.line)
+
+    def written(self, frame: Frame) -> tuple[str, int]:
+        """What is written at a line of the project, and how many lines above it in its function say the same."""
+        if frame.origin != "project":
+            return "", 0
+        file = self.path(frame)
+        text = source_line(file, frame.line)
+        return text, equal_lines_above(file, frame.line) if text else 0
 
     def _locate(self, file: str) -> tuple[str, Origin]:
         if file.startswith("<") or not file:

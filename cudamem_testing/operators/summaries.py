@@ -7,6 +7,7 @@ and the changes between them add up to the last line. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,10 @@ from cudamem_testing.model.sizes import format_size
 from cudamem_testing.operators.rows import BETWEEN, OUTSIDE_MODEL, Phase, Row
 from cudamem_testing.show.tables import Column, Table
 
+COLUMNS = ("operators", "allocated", "freed", "forward kept", "backward kept", "temporary", "peak")
+"""What the tree of modules tells of each of them."""
+STABLE = tuple(column for column in COLUMNS if column not in ("operators", "temporary"))
+"""Those that do not move from one version of torch to the next: how many operators do the work, and what they need."""
 MODEL, OUTSIDE, OTHERS, TOTAL = "(model)", "(no module)", "(others)", "total"
 Starts = Mapping[str, int]
 """Allocated bytes of each device when the recording began."""
@@ -101,9 +106,12 @@ def by_phase(rows: Sequence[Row], starts: Starts, min_bytes: int) -> Table:
     return _totalled("phase", ((key, groups[key]) for key in keys), rows, starts, min_bytes)
 
 
-def by_module(rows: Sequence[Row], starts: Starts, depth: int | None, min_bytes: int) -> Table:
+def by_module(
+    rows: Sequence[Row], starts: Starts, depth: int | None, min_bytes: int, columns: Sequence[str] = COLUMNS
+) -> Table:
     """The tree of modules down to ``depth`` below the model, each including its submodules, in order of first use."""
     cells, lines = _Cells(starts, min_bytes), []
+    titles = [name for name in COLUMNS[1:] if name in columns]
     for device in starts:
         tree = _Tree()
         rest: dict[str, Sum] = {}
@@ -120,9 +128,18 @@ def by_module(rows: Sequence[Row], starts: Starts, depth: int | None, min_bytes:
         for label, part in (*found, (TOTAL, total)):
             if label == TOTAL or _is_shown(part, min_bytes):
                 sizes = (part.allocated, part.freed, part.forward, part.backward, part.temporary, part.highest)
-                lines.append(cells.line(device, (label, str(part.operators)), sizes))
-    titles = ("allocated", "freed", "forward", "backward", "temporary", "peak")
-    return cells.table((Column("module", elastic=True), _right("operators")), titles, lines)
+                given = dict(zip(COLUMNS[1:], sizes, strict=True))
+                first = (label, str(part.operators)) if COLUMNS[0] in columns else (label,)
+                lines.append(cells.line(device, first, [given[name] for name in titles]))
+    counted = (_right(COLUMNS[0]),) if COLUMNS[0] in columns else ()
+    return cells.table((Column("module", elastic=True), *counted), titles, lines)
+
+
+def columns_of(text: str | None) -> tuple[str, ...]:
+    """The columns of a recorded tree of modules, the stable ones where there is none."""
+    head = re.split(r" {2,}", (text or "").strip().partition("\n")[0].strip())
+    found = tuple(name for name in COLUMNS if name in head)
+    return found if head[0] == "module" and found else STABLE
 
 
 def module_text(module: str | None) -> str:
@@ -215,5 +232,5 @@ def _totalled(
         for (device, label), part in (*groups, *totals)
         if label == TOTAL or _is_shown(part, min_bytes)
     ]
-    sizes = ("allocated", "freed", "kept", "temporary", "peak")
+    sizes = ("allocated", "freed", "net after frees", "temporary", "peak")
     return cells.table((Column(title), _right("operators")), sizes, lines)

@@ -1,4 +1,4 @@
-"""Failures of one cause: three in full, the rest one line each.
+"""Failures of one cause, or of one test with other parameters: three in full, the rest one line each.
 
 Hundreds of tests can fail for one reason. Their reports are shortened where they arrive to be printed, so that workers
 of pytest-xdist count together. PYTEST_DONT_REWRITE
@@ -52,6 +52,34 @@ class Brief:
             parts = zip(findings, firsts, strict=True)
             shown = [text(finding) if first is None else same_cause(finding, first) for finding, first in parts]
             lines[:] = "\n".join(shown).split("\n")
+
+    def shorten_parameters(self, report: pytest.TestReport, parts: Sequence[Sequence[Any]]) -> None:
+        """Show the title of each finding in its place, from the fourth of one test with other parameters on.
+
+        ``parts`` are what :func:`parts_of` says of the findings that failed the test in its call.
+        """
+        name, bracket, _ = report.nodeid.partition("[")
+        lines = _lines(report)
+        if not bracket or lines is None or sum(count for _, _, count in parts) != len(lines):
+            return
+        kept: list[str] = []
+        for limit, title, count in parts:
+            key = name, limit
+            number = self._shown[key] = self._shown.get(key, 0) + 1
+            kept += [title] if number > FULL else lines[:count]
+            del lines[:count]
+        lines[:] = kept
+
+
+def parts_of(findings: Sequence[Finding]) -> list[tuple[str, str, int]]:
+    """Which limit each finding is of, its title and its number of lines: plain values, which a report can carry."""
+    from cudamem_testing.wording import text, title
+
+    return [
+        (f"{finding.cause} | {finding.device}", title(finding), text(finding).count("\n") + 1)
+        for finding in findings
+        if finding.severity is Severity.FAIL
+    ]
 
 
 def places_of(record: TestRecord, findings: Sequence[Finding]) -> list[int]:

@@ -98,6 +98,8 @@ class Collector:
                 plugins.register(Statuses(), "cudamem-statuses")
         if when == "setup":  # of the attempts of a test the last one counts
             self._checked.pop(nodeid, None)
+        if report.failed and when == "call" and self._shortens and hasattr(report, "cudamem_parts"):
+            self._brief.shorten_parameters(report, report.cudamem_parts)
         checks = getattr(report, "cudamem_expected", None)
         if checks is not None:
             from cudamem_testing.report.schema import CHECKED
@@ -189,13 +191,14 @@ class Collector:
         asked = self._settings.prune or self._settings.update  # then a file was written, or not
         said = self._notes or (asked and self._about_records)
         if not self._quiet or said or run.is_partly_unchecked or self._found(run):
-            from cudamem_testing.report.terminal import summary_lines
+            from cudamem_testing.report.terminal import colour_of, summary_lines
 
             run = run._replace(failures=())  # pytest has shown them
             terminalreporter.write_sep("=", "cudamem summary")
             width = min(terminalreporter._tw.fullwidth, 120)
-            for line in summary_lines(run, top=top, width=width, grouped=not self._settings.audit):
-                terminalreporter.write_line(printable(line))
+            cut = is_terminal(terminalreporter)
+            for line in summary_lines(run, top=top, width=width, grouped=not self._settings.audit, cut=cut):
+                terminalreporter.write_line(printable(line), **colour_of(line))
         if self._settings.audit:
             from cudamem_testing.records import known_of_run as known
             from cudamem_testing.report.causes import audit_lines, matched_lines
@@ -291,6 +294,11 @@ class Collector:
         self._ledger += known.ledger
         self._ignored.update(known.ignored)
         self._notes += known.notes
+
+
+def is_terminal(reporter: pytest.TerminalReporter) -> bool:
+    """Whether what is reported goes to a terminal, where names may have to give way."""
+    return bool(reporter.isatty)
 
 
 def _has_records(root: Path, nodeids: Iterable[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from cudamem_testing.snapshots.moments import Snapshots
     from cudamem_testing.trace.profile import MemoryProfile
     from cudamem_testing.windows.memory import Memory
+    from cudamem_testing.windows.tracker import Tracker
 
 
 __tracebackhide__ = hide_wrong_arguments
@@ -118,9 +120,10 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
     from cudamem_testing.trace.profile import MemoryProfile
 
     session = _prepared(request)
-    tracker, made, blocks = None, [], Blocks()
+    made, blocks, leaving = [], Blocks(), ExitStack()
+    trackers: list[Tracker] = []
     if session is not None:
-        tracker, made = session.tracker, session.evidence.profiles
+        trackers, made = [session.tracker], session.evidence.profiles
 
     def record(function: Callable[..., object] | None = None, /, *args: Any, **kwargs: Any) -> MemoryProfile:
         options = kwargs if function is None else {}
@@ -134,18 +137,39 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
             raise TypeError(
                 f"memory_profile() records a function, or without one a block: {type_name(function)} is none"
             )
-        profile = MemoryProfile(tracker=tracker, root=str(request.config.rootpath), **options)
+        if not trackers:
+            trackers.append(leaving.enter_context(_recording(request)))
+        root = str(request.config.rootpath)
+        profile = MemoryProfile(tracker=trackers[0], root=root, compared=session is not None, **options)
         made.append(profile)
         blocks.add(profile, "memory_profile(...)")
         return profile if function is None else profile(function, *args, **kwargs)
 
-    yield record
-    problems = blocks.problems
-    for profile in made:
-        if not profile.left and profile.entered:
-            profile.__exit__(None, None, None)
+    with leaving:
+        yield record
+        problems = blocks.problems
+        for profile in made:
+            if not profile.left and profile.entered:
+                profile.__exit__(None, None, None)
     made.clear()
     _refuse(request, problems)
+
+
+@contextmanager
+def _recording(request: pytest.FixtureRequest) -> Iterator[Tracker]:
+    """Recorders for a test that is not measured, so that what a profile tells does not depend on that."""
+    from cudamem_testing.plugin import keys
+    from cudamem_testing.recorders.choose import Recorders
+    from cudamem_testing.windows.tracker import Tracker
+
+    recorders = Recorders(request.config.stash[keys.SETTINGS].device, record=True)
+    try:
+        opened = recorders.open()
+        for recorder in opened:
+            recorder.wake(limited=False)
+        yield Tracker(opened)
+    finally:
+        recorders.close()
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ class Reports:
         if call.excinfo is not None:
             from cudamem_testing.plugin.mismatch import show_alone
 
-            show_alone(report, call)
+            show_alone(report, call, item.config)
         error = None if session.running is None or call.excinfo is None else call.excinfo.value
         if session.running is not None and error is not None and any(map(torch_api.is_out_of_memory, together(error))):
             found = session.evidence.out_of_memory()
@@ -85,6 +85,10 @@ class Reports:
                 from cudamem_testing.plugin.brief import places_of
 
                 report.cudamem_shown = places_of(self.record, self.unsaid)  # type: ignore[attr-defined]
+            elif "[" in report.nodeid:
+                from cudamem_testing.plugin.brief import parts_of
+
+                report.cudamem_parts = parts_of(self.unsaid)  # type: ignore[attr-defined]
         elif report.failed and self.unsaid:
             from cudamem_testing.windows.memory import OverBudget
 

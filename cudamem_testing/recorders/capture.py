@@ -31,7 +31,7 @@ class CpuCapture:
 
     device: Device
     blocks: Sequence[tuple[int, int, int, int, int, int]]
-    events: Sequence[tuple[int, int, int, int, int, int, int, int]]
+    events: Sequence[tuple[int, ...]]
     frames: Callable[[int], Sequence[RawFrame]]
     first: int = 0
     truncated: bool = False

@@ -24,7 +24,8 @@ enum EventKind : uint32_t { kAllocated = 0, kFreed = 1, kRefused = 2 };
 struct Event {
   uint64_t pointer, size, sequence;
   int64_t time;  // ticks in the ring, nanoseconds of the monotonic clock for the reader
-  uint32_t stack, owner, thread, kind;
+  uint32_t stack, owner, thread;
+  uint16_t kind, grad;  // grad: whether the thread's grad mode was on when it allocated
 };
 
 // `own` is as `allocated`, but no free of another owner's block lowers it: it rises and falls with what the owner in
@@ -191,10 +192,10 @@ class EventRing {
     return true;
   }
 
-  void push(const Block& block, EventKind kind, uint32_t thread) {
+  void push(const Block& block, EventKind kind, uint32_t thread, bool grad = false) {
     if (!capacity_) return;
-    ring_[cursor_] = {block.pointer, block.size,  block.sequence, Clock::ticks(),
-                      block.stack,   block.owner, thread,         kind};
+    ring_[cursor_] = {block.pointer, block.size,  block.sequence,              Clock::ticks(), block.stack,
+                      block.owner,   thread,      static_cast<uint16_t>(kind), grad};
     if (++cursor_ == capacity_) cursor_ = 0;
     ++total_;
   }
@@ -273,7 +274,7 @@ struct Ledger {
     current_ = owners_.at(owner);
   }
 
-  void allocated(void* pointer, uint64_t size, uint32_t stack, uint32_t thread) {
+  void allocated(void* pointer, uint64_t size, uint32_t stack, uint32_t thread, bool grad = false) {
     const uint64_t key = reinterpret_cast<uint64_t>(pointer);
     blocks.reserve_one();
     // An address handed out again was freed behind our back (its deleter was replaced): close the old block.
@@ -286,7 +287,7 @@ struct Ledger {
     ++totals.allocations;
     allocated_ += static_cast<int64_t>(size);
     allocated_total_ += size;
-    if (log_events) events.push(block, kAllocated, thread);
+    if (log_events) events.push(block, kAllocated, thread, grad);
     if (allocated_ > peak_) {
       peak_ = allocated_;
       peak_event_ = events.total();

@@ -12,6 +12,7 @@
 //   - Nothing here waits for the GIL (see cpu_stacks.h). Calls from Python keep it.
 //   - A forked child starts passive: its allocations and frees go straight through until it installs for itself.
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <pthread.h>
@@ -120,8 +121,8 @@ class Promise {
     shared.ledger.promised -= size_;
   }
   // To be called with the mutex held.
-  void keep(void* pointer, size_t size, uint32_t stack, uint32_t thread) {
-    shared.ledger.allocated(pointer, size, stack, thread);
+  void keep(void* pointer, size_t size, uint32_t stack, uint32_t thread, bool grad) {
+    shared.ledger.allocated(pointer, size, stack, thread, grad);
     if (C10_LIKELY(size_ == 0)) return;
     shared.ledger.promised -= size_;
     size_ = 0;
@@ -163,9 +164,10 @@ class Recorder final : public c10::Allocator {
 
   static void record(void* pointer, size_t size, Promise& promise) {
     const uint32_t thread = thread_number();
+    const bool grad = c10::GradMode::is_enabled();
     const Walk<kDepth> stack = stack_here();
     const Lock lock(shared.mutex);
-    promise.keep(pointer, size, id_of(stack), thread);
+    promise.keep(pointer, size, id_of(stack), thread, grad);
   }
 };
 

@@ -51,7 +51,7 @@ _new = tuple.__new__  # three times as fast as the named tuple's own
 _READING = struct.Struct("=4q7Q")
 _OWNER = struct.Struct("=q2Q")
 _BLOCK = struct.Struct("=3Q3I4x")
-_EVENT = struct.Struct("=3Qq4I")
+_EVENT = struct.Struct("=3Qq3I2H")
 _REFUSAL = struct.Struct("=3Q2q2I")
 _FRAME = struct.Struct("=Qq")
 

@@ -29,7 +29,8 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
                  allocated_total, unknown_frees, refusals                                       (88 bytes, "=4q7Q")
     OwnerTotals  8s: bytes; 8u: blocks, allocations                                             (24 bytes, "=q2Q")
     Block        8u: pointer, size, sequence; 4u: stack, owner, thread, unused                  (40 bytes, "=3Q3I4x")
-    Event        8u: pointer, size, sequence; 8s: time_ns; 4u: stack, owner, thread, kind       (48 bytes, "=3Qq4I")
+    Event        8u: pointer, size, sequence; 8s: time_ns; 4u: stack, owner, thread; 2u: kind, grad
+                                                                                            (48 bytes, "=3Qq3I2H")
     Refusal      8u: count, size, event; 8s: allocated, limit; 4u: stack, thread                (48 bytes, "=3Q2q2I")
     Frame        8u: code object; 8s: position in its bytecode                                  (16 bytes, "=Qq")
     Note         8s: allocated, peak, allocated_total, allocations, active, reserved, retries   (56 bytes, "=7q")

@@ -60,7 +60,8 @@ class BlockRecord(NamedTuple):
 class EventRecord(NamedTuple):
     """An allocation, a free (stack and owner are those of the allocation) or a refusal (pointer and sequence 0).
 
-    `time_ns` is on the clock of `time.monotonic_ns()`; `thread` is the one that allocated or freed.
+    `time_ns` is on the clock of `time.monotonic_ns()`; `thread` is the one that allocated or freed. `grad` is 1 for an
+    allocation while that thread's grad mode was on.
     """
 
     pointer: int
@@ -71,6 +72,7 @@ class EventRecord(NamedTuple):
     owner: int
     thread: int
     kind: int
+    grad: int = 0
 
 
 ALLOCATED, FREED, REFUSED = 0, 1, 2

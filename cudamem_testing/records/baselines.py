@@ -2,11 +2,15 @@
 
 Such a file is JSON, and it is read line by line: an error names its line, and after a merge any line can be kept or
 dropped by itself. Every entry's line ends with a comma (a ``null`` closes the list), so that adding the last entry
-changes no other line. What cannot be read is never overwritten. PYTEST_DONT_REWRITE
+changes no other line. Each environment has one line, which gives it a short name made of its own text: two branches
+that add the same one write the same line. Beside exact bytes stands what people read, and both must agree. Files of
+schema 1 are read too, and become schema 2 when an entry changes. What cannot be read is never overwritten.
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -14,17 +18,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudamem_testing.model.baselines import Entry, Place
-from cudamem_testing.model.changes import TRACKED, Spread
+from cudamem_testing.model.changes import COUNTS, SIZES, TRACKED, Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.identity import without_threads
 from cudamem_testing.records.lines import CONFLICT, check_keys, json_of, text_of
 from cudamem_testing.show.files import change_file, shown
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, 2)
 _OPENING = '{"kind": "baselines", "schema": '
 _HEADER = f'{_OPENING}{SCHEMA}, "entries": ['
 _FOOTER = "null]}"
-_NAMES = ("test", "device", "environment")
+_WHERE = ("in", "device", "environment")
+_PLACE = 'top is no list of ["file::qualname", "text", bytes, blocks]'
+_MORE: Mapping[str, type] = {"saved": int, "nth": int, "recorded": bool}  # of a place, where they are not 0
 
 
 class Key(NamedTuple):
@@ -134,18 +141,45 @@ def change_entries(path: Path, change: Callable[[dict[Key, Entry]], Entries]) ->
 
 
 def render(entries: Entries) -> bytes:
-    """The content of a file: entries sorted by test, device and environment."""
-    lines = [_HEADER]
+    """The content of a file: a line for each environment, then entries sorted by test, device and environment."""
+    labels = {key[1:]: _label(key) for key in entries}
+    rows: list[dict[str, Any]] = [
+        {"in": label, "device": str(device), "environment": environment}
+        for (device, environment), label in sorted(labels.items(), key=lambda pair: pair[1])
+    ]
     for key in sorted(entries, key=lambda key: (key.test, str(key.device), key.environment)):
         entry = entries[key]
-        values: dict[str, Any] = {"test": key.test, "device": str(key.device), "environment": key.environment}
-        for metric in TRACKED:
-            if metric in entry.values:
-                spread = entry.values[metric]
-                values[metric] = spread.low if spread.low == spread.high else [spread.low, spread.high]
-        values["top"] = [[place.name, place.bytes] for place in entry.top]
-        lines.append(json.dumps(values) + ",")
-    return "\n".join((*lines, _FOOTER, "")).encode()
+        row: dict[str, Any] = {"test": key.test, "in": labels[key[1:]], **_readable(entry.values)}
+        for name, metrics in (("bytes", SIZES), ("counts", COUNTS)):
+            exact = {metric: _ends(entry.values[metric]) for metric in metrics if metric in entry.values}
+            row |= {name: exact} if exact else {}
+        row["top"] = [_place_row(place) for place in entry.top]
+        row |= {name: text for name, text in (("body", entry.body), ("lines", entry.lines)) if text}
+        rows.append(row)
+    return "\n".join((_HEADER, *(json.dumps(row) + "," for row in rows), _FOOTER, "")).encode()
+
+
+def _label(key: Key) -> str:
+    """A short name of an environment, the same in every file."""
+    return f"{key.device}-{hashlib.sha256(key.environment.encode()).hexdigest()[:6]}"
+
+
+def _readable(values: Mapping[str, Spread]) -> dict[str, str]:
+    """Sizes as people read them; what was requested is the peak, where no other one is kept."""
+    return {
+        "peak" if metric == "requested" and "peak" not in values else metric: values[metric].text(metric)
+        for metric in SIZES
+        if metric in values
+    }
+
+
+def _ends(spread: Spread) -> int | list[int]:
+    return spread.low if spread.low == spread.high else [spread.low, spread.high]
+
+
+def _place_row(place: Place) -> list[Any]:
+    more = {name: getattr(place, name) for name in _MORE if getattr(place, name)}
+    return [place.name, place.text, place.bytes, place.blocks, *([more] if more else [])]
 
 
 def parse(path: Path, content: bytes) -> dict[Key, Entry]:
@@ -162,12 +196,22 @@ def parse(path: Path, content: bytes) -> dict[Key, Entry]:
     for number, line in numbered:
         if line.startswith(CONFLICT):
             raise BaselineError(path, number, "an unresolved merge conflict")
-    _check_frame(path, numbered)
-    found: dict[Key, Entry] = {}
-    places: dict[Key, int] = {}
+    reader = _Reader(_schema(path, numbered))
+    rows: list[tuple[int, dict[str, Any]]] = []
     for number, line in numbered[1:-1]:
         try:
-            key, entry = _entry(json_of(line.removesuffix(",")))
+            row = json_of(line.removesuffix(","))
+            if not isinstance(row, dict):
+                raise ValueError("is no entry: an object is expected")
+            if not reader.is_place(row):
+                rows.append((number, row))
+        except ValueError as error:
+            raise BaselineError(path, number, str(error)) from None
+    found: dict[Key, Entry] = {}
+    places: dict[Key, int] = {}
+    for number, row in rows:
+        try:
+            key, entry = reader.entry(row)
         except ValueError as error:
             raise BaselineError(path, number, str(error)) from None
         if key in found:
@@ -176,25 +220,70 @@ def parse(path: Path, content: bytes) -> dict[Key, Entry]:
     return found
 
 
-def _check_frame(path: Path, numbered: list[tuple[int, str]]) -> None:
+def _schema(path: Path, numbered: list[tuple[int, str]]) -> int:
+    """The schema of a file that has its first and its last line."""
     number, header = numbered[0] if numbered else (1, "")
-    if header != _HEADER:
-        schema = header.removeprefix(_OPENING).partition(",")[0]
-        newer = schema.isdecimal() and schema != str(SCHEMA)
-        reason = f"schema {schema} is not known here, only {SCHEMA}" if newer else f"does not begin with {_HEADER}"
+    schema = header.removeprefix(_OPENING).partition(",")[0]
+    known = next((one for one in READABLE if header == f'{_OPENING}{one}, "entries": ['), None)
+    if known is None:
+        newer = header.startswith(_OPENING) and schema.isdecimal() and int(schema) not in READABLE
+        reason = f"schema {schema} is not known here, only 1 and 2" if newer else f"does not begin with {_HEADER}"
         raise BaselineError(path, number, reason)
     number, footer = numbered[-1]
     if footer != _FOOTER:
         raise BaselineError(path, number, f"does not end with {_FOOTER}: the file was cut off")
+    return known
 
 
-def _entry(data: object) -> tuple[Key, Entry]:
-    if not isinstance(data, dict):
-        raise ValueError("is no entry: an object is expected")
-    check_keys(data, (*_NAMES, "top"), optional=TRACKED)
-    test, device, environment = (text_of(name, data[name]) for name in _NAMES)
-    values = {metric: _spread(metric, data[metric]) for metric in TRACKED if metric in data}
-    return Key(test, Device.parse(device), environment), Entry(values, _top(data["top"]))
+class _Reader:
+    """Reads the rows of one file; each method raises ``ValueError`` with what is wrong."""
+
+    def __init__(self, schema: int) -> None:
+        self._schema = schema
+        self._environments: dict[str, tuple[Device, str]] = {}
+
+    def is_place(self, row: dict[str, Any]) -> bool:
+        """Whether a row is that of an environment, which is noted."""
+        if self._schema == 1 or "test" in row or "environment" not in row:
+            return False
+        check_keys(row, _WHERE)
+        label, device, environment = (text_of(name, row[name]) for name in _WHERE)
+        found = Device.parse(device), environment
+        if self._environments.setdefault(label, found) != found:
+            raise ValueError(f"another line says something else of {label!r}")
+        return True
+
+    def entry(self, row: dict[str, Any]) -> tuple[Key, Entry]:
+        """A row that is an entry."""
+        return self._first(row) if self._schema == 1 else self._second(row)
+
+    def _first(self, row: dict[str, Any]) -> tuple[Key, Entry]:
+        check_keys(row, ("test", "device", "environment", "top"), optional=TRACKED)
+        test, device, environment = (text_of(name, row[name]) for name in ("test", "device", "environment"))
+        values = {metric: _spread(metric, row[metric]) for metric in TRACKED if metric in row}
+        return Key(test, Device.parse(device), environment), Entry(values, _old_top(row["top"]))
+
+    def _second(self, row: dict[str, Any]) -> tuple[Key, Entry]:
+        check_keys(row, ("test", "in", "top"), optional=("bytes", "counts", "body", "lines", *SIZES))
+        test, label = text_of("test", row["test"]), text_of("in", row["in"])
+        if label not in self._environments:
+            raise ValueError(f"no line says what the environment {label!r} is")
+        exact: dict[str, Any] = {}
+        for name, metrics in (("bytes", SIZES), ("counts", COUNTS)):
+            numbers = row.get(name, {})
+            if not isinstance(numbers, dict):
+                raise ValueError(f"{name} is no object")
+            check_keys(numbers, (), optional=metrics)
+            exact |= numbers
+        values = {metric: _spread(metric, exact[metric]) for metric in TRACKED if metric in exact}
+        readable = {name: row[name] for name in SIZES if name in row}
+        for name, text in _readable(values).items():
+            if readable.pop(name, text) != text:
+                raise ValueError(f"{name} is {row[name]!r}, but its bytes are {text}: change both or neither")
+        if readable:
+            raise ValueError(f"{next(iter(readable))} has no bytes")
+        body, lines = (text_of(name, row.get(name, "")) for name in ("body", "lines"))
+        return Key(test, *self._environments[label]), Entry(values, _top(row["top"]), body, lines)
 
 
 def _spread(metric: str, value: object) -> Spread:
@@ -206,6 +295,21 @@ def _spread(metric: str, value: object) -> Spread:
 
 
 def _top(value: object) -> tuple[Place, ...]:
+    places = value if isinstance(value, list) else [None]
+    return tuple(map(_place, places))
+
+
+def _place(row: object) -> Place:
+    if not isinstance(row, list) or [*map(type, row[:4])] != [str, str, int, int]:
+        raise ValueError(_PLACE)
+    name, text, size, blocks, *rest = row
+    more = rest[0] if rest else {}
+    if len(rest) > 1 or not isinstance(more, dict) or any(type(more[name]) is not _MORE.get(name) for name in more):
+        raise ValueError(_PLACE)
+    return Place(name, size, text, blocks, **more)
+
+
+def _old_top(value: object) -> tuple[Place, ...]:
     places = value if isinstance(value, list) else [None]
     pairs = [pair for pair in places if isinstance(pair, list) and len(pair) == 2]
     if len(pairs) < len(places) or any(type(name) is not str or type(size) is not int for name, size in pairs):

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from cudamem_testing.model.facts import Changed
 from cudamem_testing.model.findings import Verdict
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
+from cudamem_testing.records.baselines import name_in_module
 from cudamem_testing.records.known import file_of
-from cudamem_testing.records.review import review
-from cudamem_testing.records.update import drop, last_attempts, update
+from cudamem_testing.records.names import Numbers, folded
+from cudamem_testing.records.renames import Kept
+from cudamem_testing.records.review import renamed_names, review
+from cudamem_testing.records.update import drop, last_attempts, rename, update
 from cudamem_testing.show.files import shown
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.changes import Change
     from cudamem_testing.model.settings import Settings
+
+
+SHOWN = 5
+"""Lines of tests that use less than recorded."""
 
 
 class Said(NamedTuple):
@@ -47,10 +56,12 @@ def finish(
     lines: list[str] = []
     problems: list[str] = []
     unchecked: dict[str, int] = {}
+    written: list[Kept] = []
     if "baselines" in settings.update:
         updated = update(root, tests)
         lines += updated.lines
         problems += updated.refused
+        written = [Kept(path, one.key, one.after) for path, one in updated.written if one.before is None]
     if outside:
         demanded = "baselines" in settings.update or settings.baseline == "require"
         there = [test.measured for test in tests if file_of(test.nodeid) in outside]
@@ -62,14 +73,33 @@ def finish(
             else:
                 unchecked[f"test: {where}"] = number
         seen = {nodeid for nodeid in seen if file_of(nodeid) not in outside}
-    reviewed = review(root, tests, seen, whole)
+    reviewed = review(root, tests, seen, whole, written)
+    if reviewed.renamed and "baselines" in settings.update:
+        problems += rename(reviewed.renamed).refused
+        lines += [f"renamed: {name}" for name in renamed_names(reviewed.renamed)]
+        reviewed = reviewed.after_renaming()
     if settings.prune and reviewed.unseen:
         dropped = drop(reviewed.unseen)
         lines.append(f"{count(dropped.dropped, 'baseline')} of tests that are no longer there dropped")
         problems += dropped.refused
-    better = sum(1 for test in tests if any(one.verdict is Verdict.IMPROVED for one in test.findings))
-    if better:
-        use = "1 test uses" if better == 1 else f"{better} tests use"
-        lines.append(f"{use} less than recorded: record it with --cudamem-update=baselines")
+    lines += _improved(tests)
     unchecked |= reviewed.unchecked
     return Said([*lines, *reviewed.lines(settings.prune)], [*problems, *reviewed.broken], unchecked)
+
+
+def _improved(tests: Sequence[TestRecord]) -> list[str]:
+    """Which tests use less than their baseline says, and how to record that."""
+    better = [
+        (name_in_module(test.nodeid), [Numbers(one.metric, one.before, one.after) for one in changes])
+        for test in tests
+        if (changes := [*_improvements(test)])
+    ]
+    use = "1 test now uses" if len(better) == 1 else f"{len(better)} tests now use"
+    title = f"{use} less than recorded; record with --cudamem-update=baselines:"
+    return ["\n".join((title, *folded(better, SHOWN)))] if better else []
+
+
+def _improvements(test: TestRecord) -> Iterator[Change]:
+    for finding in test.findings:
+        if finding.verdict is Verdict.IMPROVED and isinstance(finding.fact, Changed):
+            yield finding.fact.change

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cudamem_testing.model.records import TestRecord
@@ -19,6 +19,7 @@ from cudamem_testing.records.baselines import (
     name_in_module,
     read_file,
 )
+from cudamem_testing.records.renames import Kept, Renamed, body_of, renames
 from cudamem_testing.show.places import baseline_file
 
 SHOWN = 3
@@ -31,7 +32,8 @@ class Review:
 
     A test without a marker counts there when others of its file have a baseline. ``lacking`` counts, by metrics, tests
     whose baseline was recorded without these; ``unknown`` those that ask for metrics alone which their device has not.
-    ``unseen`` are entries of tests that are no longer there, by file; ``broken`` says what could not be read.
+    ``unseen`` are entries of tests that are no longer there, by file, of which those that are ``renamed`` have become
+    others; ``broken`` says what could not be read.
     """
 
     elsewhere: dict[str, int] = field(default_factory=dict)
@@ -39,7 +41,16 @@ class Review:
     lacking: dict[str, int] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
     unseen: dict[Path, tuple[Key, ...]] = field(default_factory=dict)
+    renamed: tuple[Renamed, ...] = ()
     broken: tuple[str, ...] = ()
+
+    def after_renaming(self) -> Review:
+        """Without what was renamed."""
+        renamed = {(one.before.path, one.before.key.test) for one in self.renamed}
+        left = {
+            path: tuple(key for key in keys if (path, key.test) not in renamed) for path, keys in self.unseen.items()
+        }
+        return replace(self, unseen={path: keys for path, keys in left.items() if keys}, renamed=())
 
     @property
     def unchecked(self) -> dict[str, int]:
@@ -55,28 +66,69 @@ class Review:
     def lines(self, pruned: bool) -> list[str]:
         """What is worth a line for the whole run."""
         lines = []
-        named = (f"{module_of(path).name}::{key.test}" for path, keys in self.unseen.items() for key in keys)
+        if self.renamed and not pruned:
+            number = len({one.before.key.test for one in self.renamed})
+            looks, them = ("looks", "it") if number == 1 else ("look", "them")
+            names = renamed_names(self.renamed)
+            lines.append(
+                f"{count(number, 'baseline')} {looks} renamed: {'; '.join(names[:SHOWN])}{_rest(names)} "
+                f"(--cudamem-update=baselines renames {them})"
+            )
+        renamed = {(one.before.path, one.before.key.test) for one in self.renamed}
+        named = (
+            f"{module_of(path).name}::{key.test}"
+            for path, keys in self.unseen.items()
+            for key in keys
+            if (path, key.test) not in renamed
+        )
         gone = [*dict.fromkeys(named)]
         if gone and not pruned:
-            rest = f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else ""
             which = "belongs to a test that is" if len(gone) == 1 else "belong to tests that are"
             lines.append(
-                f"{count(len(gone), 'baseline')} {which} no longer there: {', '.join(gone[:SHOWN])}{rest} "
+                f"{count(len(gone), 'baseline')} {which} no longer there: {', '.join(gone[:SHOWN])}{_rest(gone)} "
                 "(--cudamem-prune drops them)"
             )
         return lines
 
 
-def review(root: Path, tests: Iterable[TestRecord], seen: Collection[str], whole: Callable[[str], bool]) -> Review:
+def _rest(names: Collection[str]) -> str:
+    return f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+
+
+def renamed_names(pairs: Iterable[Renamed]) -> list[str]:
+    """``test_it.py::test_old -> test_new (same function body)``, the parameters of one test as one."""
+    found: dict[tuple[str, str, str], dict[str, None]] = {}
+    for before, after, why in pairs:
+        (old, *parts), new = before.key.test.partition("["), after.key.test.partition("[")[0]
+        file = module_of(before.path).name
+        other = "" if after.path == before.path else f"{module_of(after.path).name}::"
+        found.setdefault((f"{file}::{old}", f"{other}{new}", why), {})["".join(parts)] = None
+    names = []
+    for (old, new, why), parameters in found.items():
+        only = next(iter(parameters))
+        suffix = only if len(parameters) == 1 else f"[...] x {len(parameters)}"
+        names.append(f"{old}{suffix} -> {new}{only if len(parameters) == 1 else '[...]'} ({why})")
+    return names
+
+
+def review(
+    root: Path,
+    tests: Iterable[TestRecord],
+    seen: Collection[str],
+    whole: Callable[[str], bool],
+    written: Iterable[Kept] = (),
+) -> Review:
     """Look at the files of the tests of a run; ids are relative to ``root``.
 
     ``seen`` are the ids of all tests that ran and of the files that were collected, which may have no tests any more;
-    ``whole`` tells of a file (relative to ``root``) whether all of its tests ran.
+    ``whole`` tells of a file (relative to ``root``) whether all of its tests ran. ``written`` are entries that the run
+    has added.
     """
     files = _Files(root)
     elsewhere: Counter[str] = Counter()
     lacking, unknown = Counter[str](), Counter[str]()
     without = 0
+    fresh: list[Kept] = [*written]
     for test in tests:
         for one in test.measured:
             if not one.metrics:
@@ -100,13 +152,25 @@ def review(root: Path, tests: Iterable[TestRecord], seen: Collection[str], whole
             ]
             if reasons:
                 elsewhere[min(reasons, key=lambda reason: (reason.count(","), len(reason)))] += 1
-            elif one.asked or (entries and not one.idle):
+                continue
+            fresh.append(Kept(files.of(test.nodeid), key, one.entry))
+            if one.asked or (entries and not one.idle):
                 without += 1
     for nodeid in seen:
         files.read(files.of(nodeid))  # its tests were held to nothing if it is broken
     unseen = _unseen(files, seen, whole, tests)
+    renamed = _renamed(files, unseen, fresh) if unseen and fresh else ()
     others, short, nothing = (dict(counts.most_common()) for counts in (elsewhere, lacking, unknown))
-    return Review(others, without, short, nothing, unseen, tuple(files.broken))
+    return Review(others, without, short, nothing, unseen, renamed, tuple(files.broken))
+
+
+def _renamed(files: _Files, unseen: Mapping[Path, tuple[Key, ...]], fresh: Iterable[Kept]) -> tuple[Renamed, ...]:
+    gone = [Kept(path, key, files.entries(path)[key]) for path, keys in unseen.items() for key in keys]
+    new = [
+        one._replace(entry=replace(one.entry, body=one.entry.body or body_of(module_of(one.path), one.key.test)))
+        for one in fresh
+    ]
+    return tuple(renames(gone, new))
 
 
 def _unseen(

@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from cudamem_testing.model.baselines import Entry, Measured, fold
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
-from cudamem_testing.records.baselines import BaselineError, Entries, Key, Recorded, change_entries, name_in_module
+from cudamem_testing.records.baselines import (
+    BaselineError,
+    Entries,
+    Key,
+    Recorded,
+    change_entries,
+    module_of,
+    name_in_module,
+    read_file,
+)
+from cudamem_testing.records.names import folded, numbers_of
+from cudamem_testing.records.renames import Renamed, body_of
 from cudamem_testing.show.files import shown, why_not
 from cudamem_testing.show.places import baseline_file
 from cudamem_testing.show.printable import one_line
+
+MOST = 10
+"""Lines of tests that an update names."""
+
+
+class Written(NamedTuple):
+    """An entry as it was and as it is now."""
+
+    key: Key
+    before: Entry | None
+    after: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class Updated:
     """Numbers of entries that are new, took more or less than before, are the same, or were dropped.
 
-    ``files`` are those that changed, ``refused`` says for each one that could not be written why.
+    ``files`` are those that changed, ``refused`` says for each one that could not be written why. ``written`` are the
+    entries that are new or differ, by file.
     """
 
     new: int = 0
@@ -29,18 +54,24 @@ class Updated:
     dropped: int = 0
     files: tuple[Path, ...] = ()
     refused: tuple[str, ...] = ()
+    written: tuple[tuple[Path, Written], ...] = field(default=(), compare=False, repr=False)
 
     def __add__(self, other: Updated) -> Updated:
         return Updated(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
     @property
     def lines(self) -> list[str]:
-        """What was written."""
+        """What was written: how many entries with the tests that take something else below, and the files."""
         words = (("new", self.new), ("more", self.more), ("less", self.less), ("the same", self.same))
         parts = [f"{number} {word}" for word, number in (*words, ("dropped", self.dropped)) if number]
         total = self.new + self.more + self.less + self.same
-        text = [f"{count(total, 'baseline')}: {', '.join(parts)}"] if parts else []
+        text = ["\n".join((f"{count(total, 'baseline')}: {', '.join(parts)}", *self.tests()))] if parts else []
         return [*text, *(f"written: {shown(path)}" for path in self.files)]
+
+    def tests(self, most: int = MOST) -> list[str]:
+        """A line for each test that took something else before, one for all parameters of it."""
+        changed = [(one.key.test, numbers_of(one.before, one.after)) for _, one in self.written if one.before]
+        return folded(changed, most)
 
     def __str__(self) -> str:
         return "\n".join((*self.lines, *self.refused)) or "no baseline"
@@ -80,7 +111,7 @@ def accept(root: Path, tests: Iterable[TestRecord]) -> Updated:
 def update(root: Path, tests: Iterable[TestRecord]) -> Updated:
     """Record what the tests of a run took; ids are relative to ``root``.
 
-    An entry stays as it is when the test took what it says, or was within its tolerance and nobody looked closer.
+    An entry stays as it is when the test took what it says, or was within its tolerance and no closer look was taken.
     """
     by_file: dict[Path, dict[Key, Measured]] = {}
     for nodeid, measured in measured_by_test(tests).items():
@@ -92,6 +123,25 @@ def update(root: Path, tests: Iterable[TestRecord]) -> Updated:
     for path, found in sorted(by_file.items()):
         total += _change(path, found, {})
     return total
+
+
+def rename(pairs: Iterable[Renamed]) -> Updated:
+    """Give entries of a test, those of other environments as well, its new name; one that is there already stays."""
+    total = Updated()
+    for before, after, _ in pairs:
+        try:
+            old = {key: entry for key, entry in read_file(before.path).items() if key.test == before.key.test}
+            moved = {key._replace(test=after.key.test): entry for key, entry in old.items()}
+            change_entries(after.path, partial(_joined, moved))
+        except (BaselineError, OSError) as error:
+            total += Updated(refused=(f"not renamed: {error}",))
+        else:
+            total += drop({before.path: old})
+    return total
+
+
+def _joined(moved: Entries, entries: dict[Key, Entry]) -> Entries:
+    return {**moved, **entries}
 
 
 def drop(unseen: Mapping[Path, Iterable[Key]]) -> Updated:
@@ -116,10 +166,13 @@ def _change(path: Path, found: Mapping[Key, Measured], dropped: Mapping[Key, Non
             if not measured.entry.values or (old is None and measured.idle and not measured.asked):
                 continue
             kind, entry = _entry(old, measured)
-            if entry is old or there == key:
+            if entry is old:
                 kept[there or key] = entry
-            else:  # this number of threads takes something else, or is the first to be recorded
-                kind, kept[key] = Updated(new=1), entry
+            else:
+                if there != key:  # this number of threads takes something else, or is the first to be recorded
+                    kind, old = Updated(new=1), None
+                entry = kept[key] = replace(entry, body=body_of(module_of(path), key.test))
+                kind += Updated(written=((path, Written(key, old, entry)),))
             result += kind
         return kept
 
@@ -140,7 +193,7 @@ def _entry(old: Entry | None, measured: Measured) -> tuple[Updated, Entry]:
     if same and (measured.top is None or all(new.values[metric] in old.values[metric] for metric in new.values)):
         return Updated(same=1), old
     if measured.top is None:
-        new = replace(new, top=old.top)
+        new = replace(new, top=old.top, lines=old.lines)
     shared = [metric for metric in new.values if metric in old.values]
     more = any(new.values[metric].high > old.values[metric].high for metric in shared) or not shared
     return Updated(more=1) if more else Updated(less=1), new

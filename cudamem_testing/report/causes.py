@@ -22,7 +22,7 @@ MOST = 3
 MOST_ROWS = 50
 
 
-def cause_lines(run: RunRecord, width: int, most: int = MOST) -> list[str]:
+def cause_lines(run: RunRecord, width: int | None, most: int = MOST) -> list[str]:
     """The causes that fail or warn, where one of them has several findings."""
     found = _open(causes(run))
     if sum(cause.findings for cause in found) == len(found):

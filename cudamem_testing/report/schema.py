@@ -22,6 +22,7 @@ from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.codec import (
+    FLAG,
     TEXT,
     WHOLE,
     Codec,
@@ -116,15 +117,31 @@ def _checked() -> Codec:
     return Codec(fields.write, read)
 
 
+def _place() -> Codec:
+    """``[name, bytes]``, and behind them what reports of earlier versions did not have."""
+    short = row("[name, bytes]", TEXT, WHOLE)
+    long = row("[name, bytes, text, blocks, saved, nth, recorded]", TEXT, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, FLAG)
+
+    def read(value: Any, place: str) -> Any:
+        wide = isinstance(value, list) and len(value) > 2
+        return Place(*(long if wide else short).read(value, place))
+
+    def write(place: Place) -> list[Any]:
+        whole = [place.name, place.bytes, place.text, place.blocks, place.saved, place.nth, place.recorded]
+        return whole if place != Place(place.name, place.bytes) else whole[:2]
+
+    return Codec(write, read)
+
+
 _DEVICE = parsed(Device.parse)
-_PLACE = row("[name, bytes]", TEXT, WHOLE, kind=lambda pair: Place(*pair))
+_PLACE = _place()
 WINDOW = record(Window)
 FINDING = _finding()
 MEASURED = record(
     Measured,
     required=("values",),
     values=_spreads(),
-    top=optional(listed(Codec(lambda place: [place.name, place.bytes], _PLACE.read))),
+    top=optional(listed(_PLACE)),
     metrics=listed(one_of(*TRACKED)),
 )
 TEST = record(

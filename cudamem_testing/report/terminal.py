@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from cudamem_testing.model.findings import Severity, Verdict
@@ -15,6 +16,10 @@ from cudamem_testing.show.tables import Column, Table
 
 #: Verdicts of memory that is still there when its test is over, and no leak.
 KEPT = (Verdict.TEST_INSTANCE, Verdict.COMPILER_CACHE, Verdict.FIXTURE, Verdict.HARNESS)
+_FINDING = re.compile(r"[a-z ]+: \d+ findings? \([^)]*?(, warning)?\) in ")
+FOLDED = 3
+"""Parameters of a test from which on they are one row of the table."""
+Row = tuple[TestRecord, Window]
 UNKNOWN = "?"
 NONE = "-"
 RESERVED, BUDGET, DEVICE = Column("reserved", "right"), Column("budget", "right"), Column("device")
@@ -29,18 +34,22 @@ COLUMNS = (
 )
 
 
-def summary_lines(run: RunRecord, *, top: int, width: int, offers: int = 3, grouped: bool = True) -> list[str]:
+def summary_lines(
+    run: RunRecord, *, top: int, width: int, offers: int = 3, grouped: bool = True, cut: bool = True
+) -> list[str]:
     """The lines of the summary: failures of the run, findings, the table of the ``top`` tests, totals, and budgets
     to paste.
 
-    ``grouped`` is false where the causes of the findings are told elsewhere.
+    Text is wrapped at ``width`` characters. Tables are as wide as they must be, or where they may be ``cut`` names in
+    them lose what stands before the last one. ``grouped`` is false where the causes of the findings are told elsewhere.
     """
+    most = width if cut else None
     measured = [test for test in run.tests if test.windows]
     lines = _failures(run, width) if run.failures else []
-    lines += _findings(run, width, grouped) if run.all_findings else []
-    rows = ranked(measured)
+    lines += _findings(run, most, grouped) if run.all_findings else []
+    rows = folded(ranked(measured))
     if top and rows:
-        lines += _table(rows[:top]).lines(width)
+        lines += _table(rows[:top]).lines(most)
         if len(rows) > top:
             lines.append(f"... {len(rows) - top} more (--cudamem-top={len(rows)} shows them)")
     lines += _wrapped(total_line(run, measured), width)
@@ -65,7 +74,7 @@ def _unchecked(run: RunRecord, width: int) -> list[str]:
     return [piece for line in unchecked_lines(run) for piece in _wrapped(line, width)]
 
 
-def _findings(run: RunRecord, width: int, grouped: bool) -> list[str]:
+def _findings(run: RunRecord, width: int | None, grouped: bool) -> list[str]:
     from cudamem_testing.report.causes import cause_lines, known_lines, warning_lines
     from cudamem_testing.wording import text
 
@@ -77,10 +86,27 @@ def _findings(run: RunRecord, width: int, grouped: bool) -> list[str]:
     return [*finding_lines(run), *whole, *known_lines(run)]
 
 
-def ranked(tests: Iterable[TestRecord]) -> list[tuple[TestRecord, Window]]:
+def ranked(tests: Iterable[TestRecord]) -> list[Row]:
     """The call window of each test and device, by peak above start, largest first; unknown ones last."""
     calls = [(test, window) for test in tests for window in test.windows if window.name == "call" and _counts(window)]
-    return sorted(calls, key=lambda pair: (pair[1].peak_growth is None, -(pair[1].peak_growth or 0)))
+    return sorted(calls, key=_rank)
+
+
+def folded(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows of one test and device with other parameters together, where these are several, at the largest one."""
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for test, window in rows:
+        name, bracket, _ = test.nodeid.partition("[")
+        found.setdefault((name, bracket, str(window.device)), []).append((test, window))
+    kept: list[list[Row]] = []
+    for (_, bracket, _), some in found.items():
+        kept += [some] if bracket and len(some) >= FOLDED else [[one] for one in some]
+    return sorted(kept, key=lambda some: _rank(some[0]))
+
+
+def _rank(row: Row) -> tuple[bool, int]:
+    growth = row[1].peak_growth
+    return growth is None, -(growth or 0)
 
 
 def _counts(window: Window) -> bool:
@@ -102,6 +128,16 @@ def finding_lines(run: RunRecord) -> list[str]:
         places = ([count(tests, "test")] if tests else []) + (["the run itself"] if "" in nodeids else [])
         lines.append(f"{kind}: {count(len(nodeids), 'finding')} ({verdict}{warning}) in {' and '.join(places)}")
     return lines
+
+
+def colour_of(line: str) -> dict[str, bool]:
+    """How a line of the summary is shown where there are colours: what fails is red, what warns yellow."""
+    if line.startswith(("NOT CHECKED: ", "note: ")):
+        return {"yellow": True}
+    found = _FINDING.match(line)
+    if found is not None:
+        return {"yellow": True} if found[1] else {"red": True}
+    return {"red": True} if line.startswith("failed: ") else {}
 
 
 def _retained(run: RunRecord) -> list[str]:
@@ -147,23 +183,25 @@ def _parts(device: str) -> tuple[str, str, str]:
     return kind, index, name
 
 
-def _table(rows: Sequence[tuple[TestRecord, Window]]) -> Table:
-    """One row a test and device; columns that would hold nothing are left out."""
+def _table(rows: Sequence[Sequence[Row]]) -> Table:
+    """One row a test and device, or all parameters of a test; columns that would hold nothing are left out."""
     seen: set[int] = set()
     cells = []
-    for test, window in rows:
-        whole = next((one for one in test.whole if one.device == window.device), None)
-        used = NONE if test.budget_used is None or id(test) in seen else f"{test.budget_used:.0%}"
-        seen.add(id(test))
+    for some in rows:
+        test, window = some[0]
+        retained = (next((one.retained for one in test.whole if one.device == at.device), None) for test, at in some)
+        used = [test.budget_used for test, _ in some if test.budget_used is not None and id(test) not in seen]
+        seen.update(id(test) for test, _ in some)
+        several = f"{test.nodeid.partition('[')[0]}[...] x {len(some)}"
         cells.append(
             (
-                _size(window.peak_growth),
-                _size(window.reserved_growth) if window.device.has_segments else NONE,
-                _size(whole.retained if whole else None),
-                UNKNOWN if window.allocations is None else str(window.allocations),
-                used,
+                _sizes([one.peak_growth for _, one in some]),
+                _sizes([one.reserved_growth for _, one in some]) if window.device.has_segments else NONE,
+                _sizes([*retained]),
+                _range([one.allocations for _, one in some], str),
+                f"{max(used):.0%}" if used else NONE,
                 str(window.device),
-                test.nodeid,
+                test.nodeid if len(some) == 1 else several,
             )
         )
     kept = [
@@ -205,5 +243,16 @@ def offered(size: int) -> str:
     return f"{-(-roomy // 1024)}KiB"
 
 
-def _size(size: int | None) -> str:
-    return UNKNOWN if size is None else format_size(size)
+def _sizes(sizes: Sequence[int | None]) -> str:
+    """``33.0 MiB``, or of several ``12.9 to 40.1 MiB``."""
+    return _range(sizes, format_size)
+
+
+def _range(numbers: Sequence[int | None], text: Callable[[int], str]) -> str:
+    known = [number for number in numbers if number is not None]
+    if not known:
+        return UNKNOWN
+    low, high = text(min(known)), text(max(known))
+    unit = f" {high.rpartition(' ')[2]}"
+    both = high if low == high else f"{low.removesuffix(unit)} to {high}"
+    return both if len(known) == len(numbers) else f"{both} or {UNKNOWN}"

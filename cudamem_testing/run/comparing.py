@@ -36,15 +36,16 @@ if TYPE_CHECKING:
     from cudamem_testing.run.running import Running
     from cudamem_testing.snapshots.record import LiveBlock
     from cudamem_testing.snapshots.replay import Replay
+    from cudamem_testing.verdicts.lines import Line
     from cudamem_testing.windows.tracker import Tracker
 
 
 class Look(NamedTuple):
-    """A closer look at one window: the replay, the moment at which it began, and what was live at its peak."""
+    """A closer look at one window: the replay, the moment at which it began, and what was live at its peak, by line."""
 
     replayed: Replay
     start: int
-    live: LiveSet
+    lines: tuple[Line, ...]
 
 
 COUNTED = ("requested", "peak", "allocations")  # what a workspace of a library would count in
@@ -215,10 +216,22 @@ class Comparing:
             return self._evidence.unknown(window.device, "still live")
         start = first_moment(replayed.recording, window)
         live = replayed.live_at(since=start, allocations=allocations_before(window))
-        return Look(replayed, start, live.fresh())
+        return Look(replayed, start, self._lines(replayed, live.fresh(), start, replayed.end))
+
+    def _lines(self, replayed: Replay, live: LiveSet, start: int, end: int) -> tuple[Line, ...]:
+        """A live set by line, with what autograd kept of it."""
+        from cudamem_testing.snapshots.backward import made_with_grad, saved_for_backward
+        from cudamem_testing.verdicts.lines import lines_of
+
+        orders = replayed.orders
+        saved, with_grad = (
+            {orders[place] for place in find(replayed, start, end)} for find in (saved_for_backward, made_with_grad)
+        )
+        return lines_of(live, self._evidence.locator.written, saved, with_grad)
 
     def _examine(self, window: Window, measured: Measured, now: Counters | None) -> tuple[Measured, Look | NoEvidence]:
-        from cudamem_testing.verdicts.grown import frees_of_others, peak_without, top_of, without
+        from cudamem_testing.verdicts.grown import frees_of_others, peak_without, without
+        from cudamem_testing.verdicts.lines import top_of
 
         replayed = self._evidence.replay(window.device, counter="requested")
         if replayed is None:
@@ -244,7 +257,18 @@ class Comparing:
             if "peak" in values:
                 values["peak"] = Spread.of(max(0, values["peak"].low - size))
         live = without(live, {replayed.orders[place] for place in places})
-        return measured.but(values=values, top=top_of(live)), Look(replayed, start, live)
+        lines = self._lines(replayed, live, start, end)
+        known = self._fingerprints(replayed, start, end)
+        return measured.but(values=values, top=top_of(lines), lines=known), Look(replayed, start, lines)
+
+    def _fingerprints(self, replayed: Replay, start: int, end: int) -> str:
+        """Those of all lines that allocated."""
+        from cudamem_testing.snapshots.record import Kind
+        from cudamem_testing.verdicts.lines import fingerprints
+
+        events, stacks = replayed.recording.events, replayed.recording.stacks
+        numbers = {events.stacks[place] for place in range(start, end) if events.kinds[place] == Kind.ALLOC}
+        return fingerprints((stacks[number] for number in numbers), self._evidence.locator.written)
 
     @staticmethod
     def _end(replayed: Replay, window: Window, now: Counters | None) -> int:
@@ -333,7 +357,8 @@ def _finding(
 
 
 def _grown(change: Change, look: Look | NoEvidence, entry: Entry) -> Changed:
-    from cudamem_testing.verdicts.grown import allocations_by_line, grown, segments_taken
+    from cudamem_testing.verdicts.changed import changed_places
+    from cudamem_testing.verdicts.grown import allocations_by_line, segments_taken
 
     if isinstance(look, NoEvidence):
         return Changed(change, missing=look)
@@ -342,7 +367,9 @@ def _grown(change: Change, look: Look | NoEvidence, entry: Entry) -> Changed:
     if change.metric == "allocations":
         return Changed(change, taken=allocations_by_line(look.replayed, look.start))
     if change.metric in PLACES:
-        return Changed(change, grown(() if change.metric == "retained" else entry.top, look.live))
+        retained = change.metric == "retained"
+        places, more = changed_places(*((), look.lines) if retained else (entry.top, look.lines, entry.lines))
+        return Changed(change, tuple(places), more=more)
     return Changed(change)
 
 

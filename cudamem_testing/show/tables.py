@@ -15,8 +15,9 @@ _MARKUP = re.compile(r"[`*<&$]|(?<=\])\(|\\(?=[!-/:-@\[-`{-~])")
 class Column(NamedTuple):
     """A column; an ``elastic`` one is shortened if the table is too wide.
 
-    Its cells lose their middle or, if they are ``paths`` (or ids of tests), the text before the last names. In
-    Markdown the cells of a ``code`` column are written as code: names and ids are full of stars, brackets and dollars.
+    Its cells lose their middle or, if they are ``paths`` (or ids of tests), the text before the last name, which is
+    kept whole even if it is too wide. In Markdown the cells of a ``code`` column are written as code: names and ids are
+    full of stars, brackets and dollars.
     """
 
     title: str
@@ -26,7 +27,7 @@ class Column(NamedTuple):
     code: bool = False
 
     def cell(self, text: str, width: int) -> str:
-        """The text in exactly ``width`` characters."""
+        """The text in ``width`` characters, or more where its last name is longer."""
         short = elide_path(text, width) if self.paths else elide(text, width)
         return short.rjust(width) if self.align == "right" else short.ljust(width)
 
@@ -90,15 +91,15 @@ def begin(text: str, width: int) -> str:
 
 
 def elide_path(text: str, width: int) -> str:
-    """``text`` in at most ``width`` characters: leading folders and names are left out first, then the middle.
+    """``text`` in ``width`` characters: leading folders and names are left out first; the last name is kept whole.
 
-    ``suites/models/test_a.py::test_b[c]`` becomes ``.../test_a.py::test_b[c]`` and then ``...::test_b[c]``.
+    ``suites/models/test_a.py::test_b[c]`` becomes ``.../test_a.py::test_b[c]``, ``...::test_b[c]``, and ``test_b[c]``.
     """
     if len(text) <= width:
         return text
     names = text.partition("[")[0]
     shorter = ["..." + text[found.start() :] for found in re.finditer(r"/|::", names)]
-    return next((one for one in shorter if len(one) <= width), elide(text[_last_name(names) :], width))
+    return next((one for one in shorter if len(one) <= width), text[_last_name(names) :])
 
 
 def _last_name(names: str) -> int:

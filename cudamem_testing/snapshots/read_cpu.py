@@ -17,11 +17,12 @@ from cudamem_testing.snapshots.record import NO_STACK, Events, Kind, LiveBlock, 
 
 BlockRow = tuple[int, int, int, int, int, int]
 """address, size, sequence, stack, owner, thread; stack 0 and owner 0 are none."""
-EventRow = tuple[int, int, int, int, int, int, int, int]
-"""address, size, sequence, nanoseconds, stack, owner, thread, kind (0 allocated, 1 freed, 2 refused)."""
+EventRow = tuple[int, ...]
+"""address, size, sequence, nanoseconds, stack, owner, thread, kind (0 allocated, 1 freed, 2 refused), and where it was
+noted 1 for an allocation while the thread's grad mode was on."""
 
 KINDS: Final = bytes((Kind.ALLOC, Kind.FREE_REQUESTED, Kind.OOM))
-_WIDTH = 8
+_WIDTHS = (8, 9)
 _OFF = "no Python stack: the recorder kept none when it was allocated"
 
 
@@ -46,7 +47,7 @@ def read_cpu(
         SnapshotError: if the rows do not match their types.
     """
     try:
-        addresses, sizes, sequences, times, stacks, owned, threads, kinds = _columns(list(events))
+        addresses, sizes, sequences, times, stacks, owned, threads, kinds, *grads = _columns(list(events))
         codes = bytes([KINDS[kind] for kind in kinds])
         live = tuple(_block(*row) for row in blocks)
     except (TypeError, ValueError, OverflowError, IndexError) as error:
@@ -63,6 +64,7 @@ def read_cpu(
             sequences=sequences,
             owners=owned,
             threads=threads,
+            grads=bytes([*grads[0]]) if grads else None,
         ),
         stacks=Stacks(stack),
         owners=owners or {},
@@ -74,10 +76,12 @@ def read_cpu(
 
 
 def _columns(rows: list[EventRow]) -> list[array[int]]:
-    if not {*map(len, rows)} <= {_WIDTH}:
-        raise ValueError(f"an event has {_WIDTH} values")
+    widths = {*map(len, rows)} or {_WIDTHS[0]}
+    width = max(widths)
+    if len(widths) > 1 or width not in _WIDTHS:
+        raise ValueError(f"an event has {_WIDTHS[0]} values, or with its grad mode {_WIDTHS[1]}")
     flat = array("q", chain.from_iterable(rows))
-    return [flat[column::_WIDTH] for column in range(_WIDTH)]
+    return [flat[column::width] for column in range(width)]
 
 
 def _block(address: int, size: int, sequence: int, stack: int, owner: int, thread: int) -> LiveBlock:

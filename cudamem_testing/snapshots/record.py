@@ -94,7 +94,8 @@ class Events:
     """Columns of equal length, one entry per event, oldest first; a column that the recorder lacks is ``None``.
 
     ``sizes`` are requested bytes on CUDA (the rounding of an allocation is not recorded there) and allocated bytes on
-    the CPU. ``times`` are microseconds. ``extra`` holds what this package does not know, by position.
+    the CPU. ``times`` are microseconds, ``grads`` is 1 for an allocation while its thread's grad mode was on.
+    ``extra`` holds what this package does not know, by position.
     """
 
     kinds: bytes = b""
@@ -107,10 +108,11 @@ class Events:
     sequences: array[int] | None = None
     owners: array[int] | None = None
     threads: array[int] | None = None
+    grads: bytes | None = None
     extra: Mapping[int, Extra] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
-        columns = (self.streams, self.times, self.pools, self.sequences, self.owners, self.threads)
+        columns = (self.streams, self.times, self.pools, self.sequences, self.owners, self.threads, self.grads)
         lengths = {len(column) for column in (self.addresses, self.sizes, self.stacks, *columns) if column is not None}
         if lengths != {len(self.kinds)}:
             raise SnapshotError(f"columns of events differ in length: {sorted(lengths | {len(self.kinds)})}")

@@ -9,17 +9,17 @@
     -- forward ----------------------------------------------------------------------
     aten::mul                 T0 (INPUT), T1 (PARAMETER)  ->  T2 (ACTIVATION)
 
-What is given is the category of the version at hand, ``???`` where it is unknown. ``ids="profiler"`` is the dialect of
-torch's own tests: its allocation numbers, its columns, and behind each number every category that the storage ever had.
-Operators are those of the data flow; in torch's dialect they are the calls of the dispatcher, with their overloads,
-where these were recorded. PYTEST_DONT_REWRITE
+What is given is the category of the version at hand, ``unknown`` where there is none (``???`` in torch's dialect).
+``ids="profiler"`` is the dialect of torch's own tests: its allocation numbers, its columns, and behind each number
+every category that the storage ever had. Operators are those of the data flow; in torch's dialect they are the calls of
+the dispatcher, with their overloads, where these were recorded. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from cudamem_testing.trace.categories import Categories, Category
+from cudamem_testing.trace.categories import UNKNOWN, Categories, Category
 from cudamem_testing.trace.categories import categories as find_categories
 from cudamem_testing.trace.flow import MEMORY, Node, Use
 from cudamem_testing.trace.graph import Ids, check_ids, number_storages, short_name
@@ -97,7 +97,7 @@ def render_categories(
 
 
 def _spelt(category: Category | None) -> str:
-    return "???" if category is None else category.name
+    return UNKNOWN if category is None else category.name
 
 
 def _row(node: Node, label: Label, region: tuple[str, ...]) -> Row:
@@ -143,8 +143,9 @@ def _torch_names(categories: Categories) -> Callable[[Storage], str]:
     names: dict[int, list[str]] = {}
     for (storage, _), category in categories.snapshot().items():
         known = names.setdefault(storage.allocation, [])
-        if known[-1:] != [_spelt(category)]:
-            known.append(_spelt(category))
+        name = "???" if category is None else category.name
+        if known[-1:] != [name]:
+            known.append(name)
     return lambda storage: f"{storage.allocation} ({','.join(names[storage.allocation])})"
 
 

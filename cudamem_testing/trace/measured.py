@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import NamedTuple, TypeAlias
 
-from cudamem_testing.model.stacks import Locator
+from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.snapshots.capture import recording_of
@@ -54,7 +54,17 @@ class Measured:
     end: int | None = None
     moves: tuple[tuple[int, int, int], ...] | None = field(default=None, repr=False)
     """Microseconds on the recorder's clock, address, bytes given out or (below 0) taken back, in order."""
+    stacks: tuple[Stack, ...] = field(default=(), repr=False)
+    """The stacks of what was given out, in that order; without frames where none was noted."""
     notes: tuple[str, ...] = ()
+
+    def stacks_of(self) -> dict[int, list[Stack]]:
+        """The stacks of the blocks that were given out at each address, in order."""
+        found: dict[int, list[Stack]] = {}
+        given = (pointer for _, pointer, nbytes in self.moves or () if nbytes > 0)
+        for pointer, stack in zip(given, self.stacks, strict=False):
+            found.setdefault(pointer, []).append(stack)
+        return found
 
 
 class Measurement:
@@ -65,8 +75,13 @@ class Measurement:
 
 
 @contextmanager
-def measure(tracker: Tracker, name: str = "memory profile") -> Iterator[Measurement]:
+def measure(
+    tracker: Tracker, name: str = "memory profile", root: str = "", *, compared: bool = True
+) -> Iterator[Measurement]:
     """Account for a block on every device whose blocks can be told apart.
+
+    ``root`` is the project's folder. Recorders that began too late to know older blocks have nothing to be ``compared``
+    with: their counters are left out.
 
     Make it the innermost block: what is allocated between it and the profiler's ends would be missing on one side.
     """
@@ -79,7 +94,7 @@ def measure(tracker: Tracker, name: str = "memory profile") -> Iterator[Measurem
     finally:
         windows = {window.device: window for window in tracker.close(span)}
         measurement.results = tuple(
-            _measured(recorder, windows[recorder.device], live)
+            _measured(recorder, windows[recorder.device], live, Locator(root), compared)
             for recorder in recorders
             if (live := before[recorder.device]) is not None
         )
@@ -172,22 +187,36 @@ def _live(recording: Recording) -> dict[int, int]:
     return {block.address: block.size for block in recording.blocks if not block.awaiting_free}
 
 
-def _measured(recorder: Recorder, window: Window, live: dict[int, int]) -> Measured:
+def _measured(recorder: Recorder, window: Window, live: dict[int, int], locator: Locator, compared: bool) -> Measured:
     capture = recorder.capture()
-    recording = Recording(recorder.device) if capture is None else recording_of(capture, Locator(""))
-    moves = _moves(recording, window)
-    notes = window.notes if moves is not None else (*window.notes, NO_EVENTS)
-    return Measured(str(recorder.device), live, _live(recording), window.start, window.peak, window.end, moves, notes)
+    recording = Recording(recorder.device) if capture is None else recording_of(capture, locator)
+    counters = (window.start, window.peak, window.end) if compared else (None, None, None)
+    account = str(recorder.device), live, _live(recording), *counters
+    first = _first_event(recording, window)
+    if first is None:
+        return Measured(*account, notes=(*window.notes, NO_EVENTS))
+    events, stacks = recording.events, recording.stacks
+    given = (place for place in range(first, len(events)) if events.kinds[place] == Kind.ALLOC)
+    return Measured(
+        *account,
+        moves=_moves(recording, first),
+        stacks=tuple(stacks[events.stacks[place]] for place in given),
+        notes=window.notes,
+    )
 
 
-def _moves(recording: Recording, window: Window) -> tuple[tuple[int, int, int], ...] | None:
-    """The recorder's events inside the window; ``None`` where they were not kept, or not all of them."""
-    opened, closed, events = window.opened, window.closed, recording.events
+def _first_event(recording: Recording, window: Window) -> int | None:
+    """The first of the recorder's events inside the window; ``None`` where they were not kept, or not all of them."""
+    opened, closed = window.opened, window.closed
     if opened is None or closed is None or opened.blocks is None or closed.blocks is None:
         return None
-    first = moment_between(recording, opened, closed)
-    if first is None or events.times is None:
-        return None
+    return None if recording.events.times is None else moment_between(recording, opened, closed)
+
+
+def _moves(recording: Recording, first: int) -> tuple[tuple[int, int, int], ...]:
+    """The recorder's events from the first one on."""
+    events = recording.events
+    times = events.times or ()
     sizes = replay(recording).sizes
     given: dict[int, int] = {}
     found = []
@@ -195,7 +224,7 @@ def _moves(recording: Recording, window: Window) -> tuple[tuple[int, int, int], 
         kind, pointer = events.kinds[place], events.addresses[place]
         if kind == Kind.ALLOC:
             given[pointer] = sizes[place]
-            found.append((events.times[place], pointer, sizes[place]))
+            found.append((times[place], pointer, sizes[place]))
         elif kind == Kind.FREE_REQUESTED:
-            found.append((events.times[place], pointer, -given.pop(pointer, events.sizes[place])))
+            found.append((times[place], pointer, -given.pop(pointer, events.sizes[place])))
     return tuple(found)

@@ -171,10 +171,11 @@ def find_peak(timeline: Timeline, device: str | None = None, root: str | None = 
     name = timeline.choose(device)
     place, total = timeline.maximum(name)
     places = Places(timeline.categories.flow, root)
-    held = tuple(_held(timeline, name, place, places))
+    measured = next((one for one in timeline.measured if one.device == name), None)
+    stacks = _Stacks(timeline, name, measured, places)
+    held = tuple(_held(timeline, name, place, places, stacks))
     change = timeline.changes[place]
     event = change.event
-    measured = next((one for one in timeline.measured if one.device == name), None)
     return Peak(
         device=name,
         total=total,
@@ -182,7 +183,7 @@ def find_peak(timeline: Timeline, device: str | None = None, root: str | None = 
         operator="" if event < 0 else places.operator(event),
         module="" if event < 0 else places.modules(event),
         regions=() if event < 0 else places.regions(event),
-        stack=Stack() if event < 0 else places.stack(event),
+        stack=stacks.of(change),
         held=held,
         measured=None if measured is None else measured.peak,
         differences=() if measured is None else tuple(_differences(timeline, place, total, held, measured)),
@@ -207,7 +208,31 @@ def _live(timeline: Timeline, device: str, last: int) -> Iterable[tuple[Change, 
     return entered.values()
 
 
-def _held(timeline: Timeline, device: str, last: int, places: Places) -> Iterable[Held]:
+class _Stacks:
+    """Where changes were made: the recorder's stacks, which tell the lines of a function apart, else the profiler's.
+
+    Where the timeline has as many blocks at an address as the recorder gave out there, they are the same, in order.
+    """
+
+    def __init__(self, timeline: Timeline, device: str, measured: Measured | None, places: Places) -> None:
+        self._places = places
+        self._known: dict[int, Stack] = {}
+        changes: dict[int, list[Change]] = {}
+        for change in timeline.changes:
+            if change.device == device and change.action is Action.CREATE:
+                changes.setdefault(change.pointer, []).append(change)
+        for pointer, stacks in ({} if measured is None else measured.stacks_of()).items():
+            made = changes.get(pointer, ())
+            if len(made) == len(stacks):
+                self._known.update(zip(map(id, made), stacks, strict=True))
+
+    def of(self, change: Change) -> Stack:
+        """The Python calls around a change; without frames where nobody knows."""
+        stack = self._known.get(id(change), Stack())
+        return self._places.stack(change.event) if not stack.frames and change.event >= 0 else stack
+
+
+def _held(timeline: Timeline, device: str, last: int, places: Places, stacks: _Stacks) -> Iterable[Held]:
     for change, category in _live(timeline, device, last):
         known = change.event >= 0
         yield Held(
@@ -215,7 +240,7 @@ def _held(timeline: Timeline, device: str, last: int, places: Places) -> Iterabl
             category,
             places.modules(change.event) if known else "",
             places.operator(change.event) if known else "",
-            places.stack(change.event) if known else Stack(),
+            stacks.of(change),
             change.action is Action.PREEXISTING,
             change.pointer,
         )

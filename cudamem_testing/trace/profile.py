@@ -18,6 +18,7 @@ those of ``vmap`` and ``jvp`` calls, is read and dropped when the recording ends
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -97,6 +98,7 @@ class MemoryProfile(Expectations):
         tracker: recorders that account for the same span, so that the timeline holds what was there before, and what
             the profiler misses.
         root: the project's folder, whose lines the peak tells; the working folder by default.
+        compared: whether the tracker's peak is comparable: its recorders were there before the test's first tensor.
         dispatched: note each call of the dispatcher, for texts of categories with ``ids="profiler"``: a mode that makes
             operators slower (by some 10 microseconds each) and that functions of ``torch.compile`` may not like.
     """
@@ -107,6 +109,7 @@ class MemoryProfile(Expectations):
         collect: bool = True,
         tracker: Tracker | None = None,
         root: str | None = None,
+        compared: bool = True,
         dispatched: bool = False,
     ) -> None:
         self.entered = False
@@ -115,7 +118,9 @@ class MemoryProfile(Expectations):
         self._dispatched = dispatched
         self._calls: Any = None
         self._root = root
-        self._measuring = measure(Tracker() if tracker is None else tracker)
+        self._measuring = measure(
+            Tracker() if tracker is None else tracker, root=root or os.getcwd(), compared=compared
+        )
         self._measurement: Measurement | None = None
         self._profiler: Any = None
         self._python_profiler: Any = None

@@ -1,15 +1,15 @@
-"""What grew: the live set at the peak against the places that a baseline keeps. PYTEST_DONT_REWRITE"""
+"""The peak without what does not count, and which lines took segments or blocks. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from cudamem_testing.model.baselines import TOP, Place
-from cudamem_testing.model.blocks import Block, LiveSet
-from cudamem_testing.model.facts import GrownPlace, Taken
+from cudamem_testing.model.baselines import TOP
+from cudamem_testing.model.blocks import LiveSet
+from cudamem_testing.model.facts import Taken
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.snapshots.lifetimes import NONE
 from cudamem_testing.snapshots.record import Kind
@@ -22,27 +22,6 @@ def without(live: LiveSet, orders: Collection[int | None]) -> LiveSet:
     """The blocks that were allocated in the window, without those of some orders of allocation."""
     fresh = live.fresh()
     return replace(fresh, blocks=tuple(block for block in fresh if block.order not in orders))
-
-
-def top_of(live: LiveSet, most: int = TOP) -> tuple[Place, ...]:
-    """The largest places of a live set; those of equal size by name, so that the same run gives the same entry."""
-    places = [Place(group.key, group.size) for group in live.group_by(lambda block: block.stack.place)]
-    return tuple(sorted(places, key=lambda place: (-place.bytes, place.name))[:most])
-
-
-def grown(before: Sequence[Place], live: LiveSet, most: int = TOP) -> tuple[GrownPlace, ...]:
-    """The places that hold more than what is recorded, largest growth first."""
-    known = {place.name: place.bytes for place in before}
-    hidden = before[-1].bytes if len(before) >= TOP else 0
-    found = []
-    for group in live.group_by(lambda block: block.stack.place):
-        line, numbers = _lines(group.blocks)
-        one = GrownPlace(
-            group.key, line, numbers, known.get(group.key), group.size, 0 if group.key in known else hidden
-        )
-        if one.growth > 0:
-            found.append(one)
-    return tuple(sorted(found, key=lambda one: -one.growth)[:most])
 
 
 def segments_taken(replayed: Replay, start: int, most: int = TOP) -> tuple[Taken, ...]:
@@ -106,15 +85,3 @@ def peak_without(
             if freed[now] != NONE:
                 ends[freed[now] + 1] = ends.get(freed[now] + 1, 0) + replayed.sizes[now]
     return best, moment
-
-
-def _lines(blocks: Sequence[Block]) -> tuple[Frame | None, tuple[int, ...]]:
-    """The line of most bytes, the last of equals, and the numbers of all lines."""
-    sizes: dict[Frame | None, int] = {}
-    frames = (block.stack.project_frame for block in blocks)
-    numbers = sorted({frame.line for frame in frames if frame is not None})
-    for block in blocks:
-        line = block.stack.where
-        size = sizes.pop(line, 0) + block.size  # its place is that of its last block
-        sizes[line] = size
-    return max(reversed(sizes), key=lambda line: sizes[line]), tuple(numbers)

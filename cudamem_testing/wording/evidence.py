@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from cudamem_testing.model.evidence import Evidence, NoEvidence, Shown, Why
 from cudamem_testing.model.live_tables import LiveTable
 
-WIDTH = 100
 NO_EVENTS = "unknown, no events were recorded (--cudamem-stacks=off, or the test has its own history)"
 WORKSPACES = "unknown, a library may have allocated a workspace without a recorded event"
 
@@ -25,9 +24,9 @@ def _of(one: Evidence) -> list[str]:
     return [missing(one)] if isinstance(one, NoEvidence) else [str(one)]
 
 
-def live(table: LiveTable, width: int | None = WIDTH) -> list[str]:
-    """A table of live blocks with its notes."""
-    return [*table.text(width=width).splitlines(), *(f"note: {note}" for note in table.notes)]
+def live(table: LiveTable) -> list[str]:
+    """A table of live blocks with its notes; nothing is cut, for it may be read in a log."""
+    return [*table.text().splitlines(), *(f"note: {note}" for note in table.notes)]
 
 
 def missing(one: NoEvidence) -> str:

@@ -78,7 +78,7 @@ def left_over(finding: Finding, fact: LeftOver) -> list[str]:
     """Live blocks of a file that are not visible in any test's counters."""
     size = format_size(finding.bytes or 0)
     title = f"{size} of {fact.place} is still live, not visible in any test's counters ({finding.device})"
-    return [title, *evidence.live(fact.live, None)]
+    return [title, *evidence.live(fact.live)]
 
 
 def allocated(where: Allocation) -> str:

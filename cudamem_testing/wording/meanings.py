@@ -267,7 +267,7 @@ BASELINES = Meaning(
     "see what grew, then fix it or record it",
     "Fails the test if the number is higher by more than the tolerance; a lower one is a note.",
     (
-        "a change of the code under test: `places that grew` names functions and lines",
+        "a change of the code under test: the first line below the number is where to look first",
         "a change of torch: each minor version of torch has its own entries, which are not compared with each other",
         "noise: with --cudamem-repeat=N the spread of several runs is recorded",
     ),

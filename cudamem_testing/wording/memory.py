@@ -16,7 +16,6 @@ from cudamem_testing.model.facts import (
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.show.tables import Column, Table
-from cudamem_testing.wording import evidence
 
 _OWNERS = 3
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -26,8 +25,8 @@ OUTSIDE_HINT = "probably cuFFT plans, library handles, kernels, the context"
 
 
 def out_of_memory(finding: Finding, fact: OutOfMemory) -> list[str]:
-    """Header, figures, hint, and what was live by line, in limited width."""
-    return oom_lines(fact, evidence.WIDTH)
+    """Header, figures, hint, and what was live by line."""
+    return oom_lines(fact)
 
 
 def oom_lines(fact: OutOfMemory, width: int | None = None) -> list[str]:

@@ -103,9 +103,9 @@ def test_many_owners_stay_bounded(number, last):
 
 def test_narrow_terminals_shorten_calls_first_then_lines():
     live = LiveSet(GPU, blocks(MIB, 1, line(88, SOFTMAX)))
-    assert [live_section(live, width=width).splitlines()[1] for width in (90, 68, 60, 42)] == [
+    assert [live_section(live, width=width).splitlines()[1] for width in (90, 79, 60, 42)] == [
         "   1.0 MiB   1 block  attention.py:88 in forward     torch/nn/functional.py softmax",
-        "   1.0 MiB   1 block  attention.py:88 in forward     func... softmax",
+        "   1.0 MiB   1 block  attention.py:88 in forward     .../functional.py softmax",
         "   1.0 MiB   1 block  attention.py:88 in forward",
         "   1.0 MiB   1 block  attent... in forward",
     ]

@@ -9,6 +9,7 @@ import torch
 
 from cudamem_testing import Device, OperatorMemory
 from cudamem_testing.operators.rows import BETWEEN, Levels, Phase, is_on
+from cudamem_testing.operators.summaries import STABLE, columns_of
 from cudamem_testing.operators.table import OperatorTable
 from cudamem_testing.records.expected import TextMismatchError
 from suites.operators.synthetic import BACKWARD, FORWARD, KIB, Maker, step
@@ -53,16 +54,16 @@ def test_summary_without_what_is_small() -> None:
 def test_by_module() -> None:
     assert str(step().table().by_module()) == text(
         """
-        module               operators  allocated     freed   forward  backward  temporary      peak
-        (model)                      6   19.1 KiB   4.0 KiB   9.1 KiB   6.0 KiB    3.0 KiB  15.1 KiB
-          body                       3   16.0 KiB   4.0 KiB   8.0 KiB   4.0 KiB    3.0 KiB  15.1 KiB
-            0                        2   12.0 KiB   4.0 KiB   4.0 KiB   4.0 KiB    3.0 KiB  15.1 KiB
-            1                        1    4.0 KiB         -   4.0 KiB         -          -   8.0 KiB
-          head                       2    3.1 KiB         -   1.1 KiB   2.0 KiB          -   9.1 KiB
-        MSELoss()                    1    2.0 KiB   2.0 KiB       4 B         -    2.0 KiB   9.1 KiB
-        (no module)                  2   16.0 KiB  16.0 KiB         -         -   16.0 KiB  28.1 KiB
-        (between operators)          0          -   8.0 KiB  -2.0 KiB  -1.0 KiB          -  12.1 KiB
-        total                        9   37.1 KiB  30.0 KiB   7.1 KiB   5.0 KiB   16.0 KiB  28.1 KiB
+        module               operators  allocated     freed  forward kept  backward kept  temporary      peak
+        (model)                      6   19.1 KiB   4.0 KiB       9.1 KiB        6.0 KiB    3.0 KiB  15.1 KiB
+          body                       3   16.0 KiB   4.0 KiB       8.0 KiB        4.0 KiB    3.0 KiB  15.1 KiB
+            0                        2   12.0 KiB   4.0 KiB       4.0 KiB        4.0 KiB    3.0 KiB  15.1 KiB
+            1                        1    4.0 KiB         -       4.0 KiB              -          -   8.0 KiB
+          head                       2    3.1 KiB         -       1.1 KiB        2.0 KiB          -   9.1 KiB
+        MSELoss()                    1    2.0 KiB   2.0 KiB           4 B              -    2.0 KiB   9.1 KiB
+        (no module)                  2   16.0 KiB  16.0 KiB             -              -   16.0 KiB  28.1 KiB
+        (between operators)          0          -   8.0 KiB      -2.0 KiB       -1.0 KiB          -  12.1 KiB
+        total                        9   37.1 KiB  30.0 KiB       7.1 KiB        5.0 KiB   16.0 KiB  28.1 KiB
         """
     )
 
@@ -70,13 +71,13 @@ def test_by_module() -> None:
 def test_by_module_to_a_depth() -> None:
     assert str(step().table().by_module(1, min_bytes=3 * KIB)) == text(
         """
-        module               operators  allocated     freed  forward  backward  temporary      peak
-        (model)                      6   19.1 KiB   4.0 KiB  9.1 KiB   6.0 KiB    3.0 KiB  15.1 KiB
-          body                       3   16.0 KiB   4.0 KiB  8.0 KiB   4.0 KiB    3.0 KiB  15.1 KiB
-          head                       2    3.1 KiB         -        -         -          -   9.1 KiB
-        (no module)                  2   16.0 KiB  16.0 KiB        -         -   16.0 KiB  28.1 KiB
-        (between operators)          0          -   8.0 KiB        -         -          -  12.1 KiB
-        total                        9   37.1 KiB  30.0 KiB  7.1 KiB   5.0 KiB   16.0 KiB  28.1 KiB
+        module               operators  allocated     freed  forward kept  backward kept  temporary      peak
+        (model)                      6   19.1 KiB   4.0 KiB       9.1 KiB        6.0 KiB    3.0 KiB  15.1 KiB
+          body                       3   16.0 KiB   4.0 KiB       8.0 KiB        4.0 KiB    3.0 KiB  15.1 KiB
+          head                       2    3.1 KiB         -             -              -          -   9.1 KiB
+        (no module)                  2   16.0 KiB  16.0 KiB             -              -   16.0 KiB  28.1 KiB
+        (between operators)          0          -   8.0 KiB             -              -          -  12.1 KiB
+        total                        9   37.1 KiB  30.0 KiB       7.1 KiB        5.0 KiB   16.0 KiB  28.1 KiB
         """
     )
     assert [row[0] for row in step().table().by_module(0).rows] == [
@@ -91,16 +92,16 @@ def test_by_module_to_a_depth() -> None:
 def test_by_operator() -> None:
     assert str(step().table().by_operator()) == text(
         """
-        operator             operators  allocated     freed      kept  temporary      peak
-        aten::addcdiv_               1   16.0 KiB  16.0 KiB         -   16.0 KiB  28.1 KiB
-        aten::mm                     2   10.0 KiB   4.0 KiB   6.0 KiB    3.0 KiB  15.1 KiB
-        aten::addmm                  2    5.1 KiB         -   5.1 KiB          -   7.1 KiB
-        aten::relu                   1    4.0 KiB         -   4.0 KiB          -   8.0 KiB
-        aten::mse_loss               1    2.0 KiB   2.0 KiB       4 B    2.0 KiB   9.1 KiB
-        aten::ones_like              1        4 B         -       4 B          -   7.1 KiB
-        (others)                     1          -         -         -          -   7.1 KiB
-        (between operators)          0          -   8.0 KiB  -8.0 KiB          -  12.1 KiB
-        total                        9   37.1 KiB  30.0 KiB   7.1 KiB   16.0 KiB  28.1 KiB
+        operator             operators  allocated     freed  net after frees  temporary      peak
+        aten::addcdiv_               1   16.0 KiB  16.0 KiB                -   16.0 KiB  28.1 KiB
+        aten::mm                     2   10.0 KiB   4.0 KiB          6.0 KiB    3.0 KiB  15.1 KiB
+        aten::addmm                  2    5.1 KiB         -          5.1 KiB          -   7.1 KiB
+        aten::relu                   1    4.0 KiB         -          4.0 KiB          -   8.0 KiB
+        aten::mse_loss               1    2.0 KiB   2.0 KiB              4 B    2.0 KiB   9.1 KiB
+        aten::ones_like              1        4 B         -              4 B          -   7.1 KiB
+        (others)                     1          -         -                -          -   7.1 KiB
+        (between operators)          0          -   8.0 KiB         -8.0 KiB          -  12.1 KiB
+        total                        9   37.1 KiB  30.0 KiB          7.1 KiB   16.0 KiB  28.1 KiB
         """
     )
 
@@ -108,12 +109,12 @@ def test_by_operator() -> None:
 def test_by_phase() -> None:
     assert str(step().table().by_phase()) == text(
         """
-        phase      operators  allocated     freed      kept  temporary      peak
-        forward            5   11.1 KiB   4.0 KiB   7.1 KiB    2.0 KiB   9.1 KiB
-        backward           2   10.0 KiB   5.0 KiB   5.0 KiB    3.0 KiB  15.1 KiB
-        optimizer          1   16.0 KiB  16.0 KiB         -   16.0 KiB  28.1 KiB
-        other              1        4 B   5.0 KiB  -5.0 KiB          -  12.1 KiB
-        total              9   37.1 KiB  30.0 KiB   7.1 KiB   16.0 KiB  28.1 KiB
+        phase      operators  allocated     freed  net after frees  temporary      peak
+        forward            5   11.1 KiB   4.0 KiB          7.1 KiB    2.0 KiB   9.1 KiB
+        backward           2   10.0 KiB   5.0 KiB          5.0 KiB    3.0 KiB  15.1 KiB
+        optimizer          1   16.0 KiB  16.0 KiB                -   16.0 KiB  28.1 KiB
+        other              1        4 B   5.0 KiB         -5.0 KiB          -  12.1 KiB
+        total              9   37.1 KiB  30.0 KiB          7.1 KiB   16.0 KiB  28.1 KiB
         """
     )
 
@@ -129,24 +130,24 @@ def test_several_devices() -> None:
     table = two_devices()
     assert str(table.by_module()) == text(
         """
-        module               operators  device  allocated  freed  forward  backward  temporary     peak
-        (model)                      2  cuda:0    3.0 KiB  512 B  2.5 KiB         -          -  2.5 KiB
-          a                          1  cuda:0    1.0 KiB      -  1.0 KiB         -          -  1.0 KiB
-          b                          1  cuda:0    2.0 KiB  512 B  1.5 KiB         -          -  2.5 KiB
-        total                        2  cuda:0    3.0 KiB  512 B  2.5 KiB         -          -  2.5 KiB
-        (model)                      1  cuda:1    4.0 KiB      -  4.0 KiB         -          -  4.5 KiB
-          b                          1  cuda:1    4.0 KiB      -  4.0 KiB         -          -  4.5 KiB
-        (between operators)          0  cuda:1      512 B      -    512 B         -          -    512 B
-        total                        1  cuda:1    4.5 KiB      -  4.5 KiB         -          -  4.5 KiB
+        module               operators  device  allocated  freed  forward kept  backward kept  temporary     peak
+        (model)                      2  cuda:0    3.0 KiB  512 B       2.5 KiB              -          -  2.5 KiB
+          a                          1  cuda:0    1.0 KiB      -       1.0 KiB              -          -  1.0 KiB
+          b                          1  cuda:0    2.0 KiB  512 B       1.5 KiB              -          -  2.5 KiB
+        total                        2  cuda:0    3.0 KiB  512 B       2.5 KiB              -          -  2.5 KiB
+        (model)                      1  cuda:1    4.0 KiB      -       4.0 KiB              -          -  4.5 KiB
+          b                          1  cuda:1    4.0 KiB      -       4.0 KiB              -          -  4.5 KiB
+        (between operators)          0  cuda:1      512 B      -         512 B              -          -    512 B
+        total                        1  cuda:1    4.5 KiB      -       4.5 KiB              -          -  4.5 KiB
         """
     )
     assert str(table.by_phase()) == text(
         """
-        phase    operators  device  allocated  freed     kept  temporary     peak
-        forward          2  cuda:0    3.0 KiB  512 B  2.5 KiB          -  2.5 KiB
-        forward          1  cuda:1    4.5 KiB      -  4.5 KiB          -  4.5 KiB
-        total            2  cuda:0    3.0 KiB  512 B  2.5 KiB          -  2.5 KiB
-        total            1  cuda:1    4.5 KiB      -  4.5 KiB          -  4.5 KiB
+        phase    operators  device  allocated  freed  net after frees  temporary     peak
+        forward          2  cuda:0    3.0 KiB  512 B          2.5 KiB          -  2.5 KiB
+        forward          1  cuda:1    4.5 KiB      -          4.5 KiB          -  4.5 KiB
+        total            2  cuda:0    3.0 KiB  512 B          2.5 KiB          -  2.5 KiB
+        total            1  cuda:1    4.5 KiB      -          4.5 KiB          -  4.5 KiB
         """
     )
     assert [row[1:5] for row in table.summary(1).rows] == [
@@ -162,10 +163,10 @@ def test_several_devices() -> None:
     )
     assert str(table.only(device="cuda:1").by_module(0)) == text(
         """
-        module               operators  allocated  freed  forward  backward  temporary     peak
-        (model)                      1    4.0 KiB      -  4.0 KiB         -          -  4.5 KiB
-        (between operators)          0      512 B      -    512 B         -          -    512 B
-        total                        1    4.5 KiB      -  4.5 KiB         -          -  4.5 KiB
+        module               operators  allocated  freed  forward kept  backward kept  temporary     peak
+        (model)                      1    4.0 KiB      -       4.0 KiB              -          -  4.5 KiB
+        (between operators)          0      512 B      -         512 B              -          -    512 B
+        total                        1    4.5 KiB      -       4.5 KiB              -          -  4.5 KiB
         """
     )
     with pytest.raises(ValueError, match=r"^cpu is not measured \(measured: cuda:0, cuda:1\)$"):
@@ -177,10 +178,10 @@ def test_unknown_peaks() -> None:
     table = maker.table(notes=("why",))
     assert str(table.by_operator()) == text(
         """
-        operator   operators  allocated  freed     kept  temporary     peak
-        aten::mm           1    1.0 KiB      -  1.0 KiB          ?        ?
-        aten::sin          1    1.0 KiB      -  1.0 KiB          -  2.0 KiB
-        total              2    2.0 KiB      -  2.0 KiB          ?        ?
+        operator   operators  allocated  freed  net after frees  temporary     peak
+        aten::mm           1    1.0 KiB      -          1.0 KiB          ?        ?
+        aten::sin          1    1.0 KiB      -          1.0 KiB          -  2.0 KiB
+        total              2    2.0 KiB      -          2.0 KiB          ?        ?
         """
     )
     assert str(table) == "cpu: start 0 B, peak ? above start, end 2.0 KiB above start\nnote: why"
@@ -191,8 +192,8 @@ def test_nothing_was_recorded() -> None:
     assert str(table.summary()) == "call  operator  module  phase  allocated  freed  temporary  after"
     assert str(table.by_module()) == text(
         """
-        module  operators  allocated  freed  forward  backward  temporary  peak
-        total           0          -      -        -         -          -     -
+        module  operators  allocated  freed  forward kept  backward kept  temporary  peak
+        total           0          -      -             -              -          -     -
         """
     )
 
@@ -270,12 +271,12 @@ def test_expected_text() -> None:
     table = step().table()
     table.assert_by_module(
         """
-        module               operators  allocated     freed  forward  backward  temporary      peak
-        (model)                      6   19.1 KiB   4.0 KiB  9.1 KiB   6.0 KiB          -  15.1 KiB
-          body                       3   16.0 KiB   4.0 KiB  8.0 KiB   4.0 KiB          -  15.1 KiB
-        (no module)                  2   16.0 KiB  16.0 KiB        -         -   16.0 KiB  28.1 KiB
-        (between operators)          0          -   8.0 KiB        -         -          -  12.1 KiB
-        total                        9   37.1 KiB  30.0 KiB  7.1 KiB   5.0 KiB   16.0 KiB  28.1 KiB
+        module               operators  allocated     freed  forward kept  backward kept  temporary      peak
+        (model)                      6   19.1 KiB   4.0 KiB       9.1 KiB        6.0 KiB          -  15.1 KiB
+          body                       3   16.0 KiB   4.0 KiB       8.0 KiB        4.0 KiB          -  15.1 KiB
+        (no module)                  2   16.0 KiB  16.0 KiB             -              -   16.0 KiB  28.1 KiB
+        (between operators)          0          -   8.0 KiB             -              -          -  12.1 KiB
+        total                        9   37.1 KiB  30.0 KiB       7.1 KiB        5.0 KiB   16.0 KiB  28.1 KiB
         """,
         depth=1,
         min_bytes="4KiB",
@@ -304,3 +305,36 @@ def test_expected_text() -> None:
 def test_a_phase_between_operators_counts() -> None:
     maker = Maker().add("mm", "a", BACKWARD, 100).add(BETWEEN, None, BACKWARD, 0, 100)
     assert maker.table().by_phase().rows[0] == ("backward", "1", "100 B", "100 B", "-", "-", "100 B")
+
+
+def test_columns_of_the_tree_of_modules() -> None:
+    table = step().table()
+    wanted = text(
+        """
+        module               allocated     freed  forward kept  backward kept      peak
+        (model)               19.1 KiB   4.0 KiB       9.1 KiB        6.0 KiB  15.1 KiB
+          body                16.0 KiB   4.0 KiB       8.0 KiB        4.0 KiB  15.1 KiB
+        (no module)           16.0 KiB  16.0 KiB             -              -  28.1 KiB
+        (between operators)          -   8.0 KiB             -              -  12.1 KiB
+        total                 37.1 KiB  30.0 KiB       7.1 KiB        5.0 KiB  28.1 KiB
+        """
+    )
+    table.assert_by_module(wanted, depth=1, min_bytes="4KiB")  # the columns of the text
+    with pytest.raises(TextMismatchError) as caught:
+        table.assert_by_module("", depth=1, min_bytes="4KiB")  # those that do not move between versions
+    assert "".join(f"\n    + {line}" for line in wanted.splitlines()) in str(caught.value).replace("\n+", "\n    + ")
+    assert columns_of("module  operators  forward kept  peak\n(model) ...") == ("operators", "forward kept", "peak")
+    assert columns_of(None) == columns_of("something else") == STABLE
+    assert str(table.by_module(0, columns=["peak", "forward kept"])).splitlines() == [
+        "module               forward kept      peak",
+        "(model)                   9.1 KiB  15.1 KiB",
+        "MSELoss()                     4 B   9.1 KiB",
+        "(no module)                     -  28.1 KiB",
+        "(between operators)      -2.0 KiB  12.1 KiB",
+        "total                     7.1 KiB  28.1 KiB",
+    ]
+    names = "operators, allocated, freed, forward kept, backward kept, temporary, peak"
+    with pytest.raises(ValueError, match=f"^there is no column 'kept': write some of {names}$"):
+        table.by_module(columns="kept")
+    with pytest.raises(ValueError, match=f"^columns is empty: write some of {names}$"):
+        table.assert_by_module("", columns=())

@@ -54,15 +54,15 @@ def vit() -> OperatorMemory:
 def test_gpt2(gpt2: OperatorMemory) -> None:
     gpt2.assert_by_module(
         """
-        module               operators  allocated      freed    forward   backward  temporary      peak
-        (model)                    481  124.9 MiB          -   47.9 MiB   76.9 MiB          -  32.3 MiB
-          transformer              468  122.6 MiB          -   46.9 MiB   75.6 MiB          -  32.3 MiB
-            wte                      4    2.3 MiB          -          -    2.0 MiB          -  15.3 MiB
-            h                      436  119.2 MiB          -   46.0 MiB   73.1 MiB          -  32.3 MiB
-          lm_head                   12    2.3 MiB          -    1.0 MiB    1.3 MiB          -  30.8 MiB
-        (no module)                686   58.2 MiB          -          -    4.0 MiB          -  41.9 MiB
-        (between operators)          0          -  143.0 MiB  -18.3 MiB  -97.1 MiB          -  41.9 MiB
-        total                     1167  183.1 MiB  143.2 MiB   29.5 MiB  -16.2 MiB          -  41.9 MiB
+        module               operators  allocated      freed  forward kept  backward kept  temporary      peak
+        (model)                    481  124.9 MiB          -      47.9 MiB       76.9 MiB          -  32.3 MiB
+          transformer              468  122.6 MiB          -      46.9 MiB       75.6 MiB          -  32.3 MiB
+            wte                      4    2.3 MiB          -             -        2.0 MiB          -  15.3 MiB
+            h                      436  119.2 MiB          -      46.0 MiB       73.1 MiB          -  32.3 MiB
+          lm_head                   12    2.3 MiB          -       1.0 MiB        1.3 MiB          -  30.8 MiB
+        (no module)                686   58.2 MiB          -             -        4.0 MiB          -  41.9 MiB
+        (between operators)          0          -  143.0 MiB     -18.3 MiB      -97.1 MiB          -  41.9 MiB
+        total                     1167  183.1 MiB  143.2 MiB      29.5 MiB      -16.2 MiB          -  41.9 MiB
         """,
         depth=2,
         min_bytes="1MiB",
@@ -94,16 +94,16 @@ def test_gpt2_summary(gpt2: OperatorMemory) -> None:
 def test_llama(llama: OperatorMemory) -> None:
     llama.assert_by_module(
         """
-        module               operators  allocated      freed    forward   backward  temporary      peak
-        (model)                    910  101.4 MiB          -   32.6 MiB   68.6 MiB          -  23.1 MiB
-          model                    896   99.1 MiB          -   31.6 MiB   67.4 MiB          -  23.1 MiB
-            embed_tokens             3    1.3 MiB          -          -    1.0 MiB          -  13.3 MiB
-            layers                 844   94.8 MiB          -   30.5 MiB   64.1 MiB          -  23.1 MiB
-            norm                    25    3.0 MiB          -          -    2.3 MiB          -  22.3 MiB
-          lm_head                   13    2.3 MiB          -    1.0 MiB    1.3 MiB          -  22.8 MiB
-        (no module)                517   57.3 MiB          -          -    4.0 MiB          -  41.2 MiB
-        (between operators)          0          -  119.3 MiB  -11.1 MiB  -81.1 MiB          -  41.2 MiB
-        total                     1427  158.7 MiB  119.4 MiB   21.6 MiB   -8.5 MiB          -  41.2 MiB
+        module               operators  allocated      freed  forward kept  backward kept  temporary      peak
+        (model)                    910  101.4 MiB          -      32.6 MiB       68.6 MiB          -  23.1 MiB
+          model                    896   99.1 MiB          -      31.6 MiB       67.4 MiB          -  23.1 MiB
+            embed_tokens             3    1.3 MiB          -             -        1.0 MiB          -  13.3 MiB
+            layers                 844   94.8 MiB          -      30.5 MiB       64.1 MiB          -  23.1 MiB
+            norm                    25    3.0 MiB          -             -        2.3 MiB          -  22.3 MiB
+          lm_head                   13    2.3 MiB          -       1.0 MiB        1.3 MiB          -  22.8 MiB
+        (no module)                517   57.3 MiB          -             -        4.0 MiB          -  41.2 MiB
+        (between operators)          0          -  119.3 MiB     -11.1 MiB      -81.1 MiB          -  41.2 MiB
+        total                     1427  158.7 MiB  119.4 MiB      21.6 MiB       -8.5 MiB          -  41.2 MiB
         """,
         depth=2,
         min_bytes="1MiB",
@@ -114,19 +114,19 @@ def test_llama(llama: OperatorMemory) -> None:
 def test_vit(vit: OperatorMemory) -> None:
     vit.assert_by_module(
         """
-        module                  operators  allocated     freed   forward   backward  temporary      peak
-        (model)                       571   55.8 MiB   1.3 MiB  19.3 MiB   35.2 MiB          -  18.6 MiB
-          vit                         557   55.5 MiB   1.3 MiB  19.3 MiB   34.9 MiB          -  18.6 MiB
-            embeddings                 17    2.1 MiB   1.1 MiB         -          -          -  13.1 MiB
-              patch_embeddings          8    1.6 MiB   1.1 MiB         -          -          -  13.1 MiB
-            layers                    536   52.9 MiB         -  18.3 MiB   34.4 MiB          -  18.6 MiB
-              0                       134   13.2 MiB         -   4.6 MiB    8.6 MiB          -  15.4 MiB
-              1                       134   13.2 MiB         -   4.6 MiB    8.6 MiB          -  16.4 MiB
-              2                       134   13.2 MiB         -   4.6 MiB    8.6 MiB          -  17.5 MiB
-              3                       134   13.2 MiB         -   4.6 MiB    8.6 MiB          -  18.6 MiB
-        (no module)                   946   49.2 MiB         -         -          -          -  38.9 MiB
-        (between operators)             0          -  66.8 MiB  -2.5 MiB  -39.6 MiB          -  38.9 MiB
-        total                        1517  105.0 MiB  68.1 MiB  16.8 MiB   -4.5 MiB          -  38.9 MiB
+        module                  operators  allocated     freed  forward kept  backward kept  temporary      peak
+        (model)                       571   55.8 MiB   1.3 MiB      19.3 MiB       35.2 MiB          -  18.6 MiB
+          vit                         557   55.5 MiB   1.3 MiB      19.3 MiB       34.9 MiB          -  18.6 MiB
+            embeddings                 17    2.1 MiB   1.1 MiB             -              -          -  13.1 MiB
+              patch_embeddings          8    1.6 MiB   1.1 MiB             -              -          -  13.1 MiB
+            layers                    536   52.9 MiB         -      18.3 MiB       34.4 MiB          -  18.6 MiB
+              0                       134   13.2 MiB         -       4.6 MiB        8.6 MiB          -  15.4 MiB
+              1                       134   13.2 MiB         -       4.6 MiB        8.6 MiB          -  16.4 MiB
+              2                       134   13.2 MiB         -       4.6 MiB        8.6 MiB          -  17.5 MiB
+              3                       134   13.2 MiB         -       4.6 MiB        8.6 MiB          -  18.6 MiB
+        (no module)                   946   49.2 MiB         -             -              -          -  38.9 MiB
+        (between operators)             0          -  66.8 MiB      -2.5 MiB      -39.6 MiB          -  38.9 MiB
+        total                        1517  105.0 MiB  68.1 MiB      16.8 MiB       -4.5 MiB          -  38.9 MiB
         """,
         depth=3,
         min_bytes="1MiB",

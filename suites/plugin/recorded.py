@@ -22,13 +22,26 @@ SMALL = """
 """
 
 
-def entries(pytester, file=FILE):
-    """The entries of a file by test, without the environment."""
+def rows(pytester, file=FILE):
+    """The lines of a file as they stand there: environments, and entries by test."""
     data = json.loads((pytester.path / file).read_text(encoding="utf-8"))
-    found = {entry.pop("test"): entry for entry in data["entries"][:-1]}
-    for entry in found.values():
-        assert (entry.pop("environment"), entry.pop("device")) == (HERE, "cpu")
-    return found
+    found = data["entries"][:-1]
+    return [row for row in found if "test" not in row], {row["test"]: row for row in found if "test" in row}
+
+
+def entries(pytester, file=FILE):
+    """The exact numbers of a file by test, all of this environment, and the places with their bytes."""
+    (environment,), found = rows(pytester, file)
+    assert (environment["environment"], environment["device"]) == (HERE, "cpu")
+    assert {row["in"] for row in found.values()} == {environment["in"]}
+    return {
+        name: {
+            **row.get("bytes", {}),
+            **row.get("counts", {}),
+            "top": [[place, size] for place, _, size, *_ in row["top"]],
+        }
+        for name, row in found.items()
+    }
 
 
 def run(run_inner, monkeypatch, more, *arguments, files=None):

@@ -12,6 +12,7 @@ from cudamem_testing.model.changes import Comparison
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.windows import Window
 from cudamem_testing.plugin import keys
+from cudamem_testing.records.baselines import parse, render
 from cudamem_testing.run.baselines import Baselines
 from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Tracker
@@ -98,13 +99,13 @@ def test_marked_tests_are_recorded_and_compared(run_inner, pytester, monkeypatch
             "cudamem: requested 3.5 MiB above start is 1.5 MiB (+73.2%) above its baseline of 2.0 MiB, 64.0 KiB "
             "allowed (cpu)"
         ),
-        "live at the peak, places that grew:",
-        "   +1.5 MiB  1.0 MiB -> 2.5 MiB  test_it.py:7 in helper",
+        "grew: +1.5 MiB by test_it.py:7 in helper (empty) <- test_it.py:12, 1.0 MiB -> 2.5 MiB",
+        "   | return torch.empty(kib * 256)",
     ]
     assert inner.section("ERROR at teardown of test_keeps") == [
         "cudamem: retained 1.5 MiB is 1.5 MiB (+2343.8%) above its baseline of 64.0 KiB, 0 B allowed (cpu)",
-        "still live:",
-        "   +1.5 MiB  new -> 1.5 MiB  test_it.py:7 in helper",
+        "still live: 1.5 MiB by test_it.py:7 in helper (empty) <- test_it.py:25",
+        "   | return torch.empty(kib * 256)",
     ]
     (finding,) = inner.test("test_peak").findings
     assert (finding.kind.value, finding.verdict.value, finding.severity.value) == ("baseline", "over budget", "fail")
@@ -126,12 +127,22 @@ def test_marked_tests_are_recorded_and_compared(run_inner, pytester, monkeypatch
 
     inner = run(run_inner, monkeypatch, -200)
     assert inner.last == "7 passed"
-    assert inner.run.notes == ("1 test uses less than recorded: record it with --cudamem-update=baselines",)
+    assert inner.run.notes == (
+        (
+            "1 test now uses less than recorded; record with --cudamem-update=baselines:\n"
+            "  test_peak: peak 2.0 -> 1.8 MiB"
+        ),
+    )
     (finding,) = inner.test("test_peak").findings
     assert (finding.verdict.value, finding.severity.value, finding.bytes) == ("improved", "note", 200 * KIB)
 
     inner = run(run_inner, monkeypatch, -200, UPDATE)
-    assert "note: 5 baselines: 2 more, 1 less, 2 the same" in inner.summary
+    start = inner.summary.index("note: 5 baselines: 2 more, 1 less, 2 the same")
+    assert inner.summary[start + 1 : start + 4] == [
+        "    test_peak: peak 2.0 -> 1.8 MiB",
+        "    test_counts[...] x 2: allocations 10 -> 11",
+        f"note: written: {FILE}",
+    ]
     inner = run(run_inner, monkeypatch, 0, "-k", "peak")
     assert inner.outcomes == {"test_peak": "failed"}
 
@@ -200,7 +211,7 @@ def test_a_metric_that_the_device_does_not_have(run_inner, pytester):
 def test_other_environments_are_kept_and_named_once(run_inner, pytester):
     run_inner(SMALL, UPDATE)
     path = pytester.path / FILE
-    path.write_text(path.read_text().replace(f"torch {VERSION}", "torch 2.1"), encoding="utf-8")
+    path.write_bytes(render(parse(path, path.read_text().replace(f"torch {VERSION}", "torch 2.1").encode())))
     inner = run_inner({})
     assert inner.last == "2 passed"
     reason = f"recorded with torch 2.1, this run has torch {VERSION} {RECORD}"
@@ -212,11 +223,11 @@ def test_other_environments_are_kept_and_named_once(run_inner, pytester):
             "measured 2 tests on cpu",
             f"NOT CHECKED: 2 baselines: {reason.partition(' (')[0]}"[:80],
         ]
-    old = path.read_text().splitlines()[1:3]
+    old = path.read_text().splitlines()[1:4]
     assert run_inner({}, "--cudamem-baseline=require").last == "2 failed"
     run_inner({}, UPDATE)
     lines = path.read_text().splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 8
     assert {*old} < {*lines}
     assert run_inner({}, "--cudamem-baseline=require").last == "2 passed"
 
@@ -286,10 +297,10 @@ def test_a_broken_file_is_an_error_and_stays(run_inner, pytester):
     before = path.read_bytes()
     inner = run_inner({})
     assert (inner.last, inner.status) == ("2 passed", 1)
-    assert inner.run.notes == (f"baselines not compared: {FILE}:3: is no JSON: Expecting value (column 10)",)
+    assert inner.run.notes == (f"baselines not compared: {FILE}:4: is no JSON: Expecting value (column 10)",)
     inner = run_inner({}, UPDATE)
     assert inner.status == 1
-    assert f"not written: {FILE}:3: is no JSON: Expecting value (column 10)" in inner.run.notes
+    assert f"not written: {FILE}:4: is no JSON: Expecting value (column 10)" in inner.run.notes
     assert path.read_bytes() == before
 
 

@@ -20,8 +20,12 @@ def test_gone_tests_are_named_and_pruned_after_a_whole_run_only(run_inner, pytes
     assert run.unchecked == {"test: no baseline (record with --cudamem-update=baselines)": 1}
     assert run.notes == (
         (
-            "3 baselines belong to tests that are no longer there: test_it.py::test_b, test_gone.py::test_a, "
-            "test_gone.py::test_b (--cudamem-prune drops them)"
+            "1 baseline looks renamed: test_it.py::test_b -> test_c (same function body) "
+            "(--cudamem-update=baselines renames it)"
+        ),
+        (
+            "2 baselines belong to tests that are no longer there: test_gone.py::test_a, test_gone.py::test_b "
+            "(--cudamem-prune drops them)"
         ),
     )
     part_of_one = ["--deselect=test_it.py::test_c", "test_it.py"]

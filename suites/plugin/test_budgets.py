@@ -403,10 +403,36 @@ def test_the_summary_shows_how_much_of_a_budget_is_used(run_inner):
     inner = run_inner(REST, "--cudamem")
     assert inner.summary == [
         "budget: 2 findings (over budget) in 2 tests",
-        "   peak  retained  allocs  budget  test",
-        "3.0 KiB       0 B       1    300%  test_it.py::test_sizes[3]",
-        "2.0 KiB       0 B       1    200%  test_it.py::test_sizes[2]",
-        "1.0 KiB       0 B       1    100%  test_it.py::test_sizes[1]",
-        "    0 B       0 B       0       -  test_it.py::test_last",
+        "          peak  retained  allocs  budget  test",
+        "1.0 to 3.0 KiB       0 B       1    300%  test_it.py::test_sizes[...] x 3",
+        "           0 B       0 B       0       -  test_it.py::test_last",
         "measured 4 tests on cpu",
+    ]
+
+
+MANY = """
+    import pytest, torch
+
+    @pytest.mark.parametrize("kib", range(2, 32))
+    @pytest.mark.memory_budget(peak="1KiB")
+    def test_batch(kib): torch.empty(kib * 256)
+
+    @pytest.mark.memory_budget(peak="1KiB")
+    def test_other(): torch.empty(1024)
+"""
+
+
+def test_of_many_parameters_over_their_budget_three_are_shown_in_full(run_inner):
+    inner = run_inner(MANY, "--cudamem")
+    assert inner.last == "31 failed"
+    for kib in range(2, 32):
+        title = f"cudamem: peak {kib}.0 KiB above start is over its budget of 1.0 KiB by {kib - 1}.0 KiB (cpu)"
+        lines = inner.section(f"test_batch[{kib}]")
+        assert lines[0] == title
+        assert len(lines) == (5 if kib < 5 else 1)
+    assert len(inner.section("test_other")) == 5
+    assert inner.summary[1:4] == [
+        "           peak  retained  allocs  budget  test",
+        "2.0 to 31.0 KiB       0 B       1   3100%  test_it.py::test_batch[...] x 30",
+        "        4.0 KiB       0 B       1    400%  test_it.py::test_other",
     ]

@@ -84,7 +84,7 @@ by module
   1.5 MiB  3 blocks  (before the recording)
 by line
   4.0 MiB  2 blocks  test_it.py:5 in step  torch/autograd/graph.py _engine_run_backward
-  2.0 MiB   1 block  test_it.py:5 in step  torch/nn/modules/linear.py forward
+  2.0 MiB   1 block  test_it.py:5 in step  torch/nn/modules/linear.py Linear.forward
   1.5 MiB  3 blocks  (before the recording)
       4 B   1 block  test_it.py:5 in step
       4 B   1 block  test_it.py:5 in step  torch/autograd/__init__.py _make_grads

@@ -130,6 +130,22 @@ def test_a_mismatch_says_what_has_changed_and_shows_no_source(run_inner: Any, py
     assert not [line for line in inner.lines if line.startswith(("E  ", ">  "))]
 
 
+def test_the_whole_text_is_shown_on_request(run_inner):
+    run_inner(FLOW)
+    files = {"net.py": NET.replace("h = torch.relu(x @ w)", "h = torch.relu(x @ w).clone()")}
+    title = "the whole text as it is now"
+    inner = run_inner(files, "-vv")
+    start = inner.lines.index(next(line for line in inner.lines if line.strip("-") == f" {title} "))
+    text = inner.lines[start + 1 : start + 14]
+    assert text[:3] == ["x:       T0", "w:       T1, grad T12", "v:       T2, grad T9"]
+    assert text[4:7] == [
+        "aten::matmul              T0, T1           ->  T3",
+        "aten::relu                T3               ->  T4",
+        "aten::clone               T4               ->  T5",
+    ]
+    assert title not in run_inner({}, "-v").out
+
+
 def test_the_variable_of_expecttest(run_inner, monkeypatch):
     monkeypatch.setenv("EXPECTTEST_ACCEPT", "1")
     inner = run_inner(BODY)

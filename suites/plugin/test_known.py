@@ -381,7 +381,7 @@ class TestThreeInFull:
         assert inner.summary[:3] == [
             "leak: 4 findings (reachable) in 4 tests",
             "4 tests, 1 cause:",
-            "  4 tests  512.0 KiB  leak, reachable  test_it.py::t... test_it > KEPT (list)[*]",
+            "  4 tests  512.0 KiB  leak, reachable  test_it.py::test_leaks | module test_it > KEPT (list)[*]",
         ]
         assert sum(one.startswith("LEAKED test_it.py::test_leaks[3] - Failed: cudamem: 128") for one in inner.lines)
 

@@ -40,14 +40,14 @@ BODY = """
 """
 ACCEPTED = '''\
     memory.assert_by_module("""
-        module               operators  allocated      freed     forward    backward  temporary       peak
-        (model)                     26    1.0 MiB          -   258.0 KiB   786.0 KiB          -  722.0 KiB
-          0                         10  642.0 KiB          -   128.0 KiB   514.0 KiB          -  722.0 KiB
-          1                          4  256.0 KiB          -   128.0 KiB   128.0 KiB          -  464.0 KiB
-          2                         12  150.0 KiB          -           -   144.0 KiB          -  338.0 KiB
-        (no module)                  4   64.0 KiB          -           -           -          -  194.0 KiB
-        (between operators)          0          -  578.0 KiB  -128.0 KiB  -448.0 KiB          -  722.0 KiB
-        total                       30    1.1 MiB  582.0 KiB   130.0 KiB   338.0 KiB          -  722.0 KiB
+        module               allocated      freed  forward kept  backward kept       peak
+        (model)                1.0 MiB          -     258.0 KiB      786.0 KiB  722.0 KiB
+          0                  642.0 KiB          -     128.0 KiB      514.0 KiB  722.0 KiB
+          1                  256.0 KiB          -     128.0 KiB      128.0 KiB  464.0 KiB
+          2                  150.0 KiB          -             -      144.0 KiB  338.0 KiB
+        (no module)           64.0 KiB          -             -              -  194.0 KiB
+        (between operators)          -  578.0 KiB    -128.0 KiB     -448.0 KiB  722.0 KiB
+        total                  1.1 MiB  582.0 KiB     130.0 KiB      338.0 KiB  722.0 KiB
         """, min_bytes="16KiB")
     memory.assert_summary("""
         call  operator             module  phase     allocated      freed  temporary       after

@@ -10,6 +10,7 @@ import stat
 import pytest
 
 from cudamem_testing.report.files import read_json
+from cudamem_testing.report.terminal import colour_of
 from cudamem_testing.wording import title
 from suites.plugin.inner import KIB
 
@@ -37,18 +38,19 @@ SEVERAL = """
     def test_under():
         pass
 """
+LONG = "test_it.py::test_middle_of_a_long_name_that_goes_on_and_on_until_it_does_not_fit_into_the_line"
 TABLE = [
     "budget: 1 finding (over budget) in 1 test",
     "budget: 1 finding (under lower bound) in 1 test",
     "     peak  retained  allocs  budget  test",
     "400.0 KiB       0 B       2    100%  test_it.py::test_large",
-    " 20.0 KiB       0 B       1       -  test_middle_of...does_not_fit_into_the_line",
+    f" 20.0 KiB       0 B       1       -  {LONG}",
     "  3.0 KiB       0 B       1    300%  test_it.py::test_over",
     "  2.0 KiB       0 B       1       -  test_it.py::test_small",
     "      0 B       0 B       0       -  test_it.py::test_under",
     "measured 5 tests on cpu",
     "to hold a test to what it takes now, with a tenth to spare:",
-    "  test_it.py::test_middle_of_a_long_name_that_goes_on_and_on_until_it_does_not_fit_into_the_line",
+    f"  {LONG}",
     '    @pytest.mark.memory_budget(peak="23KiB")',
     "  test_it.py::test_small",
     '    @pytest.mark.memory_budget(peak="3KiB")',
@@ -458,3 +460,35 @@ def test_warnings_are_named_with_their_tests(run_inner, args):
     assert cycle in said
     inner = run_inner(WARNS, "--cudamem", "--cudamem-cycles=fail", *args)
     assert not [line for line in inner.summary if line.startswith("warning: ")]
+
+
+def test_colours_where_there_are_some(run_inner, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    first = TABLE[0]
+    assert f"\x1b[31m{first}\x1b[0m" in run_inner(SEVERAL, "--cudamem", "--color=yes").out
+    assert "\x1b" not in run_inner({}, "--cudamem", "--color=no").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in run_inner({}, "--cudamem").out
+
+
+@pytest.mark.parametrize(
+    ("line", "colour"),
+    [
+        ("leak: 2 findings (reachable) in 2 tests", {"red": True}),
+        ("cycle: 1 finding (cycle, warning) in 1 test", {"yellow": True}),
+        ("failed: interrupted", {"red": True}),
+        ("NOT CHECKED: 1 budget: cuda is not measured here", {"yellow": True}),
+        ("note: 2 baselines: 2 new", {"yellow": True}),
+        ("measured 2 tests on cpu", {}),
+        ("33.0 MiB       0 B       3    138%  test_a.py::test_leak[a: 2 findings (b) in c]", {}),
+    ],
+)
+def test_colours_of_lines(line, colour):
+    assert colour_of(line) == colour
+
+
+def test_names_are_cut_in_a_terminal_alone(run_inner, monkeypatch):
+    wide = {f"{'d' * 40}/test_{'n' * 30}.py": "import torch\ndef test_it(): torch.empty(256)"}
+    assert run_inner(wide, "--cudamem").summary[1].endswith(f"  {'d' * 40}/test_{'n' * 30}.py::test_it")
+    monkeypatch.setattr("cudamem_testing.plugin.collector.is_terminal", lambda reporter: True)
+    assert run_inner({}, "--cudamem").summary[1].endswith(f"  .../test_{'n' * 30}.py::test_it")

@@ -37,16 +37,29 @@ HERE, THERE = "x86_64, 1 thread, torch 2.13", "NVIDIA H100 (9.0), torch 2.11, na
 ENTRIES = {
     Key("test_b[x]", CPU, HERE): Entry({"requested": Spread(5, 5)}),
     Key("test_b[x]", CARD, THERE): Entry(
-        {"requested": Spread(5, 9), "retained": Spread(-1, -1)}, (Place("a.py::f", 4), Place("b.py::C.g", 1))
+        {"requested": Spread(5, 9), "retained": Spread(-1, -1), "allocations": Spread(3, 3)},
+        (Place("a.py::f", 4, "x = f(y)", 2, 3, 1, True), Place("b.py::C.g", 1)),
+        "1a2b3c4d",
+        "00ff12ab",
     ),
     Key("TestA::test_a", CPU, HERE): Entry({"requested": Spread(0, 0)}),
 }
 TEXT = """\
+{"kind": "baselines", "schema": 2, "entries": [
+{"in": "cpu-1ce278", "device": "cpu", "environment": "x86_64, 1 thread, torch 2.13"},
+{"in": "cuda:1-25f2a9", "device": "cuda:1", "environment": "NVIDIA H100 (9.0), torch 2.11, native"},
+{"test": "TestA::test_a", "in": "cpu-1ce278", "peak": "0 B", "bytes": {"requested": 0}, "top": []},
+{"test": "test_b[x]", "in": "cpu-1ce278", "peak": "5 B", "bytes": {"requested": 5}, "top": []},
+{"test": "test_b[x]", "in": "cuda:1-25f2a9", "peak": "5 B to 9 B", "retained": "-1 B", "bytes": {"requested": [5, 9], \
+"retained": -1}, "counts": {"allocations": 3}, "top": [["a.py::f", "x = f(y)", 4, 2, {"saved": 3, "nth": 1, \
+"recorded": true}], ["b.py::C.g", "", 1, 0]], "body": "1a2b3c4d", \
+"lines": "00ff12ab"},
+null]}
+"""
+FIRST = """\
 {"kind": "baselines", "schema": 1, "entries": [
-{"test": "TestA::test_a", "device": "cpu", "environment": "x86_64, 1 thread, torch 2.13", "requested": 0, "top": []},
-{"test": "test_b[x]", "device": "cpu", "environment": "x86_64, 1 thread, torch 2.13", "requested": 5, "top": []},
-{"test": "test_b[x]", "device": "cuda:1", "environment": "NVIDIA H100 (9.0), torch 2.11, native", "requested": [5, 9], \
-"retained": -1, "top": [["a.py::f", 4], ["b.py::C.g", 1]]},
+{"test": "test_b[x]", "device": "cpu", "environment": "x86_64, 1 thread, torch 2.13", "requested": [5, 9], \
+"allocations": 3, "top": [["a.py::f", 4]]},
 null]}
 """
 PATH = Path("tests/__cudamem__/test_x.json")
@@ -54,7 +67,9 @@ NUMBERS = st.integers(-(10**15), 10**15)
 SPREADS = st.lists(NUMBERS, min_size=1, max_size=2).map(lambda ends: Spread.of(*ends))
 NAMES = st.text(max_size=12)
 KEYS = st.builds(Key, NAMES, st.sampled_from([CPU, CARD, Device("cuda", 0), Device("host")]), NAMES)
-PLACES = st.lists(st.builds(Place, NAMES, NUMBERS), max_size=3).map(tuple)
+PLACES = st.lists(st.builds(Place, NAMES, NUMBERS, NAMES, NUMBERS, NUMBERS, NUMBERS, st.booleans()), max_size=3).map(
+    tuple
+)
 ANY_ENTRIES = st.dictionaries(
     KEYS, st.builds(Entry, st.dictionaries(st.sampled_from(TRACKED), SPREADS, max_size=3), PLACES), max_size=4
 )
@@ -64,8 +79,22 @@ def test_a_file() -> None:
     assert render(ENTRIES).decode() == TEXT
     assert parse(PATH, TEXT.encode()) == ENTRIES
     assert json.loads(TEXT)["entries"][-1] is None  # the file is JSON too
-    assert render({}) == b'{"kind": "baselines", "schema": 1, "entries": [\nnull]}\n'
+    assert render({}) == b'{"kind": "baselines", "schema": 2, "entries": [\nnull]}\n'
     assert parse(PATH, render({})) == {}
+
+
+def test_a_file_of_schema_1_is_read_and_stays_until_an_entry_changes(tmp_path: Path) -> None:
+    path = tmp_path / "test_x.json"
+    path.write_text(FIRST, encoding="utf-8")
+    key = Key("test_b[x]", CPU, HERE)
+    entry = Entry({"requested": Spread(5, 9), "allocations": Spread(3, 3)}, (Place("a.py::f", 4),))
+    assert read_file(path) == {key: entry}
+    assert not change_entries(path, lambda entries: dict(entries))
+    assert path.read_text(encoding="utf-8") == FIRST
+    more = {Key("test_c", CPU, HERE): Entry({"requested": Spread(1, 1)})}
+    assert change_entries(path, lambda entries: {**entries, **more})
+    assert read_file(path) == {key: entry, **more}
+    assert path.read_text(encoding="utf-8").splitlines()[0] == HEADER
 
 
 @given(ANY_ENTRIES)
@@ -73,14 +102,15 @@ def test_every_entry_comes_back(entries: Entries) -> None:
     content = render(entries)
     assert parse(PATH, content) == entries
     assert json.loads(content)["kind"] == "baselines"
-    assert len(content.splitlines()) == len(entries) + 2
+    assert len(content.splitlines()) == len(entries) + len({key[1:] for key in entries}) + 2
     assert render(parse(PATH, content)) == content
 
 
 @given(ANY_ENTRIES, ANY_ENTRIES)
 def test_a_change_of_one_entry_is_a_change_of_one_line(entries: Entries, others: Entries) -> None:
     before, after = (set(render(one).splitlines()) for one in (entries, {**entries, **others}))
-    assert len(after - before) <= len(others)
+    environments = len({key[1:] for key in others})
+    assert len(after - before) <= len(others) + environments
     assert len(before - after) <= len(others)
 
 
@@ -99,7 +129,7 @@ def test_two_branches_merge_line_by_line(tmp_path: Path) -> None:
 
 def test_order_blank_lines_and_commas_are_forgiven() -> None:
     lines = TEXT.splitlines()
-    shuffled = [lines[0], "", lines[3].removesuffix(","), f"  {lines[1]}", lines[2], "", lines[4]]
+    shuffled = [lines[0], "", lines[5].removesuffix(","), f"  {lines[1]}", lines[4], lines[2], "", *lines[3::3]]
     content = "\r\n".join(shuffled).encode()
     assert parse(PATH, content) == ENTRIES
     assert parse(PATH, b"\xef\xbb\xbf" + content) == ENTRIES  # an editor's mark
@@ -112,7 +142,9 @@ def changed(line: int, old: str, new: str) -> bytes:
     return "\n".join(lines).encode()
 
 
-HEADER = '{"kind": "baselines", "schema": 1, "entries": ['
+DEVICES = "2: device 'tpu' is not known: write cpu, cuda, cuda:N or host"
+PLACE = 'top is no list of ["file::qualname", "text", bytes, blocks]'
+HEADER = '{"kind": "baselines", "schema": 2, "entries": ['
 
 
 @pytest.mark.parametrize(
@@ -120,31 +152,43 @@ HEADER = '{"kind": "baselines", "schema": 1, "entries": ['
     [
         (b"", f"1: does not begin with {HEADER}"),
         (b"[]", f"1: does not begin with {HEADER}"),
-        (changed(1, "1", "2"), "1: schema 2 is not known here, only 1"),
+        (changed(1, "2", "3"), "1: schema 3 is not known here, only 1 and 2"),
         (changed(1, "baselines", "report"), f"1: does not begin with {HEADER}"),
-        (TEXT.encode()[:-7], "4: does not end with null]}: the file was cut off"),
+        (TEXT.encode()[:-7], "6: does not end with null]}: the file was cut off"),
         (TEXT.encode()[:300], "4: does not end with null]}: the file was cut off"),
-        (changed(5, "null]}", "]}"), "5: does not end with null]}: the file was cut off"),
-        (changed(3, "{", "<<<<<<< ours\n{"), "3: an unresolved merge conflict"),
-        (changed(3, "{", "=======\n{"), "3: an unresolved merge conflict"),
-        (changed(3, "test_b[x]", "TestA::test_a"), "3: the same test, device and environment as in line 2"),
-        (changed(3, "5", ""), "3: is no JSON: Expecting value (column 100)"),
-        (changed(3, '"test"', '"tset"'), "3: has the unknown key 'tset'"),
-        (changed(3, '"test": "test_b[x]", ', ""), "3: has no 'test'"),
-        (changed(3, '"test": "test_b[x]", ', '"test": "a", "test": "b", '), "3: has a key twice"),
-        (changed(3, '"test_b[x]"', "5"), "3: test is no text"),
-        (changed(3, '"cpu"', '"tpu"'), "3: device 'tpu' is not known: write cpu, cuda, cuda:N or host"),
-        (changed(3, " 5", " 5.5"), "3: requested is neither a whole number nor [lowest, highest]"),
-        (changed(3, " 5", " true"), "3: requested is neither a whole number nor [lowest, highest]"),
-        (changed(3, " 5", " [5, 4]"), "3: requested is neither a whole number nor [lowest, highest]"),
-        (changed(3, " 5", " [1, 2, 3]"), "3: requested is neither a whole number nor [lowest, highest]"),
-        (changed(3, " 5", " []"), "3: requested is neither a whole number nor [lowest, highest]"),
-        (changed(3, "[]", "{}"), '3: top is no list of ["file::qualname", bytes]'),
-        (changed(3, "[]", '[["a"]]'), '3: top is no list of ["file::qualname", bytes]'),
-        (changed(3, "[]", '[["a", "b"]]'), '3: top is no list of ["file::qualname", bytes]'),
-        (changed(3, TEXT.splitlines()[2], "5,"), "3: is no entry: an object is expected"),
-        (changed(3, TEXT.splitlines()[2], "[" * 100_000), "3: is nested too deeply"),
-        (TEXT.encode().replace(b"TestA", b"\xff"), "2: is not UTF-8 text"),
+        (changed(7, "null]}", "]}"), "7: does not end with null]}: the file was cut off"),
+        (changed(5, "{", "<<<<<<< ours\n{"), "5: an unresolved merge conflict"),
+        (changed(5, "{", "=======\n{"), "5: an unresolved merge conflict"),
+        (changed(5, "test_b[x]", "TestA::test_a"), "5: the same test, device and environment as in line 4"),
+        (changed(5, "5}", "}"), "5: is no JSON: Expecting value (column 81)"),
+        (changed(5, '"test"', '"tset"'), "5: has the unknown key 'tset'"),
+        (changed(5, '"test": "test_b[x]", ', ""), "5: has no 'test'"),
+        (changed(5, '"test": "test_b[x]", ', '"test": "a", "test": "b", '), "5: has a key twice"),
+        (changed(5, '"test_b[x]"', "5"), "5: test is no text"),
+        (changed(2, '"device": "cpu"', '"device": "tpu"'), DEVICES),
+        (changed(2, '"environment"', '"environ"'), "2: has the unknown key 'device'"),
+        (changed(2, '"device": "cpu", ', ""), "2: has no 'device'"),
+        (changed(3, "cuda:1-25f2a9", "cpu-1ce278"), "3: another line says something else of 'cpu-1ce278'"),
+        (changed(5, "cpu-1ce278", "cpu-000000"), "5: no line says what the environment 'cpu-000000' is"),
+        (changed(5, '"5 B"', '"6 B"'), "5: peak is '6 B', but its bytes are 5 B: change both or neither"),
+        (changed(5, '"bytes": {"requested": 5}, ', ""), "5: peak has no bytes"),
+        (changed(5, '{"requested": 5}', "5"), "5: bytes is no object"),
+        (changed(5, '"requested"', '"allocations"'), "5: has the unknown key 'allocations'"),
+        (changed(5, " 5}", " 5.5}"), "5: requested is neither a whole number nor [lowest, highest]"),
+        (changed(5, " 5}", " true}"), "5: requested is neither a whole number nor [lowest, highest]"),
+        (changed(5, " 5}", " [5, 4]}"), "5: requested is neither a whole number nor [lowest, highest]"),
+        (changed(5, " 5}", " [1, 2, 3]}"), "5: requested is neither a whole number nor [lowest, highest]"),
+        (changed(5, " 5}", " []}"), "5: requested is neither a whole number nor [lowest, highest]"),
+        (changed(5, "[]", "{}"), f"5: {PLACE}"),
+        (changed(5, "[]", '[["a", "b", 1]]'), f"5: {PLACE}"),
+        (changed(5, "[]", '[["a", "b", 1, true]]'), f"5: {PLACE}"),
+        (changed(5, "[]", '[["a", "b", 1, 1, {"saved": true}]]'), f"5: {PLACE}"),
+        (changed(5, "[]", '[["a", "b", 1, 1, {"kept": 1}]]'), f"5: {PLACE}"),
+        (changed(5, TEXT.splitlines()[4], "5,"), "5: is no entry: an object is expected"),
+        (changed(5, TEXT.splitlines()[4], "[" * 100_000), "5: is nested too deeply"),
+        (TEXT.encode().replace(b"TestA", b"\xff"), "4: is not UTF-8 text"),
+        (FIRST.encode().replace(b'[["a.py::f", 4]]', b'[["a"]]'), '2: top is no list of ["file::qualname", bytes]'),
+        (FIRST.encode().replace(b'"requested"', b'"bytes"'), "2: has the unknown key 'bytes'"),
     ],
 )
 def test_a_broken_file_is_named_with_line_and_reason_and_stays(tmp_path: Path, content: bytes, message: str) -> None:
@@ -195,7 +239,7 @@ def test_changing_entries(tmp_path: Path) -> None:
 def test_a_file_in_another_order_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "test_x.json"
     lines = TEXT.splitlines()
-    path.write_text("\n".join([lines[0], *reversed(lines[1:4]), lines[4]]), encoding="utf-8")
+    path.write_text("\n".join([lines[0], *reversed(lines[1:6]), lines[6]]), encoding="utf-8")
     before = path.read_bytes()
     assert not change_entries(path, lambda entries: entries)
     assert path.read_bytes() == before

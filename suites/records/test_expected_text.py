@@ -76,7 +76,7 @@ def test_a_long_difference_is_cut():
     text = difference("\n".join(f"{n}" for n in range(50)), "\n".join(f"x{n * n}" for n in range(90)), limit=10)
     lines = text.split("\n")
     assert len(lines) == 11
-    assert lines[-1] == "... the diff is cut here; the texts have 50 and 90 lines"
+    assert lines[-1] == "... the diff is cut here; the texts have 50 and 90 lines (-vv: all)"
 
 
 def test_long_texts_are_compared_from_their_first_difference_on():
@@ -92,7 +92,7 @@ def test_long_texts_are_compared_from_their_first_difference_on():
         " row 50000",
         "-row 50001",
         "+row 50001 changed",
-        "... the diff is cut here; the texts have 100000 and 100000 lines",
+        "... the diff is cut here; the texts have 100000 and 100000 lines (-vv: all)",
     ]
     cut = difference("\n".join(expected), "\n".join(["first", *expected[1:]]))
-    assert cut.split("\n")[-1] == "... the diff is cut here; the texts have 100000 and 100000 lines"
+    assert cut.split("\n")[-1] == "... the diff is cut here; the texts have 100000 and 100000 lines (-vv: all)"

@@ -164,7 +164,7 @@ def test_a_broken_file_is_named_once_and_not_judged(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text("{}", encoding="utf-8")
     found = look(tmp_path, [record("test_a"), record("test_b")])
-    reason = f'{path}:1: does not begin with {{"kind": "baselines", "schema": 1, "entries": ['
+    reason = f'{path}:1: does not begin with {{"kind": "baselines", "schema": 2, "entries": ['
     assert found == Review(broken=(f"baselines not compared: {reason}",))
     part = look(tmp_path, [TestRecord("test_x.py::test_a")], whole=False)  # held to nothing, so not measured either
     assert part == found

@@ -95,7 +95,15 @@ def test_what_an_update_changes(tmp_path: Path) -> None:
     path = tmp_path / FILE
     updated = update(tmp_path, second)
     assert updated == Updated(new=1, more=2, less=3, same=3, files=(path,))
-    assert updated.lines == ["9 baselines: 1 new, 2 more, 3 less, 3 the same", f"written: {path}"]
+    assert "\n".join(updated.lines).split("\n") == [
+        "9 baselines: 1 new, 2 more, 3 less, 3 the same",
+        "  more: peak 5 -> 6 B",
+        "  less: peak 5 -> 4 B",
+        "  outside: peak 5 to 9 -> 6 to 10 B",
+        "  metrics: other metrics",
+        "  idle_now: peak 5 -> 0 B",
+        f"written: {path}",
+    ]
     assert str(updated) == "\n".join(updated.lines)
     assert read_file(path) == {
         key("same"): entry(5),
@@ -135,7 +143,7 @@ def test_a_file_that_cannot_be_read_is_refused_and_the_others_are_written(tmp_pa
     path.write_text("mine", encoding="utf-8")
     other = TestRecord("other/test_y.py::test_b", measured=record("x").measured)
     updated = update(tmp_path, [record("test_a"), other])
-    reason = f'not written: {path}:1: does not begin with {{"kind": "baselines", "schema": 1, "entries": ['
+    reason = f'not written: {path}:1: does not begin with {{"kind": "baselines", "schema": 2, "entries": ['
     assert updated == Updated(new=1, files=(baseline_file(tmp_path, other.nodeid),), refused=(reason,))
     assert str(updated).splitlines()[-1] == reason
     assert path.read_text(encoding="utf-8") == "mine"

@@ -236,7 +236,7 @@ def test_the_command_accept(reports: Path, capsys: pytest.CaptureFixture[str]) -
     path.write_text("", encoding="utf-8")
     assert main(["accept", "b.json", "--baselines"]) == 1
     assert capsys.readouterr().out == (
-        f'not written: {path}:1: does not begin with {{"kind": "baselines", "schema": 1, "entries": [\n'
+        f'not written: {path}:1: does not begin with {{"kind": "baselines", "schema": 2, "entries": [\n'
     )
     assert path.read_text(encoding="utf-8") == ""
 

@@ -178,6 +178,7 @@ DOCUMENT = {
                     "top": [["a.py::f", 3]],
                     "metrics": ["requested"],
                     "asked": True,
+                    "lines": "",
                 },
                 {
                     "device": "cpu",
@@ -186,6 +187,7 @@ DOCUMENT = {
                     "top": None,
                     "metrics": [],
                     "asked": False,
+                    "lines": "",
                 },
             ],
             "unjudged": ["cycle"],

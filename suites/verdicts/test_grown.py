@@ -1,4 +1,4 @@
-"""What grew since a baseline was recorded, and the peak without what a library keeps."""
+"""The peak without what a library keeps, and the lines that took segments and blocks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.model.baselines import TOP, Place
 from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import GrownPlace, Taken
+from cudamem_testing.model.facts import Taken
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.read import read
@@ -20,10 +19,8 @@ from cudamem_testing.snapshots.replay import replay
 from cudamem_testing.verdicts.grown import (
     allocations_by_line,
     frees_of_others,
-    grown,
     peak_without,
     segments_taken,
-    top_of,
     without,
 )
 from suites.snapshots.allocator import MIB, Allocator, run
@@ -40,33 +37,6 @@ def block(size: int, line: int, function: str = "forward", order: int = 0, preex
 
 def live(*blocks: Block) -> LiveSet:
     return LiveSet(CPU, blocks)
-
-
-def test_the_largest_places() -> None:
-    blocks = [block(size, 10 + size, name) for size, name in ((1, "f"), (2, "g"), (3, "f"), (4, "b"), (4, "a"))]
-    assert top_of(live(*blocks), 3) == (Place("model.py::a", 4), Place("model.py::b", 4), Place("model.py::f", 4))
-    assert len(top_of(live(*(block(1, 1, f"f{number}") for number in range(9))))) == TOP
-    assert top_of(live()) == ()
-    assert top_of(live(Block(5, 5, CPU))) == (Place("(no Python stack)", 5),)
-
-
-def test_what_grew() -> None:
-    before = (Place("model.py::f", 6), Place("model.py::g", 4))
-    now = live(
-        block(3, 7, "f"), block(9, 8, "f"), block(9, 9, "f"), block(4, 20, "g"), block(2, 31, "new"), block(1, 5, "f")
-    )
-    assert grown(before, now) == (
-        GrownPlace("model.py::f", Frame("model.py", 9, "f"), (5, 7, 8, 9), 6, 22),
-        GrownPlace("model.py::new", Frame("model.py", 31, "new"), (31,), None, 2),
-    )
-    assert grown(before, live(block(6, 1, "f"), block(4, 2, "g"))) == ()
-
-
-def test_places_beyond_the_recorded_ones_had_at_most_as_much_as_the_least() -> None:
-    before = tuple(Place(f"model.py::f{number}", 10 - number) for number in range(TOP))
-    now = live(block(4, 1, "a"), block(6, 2, "b"), block(9, 3, "c"))
-    assert grown(before, now) == (GrownPlace("model.py::c", Frame("model.py", 3, "c"), (3,), None, 9, 6),)
-    assert len(grown((), live(*(block(1, 1, f"f{number}") for number in range(9))))) == TOP
 
 
 def test_without_some_blocks() -> None:

@@ -7,10 +7,10 @@ import pytest
 from cudamem_testing.model.changes import Change, Comparison, Spread, Tolerance
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.evidence import NoEvidence, Why
-from cudamem_testing.model.facts import Changed, GrownPlace, Taken
+from cudamem_testing.model.facts import Changed, ChangedPlace, Taken
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.stacks import Frame
-from cudamem_testing.wording import details
+from cudamem_testing.wording import baselines, details
 from cudamem_testing.wording.baselines import off
 
 CPU, MIB = Device("cpu"), 2**20
@@ -44,21 +44,70 @@ def said(metric: str, **more: object) -> list[str]:
     return [*details(Finding(Kind.BASELINE, Verdict.OVER, Severity.FAIL, Changed(change, **more), device=CPU))]  # type: ignore[arg-type]
 
 
-def test_places_that_grew() -> None:
-    def place(name: str, numbers: tuple[int, ...], before: int | None, after: int, hidden: int = 0) -> GrownPlace:
-        return GrownPlace(f"model.py::{name}", Frame("model.py", numbers[-1], name), numbers, before, after, hidden)
+LINE = Frame("net.py", 24, "Net.forward")
+CALLER = Frame("test_net.py", 9, "test_step")
 
-    assert said("requested", places=(place("f", (5, 7, 8, 9), 6, 22), place("new", (31,), None, 2))) == [
-        "live at the peak, places that grew:",
-        "   +16 B  6 B -> 22 B  model.py:9 in f (and line 5, 7, 8)",
-        "    +2 B   new -> 2 B  model.py:31 in new",
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (
+            ChangedPlace("net.py::f", LINE, (), None, 3 * MIB, saved=3 * MIB, text="h = F.gelu(h)", caller=CALLER),
+            "saved for backward: +3.0 MiB by net.py:24 in Net.forward (gelu) <- test_net.py:9",
+        ),
+        (
+            ChangedPlace("net.py::f", LINE, (), MIB, 4 * MIB, blocks=4, blocks_before=1, recorded=True, call="softmax"),
+            "saved for backward: +3.0 MiB by net.py:24 in Net.forward (softmax), 1.0 MiB -> 4.0 MiB in 1 -> 4 blocks",
+        ),
+        (
+            ChangedPlace("net.py::f", LINE, (), None, 2, text="x = f(g(y))[h(0)]"),
+            "new: +2 B by net.py:24 in Net.forward",
+        ),
+        (
+            ChangedPlace("net.py::f", LINE, (), None, 2, text="x = F.gelu(g(y * 2))"),
+            "new: +2 B by net.py:24 in Net.forward (gelu)",
+        ),
+        (ChangedPlace("net.py::f", LINE, (), None, 2, text="x = y + g(y)"), "new: +2 B by net.py:24 in Net.forward"),
+        (ChangedPlace("net.py::f", LINE, (), 2, 5), "grew: +3 B by net.py:24 in Net.forward, 2 B -> 5 B"),
+        (ChangedPlace("net.py::f", LINE, (), 5, 2), "shrank: -3 B by net.py:24 in Net.forward, 5 B -> 2 B"),
+        (
+            ChangedPlace("net.py::f", LINE, (1, 2, 3, 4, 24), None, 9, 6),
+            "grew: +3 B by net.py:24 in Net.forward (and line 1, 2, 3, ...), <= 6 B -> 9 B",
+        ),
+        (
+            ChangedPlace("test_a.py::test_it > lib/gpt2.py::MLP.forward", None, (), MIB, 0),
+            "gone: -1.0 MiB by test_a.py in test_it > lib/gpt2.py in MLP.forward",
+        ),
+        (
+            ChangedPlace("net.py::Net.forward", None, (), MIB, 0, text="h = F.gelu_(h)"),
+            "gone: -1.0 MiB by net.py in Net.forward: h = F.gelu_(h)",
+        ),
+        (ChangedPlace("(no Python stack)", None, (), 1, 2), "grew: +1 B by (no Python stack), 1 B -> 2 B"),
+    ],
+)
+def test_a_line_that_differs(place: ChangedPlace, text: str) -> None:
+    assert baselines.place(place) == text
+
+
+def test_lines_that_differ() -> None:
+    grew = ChangedPlace("net.py::f", LINE, (), 4, 8, blocks=1, blocks_before=1, text="a = f(x)")
+    edited = ChangedPlace("net.py::f", LINE, (), 4, 6, text="a = f(x)", was="a = f_(x)")
+    now = ChangedPlace("net.py::f", LINE, (), None, 6, recorded=True, text="a = f(x)")
+    assert said("requested", places=(grew, edited), more=3) == [
+        "grew: +4 B by net.py:24 in Net.forward (f), 4 B -> 8 B",
+        "   | a = f(x)",
+        "grew: +2 B by net.py:24 in Net.forward (f), 4 B -> 6 B",
+        "   - a = f_(x)",
+        "   + a = f(x)",
+        "... 3 more lines",
+        "   hint: as many blocks, each 2 times as large: another dtype or shape?",
     ]
-    assert said("retained", places=(place("f", (1, 2, 3, 4, 6), None, 9, 6),)) == [
-        "still live:",
-        "   +3 B  <= 6 B -> 9 B  model.py:6 in f (and line 1, 2, 3, ...)",
+    assert said("requested", places=(now,))[2:] == [
+        "   hint: grad mode was off there when the baseline was recorded: is a torch.no_grad() missing?"
     ]
-    assert said("requested", places=(GrownPlace("(no Python stack)", None, (), 1, 2),))[1:] == [
-        "   +1 B  1 B -> 2 B  (no Python stack)"
+    assert said("retained", places=(now,))[:2] == [
+        "still live: 6 B by net.py:24 in Net.forward (f)",
+        "   | a = f(x)",
     ]
     assert said("peak") == []
 

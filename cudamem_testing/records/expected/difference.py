@@ -24,7 +24,7 @@ def difference(expected: str, actual: str, *, limit: int = 200) -> str:
     window = slice(start, start + _WINDOW)
     lines = list(islice(_diff(before[window], after[window], start), limit + 1))
     if len(lines) > limit or max(len(before), len(after)) > window.stop:
-        lines[limit:] = [f"... the diff is cut here; the texts have {len(before)} and {len(after)} lines"]
+        lines[limit:] = [f"... the diff is cut here; the texts have {len(before)} and {len(after)} lines (-vv: all)"]
     return "\n".join(lines)
 
 
