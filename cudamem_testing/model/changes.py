@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cudamem_testing.model.limits import LimitError
 from cudamem_testing.model.sizes import format_size, parse_size
+from cudamem_testing.model.stacks import Frame
 from cudamem_testing.show.usage import hide_wrong_arguments
 
 __tracebackhide__ = hide_wrong_arguments
@@ -95,6 +96,52 @@ class Spread:
         """For people: ``512.0 MiB``, ``512.0 MiB to 513.0 MiB``, ``7``."""
         ends = [shown(metric, number) for number in dict.fromkeys((self.low, self.high))]
         return " to ".join(ends)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPlace:
+    """A line of code whose live bytes differ from the recorded ones.
+
+    ``before`` is ``None`` for a line that is not among the recorded ones, which then had ``hidden`` bytes at most; a
+    line that is gone has ``after`` 0. ``saved`` and ``saved_before`` are what autograd kept of it for backward.
+    ``text`` is what is written there, ``was`` what was written there before if that was something else. ``call`` is the
+    library call behind the line, ``caller`` the project's line that called its function. ``recorded`` is whether
+    autograd records the line's operators now and did not before. Where a baseline has functions alone, ``line`` is the
+    function's line of most bytes, the last of equals, and ``numbers`` are those of all its lines.
+    """
+
+    place: str
+    line: Frame | None
+    numbers: tuple[int, ...]
+    before: int | None
+    after: int
+    hidden: int = 0
+    saved: int = 0
+    saved_before: int = 0
+    blocks: int = 0
+    blocks_before: int = 0
+    text: str = ""
+    was: str = ""
+    call: str = ""
+    caller: Frame | None = None
+    recorded: bool = False
+
+    @property
+    def growth(self) -> int:
+        """Bytes more than before, at least; negative where they are less."""
+        return self.after - (self.hidden if self.before is None else self.before)
+
+    @property
+    def is_for_backward(self) -> bool:
+        """Whether most of the growth is kept by autograd."""
+        return self.growth > 0 and (self.recorded or self.growth <= 2 * (self.saved - self.saved_before))
+
+    @property
+    def factor(self) -> int | None:
+        """How many times as large each of as many blocks is, if that is 2, 4 or 8."""
+        if not self.before or self.blocks != self.blocks_before:
+            return None
+        return next((factor for factor in (2, 4, 8) if self.after == factor * self.before), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from cudamem_testing.records.known import Lines, last_matches
 from cudamem_testing.report.failures import failure_lines, unchecked_lines
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import Column, Table, in_markdown
-from cudamem_testing.wording import text, title
+from cudamem_testing.wording import headline, text, title
 
 MOST = 3
 #: Rows of a Markdown table: a comment on a pull request holds 65,536 characters.
@@ -38,7 +38,7 @@ def warning_lines(run: RunRecord, most: int = MOST) -> list[str]:
     for cause in found[:most]:
         where = one_line(cause.tests[0]) if cause.tests else "the run itself"
         others = f" and {count(len(cause.tests) - 1, 'more test')}" if len(cause.tests) > 1 else ""
-        said = title(cause.example).removeprefix("cudamem: ")
+        said = headline(cause.example)
         by = cause.example.holder or cause.example.allocated
         lines.append(one_line(f"warning: {where}{others}: {said}{f': {by}' if by else ''}"))
     return lines + [line.strip() for line in _rest(found, most)]

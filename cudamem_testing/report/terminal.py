@@ -46,7 +46,7 @@ def summary_lines(
     most = width if cut else None
     measured = [test for test in run.tests if test.windows]
     lines = _failures(run, width) if run.failures else []
-    lines += _findings(run, most, grouped) if run.all_findings else []
+    lines += _findings(run, width, most, grouped) if run.all_findings else []
     rows = folded(ranked(measured))
     if top and rows:
         lines += _table(rows[:top]).lines(most)
@@ -74,14 +74,14 @@ def _unchecked(run: RunRecord, width: int) -> list[str]:
     return [piece for line in unchecked_lines(run) for piece in _wrapped(line, width)]
 
 
-def _findings(run: RunRecord, width: int | None, grouped: bool) -> list[str]:
+def _findings(run: RunRecord, width: int, most: int | None, grouped: bool) -> list[str]:
     from cudamem_testing.report.causes import cause_lines, known_lines, warning_lines
     from cudamem_testing.wording import text
 
     failing = [finding for finding in run.findings if finding.severity is Severity.FAIL]  # pytest shows those of tests
     whole = [line for finding in failing for line in text(finding).splitlines()]
     if grouped:
-        whole += cause_lines(run, width)
+        whole += cause_lines(run, most)
         whole += [piece for line in warning_lines(run) for piece in _wrapped(line, width)]
     return [*finding_lines(run), *whole, *known_lines(run)]
 

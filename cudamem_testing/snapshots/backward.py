@@ -37,7 +37,7 @@ def backward_passes(replayed: Replay, start: int, end: int) -> Iterator[tuple[in
     """The first and the last allocation of each backward pass, where it has two at least."""
     recording = replayed.recording
     events, stacks = recording.events, recording.stacks
-    on_card = recording.device.kind != "cpu"
+    on_card = recording.device.has_segments
     known: dict[int, bool] = {}
     first = last = -1
     for place in range(start, end):

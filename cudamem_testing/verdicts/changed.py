@@ -14,7 +14,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 
 from cudamem_testing.model.baselines import TOP, Place
-from cudamem_testing.model.facts import ChangedPlace
+from cudamem_testing.model.changes import ChangedPlace
 from cudamem_testing.verdicts.lines import DIGITS, Line, fingerprint
 
 MOST, GONE = 8, 3
@@ -155,7 +155,8 @@ def _changed(
 ) -> ChangedPlace:
     """``without_grad`` is whether nothing was made in grad mode when the baseline was recorded."""
     if line is None:
-        assert place is not None
+        if place is None:
+            raise ValueError("neither a place nor a line is given")
         return ChangedPlace(
             place.name, None, (), place.bytes, 0, saved_before=place.saved, blocks_before=place.blocks, text=place.text
         )

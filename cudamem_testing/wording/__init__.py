@@ -47,10 +47,16 @@ def texts(findings: Iterable[Finding]) -> str:
 def title(finding: Finding) -> str:
     """The first line of a finding, such as ``cudamem: 12.0 MiB leaked (1 block, cuda:0)``."""
     fact = finding.fact
+    return short_lines(fact.message if isinstance(fact, facts.Reported) else f"cudamem: {headline(finding)}")
+
+
+def headline(finding: Finding) -> str:
+    """The same without ``cudamem:``, for a line that begins with something else."""
+    fact = finding.fact
     if isinstance(fact, facts.Reported):
-        return short_lines(fact.message)
+        return fact.message
     owner = "" if finding.owner is None else f"{finding.owner}: "
-    return short_lines(f"cudamem: {owner}{_LINES[type(fact)](finding, fact)[0]}")
+    return f"{owner}{_LINES[type(fact)](finding, fact)[0]}"
 
 
 def details(finding: Finding) -> tuple[str, ...]:

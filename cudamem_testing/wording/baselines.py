@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from cudamem_testing.model.changes import ABOVE_START, Change, shown
-from cudamem_testing.model.facts import Changed, ChangedPlace, NoBaseline, Taken
+from cudamem_testing.model.changes import ABOVE_START, Change, ChangedPlace, shown
+from cudamem_testing.model.facts import Changed, NoBaseline, Taken
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import NO_STACK

@@ -8,8 +8,8 @@ import pytest
 
 from cudamem_testing.model.baselines import TOP, Place
 from cudamem_testing.model.blocks import Block, LiveSet
+from cudamem_testing.model.changes import ChangedPlace
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import ChangedPlace
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.verdicts.changed import GONE, MOST, changed_places
 from cudamem_testing.verdicts.lines import DIGITS, Line, fingerprint, fingerprints, lines_of, top_of

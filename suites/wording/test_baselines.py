@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cudamem_testing.model.changes import Change, Comparison, Spread, Tolerance
+from cudamem_testing.model.changes import Change, ChangedPlace, Comparison, Spread, Tolerance
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.evidence import NoEvidence, Why
-from cudamem_testing.model.facts import Changed, ChangedPlace, Taken
+from cudamem_testing.model.facts import Changed, Taken
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.wording import baselines, details
