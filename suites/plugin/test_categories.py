@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 FILES = """
     import pytest
     import torch
@@ -124,5 +126,31 @@ def test_without_recorders_there_is_nothing_to_compare_with(run_inner):
             assert peak.total == 2**20 + 2**21 and peak.measured is None or peak.measured == peak.total
             profile.assert_peak(total="3MiB", at_least={"total": "3MiB"})
         """
+    )
+    assert done.last == "1 passed", done.out
+
+
+@pytest.mark.parametrize("on", [[], ["--cudamem"]], ids=["off", "on"])
+def test_two_lines_of_one_function_are_two_rows(run_inner, on):
+    done = run_inner(
+        """
+        import torch
+
+        def double(x):
+            a = x * 2
+            b = a + 1
+            return a, b
+
+        def test_it(memory_profile):
+            peak = memory_profile(double, x=torch.zeros(2**18)).peak()
+            assert [(part.name, part.nbytes >> 20) for part in peak.by_line] == [
+                ("test_it.py:5 in double", 1),
+                ("(before the recording)", 1),
+                ("test_it.py:4 in double", 1),
+            ]
+            assert peak.moment == "in aten::add, at test_it.py:5 in double"
+            assert (peak.measured is None) == MEASURED
+        """.replace("MEASURED", str(not on)),
+        *on,
     )
     assert done.last == "1 passed", done.out
