@@ -95,7 +95,7 @@ def test_baselines_of_all_workers_are_compared_and_pruned(recorded: Ran, compare
         "test_b.py::test_a": "passed",
         "test_b.py::test_d": "passed",
     }
-    assert "   +1.0 MiB  1.0 MiB -> 2.0 MiB  test_a.py:4 in test_a" in compared.inner.lines
+    assert "grew: +1.0 MiB by test_a.py:4 in test_a, 1.0 MiB -> 2.0 MiB" in compared.inner.lines
     assert "note: 3 baselines of tests that are no longer there dropped" in compared.inner.summary
     assert compared.files["test_a.json"] == recorded.files["test_a.json"]
     assert '"test": "test_b"' not in compared.files["test_b.json"]
