@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from cudamem_testing.operators.files import OperatorFileError
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.operators.table import load_operators
+    from cudamem_testing.simulated import simulated_cuda
+    from cudamem_testing.simulated.bindings import SimulatedCardError
+    from cudamem_testing.simulated.estimate import Estimate, estimate
     from cudamem_testing.snapshots.memory import Memory
     from cudamem_testing.snapshots.record import SnapshotError
     from cudamem_testing.trace.graph import DataFlow
@@ -37,6 +40,7 @@ __all__ = [
     "Cycle",
     "DataFlow",
     "Device",
+    "Estimate",
     "GraphCapture",
     "GraphError",
     "Grew",
@@ -49,9 +53,11 @@ __all__ = [
     "OperatorMemory",
     "OverBudget",
     "ReferenceCycles",
+    "SimulatedCardError",
     "SnapshotError",
     "Window",
     "annotated_references",
+    "estimate",
     "find_cycles",
     "format_size",
     "from_profile",
@@ -60,6 +66,7 @@ __all__ = [
     "object_graph",
     "parse_size",
     "reference_cycles",
+    "simulated_cuda",
     "warn_cycles",
     "watch_cycles",
 ]
@@ -69,6 +76,7 @@ _HOMES = {
     "Cycle": "cycles.results",
     "DataFlow": "trace.graph",
     "Device": "model.devices",
+    "Estimate": "simulated.estimate",
     "GraphCapture": "graphs.session",
     "GraphError": "graphs.captured",
     "Grew": "model.growth",
@@ -81,9 +89,11 @@ _HOMES = {
     "OperatorMemory": "operators.recording",
     "OverBudget": "windows.memory",
     "ReferenceCycles": "cycles.collect",
+    "SimulatedCardError": "simulated.bindings",
     "SnapshotError": "snapshots.record",
     "Window": "model.windows",
     "annotated_references": "cycles.draw",
+    "estimate": "simulated.estimate",
     "find_cycles": "cycles.collect",
     "format_size": "model.sizes",
     "from_profile": "trace.profile",
@@ -92,6 +102,7 @@ _HOMES = {
     "object_graph": "cycles.draw",
     "parse_size": "model.sizes",
     "reference_cycles": "cycles.collect",
+    "simulated_cuda": "simulated",
     "warn_cycles": "cycles.collect",
     "watch_cycles": "cycles.collect",
 }

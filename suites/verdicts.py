@@ -24,7 +24,7 @@ from cudamem_testing.report.files import read_json
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.wording import text as text_of
 from cudamem_testing.wording.meanings import MEANINGS, sentence
-from fixtures.zoo import DEVICE, MODULES, Case, Expect, cases
+from fixtures.zoo import DEVICE, MODULES, SELECTION, Case, Expect, cases
 from fixtures.zoo.hints import HINTS
 
 ROOT = Path(__file__).parents[1]
@@ -190,7 +190,12 @@ def _run(module: str, chosen: Sequence[Case], options: Iterable[str], *, times: 
         (path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         (path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
         report, file = path / "report.json", path / f"test_{module}.py"
-        arguments = ["--cudamem", f"--cudamem-device={DEVICE}", f"--cudamem-json={report}", "--cudamem-ignore-below=0"]
+        arguments = [
+            "--cudamem",
+            f"--cudamem-device={SELECTION}",
+            f"--cudamem-json={report}",
+            "--cudamem-ignore-below=0",
+        ]
         arguments += options
         command = [sys.executable, "-m", "pytest", "-q", "-p", "cudamem", "-p", "no:cacheprovider", *arguments]
         packages = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

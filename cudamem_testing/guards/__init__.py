@@ -71,6 +71,29 @@ def replaced(changes: Iterable[tuple[object, str, object]]) -> Iterator[None]:
                 setattr(owner, name, original)
 
 
+def place(changes: Iterable[tuple[object, str, object]]) -> Callable[[], None]:
+    """Set attributes, also those that are missing; what sets them back, or removes them, whoever changed them since."""
+    missing = object()
+    earlier: list[tuple[object, str, object]] = []
+
+    def restore() -> None:
+        while earlier:
+            owner, name, original = earlier.pop()
+            if original is not missing:
+                setattr(owner, name, original)
+            elif name in vars(owner):
+                delattr(owner, name)
+
+    try:
+        for owner, name, value in changes:
+            earlier.append((owner, name, vars(owner).get(name, missing)))
+            setattr(owner, name, value)
+    except BaseException:
+        restore()
+        raise
+    return restore
+
+
 @contextmanager
 def without_warning(begins: str) -> Iterator[None]:
     """Hide warnings that begin with these words inside the block, regardless of filters."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.rules import Rule
+    from cudamem_testing.model.simulated_cards import Cards
 
 #: What can be recorded.
 RECORDED = ("baselines", "known", "expected")
@@ -22,13 +23,15 @@ RECORDED = ("baselines", "known", "expected")
 class Settings(NamedTuple):
     """The settings. ``on``: every test is measured; ``enforce`` is false with --no-cudamem.
 
-    ``known`` is ``None`` for the file of known findings at rootdir. ``update`` names what is to be recorded (of
-    ``RECORDED``); ``repeat`` is the number of runs of a test, 1 or more.
+    ``device`` is what is measured; ``simulated`` are the cards that are put in place for the run. ``known`` is ``None``
+    for the file of known findings at rootdir. ``update`` names what is to be recorded (of ``RECORDED``); ``repeat`` is
+    the number of runs of a test, 1 or more.
     """
 
     on: bool
     enforce: bool
     device: str | Device
+    simulated: Cards | None
     leaks: str
     cycles: str | None
     ignore_below: int | None

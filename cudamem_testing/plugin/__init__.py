@@ -29,10 +29,14 @@ from cudamem_testing.plugin.settings import (
     flag_of,
     read_settings,
     runs_tests,
+    simulated_early,
 )
 from cudamem_testing.plugin.whole import Collected
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cudamem_testing.model.simulated_cards import Cards
     from cudamem_testing.run.session import Session
 
 __all__ = ["cuda_memory", "graph_capture", "memory_profile", "memory_snapshot", "operator_memory", "reference_cycles"]
@@ -46,6 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Have the CPU recorder in place before a conftest file or a test module makes a tensor (recorders/early.py)."""
+    cards = simulated_early(early_config)
+    if cards is not None:
+        early_config.add_cleanup(_simulate(early_config, cards))
     if accounts_early(early_config):
         from cudamem_testing.recorders.early import EarlyRecorder
 
@@ -79,7 +86,8 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     from cudamem_testing.plugin.header import header
 
     early = config.stash.get(keys.EARLY, None)
-    said = [] if early is None else [f"cudamem: {line}" for line in early.said]
+    lines = [*config.stash.get(keys.SIMULATION, ()), *(() if early is None else early.said)]
+    said = [f"cudamem: {line}" for line in lines]
     return [header(settings), *said]
 
 
@@ -154,6 +162,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     session = config.stash.get(keys.SESSION, None)
     if session is not None:
         session.close()
+
+
+def _simulate(config: pytest.Config, cards: Cards) -> Callable[[], None]:
+    """Put simulated cards in place before a conftest file or a test module asks for one; what takes them out again.
+
+    Raises:
+        pytest.UsageError: no card can be simulated here, and why.
+    """
+    from cudamem_testing.recorders.build import RecorderUnavailable
+    from cudamem_testing.simulated import enter
+
+    said: list[str] = config.stash.setdefault(keys.SIMULATION, [])
+    try:
+        return enter(cards, say=said.append)
+    except RecorderUnavailable as reason:
+        raise pytest.UsageError(f"cudamem: --cudamem-device=simulated: {reason}") from None
 
 
 def _choose_card(config: pytest.Config) -> None:

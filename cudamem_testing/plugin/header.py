@@ -18,7 +18,8 @@ BACKEND = "backend:cudaMallocAsync"  # counts bytes, and does not tell blocks ap
 
 def header(settings: Settings) -> str:
     """``cudamem: device auto, torch 2.13.0, NVIDIA H100``: the device, what else was asked for, and where it runs."""
-    parts = [f"device {settings.device}"]
+    measured = str(settings.device) if settings.simulated is None else str(settings.simulated)
+    parts = [f"device {measured}"]
     if settings.audit:
         parts.append("audit")
     if settings.budget is not None:
@@ -46,5 +47,6 @@ def header(settings: Settings) -> str:
     parts += [f"{one} (leaks and cycles are not checked)" for one in allocator_settings(os.environ) if BACKEND in one]
     version = torch_api.version()
     parts.append("torch is not installed" if version is None else f"torch {version}")
-    parts += dict.fromkeys(visible_names())
+    if settings.simulated is None:
+        parts += dict.fromkeys(visible_names())
     return "cudamem: " + ", ".join(parts)

@@ -22,6 +22,7 @@ SESSION: pytest.StashKey[Session] = pytest.StashKey()
 UNDELIVERED: pytest.StashKey[dict[str, list[TestRecord]]] = pytest.StashKey()
 """Records that no report has brought yet, by id: a plugin that repeats tests may log no teardown for an early attempt,
 so its record goes with the next one."""
+SIMULATION: pytest.StashKey[list[str]] = pytest.StashKey()
 EARLY: pytest.StashKey[EarlyRecorder] = pytest.StashKey()
 BUDGETS: pytest.StashKey[tuple[Budget, ...]] = pytest.StashKey()  # of an item: ids can change after collection
 COMPARISON: pytest.StashKey[Comparison] = pytest.StashKey()

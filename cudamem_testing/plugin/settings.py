@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.rules import Rule
+    from cudamem_testing.model.simulated_cards import Cards
 
 UNSET = None
 FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
 OF_MEASURED_TESTS = ("cudamem_device", "cudamem_dump", "cudamem_json")  # they do nothing where no test is measured
+SIMULATED = "simulated"
 PLANS = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
 #: Flags that say how all tests are judged, and the values that switch the check off.
 _OF_EVERY_TEST = {
@@ -47,7 +49,10 @@ OPTIONS = (
     Option("--cudamem", "measure every test, check it for leaks and cycles (ini: cudamem = true)"),
     Option("--no-cudamem", "enforce no memory marker; fixtures still work", ini=False),
     Option(
-        "--cudamem-device", "what to measure: auto (CUDA if there is any, else cpu), cuda, cuda:N, cpu, all", "DEVICE"
+        "--cudamem-device",
+        "what to measure: auto (CUDA if there is any, else cpu), cuda, cuda:N, cpu, all, or cards that are simulated: "
+        "simulated, simulated:h100, simulated:24GiB, simulated:2x24GiB",
+        "DEVICE",
     ),
     Option("--cudamem-leaks", "what a leak does to its test: fail (default), warn, off", "fail|warn|off"),
     Option(
@@ -93,10 +98,12 @@ def read_settings(config: pytest.Config) -> Settings:
     problems: list[str] = []
     read = _Reader(config, problems)
     enforce = not config.getoption("no_cudamem")
+    device, simulated = read.parsed("cudamem_device", _device, ("auto", None))
     settings = Settings(
         on=enforce and (read.flag("cudamem") or read.flag("cudamem_audit")),
         enforce=enforce,
-        device=read.parsed("cudamem_device", _device, "auto"),
+        device=device,
+        simulated=simulated,
         leaks=read.parsed("cudamem_leaks", _choice("fail", "warn", "off"), "fail"),
         cycles=read.parsed("cudamem_cycles", _choice("fail", "warn", "off", "strict"), None),
         ignore_below=read.parsed("cudamem_ignore_below", _size, None),
@@ -124,6 +131,20 @@ def read_settings(config: pytest.Config) -> Settings:
     return settings
 
 
+def simulated_early(config: pytest.Config) -> Cards | None:
+    """The cards that this process is to simulate, as known before conftest files are read.
+
+    ``None`` in the controller of pytest-xdist, and where the option is wrong, which is told when all are read.
+    """
+    if _is_controller(config):
+        return None
+    try:
+        text = getattr(config.known_args_namespace, "cudamem_device", None) or config.getini("cudamem_device")
+        return _device(str(text or "auto").strip())[1]
+    except (ValueError, TypeError, pytest.UsageError):
+        return None
+
+
 def accounts_early(config: pytest.Config) -> bool:
     """Whether this process will account for every test on the CPU, as known before conftest files are read."""
     given = config.known_args_namespace
@@ -138,11 +159,16 @@ def accounts_early(config: pytest.Config) -> bool:
         return False
     if any(getattr(given, name, False) for name in PLANS):
         return False
-    if "PYTEST_XDIST_WORKER" not in os.environ and (
-        getattr(given, "numprocesses", None) or getattr(given, "dist", "no") != "no"
-    ):
-        return False  # the controller runs no test
+    if _is_controller(config):
+        return False
     return str(asked("cudamem_device") or "auto").strip() in ("auto", "cpu", "all")
+
+
+def _is_controller(config: pytest.Config) -> bool:
+    """Whether this process leaves all tests to workers of pytest-xdist."""
+    given = config.known_args_namespace
+    distributed = getattr(given, "numprocesses", None) or getattr(given, "dist", "no") != "no"
+    return "PYTEST_XDIST_WORKER" not in os.environ and bool(distributed)
 
 
 def flag_of(name: str) -> str:
@@ -237,10 +263,15 @@ def _has_ini(name: str) -> bool:
     return name == FIRST_USE or any(option.name == name and option.ini for option in OPTIONS)
 
 
-def _device(text: str) -> str | Device:
-    from cudamem_testing.model.devices import parse_selection
+def _device(text: str) -> tuple[str | Device, Cards | None]:
+    from cudamem_testing.model.devices import Device, parse_selection
 
-    return parse_selection(text)
+    kind, _, cards = text.partition(":")
+    if kind != SIMULATED:
+        return parse_selection(text), None
+    from cudamem_testing.model.simulated_cards import Cards
+
+    return Device("cuda"), Cards.parse(cards)
 
 
 def _budget(text: str) -> Budget:

@@ -37,6 +37,7 @@ class Library(NamedTuple):
     sources: tuple[str, ...]
     standard: str
     linked: tuple[str, ...]
+    folder: Path = Path(__file__).parent
 
 
 CPU_RECORDER = Library(
@@ -69,7 +70,6 @@ COLLECTOR_WATCH = Library(
     "c++17",
     ("c10",),
 )
-_FOLDER = Path(__file__).parent
 _PLATFORMS = ("linux", "darwin")
 _COMPILERS = ("c++", "g++", "clang++")
 _TIMEOUT_S = 600
@@ -120,7 +120,7 @@ def _kept(target: Path, library: Library, progress: Callable[[str], None] | None
             if progress is not None:
                 where = f", kept in {target.parent}: {faults[0]}" if faults else ""
                 progress(f"compiling {library.title} for torch {torch.__version__} (once, a few seconds{where})")
-            compile_library(_FOLDER / library.sources[0], target, library.standard, library.linked)
+            compile_library(library.folder / library.sources[0], target, library.standard, library.linked)
     return target
 
 
@@ -153,7 +153,7 @@ def load(library: Library) -> ctypes.PyDLL:
     try:
         return ctypes.PyDLL(str(path))
     except OSError as error:
-        source = _FOLDER / library.sources[0]
+        source = library.folder / library.sources[0]
         command = shlex.join([*find_compiler(os.environ), *_arguments(source, library.standard, library.linked)])
         raise RecorderUnavailable(f"{library.title} compiles but does not load: {error}\n  {command}") from error
 
@@ -221,7 +221,7 @@ def _homeless(library: Library, faults: Sequence[str]) -> RecorderUnavailable:
 def _name(library: Library) -> str:
     import torch
 
-    return f"{library.name}-{torch.__version__}-{_fingerprint(library, _FOLDER)}.so"
+    return f"{library.name}-{torch.__version__}-{_fingerprint(library, library.folder)}.so"
 
 
 def _fingerprint(library: Library, folder: Path) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
 
 
@@ -34,6 +35,8 @@ def share(worker: int, visible: str | None, count: int) -> str | None:
 
 def other_processes(device: Device) -> int | None:
     """Bytes that other processes hold on a card; ``None`` without NVML, or if it does not know this process."""
+    if torch_api.simulated_cards():
+        return 0
     processes = _processes(device)
     sizes = [size for pid, size in processes.items() if pid != os.getpid()]
     return None if not processes or None in sizes else sum(filter(None, sizes))
@@ -47,7 +50,7 @@ def this_process(device: Device) -> int | None:
 def _processes(device: Device) -> dict[int, int | None]:
     """Bytes of each process on a card by its id; empty if this process is not among them."""
     names, index = visible_names(), device.index or 0
-    if device.kind != "cuda" or index >= len(names):
+    if device.kind != "cuda" or index >= len(names) or torch_api.simulated_cards():
         return {}
     nvml = _nvml(os.getpid())
     if nvml is None:
@@ -64,6 +67,8 @@ def _processes(device: Device) -> dict[int, int | None]:
 
 def visible_names() -> tuple[str, ...]:
     """Names of the visible cards in CUDA's order; empty without NVML, or if it cannot tell which are visible."""
+    if simulated := torch_api.simulated_cards():
+        return simulated
     names = all_names()
     if len(set(names)) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         return ()  # CUDA puts the fastest first, and NVML does not know which that is

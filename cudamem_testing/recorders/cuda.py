@@ -175,8 +175,8 @@ class CudaRecorder(WithoutOwners):
             torch_api.take_workspaces(self._index)
 
     def outside(self) -> OutsideUse | None:
-        """From NVML or CUDA, minus what was reserved at the last read; ``None`` before CUDA is initialised."""
-        if not torch_api.cuda_initialized():
+        """From NVML or CUDA, minus what was reserved at the last read; ``None`` before CUDA starts, or simulated."""
+        if not torch_api.cuda_initialized() or torch_api.simulated_cards():
             return None
         from cudamem_testing.recorders.outside import read
 

@@ -32,7 +32,9 @@ def identity(device: Device) -> str | None:
 
     card = torch.cuda.get_device_properties(device.index or 0)
     allocator = " ".join((torch_api.allocator_backend(), *allocator_settings(os.environ)))
-    return f"{card.name} ({card.major}.{card.minor}), torch {_version()}, {allocator}"
+    simulated = torch_api.simulated_cards()
+    name = simulated[device.index or 0] if simulated else card.name
+    return f"{name} ({card.major}.{card.minor}), torch {_version()}, {allocator}"
 
 
 def _version() -> str:

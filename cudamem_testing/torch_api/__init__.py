@@ -52,6 +52,7 @@ PYTEST_DONT_REWRITE
 
 from cudamem_testing.torch_api.cuda import (
     NOTICED,
+    SIMULATED,
     allocator_backend,
     capturing,
     clear_workspaces,
@@ -66,6 +67,7 @@ from cudamem_testing.torch_api.cuda import (
     memory_fraction,
     memory_in_use,
     set_memory_fraction,
+    simulated_cards,
     synchronize,
     take_workspaces,
     total_memory,
@@ -105,6 +107,7 @@ from cudamem_testing.torch_api.profiler import (
 
 __all__ = [
     "NOTICED",
+    "SIMULATED",
     "EventTypes",
     "Stats",
     "allocator_backend",
@@ -143,6 +146,7 @@ __all__ = [
     "profiler_keeps_callers",
     "profiler_modules",
     "set_memory_fraction",
+    "simulated_cards",
     "snapshot",
     "stop_history",
     "strided_bytes",

@@ -12,6 +12,15 @@ from cudamem_testing.torch_api.process import bindings, imported
 
 #: Attribute of a replacement for ``CUDAGraph.capture_begin`` that holds the capturing streams.
 NOTICED = "cudamem_streams"
+#: The attribute of ``torch._C`` with the names of the simulated cards, while there are any.
+SIMULATED = "_cudamem_simulated_cards"
+
+
+def simulated_cards() -> tuple[str, ...]:
+    """Names of the cards that are simulated in this process now; torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    names: tuple[str, ...] = getattr(getattr(torch, "_C", None), SIMULATED, ())
+    return names
 
 
 def cuda_device_count() -> int:

@@ -1,0 +1,131 @@
+"""CUDA tests on a machine without a card: a simulated one, with right values, its memory counted as torch counts it.
+
+Inside ``with simulated_cuda():`` a torch that was built for the CPU has CUDA devices. Tensors on them are in memory of
+the machine, operators are the CPU's, and autograd, modules and the program do what they do with a card. The
+allocator is a model of torch's own (``card_memory.h``): rounding, pools, segments, splitting, limits and errors. Where
+CUDA allocates otherwise than the CPU's kernels, rules say what (``card_rules.h``, ``kernels/``). PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from cudamem_testing import torch_api
+from cudamem_testing.guards import place
+from cudamem_testing.model.simulated_cards import CARDS, DEFAULT, CardModel, Cards
+from cudamem_testing.simulated.allocator_settings import AllocatorSettings
+from cudamem_testing.simulated.bindings import Bindings, SimulatedCardError, refuse
+from cudamem_testing.torch_api import cuda_build
+
+__all__ = ["CARDS", "CardModel", "Cards", "SimulatedCardError", "enter", "simulated_cuda"]
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def simulated_cuda(memory: int | str = DEFAULT, count: int = 1, values: bool = True) -> Iterator[Cards]:
+    """A process in which torch has simulated CUDA devices.
+
+    Args:
+        memory: of each card, in bytes or as text (``"24GiB"``), or the card's model (``"h100"``).
+        count: how many cards.
+        values: without them tensors have shapes and are counted, but take no memory, and nothing is computed.
+
+    Raises:
+        ValueError: no such card.
+        RecorderUnavailable: there is a card already, or this torch cannot simulate one; the message says why.
+    """
+    spec = f"{memory}B" if isinstance(memory, int) else memory
+    leave = enter(Cards.parse(spec if count == 1 else f"{count}x{spec}"), values=values)
+    try:
+        yield in_place()
+    finally:
+        leave()
+
+
+def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Callable[[], None]:
+    """Put simulated cards in place, for the whole process; what takes them out again.
+
+    ``say`` is told when something takes seconds.
+
+    Raises:
+        RecorderUnavailable: there is a card already, or this torch cannot simulate one; the message says why.
+    """
+    from cudamem_testing.recorders.build import RecorderUnavailable
+    from cudamem_testing.simulated.kernels import register
+    from cudamem_testing.simulated.native import NativeCard
+
+    reason = unavailable()
+    if reason is not None:
+        raise RecorderUnavailable(reason)
+    with cuda_build.entering_simulation:
+        settings = AllocatorSettings.read(os.environ)
+        native = NativeCard.load(say)
+        if not native.enter(cards, settings, values):
+            raise RecorderUnavailable(
+                "torch has CUDA devices in this process already: no card is simulated beside them"
+            )
+        stack = ExitStack()
+        stack.callback(native.leave)
+        try:
+            model = cards.model
+            properties = cuda_build.CardProperties(
+                model.name, *model.capability, model.memory, model.processors, model.l2_cache, model.name
+            )
+            functions = Bindings(native, cards, settings).functions()
+            stack.callback(place(cuda_build.cuda_build(functions, properties, refuse)))
+            stack.callback(place([(torch_api.bindings(), torch_api.SIMULATED, cards.titles)]))
+            if cuda_build.engine_lacks_cards(cards.count):
+                if say is not None:
+                    say("compiling what adds simulated cards to autograd's engine (once, some 15 seconds)")
+                native.add_to_engine(cards.count)
+            native.renew()
+            cuda_build.set_generators(cards.count, native.default_generator)
+            stack.callback(register(native, model, values))
+            cuda_build.use_first()
+            if settings.fraction is not None:
+                for card in range(cards.count):
+                    native.set_fraction(card, settings.fraction)
+            if not values:
+                cuda_build.load_shape_kernels()
+        except BaseException:
+            stack.close()
+            raise
+    _entered.append(cards)
+
+    def leave() -> None:
+        with cuda_build.entering_simulation:
+            _entered.remove(cards)
+            stack.close()
+
+    return leave
+
+
+_entered: list[Cards] = []
+
+
+def in_place() -> Cards:
+    """The cards that are simulated now.
+
+    Raises:
+        LookupError: none are.
+    """
+    if not _entered:
+        raise LookupError("no card is simulated in this process")
+    return _entered[-1]
+
+
+def unavailable() -> str | None:
+    """Why no card can be simulated in this process; ``None`` where one can."""
+    if torch_api.simulated_cards():
+        return "a card is simulated in this process already: simulated_cuda cannot be nested"
+    if not cuda_build.has_cuda_build():
+        return None
+    if torch_api.cuda_device_count():
+        return "this machine has a CUDA device: no card is simulated beside it (hide it with CUDA_VISIBLE_DEVICES='')"
+    return (
+        "this torch was built with CUDA, whose kernels a simulated card cannot replace: install the CPU build "
+        "(pip install torch --index-url https://download.pytorch.org/whl/cpu)"
+    )

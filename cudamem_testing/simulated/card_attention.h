@@ -1,0 +1,53 @@
+// Which kernel of attention runs on a card. On Hopper that of cuDNN comes first, for half precision; then flash
+// attention, which takes no mask; then the memory-efficient one. Where none fits, attention is written out. Recorded on an
+// H200 with torch 2.11; for older cards the order is that of torch's documentation.
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/native/transformers/attention.h>
+
+namespace cudamem {
+
+enum class Attention : int64_t { written_out = 0, flash = 1, efficient = 2, cudnn = 3 };
+
+struct AttentionCard {
+  bool hopper = false, ampere = false;
+};
+inline AttentionCard& attention_card = *new AttentionCard;
+
+inline int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                      const std::optional<at::Tensor>& mask, double, bool, std::optional<double>, bool) {
+  const auto& context = at::globalContext();
+  const auto found = [&]() -> Attention {
+    if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || !query.numel() || !key.numel()) {
+      return Attention::written_out;
+    }
+    const bool half = query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16;
+    const bool plain = half || query.scalar_type() == at::kFloat;
+    const bool masked = mask.has_value() && mask->defined();
+    const bool learned = masked && mask->requires_grad();
+    const bool grouped = query.size(1) != key.size(1);
+    const auto width = query.size(3), values = value.size(3);
+    if (attention_card.hopper && half && !learned && width % 8 == 0 && values % 8 == 0 && width <= 256 &&
+        values <= 256 && context.userEnabledCuDNNSDP()) {
+      return Attention::cudnn;
+    }
+    if (attention_card.ampere && half && !masked && width == values && width <= 256 && context.userEnabledFlashSDP()) {
+      return Attention::flash;
+    }
+    const auto step = half ? 8 : 4;
+    if (plain && !grouped && width % step == 0 && values % step == 0 && context.userEnabledMemEfficientSDP()) {
+      return Attention::efficient;
+    }
+    return Attention::written_out;
+  }();
+  return static_cast<int64_t>(found);
+}
+
+inline void choose_attention(bool hopper, bool ampere) {
+  attention_card = {hopper, ampere};
+  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose);
+}
+inline void forget_attention() { at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(nullptr); }
+
+}  // namespace cudamem

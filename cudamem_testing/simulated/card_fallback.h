@@ -1,0 +1,240 @@
+// Operators on a card: the CPU's kernel over the same memory. For an operator that has no kernel of its own here
+// (card_kernels.h), its arguments are shown to the CPU as tensors of its own, and its results as the card's. Results in
+// new memory are copied; most operators have none, for torch's structured kernels allocate the result first. Without
+// values the kernel for shapes runs instead (`meta`).
+#pragma once
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+
+#include "card_hooks.h"
+#include "card_rules.h"
+
+namespace cudamem {
+
+using Stack = torch::jit::Stack;
+
+constexpr c10::DispatchKeySet kCardKeys(c10::DispatchKey::CUDA);
+
+inline bool has_values() {
+  const Simulation* const all = simulation;
+  return !all || all->values;
+}
+
+struct OnCard {  // the card that tensors are on is the current one
+  explicit OnCard(c10::Device device) : before(current.card) {
+    if (device.is_cuda() && device.index() >= 0) current.card = device.index();
+  }
+  ~OnCard() { current.card = before; }
+  const c10::DeviceIndex before;
+};
+
+inline at::Tensor empty_on_card(c10::IntArrayRef size, c10::IntArrayRef stride, at::ScalarType type) {
+  return at::detail::empty_strided_generic(size, stride, &allocator, kCardKeys, type);
+}
+
+// A tensor for another backend over the same memory, or over none.
+inline at::Tensor shown(const at::Tensor& tensor, bool values) {
+  const auto key = values ? c10::DispatchKey::CPU : c10::DispatchKey::Meta;
+  const c10::Device device(values ? c10::DeviceType::CPU : c10::DeviceType::Meta);
+  const auto& storage = tensor.storage();
+  void* const at = values ? const_cast<void*>(storage.data()) : nullptr;
+  c10::Storage made(c10::Storage::use_byte_size_t(), storage.nbytes(), c10::DataPtr(at, device),
+                    c10::GetAllocator(device.type()), true);
+  auto result = at::detail::make_tensor<c10::TensorImpl>(std::move(made), c10::DispatchKeySet(key), tensor.dtype());
+  result.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  if (tensor.is_conj()) result._set_conj(true);
+  if (tensor.is_neg()) result._set_neg(true);
+  return result;
+}
+
+inline at::Tensor host(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_cuda() ? shown(tensor, true) : tensor;
+}
+
+// Nothing of this is the user's: it is neither differentiated, nor cast, nor recorded.
+struct InsideKernel {
+  at::AutoDispatchBelowADInplaceOrView below;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+  at::DisableRecordFunctionGuard unrecorded;
+};
+
+[[noreturn]] inline void needs_values(const std::string& name) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, name, " needs the values of a tensor on a simulated card without values ",
+                              "(simulated_cuda(values=False)); give it values, or keep what the host reads on the CPU");
+  std::abort();
+}
+
+class Call {
+ public:
+  Call(const c10::OperatorHandle& op, Stack* stack) : op_(op), schema_(op.schema()), stack_(*stack) {}
+
+  void run() {
+    const InsideKernel guard;
+    values_ = has_values();
+    const size_t count = schema_.arguments().size();
+    const size_t base = stack_.size() - count;
+    const Rule rule = rule_of(op_.operator_name());
+    Arguments kept;
+    if (rule) kept.assign(stack_.begin() + static_cast<std::ptrdiff_t>(base), stack_.end());
+    for (size_t at = 0; at < count; ++at) show(stack_[base + at], schema_.arguments()[at]);
+    TORCH_CHECK(!mixed_.defined() || !device_, "Expected all tensors to be on the same device, but found at least two ",
+                "devices, ", device_ ? *device_ : c10::Device(c10::DeviceType::CPU), " and cpu!");
+    const c10::Device device = device_ ? *device_ : asked_ ? *asked_ : c10::Device(c10::DeviceType::CUDA, current.card);
+    const OnCard on(device);
+    call();
+    for (auto& pair : pairs_) settle(pair);
+    const size_t results = schema_.returns().size();
+    for (size_t at = stack_.size() - results; at < stack_.size(); ++at) bring(stack_[at]);
+    if (rule) rule(kept);
+  }
+
+ private:
+  struct Pair {
+    at::Tensor shown, card;
+    void* data;
+  };
+
+  void call() {
+    if (values_) {
+      op_.callBoxed(&stack_);
+      return;
+    }
+    try {
+      op_.callBoxed(&stack_);
+    } catch (const c10::NotImplementedError&) {
+      needs_values(op_.schema().name());
+    }
+  }
+
+  void show(c10::IValue& value, const c10::Argument& argument) {
+    if (value.isTensor()) {
+      value = show(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      list.reserve(value.toTensorList().size());
+      for (const at::Tensor& each : value.toTensorVector()) list.push_back(show(each));
+      value = std::move(list);
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const std::optional<at::Tensor>& each : value.toOptionalTensorVector()) {
+        list.push_back(each ? std::optional<at::Tensor>(show(*each)) : each);
+      }
+      value = std::move(list);
+    } else if (value.isDevice()) {
+      if (value.toDevice().is_cuda()) asked_ = value.toDevice();
+      value = c10::Device(values_ ? c10::DeviceType::CPU : c10::DeviceType::Meta);
+    } else if (is_generator(argument)) {
+      value = generator(value);
+    }
+  }
+
+  static bool is_generator(const c10::Argument& argument) {
+    const auto& type = argument.type();
+    if (type->kind() == c10::TypeKind::GeneratorType) return true;
+    const auto* const optional = type->castRaw<c10::OptionalType>();
+    return optional && optional->getElementType()->kind() == c10::TypeKind::GeneratorType;
+  }
+
+  c10::IValue generator(const c10::IValue& given) const {
+    if (!values_) return c10::IValue();
+    const auto card = device_ ? device_->index() : current.card;
+    const at::Generator made = given.isNone() ? CardHooks().getDefaultGenerator(card) : given.toGenerator();
+    TORCH_CHECK(made.device().is_cuda(), "Expected a 'cuda' device type for generator but found '",
+                made.device().type(), "'");
+    return static_cast<CardGenerator*>(made.unsafeGetGeneratorImpl())->host;
+  }
+
+  at::Tensor show(const at::Tensor& tensor) {
+    if (!tensor.defined()) return tensor;
+    if (!tensor.is_cuda()) {
+      if (tensor.dim() > 0 && tensor.is_cpu() && !takes_host()) mixed_ = tensor;
+      if (!values_ && tensor.is_cpu()) return shown(tensor, false);
+      return tensor;
+    }
+    if (device_ && *device_ != tensor.device()) {
+      TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", *device_,
+                  " and ", tensor.device(), "!");
+    }
+    device_ = tensor.device();
+    at::Tensor made = shown(tensor, values_);
+    pairs_.push_back({made, tensor, made.storage().mutable_data()});
+    return made;
+  }
+
+  // Operators that take indices, lengths or learning rates from the host beside tensors on the card.
+  bool takes_host() const {
+    const std::string& name = schema_.name();
+    return name.find("index") != std::string::npos || name.find("_foreach") != std::string::npos ||
+           name.find("_fused") != std::string::npos || name.find("ctc") != std::string::npos ||
+           name.find("pack") != std::string::npos || name.find("rnn") != std::string::npos ||
+           name.find("set_") != std::string::npos || name.find("split") != std::string::npos;
+  }
+
+  // An argument that the kernel resized or moved.
+  void settle(const Pair& pair) const {
+    auto* const impl = pair.card.unsafeGetTensorImpl();
+    const auto& storage = pair.shown.storage();
+    const bool moved = storage.nbytes() > pair.card.storage().nbytes();
+    if (moved) {
+      c10::Storage kept = pair.card.storage();
+      c10::DataPtr made = allocator.allocate(storage.nbytes());
+      if (values_) std::memcpy(made.get(), storage.data(), storage.nbytes());
+      kept.set_data_ptr_noswap(std::move(made));
+      kept.set_nbytes(storage.nbytes());
+    }
+    if (moved || pair.shown.sizes() != pair.card.sizes() || pair.shown.strides() != pair.card.strides()) {
+      impl->set_sizes_and_strides(pair.shown.sizes(), pair.shown.strides(), pair.shown.storage_offset());
+    }
+  }
+
+  void bring(c10::IValue& value) {
+    if (value.isTensor()) {
+      value = bring(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& each : value.toTensorVector()) list.push_back(bring(each));
+      value = std::move(list);
+    }
+  }
+
+  at::Tensor bring(const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.is_cuda()) return tensor;
+    for (const Pair& pair : pairs_) {
+      if (pair.shown.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl()) return pair.card;
+    }
+    for (const Pair& pair : pairs_) {
+      if (!tensor.storage().is_alias_of(pair.shown.storage())) continue;
+      c10::Storage shared = pair.card.storage();  // a view
+      auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(shared), kCardKeys, tensor.dtype());
+      made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+      return made;
+    }
+    at::Tensor made = tensor.is_non_overlapping_and_dense()
+                          ? empty_on_card(tensor.sizes(), tensor.strides(), tensor.scalar_type())
+                          : at::detail::empty_generic(tensor.sizes(), &allocator, kCardKeys, tensor.scalar_type(), {});
+    if (values_) {
+      if (tensor.is_non_overlapping_and_dense()) {
+        std::memcpy(made.mutable_data_ptr(), tensor.const_data_ptr(), tensor.numel() * tensor.itemsize());
+      } else {
+        host(made).copy_(tensor);
+      }
+    }
+    return made;
+  }
+
+  const c10::OperatorHandle& op_;
+  const c10::FunctionSchema& schema_;
+  Stack& stack_;
+  bool values_ = true;
+  std::vector<Pair> pairs_;
+  at::Tensor mixed_;
+  std::optional<c10::Device> device_, asked_;
+};
+
+inline void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) { Call(op, stack).run(); }
+
+}  // namespace cudamem

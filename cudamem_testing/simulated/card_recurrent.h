@@ -1,0 +1,54 @@
+// Recurrent layers: torch's functions for them ask for cuDNN's way, which is one operator (kernels/recurrent.py).
+#pragma once
+
+#include <ATen/autocast_mode.h>
+#include <ATen/native/RNN.h>
+#include <ATen/ops/_cudnn_rnn_ops.h>
+
+namespace cudamem {
+
+enum Recurrent : int64_t { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };
+
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> run_layers(
+    int64_t mode, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& cx, at::TensorList params,
+    bool biases, int64_t layers, double dropout, bool train, bool both_ways, bool batch_first) {
+  const bool cast = at::autocast::is_autocast_enabled(at::kCUDA);
+  const auto type = at::autocast::get_autocast_dtype(at::kCUDA);
+  const auto casted = [&](const at::Tensor& each) {
+    return cast && each.defined() && each.is_floating_point() ? each.to(type) : each;
+  };
+  std::vector<at::Tensor> weights;
+  for (const at::Tensor& each : params) weights.push_back(casted(each));
+  const std::optional<at::Tensor> none, cell = cx.defined() ? std::optional<at::Tensor>(casted(cx)) : none;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  auto [output, last, last_cell, reserve, buffer] = at::_ops::_cudnn_rnn::call(
+      casted(input), weights, biases ? 4 : 2, none, casted(hx), cell, mode, hx.size(2), 0, layers, batch_first, dropout,
+      train, both_ways, {}, none);
+  return {output, last, last_cell};
+}
+
+template <int64_t mode>
+void layers_of(at::Tensor& output, at::Tensor& last, const at::Tensor& input, const at::Tensor& hx,
+               at::TensorList params, bool biases, int64_t layers, double dropout, bool train, bool both_ways,
+               bool batch_first) {
+  at::Tensor none;
+  std::tie(output, last, none) =
+      run_layers(mode, input, hx, at::Tensor(), params, biases, layers, dropout, train, both_ways, batch_first);
+}
+
+inline void lstm_layers(at::Tensor& output, at::Tensor& last, at::Tensor& cell, const at::Tensor& input,
+                        at::TensorList hx, at::TensorList params, bool biases, int64_t layers, double dropout,
+                        bool train, bool both_ways, bool batch_first) {
+  std::tie(output, last, cell) =
+      run_layers(kLstm, input, hx[0], hx[1], params, biases, layers, dropout, train, both_ways, batch_first);
+}
+
+inline void choose_recurrent(bool here) {
+  using namespace at::native;
+  lstm_cudnn_stub.set_cuda_dispatch_ptr(here ? &lstm_layers : nullptr);
+  gru_cudnn_stub.set_cuda_dispatch_ptr(here ? &layers_of<kGru> : nullptr);
+  rnn_tanh_cudnn_stub.set_cuda_dispatch_ptr(here ? &layers_of<kTanh> : nullptr);
+  rnn_relu_cudnn_stub.set_cuda_dispatch_ptr(here ? &layers_of<kRelu> : nullptr);
+}
+
+}  // namespace cudamem

@@ -1,0 +1,315 @@
+"""Scaled dot product attention: the kernels of cuDNN, flash attention and the memory-efficient one.
+
+Which of them runs is decided in ``card_attention.h``. Recorded on an H200 with torch 2.11. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cudamem_testing.model.simulated_cards import CardModel
+from cudamem_testing.simulated.kernels.memory import Memory, bytes_of, empty, like_order, rounded
+
+Tensor = torch.Tensor
+FLOAT = torch.float32
+
+
+def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
+    """By the operator's name."""
+    found = _Attention(memory)
+    return {
+        "_scaled_dot_product_cudnn_attention": found.cudnn,
+        "_scaled_dot_product_cudnn_attention_backward": found.cudnn_backward,
+        "_scaled_dot_product_flash_attention": found.flash,
+        "_scaled_dot_product_flash_attention_backward": found.flash_backward,
+        "_scaled_dot_product_efficient_attention": found.efficient,
+        "_scaled_dot_product_efficient_attention_backward": found.efficient_backward,
+    }
+
+
+class _Attention:
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    # --- cuDNN ---
+
+    def cudnn(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        logsumexp: bool,
+        dropout: float = 0.0,
+        causal: bool = False,
+        debug: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> tuple[Any, ...]:
+        b, h, length, _ = query.shape
+        seed, offset = (empty(query, (), torch.int64) for _ in range(2))
+        out = like_order(query, (b, h, length, value.shape[-1]))
+        sums = empty(query, (b, h, length, 1), FLOAT) if logsumexp else empty(query, (0,), FLOAT)
+        if length > 1:
+            self._memory.passing(query, 256)
+        self._forward(out, seed, query, key, value, bias, dropout, causal, scale)
+        return out, sums, None, None, length, key.shape[2], seed, offset, None
+
+    def cudnn_backward(
+        self,
+        grad: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: Tensor,
+        logsumexp: Tensor,
+        seed: Tensor,
+        offset: Tensor,
+        bias: Tensor | None,
+        cum_q: Tensor | None,
+        cum_k: Tensor | None,
+        max_q: int,
+        max_k: int,
+        dropout: float,
+        causal: bool,
+        *,
+        scale: float | None = None,
+    ) -> tuple[Any, ...]:
+        grads = [like_order(one, one.shape) for one in (query, key, value)]
+        b, h, length, width = query.shape
+        workspace = 4 * b * h * length * width + 4 * b * h * length + 256
+        if key.shape[1] != h:  # each head of the query has its own part of what heads of the key share
+            workspace += b * h * key.shape[2] * (width + value.shape[-1]) * key.element_size()
+        self._memory.passing(query, workspace)
+        self._backward(grads, grad, seed, query, key, value, bias, dropout, causal, scale)
+        return tuple(grads)
+
+    # --- flash attention ---
+
+    def flash(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        dropout: float = 0.0,
+        causal: bool = False,
+        debug: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> tuple[Any, ...]:
+        b, h, length, _ = query.shape
+        out = like_order(query, query.shape)
+        sums = empty(query, (b, h, length), FLOAT)
+        state = empty(query, (2,), torch.uint64)
+        unused = empty(query, (), torch.uint64)
+        self._forward(out, state, query, key, value, None, dropout, causal, scale)
+        return out, sums, None, None, length, key.shape[2], state, unused, empty(query, (0,))
+
+    def flash_backward(
+        self,
+        grad: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: Tensor,
+        logsumexp: Tensor,
+        cum_q: Tensor | None,
+        cum_k: Tensor | None,
+        max_q: int,
+        max_k: int,
+        dropout: float,
+        causal: bool,
+        state: Tensor,
+        unused: Tensor,
+        *,
+        scale: float | None = None,
+    ) -> tuple[Any, ...]:
+        grads = [like_order(one, one.shape) for one in (query, key, value)]
+        b, h, length, width = query.shape
+        steps, columns = rounded(length, 128), rounded(width, 32 if width <= 128 else 64)
+        expanded = key.shape[1] != h
+        self._memory.passing(
+            query,
+            bytes_of(grad),
+            bytes_of(out),
+            4 * b * h * steps,
+            4 * b * h * steps * columns,
+            2 * b * h * key.shape[2] * width * key.element_size() if expanded else 0,
+        )
+        self._backward(grads, grad, state, query, key, value, None, dropout, causal, scale)
+        return tuple(grads)
+
+    # --- the memory-efficient kernel ---
+
+    def efficient(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        logsumexp: bool,
+        dropout: float = 0.0,
+        causal: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> tuple[Any, ...]:
+        b, h, length, _ = query.shape
+        out = empty(query, (b, length, h, value.shape[-1])).transpose(1, 2)
+        sums = empty(query, (b, h, rounded(length, 32) if logsumexp else 0), FLOAT)
+        if query.dtype is not FLOAT and value.shape[-1] > 128:  # the result is added up in full precision
+            self._memory.passing(query, 4 * out.numel())
+        seed, offset = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
+        self._forward(out, seed, query, key, value, bias, dropout, causal, scale)
+        return out, sums, seed, offset
+
+    def efficient_backward(
+        self,
+        grad: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        out: Tensor,
+        logsumexp: Tensor,
+        seed: Tensor,
+        offset: Tensor,
+        dropout: float,
+        wanted: list[bool],
+        causal: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> tuple[Any, ...]:
+        b, h, length, width = query.shape
+        held = None if grad.stride(-1) == 1 else empty(grad, grad.shape)
+        grads: list[Tensor | None] = [
+            empty(one, (b, one.shape[2], h, one.shape[-1])).transpose(1, 2) for one in (query, key, value)
+        ]
+        grads.append(torch.empty_like(bias) if bias is not None and wanted[3] else None)
+        self._memory.passing(query, 4 * out.numel(), 4 * b * h * length, 4 * b * h * length)
+        delta = empty(query, (b, h, length), FLOAT)
+        self._memory.passing(query, 4 * b * h * rounded(length, 64) * rounded(width, 32) + 4096)
+        del held, delta
+        self._backward(grads, grad, seed, query, key, value, bias, dropout, causal, scale)
+        return tuple(grads)
+
+    # --- values ---
+
+    def _forward(
+        self,
+        out: Tensor,
+        seed: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        dropout: float,
+        causal: bool,
+        scale: float | None,
+    ) -> None:
+        if not self._memory.values:
+            return
+        host = self._memory.host
+        q, k, v = host(query), host(key), host(value)
+        if dropout:
+            drawn = int(torch.randint(2**62, (), device=query.device).item())
+            host(seed).view(torch.int64).fill_(drawn)
+        result = _attend(q, k, v, None if bias is None else host(bias), self._kept(seed, q, k, dropout), causal, scale)
+        host(out).copy_(result)
+
+    def _backward(
+        self,
+        grads: list[Any],
+        grad: Tensor,
+        seed: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        dropout: float,
+        causal: bool,
+        scale: float | None,
+    ) -> None:
+        if not self._memory.values:
+            return
+        host = self._memory.host
+        q, k, v, g = (host(one).float() for one in (query, key, value, grad))
+        mask = None if bias is None else host(bias)
+        found = _attend_backward(q, k, v, g, mask, self._kept(seed, q, k, dropout), causal, scale)
+        for into, one in zip(grads, found, strict=False):
+            if into is not None:
+                host(into).copy_(one.sum_to_size(into.shape))
+
+    def _kept(self, seed: Tensor, query: Tensor, key: Tensor, dropout: float) -> Tensor | None:
+        """What dropout keeps of the weights, scaled; the same in forward and backward."""
+        if not dropout:
+            return None
+        drawn = int(self._memory.host(seed).view(torch.int64).flatten()[0])
+        generator = torch.Generator().manual_seed(drawn)
+        shape = (*query.shape[:3], key.shape[2])
+        return torch.empty(shape).bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    kept: Tensor | None,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """Attention of tensors of the CPU, weights in full precision."""
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    if kept is None and q.shape[-1] == v.shape[-1]:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, bias, is_causal=causal, scale=scale)
+    weights = _weights(q.float(), k.float(), bias, causal, scale)
+    if kept is not None:
+        weights = weights * kept
+    return (weights @ v.float()).to(q.dtype)
+
+
+def _scale(q: Tensor, scale: float | None) -> float:
+    return 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+
+
+def _weights(q: Tensor, k: Tensor, bias: Tensor | None, causal: bool, scale: float | None) -> Tensor:
+    scores = (q @ k.transpose(-1, -2)) * _scale(q, scale)
+    if bias is not None:
+        scores = scores + bias
+    if causal:
+        rows, columns = scores.shape[-2:]
+        scores = scores.masked_fill(torch.ones(rows, columns, dtype=torch.bool).tril().logical_not(), -math.inf)
+    return scores.softmax(-1)
+
+
+def _attend_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad: Tensor,
+    bias: Tensor | None,
+    kept: Tensor | None,
+    causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, value and the weights' bias, all in full precision."""
+    heads, groups = k.shape[1], q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    weights = _weights(q, k, bias, causal, scale)
+    used = weights if kept is None else weights * kept
+    into_v = used.transpose(-1, -2) @ grad
+    into_used = grad @ v.transpose(-1, -2)
+    into_weights = into_used if kept is None else into_used * kept
+    into_scores = weights * (into_weights - (into_weights * weights).sum(-1, keepdim=True))
+    into_q = into_scores @ k * _scale(q, scale)
+    into_k = into_scores.transpose(-1, -2) @ q * _scale(q, scale)
+    if groups > 1:
+        into_k, into_v = (one.view(one.shape[0], heads, groups, *one.shape[2:]).sum(2) for one in (into_k, into_v))
+    return into_q, into_k, into_v, into_scores

@@ -1,0 +1,163 @@
+"""Recurrent layers by cuDNN: weights in one buffer, a reserve for backward, and workspaces.
+
+Recorded on an H200 with torch 2.11 and cuDNN 9.19. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+
+from cudamem_testing.model.simulated_cards import CardModel
+from cudamem_testing.simulated.kernels.memory import Memory, bytes_of, empty
+
+Tensor = torch.Tensor
+RELU, TANH, LSTM, GRU = range(4)
+#: What cuDNN keeps of a step for backward, in states of a layer.
+KEPT = {RELU: 1, TANH: 1, LSTM: 5, GRU: 6}
+#: A workspace, in bytes and parts of weights and of a layer's states.
+FIXED, OF_WEIGHTS, OF_STATES = 20_420_000, 2.25, 1.39
+
+
+class Layers(NamedTuple):
+    """How a call is made, as the operator's arguments say."""
+
+    mode: int
+    hidden: int
+    projected: int
+    number: int
+    batch_first: bool
+    dropout: float
+    train: bool
+    both_ways: bool
+
+    def run(self, x: Tensor, weights: Sequence[Tensor], stride: int, hx: Tensor, cx: Tensor | None) -> list[Tensor]:
+        """The CPU's result: output, last state, last cell."""
+        rest = (stride > 2, self.number, self.dropout, self.train, self.both_ways, self.batch_first)
+        if self.mode == LSTM:
+            states = [one for one in (hx, cx) if one is not None]
+            return list(torch.lstm(x, states, list(weights), *rest))
+        function = {RELU: torch.rnn_relu, TANH: torch.rnn_tanh, GRU: torch.gru}[self.mode]
+        return list(function(x, hx, list(weights), *rest))
+
+
+def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
+    """By the operator's name."""
+    host = memory.host
+
+    def flatten(weights: Sequence[Tensor], *rest: Any) -> Tensor:
+        buffer = empty(weights[0], (sum(one.numel() for one in weights),))
+        at = 0
+        for one in weights:
+            view = buffer[at : at + one.numel()].view(one.shape)
+            view.copy_(one)
+            one.set_(view)  # type: ignore[call-overload]
+            at += one.numel()
+        return buffer
+
+    def workspace(near: Tensor, weights: Sequence[Tensor], states: int) -> None:
+        of_weights = sum(map(bytes_of, weights))
+        memory.passing(near, int(FIXED + OF_WEIGHTS * of_weights + OF_STATES * states * near.element_size()))
+
+    def forward(
+        x: Tensor,
+        weights: Sequence[Tensor],
+        stride: int,
+        buffer: Tensor | None,
+        hx: Tensor,
+        cx: Tensor | None,
+        *how: Any,
+    ) -> tuple[Tensor, ...]:
+        layers, sizes = Layers(*how[:8]), how[8]
+        if sizes or layers.projected:
+            raise NotImplementedError("packed sequences and projections of recurrent layers are not simulated")
+        ways = 2 if layers.both_ways else 1
+        batch, steps = (x.shape[0], x.shape[1]) if layers.batch_first else (x.shape[1], x.shape[0])
+        states = batch * steps * layers.hidden
+        whole = sum(one.numel() for one in weights) * x.element_size()
+        if buffer is None and weights[0].untyped_storage().nbytes() == whole:
+            buffer = weights[0].detach()  # they lie in one buffer already
+        if buffer is None:
+            buffer = empty(x, (sum(one.numel() for one in weights),))
+        held = torch.empty(x.shape, dtype=x.dtype, device=x.device) if layers.batch_first else None
+        out = empty(x, (steps, batch, ways * layers.hidden))
+        last = torch.empty_like(hx)
+        cell = torch.empty_like(hx) if cx is not None else empty(x, (0,))
+        workspace(x, weights, states)
+        kept = 0
+        if layers.train:
+            kept = ways * (layers.number * KEPT[layers.mode] + (layers.number - 1) * (layers.dropout > 0)) * states
+            kept = kept * x.element_size() + 8256
+        reserve = empty(x, (kept,), torch.uint8)
+        del held
+        if layers.batch_first:
+            out = out.transpose(0, 1)
+        if memory.values:
+            seed = int(torch.randint(2**62, (), device=x.device).item())
+            if kept:
+                host(reserve)[:8].view(torch.int64).fill_(seed)
+            given = host(x), [host(one) for one in weights], stride, host(hx), None if cx is None else host(cx)
+            with torch.random.fork_rng(devices=()):
+                torch.default_generator.manual_seed(seed)
+                found = layers.run(*given)
+            for into, one in zip((out, last, cell), found, strict=False):
+                memory.fill(into, one)
+        return out, last, cell, reserve, buffer
+
+    def backward(
+        x: Tensor,
+        weights: Sequence[Tensor],
+        stride: int,
+        buffer: Tensor,
+        hx: Tensor,
+        cx: Tensor | None,
+        out: Tensor,
+        grad: Tensor | None,
+        grad_last: Tensor | None,
+        grad_cell: Tensor | None,
+        *how: Any,
+    ) -> tuple[Any, ...]:
+        layers, reserve = Layers(*how[:8]), how[10]
+        batch, steps = (x.shape[0], x.shape[1]) if layers.batch_first else (x.shape[1], x.shape[0])
+        states = batch * steps * layers.hidden
+        zeros = [torch.empty_like(hx) for one in (grad_last, grad_cell if cx is not None else hx) if one is None]
+        held = [torch.empty_like(x), torch.empty_like(out)] if layers.batch_first else []
+        into_x, into_hx = torch.empty_like(x), torch.empty_like(hx)
+        into_cx = None if cx is None else torch.empty_like(cx)
+        workspace(x, weights, states)
+        flat = empty(x, (sum(one.numel() for one in weights),))
+        into_weights, at = [], 0
+        for one in weights:
+            into_weights.append(flat[at : at + one.numel()].view(one.shape))
+            at += one.numel()
+        workspace(x, weights, states)
+        del held, zeros
+        if memory.values:
+            seed = int(host(reserve)[:8].view(torch.int64)[0])
+            inputs = [host(one).detach() for one in (x, hx, *([] if cx is None else [cx]), *weights)]
+            grads = [None if one is None else host(one) for one in (grad, grad_last, grad_cell)]
+            with ThreadPoolExecutor(1) as thread:  # autograd is switched off in this one
+                found = thread.submit(_differentiated, layers, stride, inputs, grads, seed, cx is not None).result()
+            into = [into_x, into_hx, *([] if into_cx is None else [into_cx]), *into_weights]
+            for one, value in zip(into, found, strict=True):
+                memory.fill(one, value)
+        return into_x, into_hx, into_cx, into_weights
+
+    return {"_cudnn_rnn": forward, "_cudnn_rnn_backward": backward, "_cudnn_rnn_flatten_weight": flatten}
+
+
+def _differentiated(
+    layers: Layers, stride: int, inputs: list[Tensor], grads: list[Tensor | None], seed: int, has_cell: bool
+) -> list[Tensor]:
+    with torch.enable_grad(), torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(seed)
+        x, hx, *rest = (one.requires_grad_() for one in inputs)
+        cx = rest.pop(0) if has_cell else None
+        results = layers.run(x, rest, stride, hx, cx)
+    wanted = [(one, grad) for one, grad in zip(results, grads, strict=False) if grad is not None]
+    outputs, given = zip(*wanted, strict=True)
+    found = torch.autograd.grad(outputs, inputs, given, allow_unused=True)
+    return [torch.zeros_like(one) if value is None else value for one, value in zip(inputs, found, strict=True)]

@@ -1,0 +1,352 @@
+"""The native part of the simulated card, through ctypes. Functions keep the interpreter's lock, as those of torch do.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from cudamem_testing.model.simulated_cards import Cards
+from cudamem_testing.recorders.build import Library, RecorderUnavailable, compiled, load
+from cudamem_testing.simulated.allocator_settings import INTERVALS, AllocatorSettings
+
+ENGINE = Library(
+    "simulated_card_engine",
+    "what adds simulated cards to autograd's engine",
+    ("card_engine.cpp",),
+    "c++20",
+    ("c10", "torch_cpu"),
+    Path(__file__).parent,
+)
+LIBRARY = Library(
+    "simulated_card",
+    "the simulated card",
+    (
+        "simulated_card.cpp",
+        "card_allocator.h",
+        "card_attention.h",
+        "card_driver.h",
+        "card_fallback.h",
+        "card_hooks.h",
+        "card_kernels.h",
+        "card_memory.h",
+        "card_recurrent.h",
+        "card_rules.h",
+        "card_streams.h",
+    ),
+    "c++20",
+    ("c10", "torch_cpu"),
+    Path(__file__).parent,
+)
+COUNTED = (
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
+POOLS = ("all", "small_pool", "large_pool")
+VALUES = ("current", "peak", "allocated", "freed")
+ONCE = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
+STACKS = (None, "state", "alloc", "all")
+ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+)
+STATES = ("inactive", "active_pending_free", "active_allocated")
+OBSERVER = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+#: Bytes that cuBLASLt takes for each thread and stream.
+LIGHT_WORKSPACE = 2**20
+_STATS = len(COUNTED) * len(POOLS) * len(VALUES) + 2 * len(VALUES) + len(ONCE)
+
+
+class Setup(ctypes.Structure):
+    """As in ``simulated_card.cpp``."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("count", "total", "beside", "values", "expandable")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("max_split", "max_unsplit_rounding", "blas", "light", "hopper", "ampere")
+        ),
+        ("collect_above", ctypes.c_double),
+        ("divisions", ctypes.c_int64 * INTERVALS),
+    )
+
+
+class NativeCard:
+    """The library of this process."""
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        self._library = library
+        self._observers: list[Any] = []
+
+    @classmethod
+    def load(cls, progress: Callable[[str], None] | None = None) -> NativeCard:
+        """Compile it if it never was, and load it.
+
+        Raises:
+            RecorderUnavailable: it cannot be compiled or loaded here.
+        """
+        if not _of_this_process.cache_info().currsize:
+            compiled(progress, LIBRARY)
+        return cls(_of_this_process())
+
+    def enter(self, cards: Cards, settings: AllocatorSettings, values: bool) -> bool:
+        """Put the cards in place; false where CUDA is there already.
+
+        Raises:
+            RecorderUnavailable: this torch cannot have them.
+        """
+        model = cards.model
+        setup = Setup(cards.count, model.memory, model.context, values, settings.expandable)
+        setup.max_split, setup.max_unsplit_rounding = settings.max_split, settings.max_unsplit_rounding
+        setup.hopper, setup.ampere = model.capability[0] == 9, model.capability[0] >= 8
+        setup.blas, setup.light = model.blas_workspace, LIGHT_WORKSPACE
+        setup.collect_above = settings.collect_above
+        setup.divisions[:] = settings.divisions
+        outcome = self._library.cudamem_card_enter(ctypes.byref(setup))
+        if outcome < 0:
+            raise RecorderUnavailable(f"a card cannot be simulated with this torch: {self.error()}")
+        return bool(outcome)
+
+    def leave(self) -> None:
+        """Take the cards out again; what is live keeps its memory."""
+        self._library.cudamem_card_leave()
+        self._observers.clear()
+
+    def add_to_engine(self, cards: int) -> None:
+        """Give autograd's engine, which ran before there were cards, queues for them.
+
+        Raises:
+            RecorderUnavailable: it cannot be compiled or loaded here.
+        """
+        _engine().cudamem_card_engine(ctypes.c_int64(cards))
+
+    def __getattr__(self, name: str) -> Any:
+        """The function ``cudamem_card_NAME`` of the library."""
+        function = getattr(self._library, f"cudamem_card_{name}")
+
+        def call(*arguments: Any) -> Any:  # torch's compiler wants functions that can be hashed
+            return function(*arguments)
+
+        self.__dict__[name] = call
+        return call
+
+    def set_card(self, card: int) -> None:
+        """Make a card the current one of this thread.
+
+        Raises:
+            RuntimeError: there is no such card.
+        """
+        if self._library.cudamem_card_set_device(card) < 0:
+            raise RuntimeError(self.error())
+
+    def stats(self, card: int) -> dict[str, Any]:
+        """The allocator's statistics as torch's function gives them.
+
+        Raises:
+            RuntimeError: there is no such card.
+        """
+        numbers = (ctypes.c_int64 * _STATS)()
+        if self._library.cudamem_card_stats(card, numbers) < 0:
+            raise RuntimeError(self.error())
+        each = iter(numbers)
+        count = partial(_count, each)
+        found: dict[str, Any] = {name: {pool: count() for pool in POOLS} for name in COUNTED}
+        found["oversize_allocations"], found["oversize_segments"] = count(), count()
+        found.update(zip(ONCE, each, strict=True))
+        return found
+
+    def pinned(self) -> dict[str, Any]:
+        """Statistics of pinned memory."""
+        numbers = (ctypes.c_int64 * 18)()
+        self._library.cudamem_card_pinned(numbers)
+        names = ("active_requests", "active_bytes", "allocations", "allocated_bytes")
+        each = iter(numbers)
+        found: dict[str, Any] = {name: _count(each) for name in names}
+        times = ("count", "max", "min", "total", "avg")
+        found |= {f"host_{name}_time": dict.fromkeys(times, 0) for name in ("alloc", "free")}
+        return {**found, "num_host_alloc": next(each), "num_host_free": next(each)}
+
+    def take(self, card: int, size: int, stream: int) -> int:
+        """The address of a block that is taken without a tensor.
+
+        Raises:
+            RuntimeError: there is no room; the message is torch's.
+        """
+        at = ctypes.c_int64()
+        if self._library.cudamem_card_take(card, size, stream, ctypes.byref(at)) < 0:
+            raise RuntimeError(self.error())
+        return at.value
+
+    def observe(self, observer: Callable[[int, int, int, int], None]) -> None:
+        """Have an observer called before an out-of-memory error."""
+        function = OBSERVER(observer)
+        self._observers.append(function)
+        self._library.cudamem_card_observe(function)
+
+    def snapshot(self, cards: int, events: bool) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
+        """Segments of all cards, and the events of each."""
+        sizes = (ctypes.c_int64 * 2)()
+        if self._library.cudamem_card_snapshot(int(events), sizes) < 0:
+            raise RuntimeError(self.error())
+        numbers = array("q", bytes(8 * sizes[0]))
+        text = ctypes.create_string_buffer(sizes[1] or 1)
+        room = (ctypes.c_int64 * len(numbers)).from_buffer(numbers) if numbers else None
+        self._library.cudamem_card_read_snapshot(room, text)
+        del room
+        return _Reader(numbers, text.raw[: sizes[1]].decode(errors="replace").split("\0")).read(cards)
+
+    def error(self) -> str:
+        """Why the last call failed."""
+        message: bytes = self._library.cudamem_card_error()
+        return message.decode(errors="replace")
+
+
+class _Reader:
+    """Reads the numbers of a snapshot one after the other."""
+
+    def __init__(self, numbers: array[int], words: list[str]) -> None:
+        self._numbers = numbers
+        self._words = words
+        self._at = 0
+
+    def read(self, cards: int) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
+        stacked: list[tuple[dict[str, Any], int]] = []
+        segments: list[dict[str, Any]] = []
+        events: list[list[dict[str, Any]]] = []
+        for card in range(cards):
+            segments += [self._segment(card, stacked) for _ in range(self._one())]
+            events.append([self._event(stacked) for _ in range(self._one())])
+        lines = self._take(self._one())
+        words = iter(self._words)
+        frames = [{"name": "", "filename": next(words), "line": line} for line in lines]
+        words = iter(self._words)
+        for frame in frames:
+            frame["filename"], frame["name"] = next(words), next(words)
+        stacks = [[frames[at] for at in self._take(self._one())] for _ in range(self._one())]
+        for record, stack in stacked:
+            record["frames"] = stacks[stack] if stack >= 0 else []
+        return segments, events
+
+    def _one(self) -> int:
+        self._at += 1
+        return self._numbers[self._at - 1]
+
+    def _take(self, count: int) -> array[int]:
+        self._at += count
+        return self._numbers[self._at - count : self._at]
+
+    def _segment(self, card: int, stacked: list[tuple[dict[str, Any], int]]) -> dict[str, Any]:
+        address, stream, small, expandable, number = self._take(5)
+        blocks: list[dict[str, Any]] = []
+        total = allocated = active = requested = 0
+        for _ in range(number):
+            at, size, asked, state, stack = self._take(5)
+            block = {"address": at, "size": size, "requested_size": asked, "state": STATES[state], "frames": []}
+            blocks.append(block)
+            stacked.append((block, stack))
+            total += size
+            allocated += size if state == 2 else 0
+            active += size if state else 0
+            requested += asked if state else 0
+        return {
+            "device": card,
+            "address": address,
+            "total_size": total,
+            "allocated_size": allocated,
+            "active_size": active,
+            "requested_size": requested,
+            "stream": stream,
+            "segment_type": "small" if small else "large",
+            "segment_pool_id": (0, 0),
+            "is_expandable": bool(expandable),
+            "frames": [],
+            "blocks": blocks,
+        }
+
+    def _event(self, stacked: list[tuple[dict[str, Any], int]]) -> dict[str, Any]:
+        action, address, size, stream, time, stack = self._take(6)
+        name = ACTIONS[action]
+        event: dict[str, Any] = {
+            "action": name,
+            "device_free" if name == "oom" else "addr": address,
+            "size": size,
+            "stream": stream,
+            "time_us": time,
+            "compile_context": "N/A",
+            "user_metadata": "",
+            "pool_id": (0, 0),
+        }
+        if stack >= 0:
+            stacked.append((event, stack))
+        return event
+
+
+def _count(numbers: Any) -> dict[str, int]:
+    return {name: next(numbers) for name in VALUES}
+
+
+@cache
+def _engine() -> ctypes.PyDLL:
+    return load(ENGINE)
+
+
+@cache
+def _of_this_process() -> ctypes.PyDLL:
+    library = load(LIBRARY)
+    wide = (
+        "enter",
+        "leave",
+        "device",
+        "set_device",
+        "stream",
+        "new_stream",
+        "stats",
+        "free_memory",
+        "take",
+        "pass",
+        "renew",
+    )
+    for name in (*wide, "recording", "snapshot"):
+        getattr(library, f"cudamem_card_{name}").restype = ctypes.c_int64
+    library.cudamem_card_error.restype = ctypes.c_char_p
+    for name, types in {
+        "set_device": [ctypes.c_int64],
+        "stream": [ctypes.c_int64],
+        "set_stream": [ctypes.c_int64] * 2,
+        "new_stream": [ctypes.c_int64] * 2,
+        "sleep": [ctypes.c_double],
+        "stats": [ctypes.c_int64, ctypes.c_void_p],
+        "reset_peaks": [ctypes.c_int64],
+        "reset_sums": [ctypes.c_int64],
+        "set_fraction": [ctypes.c_int64, ctypes.c_double],
+        "free_memory": [ctypes.c_int64],
+        "take": [ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p],
+        "give": [ctypes.c_int64],
+        "reset_pinned": [ctypes.c_int64],
+        "record": [ctypes.c_int64] * 4,
+        "default_generator": [ctypes.c_int64],
+        "pass": [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64],
+        "multiply": [ctypes.c_int64],
+    }.items():
+        getattr(library, f"cudamem_card_{name}").argtypes = types
+    return library

@@ -1,0 +1,301 @@
+// A simulated card: CUDA for a torch that was built without it. See simulated/__init__.py for what it is.
+//
+// It is put in place once and taken out again: the guard of devices, torch's questions to CUDA (hooks), the allocators,
+// the kernels. Functions of the public interface return 0 or more; what fails throws nothing across it.
+#include "card_attention.h"
+#include "card_kernels.h"
+#include "card_recurrent.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+using namespace cudamem;
+
+namespace {
+
+std::vector<std::unique_ptr<torch::Library>>& libraries = *new std::vector<std::unique_ptr<torch::Library>>;
+std::string& last_error = *new std::string;
+
+CardMemory& memory_of(int64_t card) { return simulation.load()->cards.at(static_cast<size_t>(card))->memory(); }
+
+template <typename Function>
+int64_t safely(Function function) {
+  try {
+    return function();
+  } catch (const std::exception& error) {
+    last_error = error.what();
+    return -1;
+  }
+}
+
+}  // namespace
+
+struct Setup {
+  int64_t count, total, beside, values, expandable, max_split, max_unsplit_rounding, blas, light, hopper, ampere;
+  double collect_above;
+  int64_t divisions[kIntervals];
+};
+
+// Why the last call failed.
+EXPORT const char* cudamem_card_error() { return last_error.c_str(); }
+
+// 0 where CUDA is there already, a real card's or a simulated one's.
+EXPORT int64_t cudamem_card_enter(const Setup* setup) {
+  return safely([&]() -> int64_t {
+    if (simulation || c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA) || at::detail::getCUDAHooks().hasCUDA()) {
+      return 0;
+    }
+    MemorySettings settings;
+    settings.expandable = setup->expandable != 0;
+    if (setup->max_split > 0) settings.max_split = static_cast<size_t>(setup->max_split);
+    if (setup->max_unsplit_rounding > 0) {
+      settings.max_unsplit_rounding = static_cast<size_t>(setup->max_unsplit_rounding);
+    }
+    settings.collect_above = setup->collect_above;
+    for (size_t at = 0; at < kIntervals; ++at) settings.divisions[at] = static_cast<size_t>(setup->divisions[at]);
+    auto made = std::make_unique<Simulation>();
+    made->values = setup->values != 0;
+    made->beside = static_cast<size_t>(setup->beside);
+    for (int64_t card = 0; card < setup->count; ++card) {
+      made->cards.push_back(std::make_unique<Card>(static_cast<size_t>(setup->total), made->beside, made->values, settings));
+    }
+    workspaces.blas = static_cast<size_t>(setup->blas);
+    workspaces.light = static_cast<size_t>(setup->light);
+    streams.cards = static_cast<int>(setup->count);
+    current = Current();
+    for (auto& generator : generators) generator = at::Generator();
+    simulation = made.release();
+    static auto* const guard = new CardGuard;
+    c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)] = guard;
+    put_hooks();
+    c10::SetAllocator(c10::DeviceType::CUDA, &allocator, 1);
+    at::setHostAllocator(c10::DeviceType::CUDA, &pinned, 1);
+    using torch::Library;
+    libraries.push_back(std::make_unique<Library>(Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__));
+    libraries.back()->fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>());
+    libraries.push_back(std::make_unique<Library>(Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__));
+    register_kernels(*libraries.back());
+    choose_recurrent(true);
+    choose_attention(setup->hopper != 0, setup->ampere != 0);
+    static torch::Library* const own = [] {
+      auto* const made = new Library(Library::DEF, "cudamem_card", {}, __FILE__, __LINE__);
+      made->def("on_host(Tensor tensor) -> Tensor", torch::CppFunction(on_host));
+      return made;
+    }();
+    (void)own;
+    return 1;
+  });
+}
+
+// All cards as new, with nothing counted. Nothing lives on them.
+EXPORT int64_t cudamem_card_renew() {
+  return safely([]() -> int64_t {
+    Simulation& all = *simulation.load();
+    for (auto& card : all.cards) card->renew();
+    current = Current();
+    return 1;
+  });
+}
+
+// Takes everything out again. Tensors that live on keep their memory.
+EXPORT int64_t cudamem_card_leave() {
+  return safely([]() -> int64_t {
+    workspaces.clear();
+    Simulation* const all = simulation.exchange(nullptr);
+    if (!all) return 0;
+    libraries.clear();
+    forget_attention();
+    choose_recurrent(false);
+    c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)] = nullptr;
+    restore_hooks();
+    c10::SetAllocator(c10::DeviceType::CUDA, nullptr, 1);
+    streams.cards = 0;
+    streams.wait();
+    observers.clear();
+    bool live = false;
+    for (const auto& card : all->cards) live = live || card->memory().stats.counts[kActive][0].current > 0;
+    if (live) {
+      ended.push_back(all);
+    } else {
+      delete all;
+    }
+    return 1;
+  });
+}
+
+EXPORT void cudamem_card_default_generator(int64_t card) { next_default = static_cast<int>(card); }
+EXPORT int64_t cudamem_card_device() { return current.card; }
+EXPORT int64_t cudamem_card_set_device(int64_t card) {
+  return safely([&] {
+    check_card(card);
+    current.card = static_cast<c10::DeviceIndex>(card);
+    return int64_t{0};
+  });
+}
+EXPORT int64_t cudamem_card_stream(int64_t card) { return current.stream.at(static_cast<size_t>(card)); }
+EXPORT void cudamem_card_set_stream(int64_t card, int64_t stream) { current.stream.at(static_cast<size_t>(card)) = stream; }
+EXPORT int64_t cudamem_card_new_stream(int64_t card, int64_t high) {
+  return streams.take(static_cast<int>(card), high != 0);
+}
+EXPORT void cudamem_card_sleep(double seconds) {
+  streams.sleep(current.stream[static_cast<size_t>(current.card)], seconds);
+}
+EXPORT void cudamem_card_wait() { streams.wait(); }
+
+// All counters of a card: four numbers for each of nine kinds and three pools, then what is counted once.
+EXPORT int64_t cudamem_card_stats(int64_t card, int64_t* into) {
+  return safely([&] {
+    CardAllocator::with(static_cast<c10::DeviceIndex>(card), [&](CardMemory& memory) {
+      const auto put = [&](const Count& count) {
+        *into++ = count.current;
+        *into++ = count.peak;
+        *into++ = count.allocated;
+        *into++ = count.freed;
+      };
+      const MemoryStats& stats = memory.stats;
+      for (const auto& counts : stats.counts) {
+        for (const auto& count : counts) put(count);
+      }
+      put(stats.oversize_allocations);
+      put(stats.oversize_segments);
+      for (const int64_t value : {stats.retries, stats.ooms, stats.syncs, stats.driver_allocations, stats.driver_frees}) {
+        *into++ = value;
+      }
+    });
+    return int64_t{0};
+  });
+}
+EXPORT void cudamem_card_reset_peaks(int64_t card) { allocator.resetPeakStats(static_cast<c10::DeviceIndex>(card)); }
+EXPORT void cudamem_card_reset_sums(int64_t card) { allocator.resetAccumulatedStats(static_cast<c10::DeviceIndex>(card)); }
+EXPORT void cudamem_card_clear_workspaces() { workspaces.clear(); }
+// Memory of a card that a kernel in Python takes for as long as it runs.
+EXPORT int64_t cudamem_card_pass(int64_t card, const int64_t* wanted, int64_t count) {
+  return safely([&] {
+    const OnCard on(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(card)));
+    std::vector<c10::DataPtr> held;
+    for (int64_t at = 0; at < count; ++at) {
+      if (wanted[at] > 0) held.push_back(allocator.allocate(static_cast<size_t>(wanted[at])));
+    }
+    return int64_t{0};
+  });
+}
+EXPORT void cudamem_card_multiply(int64_t light) {
+  workspaces.need(false);
+  if (light) workspaces.need(true);
+}
+EXPORT void cudamem_card_empty() { allocator.emptyCache({0, 0}); }
+EXPORT void cudamem_card_set_fraction(int64_t card, double fraction) {
+  CardAllocator::with(static_cast<c10::DeviceIndex>(card), [&](CardMemory& memory) { memory.set_fraction(fraction); });
+}
+EXPORT int64_t cudamem_card_free_memory(int64_t card) { return static_cast<int64_t>(memory_of(card).driver()->free()); }
+EXPORT int64_t cudamem_card_take(int64_t card, int64_t size, int64_t stream, int64_t* at) {
+  return safely([&] {
+    *at = reinterpret_cast<int64_t>(take(static_cast<c10::DeviceIndex>(card), static_cast<size_t>(size), &stream));
+    return int64_t{0};
+  });
+}
+EXPORT void cudamem_card_give(int64_t at) { give(reinterpret_cast<void*>(at)); }
+EXPORT void cudamem_card_observe(Observer observer) { observers.push_back(observer); }
+EXPORT void cudamem_card_pinned(int64_t* into) {
+  const at::HostStats stats = pinned.get_stats();
+  for (const auto* stat : {&stats.active_requests, &stats.active_bytes, &stats.allocations, &stats.allocated_bytes}) {
+    for (const int64_t value : {stat->current, stat->peak, stat->allocated, stat->freed}) *into++ = value;
+  }
+  *into++ = stats.num_host_alloc;
+  *into++ = stats.num_host_free;
+}
+EXPORT void cudamem_card_reset_pinned(int64_t peaks) { peaks ? pinned.reset_peak_stats() : pinned.reset_accumulated_stats(); }
+
+// The history: how many events of a card are kept, and which records have stacks.
+EXPORT void cudamem_card_record(int64_t on, int64_t stacks, int64_t most, int64_t clear) {
+  Simulation* const all = simulation;
+  if (!all) return;
+  const std::lock_guard<std::mutex> lock(all->mutex);
+  all->recording = on != 0;
+  all->stacks = static_cast<Stacks>(stacks);
+  for (const auto& card : all->cards) {
+    if (clear || !on) card->memory().forget_events();
+    card->memory().record(on ? static_cast<size_t>(most) : 0);
+  }
+}
+EXPORT int64_t cudamem_card_recording() { return simulation && simulation.load()->recording; }
+
+namespace {
+
+// A snapshot as numbers, and the frames of its stacks as text.
+struct Snapshot {
+  std::vector<int64_t> numbers;
+  std::vector<torch::CapturedTraceback*> stacks;
+  std::vector<Context> held;
+  std::unordered_map<void*, int64_t> places;
+  std::string text;
+
+  int64_t stack(const Context& context) {
+    if (!context) return -1;
+    const auto [found, isnew] = places.emplace(context.get(), static_cast<int64_t>(stacks.size()));
+    if (isnew) {
+      stacks.push_back(static_cast<torch::CapturedTraceback*>(context.get()));
+      held.push_back(context);
+    }
+    return found->second;
+  }
+  void put(std::initializer_list<int64_t> values) { numbers.insert(numbers.end(), values); }
+};
+
+Snapshot& snapshot = *new Snapshot;
+
+}  // namespace
+
+// Takes a snapshot; how many numbers and how many bytes of text it has.
+EXPORT int64_t cudamem_card_snapshot(int64_t events, int64_t* sizes) {
+  return safely([&] {
+    Snapshot& now = snapshot;
+    now = Snapshot();
+    Simulation* const all = simulation;
+    TORCH_CHECK(all, "there is no simulated card");
+    {
+      const std::lock_guard<std::mutex> lock(all->mutex);
+      const auto pointer = [](const void* at) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(at)); };
+      for (const auto& card : all->cards) {
+        const auto heads = card->memory().heads();
+        now.put({static_cast<int64_t>(heads.size())});
+        for (const Block* head : heads) {
+          int64_t blocks = 0;
+          for (const Block* block = head; block && block->mapped; block = block->after) ++blocks;
+          now.put({pointer(head->at), head->stream, head->pool->is_small, head->range != nullptr, blocks});
+          for (const Block* block = head; block && block->mapped; block = block->after) {
+            const int64_t state = block->allocated ? 2 : block->is_free() ? 0 : 1;
+            now.put({pointer(block->at), static_cast<int64_t>(block->size), static_cast<int64_t>(block->requested),
+                     state, now.stack(block->context)});
+          }
+        }
+        static const std::deque<Event> none;
+        const auto& kept = events ? card->memory().events() : none;
+        now.put({static_cast<int64_t>(kept.size())});
+        for (const Event& event : kept) {
+          const int64_t stack = all->stacks >= kOfAllocations ? now.stack(event.context) : -1;
+          now.put({static_cast<int64_t>(event.action), event.address, event.size, event.stream, event.time_us, stack});
+        }
+        if (all->recording) card->memory().note(Action::snapshot, nullptr, 0, 0, nullptr);
+      }
+    }
+    const auto symbols = torch::symbolize(now.stacks);
+    now.put({static_cast<int64_t>(symbols.all_frames.size())});
+    for (const auto& frame : symbols.all_frames) {
+      now.put({static_cast<int64_t>(frame.lineno)});
+      now.text += frame.filename + '\0' + frame.funcname + '\0';
+    }
+    now.put({static_cast<int64_t>(symbols.tracebacks.size())});
+    for (const auto& frames : symbols.tracebacks) {
+      now.put({static_cast<int64_t>(frames.size())});
+      for (const uint64_t frame : frames) now.put({static_cast<int64_t>(frame)});
+    }
+    sizes[0] = static_cast<int64_t>(now.numbers.size());
+    sizes[1] = static_cast<int64_t>(now.text.size());
+    return int64_t{0};
+  });
+}
+EXPORT void cudamem_card_read_snapshot(int64_t* numbers, char* text) {
+  std::memcpy(numbers, snapshot.numbers.data(), snapshot.numbers.size() * sizeof(int64_t));
+  std::memcpy(text, snapshot.text.data(), snapshot.text.size());
+  snapshot = Snapshot();
+}

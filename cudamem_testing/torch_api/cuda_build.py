@@ -1,0 +1,303 @@
+"""What a CUDA build of torch has in Python, for a torch that was built without: where each part is to be put.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from cudamem_testing.originals import Original
+
+Changes = list[tuple[object, str, object]]
+
+
+#: torch's own names of functions that a simulated card does not have; each raises with the reason.
+UNSUPPORTED = (
+    "_cuda_beginAllocateToPool",
+    "_cuda_beginAllocateCurrentThreadToPool",
+    "_cuda_endAllocateToPool",
+    "_cuda_releasePool",
+    "_cuda_changeCurrentAllocator",
+    "_cuda_customAllocator",
+    "_cuda_jiterator_compile_and_launch_kernel",
+    "_cuda_getStreamFromExternal",
+    "_graph_pool_handle",
+    "_MemPool",
+)
+
+
+class CardProperties(NamedTuple):
+    """As ``torch.cuda.get_device_properties`` gives them."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+    L2_cache_size: int
+    gcnArchName: str  # noqa: N815 - torch's name
+    warp_size: int = 32
+    max_threads_per_multi_processor: int = 2048
+    max_threads_per_block: int = 1024
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 49152
+    shared_memory_per_block_optin: int = 232448
+    shared_memory_per_multiprocessor: int = 233472
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+    pci_bus_id: int = 0
+    pci_device_id: int = 0
+    pci_domain_id: int = 0
+    clock_rate: int = 1_980_000
+    memory_clock_rate: int = 2_619_000
+    memory_bus_width: int = 5120
+    uuid: str = "00000000-0000-0000-0000-000000000000"
+
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // 2**20}MB, multi_processor_count={self.multi_processor_count}, "
+            f"uuid={self.uuid}, pci_bus_id={self.pci_bus_id}, pci_device_id={self.pci_device_id}, "
+            f"pci_domain_id={self.pci_domain_id}, L2_cache_size={self.L2_cache_size // 2**20}MB)"
+        )
+
+
+def has_cuda_build() -> bool:
+    """Whether this torch was built with CUDA."""
+    import torch
+
+    return hasattr(torch._C, "_cuda_getDeviceCount")
+
+
+def cuda_build(
+    functions: Mapping[str, Callable[..., Any]], properties: CardProperties, refuse: Callable[..., Any]
+) -> Changes:
+    """What is to be put in place: owner, attribute, value. ``functions`` are those of ``torch._C`` by name."""
+    import torch
+
+    stream, event = _streams()
+    external, pool = _refused("ExternalStream", refuse), _refused("MemPool", refuse)
+    graph = _refused("CUDAGraph", refuse, "capture_begin", "capture_end", "replay", "reset", "pool")
+    cuda, bindings = torch.cuda, torch._C
+    found: Changes = [(bindings, name, function) for name, function in functions.items()]
+    found += [(bindings, name, refuse) for name in UNSUPPORTED if name not in functions]
+    found += [
+        (bindings, "_has_cuda", True),
+        (bindings, "_has_cudnn", True),
+        (bindings, "_CudaDeviceProperties", CardProperties),
+        (torch.version, "cuda", "13.0"),
+        (cuda, "_cudart", _runtime(functions)),
+        (cuda, "_initialized", False),
+        (cuda, "_queued_calls", list(cuda._queued_calls)),
+        (cuda, "_cached_device_count", None),
+        (cuda, "_CudaDeviceProperties", CardProperties),
+        (cuda, "_exchange_device", functions["_cuda_exchangeDevice"]),
+        (cuda, "_maybe_exchange_device", functions["_cuda_maybeExchangeDevice"]),
+        (cuda, "_get_device_properties", lambda index: properties),
+        (cuda, "default_generators", ()),
+        (cuda, "_device_count_nvml", lambda: -1),
+        (cuda, "MemPool", pool),
+        (cuda.memory, "MemPool", pool),
+        (cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False),
+        (cuda.graphs, "_graph_pool_handle", refuse),
+    ]
+    for owner in (cuda, cuda.streams):
+        found += [(owner, "Stream", stream), (owner, "Event", event), (owner, "ExternalStream", external)]
+    for owner in (cuda, cuda.graphs):
+        found.append((owner, "CUDAGraph", graph))
+    found.append((torch.UntypedStorage, "__new__", _storage_maker(torch.UntypedStorage.__new__)))
+    return [*found, *_cudnn()]
+
+
+def set_generators(number: int, make_default: Callable[[int], None]) -> None:
+    """Make the default generators of the cards. The next new generator after ``make_default`` is that of the card."""
+    import torch
+
+    made = []
+    for card in range(number):
+        make_default(card)
+        made.append(torch.Generator(device=f"cuda:{card}"))
+    cuda: Any = torch.cuda
+    cuda.default_generators = tuple(made)
+
+
+def _storage_maker(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes storages of cards, which a build without CUDA does not know, by way of a tensor."""
+    import torch
+
+    def make(cls: type, *arguments: Any, device: Any = None, **options: Any) -> Any:
+        if device is None or torch.device(device).type != "cuda":
+            if device is not None:
+                options["device"] = device
+            return original(cls, *arguments, **options)
+        content = arguments[0] if arguments else options.get("size", 0)
+        if isinstance(content, int):
+            return torch.empty(content, dtype=torch.uint8, device=device).untyped_storage()
+        return torch.tensor(list(content), dtype=torch.uint8, device=device).untyped_storage()
+
+    return make
+
+
+def _refused(name: str, refuse: Callable[..., Any], *methods: str) -> type:
+    """A class of ``torch.cuda`` that a simulated card does not have."""
+    return type(name, (), {"__module__": "torch.cuda", **dict.fromkeys(("__new__", *methods), refuse)})
+
+
+def _cudnn() -> Changes:
+    import torch
+
+    def behind(name: str) -> Any:
+        """The module behind the object that gives its settings as attributes."""
+        found = import_module(name)
+        return getattr(found, "m", found)
+
+    module, recurrent = behind("torch.backends.cudnn"), behind("torch.backends.cudnn.rnn")
+    version = SimpleNamespace(
+        getVersionInt=lambda: 91900,
+        getRuntimeVersion=lambda: (9, 19, 0),
+        getCompileVersion=lambda: (9, 19, 0),
+        is_cuda=True,
+        RNNMode=SimpleNamespace(rnn_relu=0, rnn_tanh=1, lstm=2, gru=3),
+    )
+    found: Changes = [
+        (torch._C, "_cudnn", version),
+        (module, "_cudnn", version),
+        (recurrent, "_cudnn", version),
+        (module, "_init", lambda: True),
+        (torch._C, "_cuda_get_cudnn_benchmark_limit", lambda: 10),
+        (torch._C, "_cuda_set_cudnn_benchmark_limit", lambda limit: None),
+    ]
+    found += [(module, "version", lambda: 91900)] if hasattr(module, "version") else []
+    return found
+
+
+def _runtime(functions: Mapping[str, Callable[..., Any]]) -> Any:
+    """The part of CUDA's runtime that torch's Python code uses."""
+    none = lambda *arguments: 0  # noqa: E731
+    return SimpleNamespace(
+        cudaError=_Errors,
+        cudaGetErrorString=lambda code: f"CUDA error {int(code)}",
+        cudaMemGetInfo=functions["cudaMemGetInfo"],
+        cudaProfilerStart=none,
+        cudaProfilerStop=none,
+        cudaHostRegister=none,
+        cudaHostUnregister=none,
+    )
+
+
+class _Errors(int):
+    """Codes of CUDA's runtime."""
+
+    success = 0
+
+
+def _streams() -> tuple[type, type]:
+    """``torch.cuda.Stream`` and ``Event`` on torch's own streams of any device."""
+    import torch
+
+    class Stream(torch.Stream):  # type: ignore[misc]
+        """A stream of a simulated card."""
+
+        def __new__(cls, device: Any = None, priority: int = 0, **options: Any) -> Any:
+            torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
+            if "stream_id" in options:
+                return super().__new__(cls, **options)
+            index = torch.cuda._utils._get_device_index(device, optional=True)  # type: ignore[no-untyped-call]
+            return super().__new__(cls, torch.device("cuda", index), priority=priority)
+
+        @property
+        def cuda_stream(self) -> int:
+            return int(self.stream_id)
+
+        @property
+        def _as_parameter_(self) -> ctypes.c_void_p:
+            return ctypes.c_void_p(self.cuda_stream)
+
+        @staticmethod
+        def priority_range() -> tuple[int, int]:
+            return 0, -5
+
+        def wait_event(self, event: Any) -> None:
+            event.wait(self)
+
+        def wait_stream(self, stream: Any) -> None:
+            self.wait_event(stream.record_event())
+
+        def record_event(self, event: Any = None) -> Any:
+            event = Event() if event is None else event
+            event.record(self)
+            return event
+
+        def __repr__(self) -> str:
+            return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, self.cuda_stream
+
+    class Event(torch.Event):  # type: ignore[misc]
+        """An event of a simulated card."""
+
+        def __new__(
+            cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+        ) -> Any:
+            torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
+            return super().__new__(cls, "cuda", enable_timing=enable_timing, blocking=blocking)
+
+        @property
+        def cuda_event(self) -> int:
+            return int(getattr(self, "event_id", 0))
+
+        def record(self, stream: Any = None) -> None:
+            super().record(torch.cuda.current_stream() if stream is None else stream)
+            self._recorded = Original.monotonic()
+
+        def elapsed_time(self, end_event: Any) -> float:  # torch's own knows events of its own class alone
+            return float(1000 * (end_event._recorded - self._recorded))
+
+        def wait(self, stream: Any = None) -> None:
+            super().wait(torch.cuda.current_stream() if stream is None else stream)
+
+        def __repr__(self) -> str:
+            shown = f"{self.cuda_event:#x}" if self.cuda_event else "uninitialized"
+            return f"<torch.cuda.Event {shown}>"
+
+    for made in (Stream, Event):
+        made.__module__, made.__qualname__ = "torch.cuda.streams", made.__name__
+    return Stream, Event
+
+
+def engine_lacks_cards(number: int) -> bool:
+    """Whether autograd's engine ran before there were so many cards: then it has no queue for the last one.
+
+    A tiny backward pass on it tells.
+    """
+    import torch
+
+    try:
+        x = torch.ones((), device=f"cuda:{number - 1}", requires_grad=True)
+        (x * 1).backward()  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return True
+    return False
+
+
+def use_first() -> None:
+    """CUDA counts as used from now on: torch's C++ code asks for that once in the life of a process."""
+    import torch
+
+    torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
+
+
+def load_shape_kernels() -> None:
+    """Have torch know the shapes of results of all its operators, also those whose kernels for it are in Python."""
+    import_module("torch._meta_registrations")
+
+
+#: Held while the process enters or leaves a simulation.
+entering_simulation = threading.RLock()

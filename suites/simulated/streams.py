@@ -1,0 +1,44 @@
+"""Replays the recorded streams of requests on a simulated card: ``python -m suites.simulated.streams SETTING``.
+
+Prints as JSON which events differ from the card's, and which counters. Its own process: the allocator's settings are
+read from the environment when cards are put in place.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+RECORDED = Path("fixtures/simulated/requests.json.gz")
+
+
+def kinds(events: list[list[Any]], streams: list[int]) -> list[tuple[Any, ...]]:
+    """Events without addresses, streams by their place."""
+    places = {stream: place for place, stream in enumerate(streams)}
+    return [(one[0], one[2], places[one[3] if len(one) > 3 else 0]) for one in events]
+
+
+def main(setting: str) -> None:
+    """Compare one setting."""
+    from fixtures.simulated.record import SETTINGS, record_requests
+
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = SETTINGS[setting]
+    card = json.loads(gzip.decompress(RECORDED.read_bytes()))[setting]
+    from cudamem_testing import simulated_cuda
+
+    with simulated_cuda("h200", values=False):
+        mine = record_requests(setting)[setting]
+    expected, found = (kinds(one["events"], one["streams"]) for one in (card, mine))
+    same = next((at for at, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), len(expected))
+    different = set()
+    for (_, before), (_, after) in zip(card["stats"], mine["stats"], strict=True):
+        different |= {name for name in before if before[name] != after[name]}
+    print(json.dumps({"events": len(expected), "found": len(found), "same": same, "different": sorted(different)}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
