@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from cudamem_testing.show.printable import say
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.changes import Tolerance
     from cudamem_testing.model.records import RunRecord
 
 
@@ -52,6 +53,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--across-env", action="store_true", help="also compare tests of different environments")
     parser.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
+    parser.add_argument("--html", type=_path, metavar="FILE", help="write a page that shows both, and print nothing")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="rows of the table (default 20)")
     parser.set_defaults(run=_compare)
 
@@ -84,6 +86,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--markdown", action="store_true", help="print findings by cause as Markdown, for a pull request"
     )
+    parser.add_argument("--html", type=_path, metavar="FILE", help="write a page that opens without a network")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table (default 10)")
     parser.set_defaults(run=_report)
 
@@ -123,15 +126,24 @@ def _explain(given: argparse.Namespace) -> int:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    from cudamem_testing.model.changes import parse_conditions
+    from dataclasses import replace
+
+    from cudamem_testing.model.changes import TRACKED, parse_conditions
     from cudamem_testing.report.compare import compare_runs
-    from cudamem_testing.report.files import read_json
+    from cudamem_testing.report.files import read_json, write_comparison
 
     before, after = (read_json(path).named(path) for path in (given.before, given.after))
-    conditions = parse_conditions(given.fail_on)
-    compared = compare_runs(before, after, conditions or {"requested": None}, across=given.across_env)
-    say(compared.markdown(given.top) if given.markdown else compared.text(given.top, _room()))
-    return 1 if compared.broken or (conditions and compared.absent) else 0
+    asked = parse_conditions(given.fail_on)
+    every: dict[str, Tolerance | None] = dict.fromkeys(TRACKED if given.html is not None else ())
+    shown = {**every, **asked} or {"requested": None}
+    compared = compare_runs(before, after, shown, across=given.across_env)
+    if given.html is not None:
+        compared = replace(compared, absent=tuple(metric for metric in compared.absent if metric in asked))
+        write_comparison(before, after, compared, given.html)
+        say(f"written to {given.html}")
+    else:
+        say(compared.markdown(given.top) if given.markdown else compared.text(given.top, _room()))
+    return 1 if compared.broken or (asked and compared.absent) else 0
 
 
 def _accept(given: argparse.Namespace) -> int:
@@ -163,10 +175,14 @@ def _accept(given: argparse.Namespace) -> int:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from cudamem_testing.report.causes import markdown
-    from cudamem_testing.report.files import read_json
+    from cudamem_testing.report.files import read_json, write_html
+    from cudamem_testing.report.markdown import markdown
 
     run = read_json(given.report)
+    if given.html is not None:
+        write_html(run, given.html)
+        say(f"written to {given.html}")
+        return 0
     say(markdown(run) if given.markdown else _summary(run, given.top))
     return 0
 
@@ -208,9 +224,11 @@ def _snapshot(given: argparse.Namespace) -> int:
 
 
 def _summary(run: RunRecord, top: int) -> str:
+    """The findings of a report by test, and its summary."""
+    from cudamem_testing.report.named import named_lines
     from cudamem_testing.report.terminal import summary_lines
 
-    return "\n".join(summary_lines(run, top=top, width=_width(), cut=_room() is not None))
+    return "\n".join((*named_lines(run), *summary_lines(run, top=top, width=_width(), cut=_room() is not None)))
 
 
 def _width() -> int:

@@ -19,6 +19,7 @@ from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.guards import collect_garbage
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.records.expected import assert_text
+from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import error_text
 
@@ -27,7 +28,7 @@ __tracebackhide__ = hide_wrong_arguments
 _log = logging.getLogger("cudamem_testing")
 
 
-class ReferenceCycles:
+class ReferenceCycles(InNotebook):
     """The reference cycles that keep memory, made inside a ``with`` block.
 
     Garbage from before the block is collected when it begins; a full collection ends it. Between them the collector

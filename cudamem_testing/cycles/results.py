@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from cudamem_testing.model.facts import CycleKept, KeptBy
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.show.diagrams import Diagram
+from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.wording.cycles import chain_lines, cycle_lines, keeps
 
 #: Tensors that are named, and lines that allocated them.
@@ -83,7 +84,7 @@ class KeptTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Cycle:
+class Cycle(InNotebook):
     """One cycle, and what it kept from being freed.
 
     ``chain`` are the pieces of the shortest cycle through or towards its largest tensor, the last as the first; empty

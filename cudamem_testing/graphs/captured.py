@@ -25,6 +25,7 @@ from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import name_of, type_word
 from cudamem_testing.records.expected import assert_text
+from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.trees import flatten, mapped
@@ -40,7 +41,7 @@ class GraphError(AssertionError):
     """A captured graph does not do what it should."""
 
 
-class Captured:
+class Captured(InNotebook):
     """A graph with its static inputs and outputs.
 
     ``outputs`` are the static outputs: every replay overwrites them. ``growth`` is what the capture added to its pool

@@ -56,7 +56,8 @@ class GraphCapture:
         self._given = backend
         self._root = os.getcwd() if root is None else root
         self._owner, self._unavailable = owner, unavailable
-        self._captured: list[Captured] = []
+        self.captured: list[Captured] = []
+        """What was captured so far."""
 
     def __call__(
         self,
@@ -95,7 +96,7 @@ class GraphCapture:
             root=self._root,
             owner=self._owner,
         )
-        self._captured.append(captured)
+        self.captured.append(captured)
         return captured
 
     def check(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> LintReport:
@@ -163,8 +164,8 @@ class GraphCapture:
 
     def close(self) -> None:
         """Reset every graph that was captured through this object."""
-        while self._captured:
-            captured = self._captured.pop()
+        while self.captured:
+            captured = self.captured.pop()
             if captured.live:
                 captured.reset()
 

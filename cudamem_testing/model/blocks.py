@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Frame, Stack
+from cudamem_testing.show.notebook import InNotebook
 
 K = TypeVar("K")
 
@@ -46,7 +48,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSet:
+class LiveSet(InNotebook):
     """The blocks that were live at one moment on one device.
 
     ``rounding`` is the excess of the allocator's counter over the sum of the blocks (remainders that it did not
@@ -89,6 +91,17 @@ class LiveSet:
             else:
                 kept.append(block)
         return LiveSet(self.device, tuple(kept), 0, self.notes, self.stackless)
+
+    def flamegraph(self, path: str | Path, title: str = "") -> Path:
+        """Draw the blocks by stack into a PNG or SVG file: the outermost call above, each as wide as its bytes.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed (extra ``plot``).
+            ValueError: for another ending.
+        """
+        from .flames import flamegraph
+
+        return flamegraph(self, path, title)
 
     def __iter__(self) -> Iterator[Block]:
         return iter(self.blocks)

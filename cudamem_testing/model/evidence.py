@@ -16,6 +16,14 @@ class Shown:
     lines: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Memory over a window: the highest level, in bytes, of each of some equal stretches of its ``events``."""
+
+    levels: tuple[int, ...]
+    events: int
+
+
 class Why(str, Enum):
     """Why there is no evidence."""
 
@@ -38,4 +46,4 @@ class NoEvidence:
     said: str = ""
 
 
-Evidence = LiveTable | PoolUse | Shown | NoEvidence
+Evidence = LiveTable | PoolUse | Shown | Trend | NoEvidence

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.show.notebook import InNotebook
 
 SHOWN = 5
 
@@ -24,7 +25,7 @@ class Grew(AssertionError):  # noqa: N818 - the name of the verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(InNotebook):
     """What ``steps`` repetitions did on one device.
 
     ``levels`` are allocated bytes after the warm-up and after each step. ``collected`` is what a garbage collection

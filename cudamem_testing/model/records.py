@@ -13,6 +13,7 @@ from cudamem_testing.model.windows import Window
 if TYPE_CHECKING:
     from cudamem_testing.model.baselines import Measured
     from cudamem_testing.model.checked import Checked
+    from cudamem_testing.model.curves import Curve
 
 
 class Environment(NamedTuple):
@@ -23,6 +24,13 @@ class Environment(NamedTuple):
     allocator: str | None = None
 
 
+class Exhibit(NamedTuple):
+    """A table or a text that a fixture of a failed test shows: its operators, its modules, a captured graph."""
+
+    title: str
+    text: str
+
+
 class TestRecord(NamedTuple):
     """One run of one test (a tuple: two are created for every test).
 
@@ -30,7 +38,8 @@ class TestRecord(NamedTuple):
     ``whole`` one window per device from the start of setup to the end of teardown. ``budget_used`` is the largest
     share of an upper limit that the test took (1.0 is all of it), ``None`` without one. ``measured`` is what a baseline
     is compared with, for each device; empty if the test itself did not pass. ``unjudged`` are kinds of findings
-    that may be incomplete: a search stopped early, or was not made.
+    that may be incomplete: a search stopped early, or was not made. ``curves`` are its memory over time, if a
+    report is written and it failed or is among the largest; ``exhibits`` are what fixtures of a failed test show.
     """
 
     nodeid: str
@@ -43,6 +52,8 @@ class TestRecord(NamedTuple):
     notes: tuple[str, ...] = ()
     measured: tuple[Measured, ...] = ()
     unjudged: tuple[str, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    exhibits: tuple[Exhibit, ...] = ()
 
     def window(self, name: str = "call", device: str | None = None) -> Window:
         """The window of that name; for the first device unless one is named.
@@ -117,7 +128,8 @@ class RunRecord(NamedTuple):
     ``failures`` are other reasons why the run failed, one line each: a worker that crashed, an interrupt,
     an internal error, a file that could not be collected, a test that failed and was not measured. ``unenforced``
     counts budgets that were not enforced by reason; ``unchecked`` counts other checks that were requested and not made,
-    by what and why: ``"baseline: recorded with 2 threads, this run has 1 thread"``.
+    by what and why: ``"baseline: recorded with 2 threads, this run has 1 thread"``. ``flags`` are those
+    that a command to rerun one test needs.
     """
 
     environment: Environment = Environment()
@@ -131,6 +143,7 @@ class RunRecord(NamedTuple):
     extent: Extent = Extent()
     failures: tuple[str, ...] = ()
     unchecked: Mapping[str, int] = MappingProxyType({})
+    flags: tuple[str, ...] = ()
 
     @property
     def all_findings(self) -> list[tuple[str, Finding]]:

@@ -43,9 +43,15 @@ class Settings(NamedTuple):
     top: int
     dump: Path | None
     json: Path | None
+    html: Path | None
     audit: bool
     known: Path | None
     baseline: str
     update: frozenset[str]
     prune: bool
     repeat: int
+
+    @property
+    def reports(self) -> bool:
+        """Whether a report is written to a file."""
+        return self.json is not None or self.html is not None

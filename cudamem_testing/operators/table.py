@@ -14,6 +14,7 @@ from cudamem_testing.operators import summaries
 from cudamem_testing.operators.record import Record
 from cudamem_testing.operators.rows import Phase, is_on, is_within
 from cudamem_testing.records.expected import assert_text
+from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.tables import Table
 from cudamem_testing.show.usage import hide_wrong_arguments, refuse_unknown
 
@@ -25,7 +26,7 @@ __tracebackhide__ = hide_wrong_arguments
 Expected = str | Mapping[str, str] | None
 
 
-class Reports:
+class Reports(InNotebook):
     """Tables, checks and files; sizes are bytes, and ``min_bytes`` (an ``int`` or ``"4KiB"``) hides smaller ones."""
 
     __slots__ = ()

@@ -70,11 +70,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(collected, "cudamem-collected")
     if settings.gpus and hasattr(config, "workerinput"):
         _choose_card(config)
-    if "expected" in settings.update or settings.json is not None:
+    if "expected" in settings.update or settings.reports:
         _expect(config, accept="expected" in settings.update)
     if settings.on:
         _start(config, settings)
-    elif _distributes(config) or (settings.json is not None and not hasattr(config, "workerinput")):
+    elif _distributes(config) or (settings.reports and not hasattr(config, "workerinput")):
         _collect(config, settings)
 
 
@@ -243,6 +243,7 @@ def _session(config: pytest.Config, settings: Settings) -> Session:
             known=known if isinstance(known, bytes) else None,
             say=say,
             early=config.stash.get(keys.EARLY, None),
+            quiet=config.get_verbosity() < 0,
         )
     except OSError as error:
         raise pytest.UsageError(f"cudamem: known findings cannot be read: {error}") from None
@@ -255,7 +256,7 @@ def _expect(config: pytest.Config, *, accept: bool) -> None:
 
     if not config.pluginmanager.hasplugin("cudamem-expected"):
         distributed = hasattr(config, "workerinput") or _distributes(config)
-        keep = config.stash[keys.SETTINGS].json is not None
+        keep = config.stash[keys.SETTINGS].reports
         plugin = ExpectedText(accept=accept, distributed=distributed, keep=keep)
         config.pluginmanager.register(plugin, "cudamem-expected")
         if keep:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.sizes import count
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.failures import PHASES, RunFailures
-from cudamem_testing.plugin.settings import runs_tests
+from cudamem_testing.plugin.settings import OPTIONS, runs_tests
 from cudamem_testing.plugin.whole import is_whole, whole_paths
 from cudamem_testing.run.totals import Totals, totals
 from cudamem_testing.show.places import FOLDER
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from cudamem_testing.plugin.brief import Brief
 
 RUN = pytest.StashKey[RunRecord]()
+_VALUED = {option.flag for option in OPTIONS if option.metavar is not None and option.flag != "--cudamem-update"}
+_ONCE = {f"--cudamem-{name}" for name in ("json", "html", "dump", "update", "prune", "audit", "top", "gpus")}
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
 
 
@@ -170,17 +172,25 @@ class Collector:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         self._failures = self._failed.lines(self.run(), session.exitstatus)
         run = self._config.stash[RUN] = self.run()
-        if self._settings.json is not None and runs_tests(self._config):
-            from cudamem_testing.report.files import write_json
+        if self._settings.reports and runs_tests(self._config):
+            from cudamem_testing.report.files import write_html, write_json
 
-            try:
-                write_json(run, self._settings.json)
-            except OSError as error:
-                self._notes.append(f"the report was not written to {self._settings.json}: {error}")
-                session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-            else:
-                if not self._quiet:
-                    self._notes.append(f"report written to {self._settings.json}")
+            for path, write in ((self._settings.json, write_json), (self._settings.html, write_html)):
+                if path is not None:
+                    self._write(session, run, path, write)
+
+    def _write(
+        self, session: pytest.Session, run: RunRecord, path: Path, write: Callable[[RunRecord, Path], None]
+    ) -> None:
+        """Write one report; a failure to do so fails a run that was green."""
+        try:
+            write(run, path)
+        except OSError as error:
+            self._notes.append(f"the report was not written to {path}: {error}")
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        else:
+            if not self._quiet:
+                self._notes.append(f"report written to {path}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary; with -q only if there are findings, or something was not checked, measured or written."""
@@ -232,6 +242,7 @@ class Collector:
             self._extent,
             self._failures,
             dict(self._unchecked),
+            _flags(self._config.invocation_params.args),
         )
 
     def _record(self, session: pytest.Session) -> None:
@@ -305,6 +316,16 @@ def _has_records(root: Path, nodeids: Iterable[str]) -> bool:
     """Whether there is a folder of recorded things beside one of the files of some ids."""
     folders = {os.path.dirname(nodeid.partition("::")[0]) for nodeid in nodeids}
     return any((root / folder / FOLDER).is_dir() for folder in folders)
+
+
+def _flags(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The memory flags of a command line that running one of its tests once more needs."""
+    found = []
+    for one, following in zip(arguments, (*arguments[1:], "-"), strict=True):
+        name, equals, _ = one.partition("=")
+        if name.startswith("--cudamem") and name not in _ONCE:
+            found += [one, following] if name in _VALUED and not equals and not following.startswith("-") else [one]
+    return tuple(found)
 
 
 def _as_record(sent: Any) -> TestRecord:

@@ -151,6 +151,8 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
         for profile in made:
             if not profile.left and profile.entered:
                 profile.__exit__(None, None, None)
+        if session is not None and session.evidence.curves is not None:
+            session.evidence.curves.profiled(session.running, made)
     made.clear()
     _refuse(request, problems)
 
@@ -178,7 +180,7 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
     from cudamem_testing.model.entered import Blocks
     from cudamem_testing.operators.recording import OperatorMemory
 
-    _prepared(request)
+    session = _prepared(request)
     made: list[OperatorMemory] = []
     blocks = Blocks()
 
@@ -194,6 +196,10 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
     problems = blocks.problems
     for memory in reversed(made):
         memory.__exit__(None, None, None)  # one that was entered and never left
+    if session is not None and session.evidence.curves is not None:
+        for memory in made:
+            session.evidence.curves.exhibit(session.running, "Operators", memory.summary)
+            session.evidence.curves.exhibit(session.running, "Modules", partial(memory.by_module, 3))
     _refuse(request, problems)
 
 
@@ -201,8 +207,13 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
 def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
     """Capture functions as CUDA graphs and assert that replays are right; ``graph_capture.check`` needs no card."""
     from cudamem_testing.graphs import GraphCapture
+    from cudamem_testing.plugin import keys
 
     root = str(request.config.rootpath)
     graphs = GraphCapture(root=root, owner=request.node.nodeid, unavailable=pytest.skip)
     yield graphs
+    session = request.config.stash.get(keys.SESSION, None)
+    if session is not None and session.evidence.curves is not None:
+        for captured in graphs.captured:
+            session.evidence.curves.exhibit(session.running, "Captured graph", captured.__str__)
     graphs.close()

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 UNSET = None
 FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
-OF_MEASURED_TESTS = ("cudamem_device", "cudamem_dump", "cudamem_json")  # they do nothing where no test is measured
+#: They do nothing where no test is measured.
+OF_MEASURED_TESTS = ("cudamem_device", "cudamem_dump", "cudamem_json", "cudamem_html")
 SIMULATED = "simulated"
 PLANS = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
 #: Flags that say how all tests are judged, and the values that switch the check off.
@@ -86,6 +87,7 @@ OPTIONS = (
     Option("--cudamem-prune", "remove recorded entries that a complete run did not see", ini=False),
     Option("--cudamem-repeat", "run each test with a baseline N times and record the spread", "N", ini=False),
     Option("--cudamem-json", "write the report as JSON", "FILE"),
+    Option("--cudamem-html", "write the report as one page that opens without a network", "FILE"),
 )
 
 
@@ -115,6 +117,7 @@ def read_settings(config: pytest.Config) -> Settings:
         top=read.parsed("cudamem_top", _count, 10),
         dump=read.parsed("cudamem_dump", lambda text: _folder(_base(config, "cudamem_dump"), text), None),
         json=read.parsed("cudamem_json", lambda text: _file(_base(config, "cudamem_json"), text), None),
+        html=read.parsed("cudamem_html", lambda text: _file(_base(config, "cudamem_html"), text), None),
         audit=read.flag("cudamem_audit"),
         known=read.parsed("cudamem_known", lambda text: _file(_base(config, "cudamem_known"), text), None),
         baseline=read.parsed("cudamem_baseline", _choice("compare", "require", "off"), "compare"),

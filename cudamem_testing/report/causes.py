@@ -1,4 +1,4 @@
-"""Findings by cause: for the terminal, for the end of an audit, and as Markdown for a pull request.
+"""Findings by cause: for the terminal, and for the end of an audit.
 
 PYTEST_DONT_REWRITE
 """
@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cudamem_testing.model.causes import Cause, causes, key_of
-from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
+from cudamem_testing.model.causes import Cause, causes
+from cudamem_testing.model.findings import Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.records.known import Lines, last_matches
-from cudamem_testing.report.failures import failure_lines, unchecked_lines
 from cudamem_testing.show.printable import one_line
-from cudamem_testing.show.tables import Column, Table, in_markdown
-from cudamem_testing.wording import headline, text, title
+from cudamem_testing.show.tables import Column, Table
+from cudamem_testing.wording import headline, text
 
 MOST = 3
-#: Rows of a Markdown table: a comment on a pull request holds 65,536 characters.
-MOST_ROWS = 50
 
 
 def cause_lines(run: RunRecord, width: int | None, most: int = MOST) -> list[str]:
@@ -73,63 +70,6 @@ def matched_lines(lines: Lines, run: RunRecord, name: str) -> list[str]:
         met = f"{what}{one_line(nodeid) or 'the run itself'}" if cause else "nothing"
         found += [f"  {name}:{line.number}: {line.cause} ({line.device})", f"    {met}"]
     return found
-
-
-def markdown(run: RunRecord) -> str:
-    """A report for a pull request: causes that fail or warn in a table, findings without a cause (limits, baselines,
-    out of memory) in another, what is known in a line.
-
-    Above them stands why the run failed beside its tests, and what was not checked.
-    """
-    found = causes(run)
-    open_, known = _open(found), _known(found)
-    single = _without_cause(run)
-    parts = [f"### Memory: {_title(run, open_, single)}"]
-    lines = [*failure_lines(run.failures), *map(one_line, unchecked_lines(run))]
-    parts += ["\n".join(f"- {in_markdown(line)}" for line in lines)] if lines else []
-    if open_:
-        parts.append(_table(open_[:MOST_ROWS]).markdown())
-        parts += [line.strip() for line in _rest(open_, MOST_ROWS)]
-    if single:
-        parts.append(_table_of_findings(single[:MOST_ROWS]).markdown())
-        parts += [f"... {count(len(single) - MOST_ROWS, 'more finding')}"] if len(single) > MOST_ROWS else []
-    if known:
-        parts.append(f"Known: {_counts(known)}.")
-    return "\n\n".join(parts) + "\n"
-
-
-def _title(run: RunRecord, open_: Sequence[Cause], single: Sequence[tuple[str, Finding]]) -> str:
-    """``47 tests, 2 causes; 3 other findings``, or why there are none."""
-    if open_ or single:
-        others = [count(len(single), "other finding" if open_ else "finding")] if single else []
-        return "; ".join([*([_total(open_)] if open_ else []), *others])
-    if run.failures:
-        return "the run failed, nothing was found so far"
-    if not any(test.windows for test in run.tests):
-        return "nothing was measured"
-    return "nothing new in what was checked" if run.is_partly_unchecked else "nothing new"
-
-
-def _without_cause(run: RunRecord) -> list[tuple[str, Finding]]:
-    """What fails or warns and is judged one by one: limits, baselines, errors, in the order of the tests."""
-    return [
-        (nodeid, finding)
-        for nodeid, finding in run.all_findings
-        if key_of(finding) is None and finding.severity is not Severity.NOTE
-    ]
-
-
-def _table_of_findings(some: Sequence[tuple[str, Finding]]) -> Table:
-    columns = (Column("fault"), Column("test", elastic=True, paths=True, code=True), Column("finding"))
-    rows = (
-        (
-            _words(one.kind, one.verdict, one.severity, one.standing),
-            nodeid or "the run itself",
-            one_line(title(one)),
-        )
-        for nodeid, one in some
-    )
-    return Table(columns, tuple(rows))
 
 
 def _open(found: Sequence[Cause]) -> list[Cause]:

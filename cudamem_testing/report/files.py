@@ -6,10 +6,14 @@ import json
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.report.schema import run_from_json, run_to_json
 from cudamem_testing.show.files import replace_file
+
+if TYPE_CHECKING:
+    from cudamem_testing.report.compare import Compared
 
 
 def write_json(run: RunRecord, path: Path) -> None:
@@ -19,6 +23,28 @@ def write_json(run: RunRecord, path: Path) -> None:
         OSError: when it cannot be written; what stood at ``path`` is then untouched.
     """
     replace_file(path, (piece.encode() for piece in chain(json_pieces(run_to_json(run, iter)), "\n")))
+
+
+def write_html(run: RunRecord, path: Path) -> None:
+    """Write the report as a page to ``path``, whole or not at all.
+
+    Raises:
+        OSError: when it cannot be written; what stood at ``path`` is then untouched.
+    """
+    from cudamem_testing.report.page import run_page
+
+    replace_file(path, run_page(run).encode())
+
+
+def write_comparison(before: RunRecord, after: RunRecord, compared: Compared, path: Path) -> None:
+    """Write a page that shows two reports and what changed between them, whole or not at all.
+
+    Raises:
+        OSError: when it cannot be written; what stood at ``path`` is then untouched.
+    """
+    from cudamem_testing.report.page import compare_page
+
+    replace_file(path, compare_page(before, after, compared).encode())
 
 
 def json_pieces(value: object, margin: str = "\n") -> Iterator[str]:

@@ -48,6 +48,7 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
         _extent(runs) if len({frozenset(_measured(run)) for run in runs if _has_windows(run)}) <= 1 else Extent(),
         tuple(failure for run in runs for failure in run.failures),
         dict(sorted(unchecked.items())),
+        runs[0].flags,
     )
 
 

@@ -6,7 +6,7 @@ pytest-xdist worker to the controller, so it holds plain types only. PYTEST_DONT
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
@@ -17,9 +17,19 @@ from cudamem_testing.model.callsite import CallSite, Span
 from cudamem_testing.model.causes import Cause, causes
 from cudamem_testing.model.changes import TRACKED, Spread
 from cudamem_testing.model.checked import Checked
+from cudamem_testing.model.curves import Curve
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding
-from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
+from cudamem_testing.model.records import (
+    Environment,
+    Exhibit,
+    Extent,
+    FixtureRecord,
+    LedgerEntry,
+    RunRecord,
+    TestRecord,
+)
+from cudamem_testing.model.stacks import Stack
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.codec import (
     FLAG,
@@ -37,6 +47,7 @@ from cudamem_testing.report.codec import (
     row,
     word_of,
 )
+from cudamem_testing.report.curves import StackNumbers, read_curve, read_stacks, write_curve
 from cudamem_testing.wording import details, title
 
 SCHEMA = 1
@@ -44,7 +55,10 @@ SCHEMA = 1
 _COLUMNS = ("kind", "verdict", "severity", "bytes", "device", "allocated", "holder", "cause")
 #: What hints mean that modules import for type checkers alone.
 NAMES = {
-    **{cls.__name__: cls for cls in (Checked, Environment, Finding, FixtureRecord, LedgerEntry, Measured)},
+    **{
+        cls.__name__: cls
+        for cls in (Checked, Curve, Environment, Exhibit, Finding, FixtureRecord, LedgerEntry, Measured)
+    },
     "Fact": facts.Fact,
     "Note": facts.Note,
 }
@@ -144,8 +158,9 @@ MEASURED = record(
     top=optional(listed(_PLACE)),
     metrics=listed(one_of(*TRACKED)),
 )
-TEST = record(
+_TEST = record(
     TestRecord,
+    skip=("curves", "exhibits"),
     names=NAMES,
     required=("outcome", "windows", "findings"),
     windows=listed(WINDOW),
@@ -171,19 +186,64 @@ RUN = record(
     ledger=listed(LEDGER),
     checked=listed(CHECKED),
 )
-_TESTS = listed(TEST)
+_EXHIBITS = listed(record(Exhibit))
 
 
-def run_to_json(run: RunRecord, listing: Callable[[Iterator[Json]], object] = list) -> Json:
+def _test_alone() -> Codec:
+    """A test with stacks of its own, as a worker sends it."""
+
+    def write(test: TestRecord) -> Json:
+        stacks = StackNumbers()
+        data = write_test(test, stacks)
+        return {**data, "frames": [*stacks.frames()], "stacks": [*stacks.stacks()]} if test.curves else data
+
+    def read(data: Any, place: str) -> Any:
+        return read_test(data, place, read_stacks(data) if isinstance(data, dict) else ())
+
+    return Codec(write, read)
+
+
+def write_test(test: TestRecord, stacks: StackNumbers) -> Json:
+    """One test of a report, whose ``stacks`` are written beside its tests."""
+    data: Json = _TEST.write(test)
+    if test.curves:
+        data["curves"] = [write_curve(curve, stacks) for curve in test.curves]
+    if test.exhibits:
+        data["exhibits"] = _EXHIBITS.write(test.exhibits)
+    return data
+
+
+def read_test(data: Any, place: str, stacks: Sequence[Stack]) -> TestRecord:
+    """One test of a report with these stacks.
+
+    Raises:
+        ValueError: where a part is missing or of another type.
+    """
+    test: TestRecord = _TEST.read(data, place)
+    curves = data.get("curves", [])
+    if not isinstance(curves, list):
+        raise ValueError(f"{place}.curves is no list")
+    read = [read_curve(one, f"{place}.curves[{number}]", stacks) for number, one in enumerate(curves)]
+    shown = _EXHIBITS.read(data.get("exhibits", []), f"{place}.exhibits")
+    return test.but(curves=tuple(read), exhibits=shown) if read or shown else test
+
+
+TEST = _test_alone()
+
+
+def run_to_json(run: RunRecord, listing: Callable[[Iterator[Any]], object] = list) -> Json:
     """The whole report.
 
     ``listing`` makes what stands for each list of records, from an iterator that makes its items one at a time.
     """
+    stacks = StackNumbers()
     return {
         "schema": SCHEMA,
         "kind": "report",
         "environment": ENVIRONMENT.write(run.environment),
-        "tests": listing(map(TEST.write, run.tests)),
+        "tests": listing(write_test(test, stacks) for test in run.tests),
+        "frames": listing(stacks.frames()),
+        "stacks": listing(stacks.stacks()),
         "run": {
             "fixtures": listing(map(FIXTURE.write, run.fixtures)),
             "findings": listing(map(FINDING.write, run.findings)),
@@ -195,6 +255,7 @@ def run_to_json(run: RunRecord, listing: Callable[[Iterator[Json]], object] = li
             "failures": list(run.failures),
             "unchecked": dict(run.unchecked),
             "expected": listing(map(CHECKED.write, run.checked)),
+            "flags": list(run.flags),
         },
     }
 
@@ -211,5 +272,9 @@ def run_from_json(data: Mapping[str, Any]) -> RunRecord:
         if key not in data:
             raise ValueError(f"{key} is missing")
     environment = ENVIRONMENT.read(data["environment"], "environment")
-    tests, run = _TESTS.read(data["tests"], "tests"), RUN.read(data["run"], "run")
+    stacks = read_stacks(data)
+    if not isinstance(data["tests"], list):
+        listed(_TEST).read(data["tests"], "tests")
+    tests = tuple(read_test(one, f"tests[{number}]", stacks) for number, one in enumerate(data["tests"]))
+    run = RUN.read(data["run"], "run")
     return run._replace(environment=environment, tests=tests)  # type: ignore[no-any-return]

@@ -44,7 +44,7 @@ class Baselines:
     ) -> None:
         """``without`` are the files that have none, and ``sent`` is whether another process reads what is measured."""
         self._settings = settings
-        self._kept = "baselines" in settings.update or settings.json is not None  # the numbers of every test
+        self._kept = "baselines" in settings.update or settings.reports  # the numbers of every test
         self._wanted = sent or self._kept or settings.baseline == "require"
         self._root = root
         self._evidence = evidence

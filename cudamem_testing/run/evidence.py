@@ -5,7 +5,7 @@ A capture is taken only when a limit broke, memory ran out or a test that failed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +19,14 @@ from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.evidence import Evidence as Piece
     from cudamem_testing.model.evidence import NoEvidence
     from cudamem_testing.model.stacks import Locator
     from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.capture import Capture
+    from cudamem_testing.run.curves import Curves
     from cudamem_testing.snapshots.lifetimes import Counter
     from cudamem_testing.snapshots.record import Recording
     from cudamem_testing.snapshots.replay import Replay
@@ -35,9 +37,24 @@ if TYPE_CHECKING:
 class Evidence:
     """Makes evidence from a session's recorders. What goes wrong here must not hide a verdict: it becomes a line."""
 
-    def __init__(self, tracker: Tracker, root: Path, owners: Mapping[int, str], *, recorded: bool) -> None:
+    def __init__(
+        self,
+        tracker: Tracker,
+        root: Path,
+        owners: Mapping[int, str],
+        *,
+        recorded: bool,
+        reports: bool = False,
+        trends: bool = False,
+    ) -> None:
+        """``recorded`` is whether there are stacks and events, ``reports`` whether a report is written to a file.
+
+        ``trends`` is whether a broken limit shows the memory over its window as a line of bars.
+        """
         self._tracker = tracker
         self._recorded = recorded
+        self._reports = reports
+        self.trends = trends
         self._root = root
         self._owners = owners
         self.ledger = Ledger()
@@ -52,9 +69,24 @@ class Evidence:
 
         return Locator(str(self._root))
 
+    @cached_property
+    def curves(self) -> Curves | None:
+        """Makes those of tests; ``None`` where no report is written."""
+        if not self._reports:
+            return None
+        from cudamem_testing.run.curves import Curves
+
+        return Curves(self._tracker, self)
+
     def explainer(self) -> Explainer:
         """Explains limits that broke at one moment."""
         return Explainer(self)
+
+    def draw(self, windows: Sequence[Window], now: Counters, path: str | Path) -> Path:
+        """Draw the memory of a window over time; see :func:`.snapshots.pictures.draw_window`."""
+        from cudamem_testing.snapshots.pictures import draw_window
+
+        return draw_window(self, windows, now, path)
 
     def replay(
         self, device: Device, counter: Counter = "allocated", *, owners: Mapping[int, str] | None = None

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.model.findings import Finding, Kind
 from cudamem_testing.model.override import NOTHING, Override
-from cudamem_testing.model.records import TestRecord
+from cudamem_testing.model.records import Exhibit, TestRecord
 from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Span
 
 if TYPE_CHECKING:
     from cudamem_testing.model.baselines import Measured
     from cudamem_testing.model.changes import Comparison
+    from cudamem_testing.model.curves import Curve
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import SharedWindows, Window
@@ -123,6 +124,8 @@ class Running:
         self.windows: list[Window] = []
         self.findings: list[Finding] = []
         self.measured: list[Measured] = []
+        self.curves: tuple[Curve, ...] = ()
+        self.exhibits: list[Exhibit] = []
         self.used: float | None = None
         self.notes: list[str] = []
         self.warming_up = False
@@ -187,4 +190,6 @@ class Running:
             tuple(self.notes),
             tuple(self.measured),
             tuple(sorted(kind.value for kind in self.subject.unjudged)) if self.subject.unjudged else (),
+            self.curves,
+            tuple(self.exhibits),
         )

@@ -63,7 +63,8 @@ class Session:
 
     ``harness`` is the code that calls tests, at which stacks end. ``without`` are files without baselines, ``sent`` is
     whether another process reads what is measured, and ``known`` the content of the file of known findings where it was
-    read already. ``say`` gets lines for people, ``early`` is the recorder that was there before.
+    read already. ``say`` gets lines for people, ``early`` is the recorder that was there before. A
+    ``quiet`` session draws no bars below broken limits.
 
     Raises:
         ValueError: when known findings are broken.
@@ -81,16 +82,18 @@ class Session:
         known: bytes | None = None,
         say: Callable[[str], None] = lambda line: None,
         early: EarlyRecorder | None = None,
+        quiet: bool = False,
     ) -> None:
         self.settings = settings
         self.root = root
         self.tracker = Tracker()
         self.recorders = Recorders(settings.device, record=settings.stacks, harness=harness)
         self.owners = Owners(self.tracker)
-        self.evidence = Evidence(self.tracker, root, self.owners.names, recorded=settings.stacks)
+        asked = {"recorded": settings.stacks, "reports": settings.reports, "trends": not quiet}
+        self.evidence = Evidence(self.tracker, root, self.owners.names, **asked)
         self.attributions = Attributions(self.tracker, self.owners, self.evidence)
         self.outside = OutsideCheck(self.tracker)
-        self.judge = Judge(self.evidence.explainer)
+        self.judge = Judge(self.evidence.explainer, self.evidence.draw)
         self.baselines = Baselines(settings, root, self.evidence, self.tracker, without, sent=sent)
         self.policy = Policy(settings, root, known)
         self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
@@ -241,6 +244,8 @@ class Session:
             self._leaked[running.nodeid] = [*running.earlier, *running.subject.leaked]
         if self.recorders.opened and not running.windows:
             running.notes.append(UNMEASURED)
+        if self.evidence.curves is not None and self.recorders.opened:
+            self.evidence.curves.add(running, whole)
         record = running.record(whole if self.tracker.recorders else (), self._shared)
         self.running = None
         running.disown()

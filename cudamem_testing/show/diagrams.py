@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cudamem_testing.show.notebook import InNotebook, framed
 from cudamem_testing.show.pages import page
 from cudamem_testing.show.printable import one_line, printable
 
@@ -31,7 +32,7 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagram:
+class Diagram(InNotebook):
     """A directed graph of labelled boxes.
 
     ``notes`` say what the diagram leaves out, ``legend`` what the kinds of its boxes mean. ``layers`` are the rows of
@@ -61,16 +62,19 @@ class Diagram:
 
     def html(self) -> str:
         """One file with everything in it: zoom with the wheel, move by dragging, click a box to see more."""
-        boxes = [[printable(box.label), box.kind, printable(box.detail)] for box in self.boxes]
-        arrows = [[arrow.source, arrow.target, printable(arrow.label), arrow.marked] for arrow in self.arrows]
+        boxes = [[box.label, box.kind, box.detail] for box in self.boxes]
+        arrows = [[arrow.source, arrow.target, arrow.label, arrow.marked] for arrow in self.arrows]
         data = {
             "boxes": boxes,
             "arrows": arrows,
-            "notes": [*map(printable, self.notes)],
+            "notes": self.notes,
             "legend": self.legend,
             "layers": self.layers,
         }
         return page(self.title or "Diagram", data, "diagram")
+
+    def _repr_html_(self) -> str:
+        return framed(self.html())
 
     def __str__(self) -> str:
         return self.dot()

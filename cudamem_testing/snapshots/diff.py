@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.live_tables import ROWS, by_line, live_table
 from cudamem_testing.model.sizes import count, format_size
+from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.replay import replay
@@ -43,7 +44,7 @@ class Grown:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(InNotebook):
     """``new`` blocks, blocks that are ``gone``, and the lines that ``grew``, largest growth first."""
 
     new: LiveSet

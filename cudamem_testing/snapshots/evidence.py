@@ -5,8 +5,9 @@ The measuring code provides a source of records; a capture is taken only when a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from cudamem_testing.recorders.base import Recorder, untold
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.evidence import Evidence, NoEvidence
+    from cudamem_testing.model.evidence import Evidence, NoEvidence, Trend
     from cudamem_testing.model.limits import Breach
     from cudamem_testing.model.live_tables import LiveTable, Source
     from cudamem_testing.model.stacks import Locator
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from cudamem_testing.snapshots.replay import Replay
 
 BEFORE = "this test, before the window"
+#: Fewer events make no line of bars; and the most bars of one.
+FEW, STRETCHES = 8, 60
 DROPPED = "this test, or live before it: its first events were dropped"
 
 
@@ -32,6 +35,8 @@ class Records(Protocol):
     """The source of evidence. ``running`` is the label of the running test, ``None`` outside a test."""
 
     running: str | None
+    trends: bool
+    """Whether the memory over a window is told as a line of bars."""
 
     @property
     def locator(self) -> Locator:
@@ -88,7 +93,8 @@ class Explainer:
         source = self._records.locator.source
         if metric == "retained":
             return (new_since(replayed, window, start, source),)
-        found: list[Evidence] = [at_peak(replayed, window, start, self._records.running, source)]
+        found: list[Evidence] = [*trends(replayed, start)] if metric == "peak" and self._records.trends else []
+        found += [at_peak(replayed, window, start, self._records.running, source)]
         if metric == "reserved":
             from cudamem_testing.snapshots.fragmentation import fragmentation
 
@@ -144,6 +150,18 @@ def lines_at_peak(records: Records, window: Window) -> dict[str, int]:
     start = first_moment(replayed.recording, window)
     live = replayed.peak(start, measured=window.peak, allocations=allocations_before(window)).live.fresh()
     return {group.key: group.size for group in live.group_by(lambda block: block.stack.line)}
+
+
+def trends(replayed: Replay, start: int) -> Iterator[Trend]:
+    """The memory from a moment to the end of a record, where enough happened for a line of bars."""
+    from cudamem_testing.model.evidence import Trend
+
+    totals = replayed.totals[start:]
+    events = len(totals) - 1
+    if events >= FEW:
+        number = min(STRETCHES, len(totals))
+        ends = [len(totals) * place // number for place in range(number + 1)]
+        yield Trend(tuple(max(totals[first:last]) for first, last in pairwise(ends)), events)
 
 
 def new_since(replayed: Replay, window: Window, start: int, source: Source) -> LiveTable:

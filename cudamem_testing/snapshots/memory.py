@@ -37,7 +37,10 @@ class Memory(memory.Memory):
     @classmethod
     def judge_of(cls, tracker: Tracker) -> Judge:
         """A judge whose findings show what was live, by line."""
-        return Judge(lambda: Explainer(_Records(tracker)))
+        from cudamem_testing.snapshots.pictures import draw_window
+
+        records = _Records(tracker)
+        return Judge(lambda: Explainer(records), partial(draw_window, records))
 
     @classmethod
     def lines_of(cls, tracker: Tracker) -> Lines | None:
@@ -49,6 +52,7 @@ class _Records:
     """The records of a tracker's devices; files below the current folder count as the project."""
 
     running: str | None = None
+    trends = True
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker

@@ -74,6 +74,16 @@ class Snapshots:
             raise SnapshotError(f"the peak is unknown: {capture.missing}")
         return replay(recording).peak()
 
+    def flamegraph(self, path: str | Path, device: object = None) -> Path:
+        """Draw what was live at the highest moment since the test began, by stack, into a PNG or SVG file.
+
+        Raises:
+            SnapshotError: as :meth:`peak`.
+            ModuleNotFoundError: matplotlib is not installed (extra ``plot``).
+            ValueError: for another ending.
+        """
+        return self.peak(device).live.flamegraph(path)
+
     def compare(self, before: Recording, after: Recording) -> diff.Difference:
         """What is new, gone and grown by line between two snapshots of one device.
 

@@ -15,12 +15,14 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from types import MappingProxyType
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.pools import MAIN_POOL, Pool
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
+from cudamem_testing.show.notebook import InNotebook
 
 Extra = Mapping[str, object]
 NO_STACK = -1
@@ -163,7 +165,7 @@ class Stacks:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(InNotebook):
     """One device's record.
 
     ``truncated`` says whether older events were dropped from the ring (``None``: unknown). ``stackless`` says why a
@@ -195,6 +197,17 @@ class Recording:
     def reserved(self) -> int | None:
         """Bytes of all segments; ``None`` if the device has none (the CPU)."""
         return sum(segment.size for segment in self.segments) if self.device.has_segments else None
+
+    def flamegraph(self, path: str | Path, title: str = "") -> Path:
+        """Draw what was live when the recording was taken, by stack, into a PNG or SVG file.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed (extra ``plot``).
+            ValueError: for another ending.
+        """
+        from .replay import replay
+
+        return replay(self).live_at().flamegraph(path, title)
 
     def pool(self, number: int) -> Pool:
         """The pool of an entry of ``events.pools``: 0 is the main pool."""

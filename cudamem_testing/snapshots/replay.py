@@ -19,6 +19,7 @@ from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.pools import MAIN_POOL, Pool
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Frame
+from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.snapshots.layout import taken_sizes
 from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes, lifetimes
 from cudamem_testing.snapshots.record import NO_STACK, Kind, Recording
@@ -29,7 +30,7 @@ NO_HISTORY = "no events were recorded: only what was live when the snapshot was 
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(InNotebook):
     """The highest value in a range of moments: ``moment`` is the first with ``total`` bytes."""
 
     moment: int

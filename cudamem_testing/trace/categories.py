@@ -33,6 +33,7 @@ from functools import cached_property
 from typing import Any
 
 from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.trace.contents import MOST_VERSIONS, Contents, find_contents
 from cudamem_testing.trace.flow import MEMORY, Use
 from cudamem_testing.trace.gradients import find_gradients, find_owners
@@ -72,7 +73,7 @@ BY_BIT: dict[int, Category | None] = {_NONE: None, _HIDDEN: None, **{category.va
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Categories:
+class Categories(InNotebook):
     """The category of every version of every storage of a data flow."""
 
     flow: DataFlow

@@ -44,7 +44,7 @@ def draw(flow: DataFlow, locator: Locator, *, around: str | None = None, ids: Id
     if left:
         which = f"nearest to {around}" if around else 'of the largest tensors; around="T3" shows those nearest to one'
         notes = (f"{count(left, 'operator')} left out: shown are those {which}.", *notes)
-    return _diagram(flow, operators, _Labels(flow, ids), locator, notes, centre)
+    return _diagram(flow, operators, Labels(flow, ids), locator, notes, centre)
 
 
 def _heaviest(operators: Sequence[Node]) -> list[Node]:
@@ -73,19 +73,23 @@ def _nearest(operators: Sequence[Node], start: Storage) -> list[Node]:
     return [operators[place] for place in sorted(found)]
 
 
-class _Labels:
+class Labels:
     """How tensors are called in one diagram."""
 
     def __init__(self, flow: DataFlow, ids: Ids) -> None:
         self._numbers = flow.numbers(ids)
         self.names = {name.storage: name.text for name in reversed(flow.names) if name.storage is not None}
 
+    def label(self, storage: Storage) -> str:
+        """As ``T3``."""
+        return f"T{self._numbers[storage]}"
+
     def version(self, storage: Storage, version: int | None) -> str:
         return f"T{self._numbers[storage]}(v{version})"
 
     def box(self, storage: Storage) -> Box:
         name = self.names.get(storage)
-        label = f"T{self._numbers[storage]}"
+        label = self.label(storage)
         size = f"{format_size(storage.nbytes)} on {storage.device}"
         return Box(label if name is None else f"{name}\n{label}", TENSOR, size)
 
@@ -93,7 +97,7 @@ class _Labels:
 def _diagram(
     flow: DataFlow,
     operators: Sequence[Node],
-    labels: _Labels,
+    labels: Labels,
     locator: Locator,
     notes: tuple[str, ...],
     centre: Storage | None,
@@ -102,7 +106,7 @@ def _diagram(
         Box(
             short_name(node.name),
             BACKWARD if node.scope.backward else "",
-            "\n".join(_detail(node, flow, labels, locator)),
+            "\n".join(detail_of(node, flow, labels, locator)),
         )
         for node in operators
     ]
@@ -161,7 +165,7 @@ def _layers(operators: int, boxes: int, arrows: Iterable[tuple[int, int]]) -> tu
     return tuple(layers)
 
 
-def _detail(node: Node, flow: DataFlow, labels: _Labels, locator: Locator) -> Iterator[str]:
+def detail_of(node: Node, flow: DataFlow, labels: Labels, locator: Locator) -> Iterator[str]:
     """What is known of an operator beyond its name."""
     stack = locator.stack(flow.trace.stack(node.event))
     if stack.frames:

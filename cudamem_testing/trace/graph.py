@@ -17,6 +17,7 @@ from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.show.diagrams import Diagram
+from cudamem_testing.show.notebook import InNotebook, framed
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.trace.flow import MEMORY, Diagnostic, Node, replay, steps_of
 from cudamem_testing.trace.records import Operator, ScopeKind, Storage, Trace
@@ -73,7 +74,7 @@ class Lifetime(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DataFlow:
+class DataFlow(InNotebook):
     """Which operator reads, writes, makes and frees which version of which tensor.
 
     ``str(flow)`` is the text with the default options of :func:`.text.render`.
@@ -249,8 +250,16 @@ class DataFlow:
         return self.diagram(around, ids).dot()
 
     def html(self, around: str | None = None, ids: Ids = "first-use") -> str:
-        """The graph as a page that needs no network, or what is around one tensor; see :meth:`diagram`."""
-        return self.diagram(around, ids).html()
+        """A page that needs no network: the lifetimes of all tensors, or as a graph what is around one."""
+        if around is not None:
+            return self.diagram(around, ids).html()
+        from .categories import categories
+        from .lifetimes import lifetimes
+
+        return lifetimes(categories(self), Locator(os.getcwd())).html()
+
+    def _repr_html_(self) -> str:
+        return framed(self.html())
 
     def __str__(self) -> str:
         return self.text()

@@ -15,6 +15,7 @@ from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
+from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.trace.categories import UNKNOWN, Category
@@ -69,7 +70,7 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(InNotebook):
     """The highest moment of one device, and what was there."""
 
     device: str

@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import Any
 
@@ -297,6 +298,10 @@ class MemoryProfile(Expectations):
             measured = () if self._measurement is None else self._measurement.results
             self._timeline = timeline(self.categories(), measured)
         return self._timeline
+
+    def plot(self, path: str | Path, device: str | None = None, title: str = "") -> Path:
+        """Draw bytes by category over time into a PNG or SVG file; see :meth:`.timeline.Timeline.plot`."""
+        return self.timeline().plot(path, device, title)
 
     def peak(self, device: str | None = None) -> Peak:
         """The moment at which most memory is in use, and what for.

@@ -26,6 +26,7 @@ from typing import Any
 
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.devices import Device
+from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.plots.area import draw
 from cudamem_testing.show.plots.style import save
 from cudamem_testing.show.usage import hide_wrong_arguments
@@ -40,7 +41,7 @@ __tracebackhide__ = hide_wrong_arguments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
+class Timeline(InNotebook):
     """Every change, in order of time."""
 
     categories: Categories = field(repr=False)

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.evidence import Evidence
     from cudamem_testing.model.limits import Breach, Budget, Limit
     from cudamem_testing.model.windows import Window
 
     Explain = Callable[[Breach], Sequence[Evidence]]
+    Draw = Callable[[Sequence[Window], Counters, str | Path], Path]
 
 IGNORED_BELOW = {"cpu": 64 * 1024}
 WHOLE = ("retained",)
@@ -25,12 +29,13 @@ class Judge:
     """Compares windows with budgets, and counts the budgets that could not be enforced by reason.
 
     ``explainer`` is called once for each set of windows with a broken limit; what it returns is the evidence
-    of each finding.
+    of each finding. ``draw`` draws the memory of a window over time.
     """
 
-    def __init__(self, explainer: Callable[[], Explain] | None = None) -> None:
+    def __init__(self, explainer: Callable[[], Explain] | None = None, draw: Draw | None = None) -> None:
         self.unenforced: Counter[str] = Counter()
         self._explainer = explainer
+        self._draw = draw
 
     def call(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> list[Finding]:
         """The limits of a call window; also counts what is not enforced."""
@@ -60,6 +65,17 @@ class Judge:
             if (measured := limit.measured(window)) is not None
         ]
         return max(shares, default=None)
+
+    def draw(self, windows: Sequence[Window], now: Counters, path: str | Path) -> Path:
+        """Draw the memory of a window over time; ``now`` are the counters at this moment.
+
+        Raises:
+            ValueError: nothing was recorded, or the file has another ending than ``.png`` and ``.svg``.
+            ModuleNotFoundError: matplotlib is not installed.
+        """
+        if self._draw is None:
+            raise ValueError("no picture: stacks and events are not recorded here")
+        return self._draw(windows, now, path)
 
     def _judge(self, budgets: Sequence[Budget], windows: Sequence[Window], *, whole: bool) -> list[Finding]:
         if not budgets:

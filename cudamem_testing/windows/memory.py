@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from cudamem_testing.model.counters import Counters
@@ -24,10 +25,11 @@ from cudamem_testing.model.growth import Growth
 from cudamem_testing.model.limits import Budget, Limit
 from cudamem_testing.model.limits import budget as parse_limits
 from cudamem_testing.model.scaling import Scaling
-from cudamem_testing.model.sizes import parse_size
+from cudamem_testing.model.sizes import count, parse_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.choose import Recorders, missing
+from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.usage import hide_wrong_arguments, refuse_unknown
 from cudamem_testing.static import type_name
@@ -54,7 +56,7 @@ class OverBudget(AssertionError):  # noqa: N818 - the name of the verdict
         self.findings = tuple(findings)
 
 
-class OpenWindow:
+class OpenWindow(InNotebook):
     """A window that can be read while it is open (the numbers so far) and after its end (the final ones).
 
     Its attributes are those of :class:`~cudamem_testing.model.windows.Window` for the first measured device; index it
@@ -138,6 +140,25 @@ class OpenWindow:
         if not windows:
             raise RuntimeError(f"window {self._name!r} measured no device")
         return windows[0]
+
+    def plot(self, path: str | Path, device: object = None) -> Path:
+        """Draw the memory of the window over time, by line of code, into a PNG or SVG file; an open one up to now.
+
+        In a test it works until the next one begins: then its events are dropped.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed (extra ``plot``).
+            ValueError: for another ending, and where no events were recorded.
+        """
+        window = self._first if device is None else self[device]
+        tracker = self._memory.tracker
+        recorder = next(one for one in tracker.recorders if one.device == window.device)
+        return self._memory.judge.draw((window,), tracker.read(recorder), path)
+
+    def __repr__(self) -> str:
+        if self._span is None:
+            return f"<window {self._name!r}, not entered>"
+        return f"<window, {'open' if self._final is None else 'over'}: {'; '.join(map(str, self.windows))}>"
 
     @property
     def start(self) -> int | None:
@@ -302,6 +323,11 @@ class Memory:
     def lines_of(cls, tracker: Tracker) -> Lines | None:
         """Finds the lines at the peak of a window; ``None`` if nothing is recorded."""
         return None
+
+    def __repr__(self) -> str:
+        devices = ", ".join(str(one.device) for one in self.tracker.recorders) or "nothing"
+        inside = f", inside {count(len(self.entered), 'region')}" if self.entered else ""
+        return f"<{self._name}: measures {devices}{inside}>"
 
     def close(self) -> list[str]:
         """End regions that were entered and never left, so that no limit outlives its test.

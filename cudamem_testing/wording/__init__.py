@@ -10,9 +10,10 @@ from typing import Any
 
 from cudamem_testing.model import facts
 from cudamem_testing.model.findings import Finding
-from cudamem_testing.show.printable import short_lines
+from cudamem_testing.show.printable import printable, short_lines
 from cudamem_testing.wording import baselines, cycles, leaks, limits, memory, remarks
 
+_PREFIX = "cudamem: "
 #: What makes the lines of a finding, by the type of its fact; the first line is its title.
 _LINES: dict[type, Callable[[Finding, Any], list[str]]] = {
     facts.OverLimit: limits.over_limit,
@@ -47,16 +48,16 @@ def texts(findings: Iterable[Finding]) -> str:
 def title(finding: Finding) -> str:
     """The first line of a finding, such as ``cudamem: 12.0 MiB leaked (1 block, cuda:0)``."""
     fact = finding.fact
-    return short_lines(fact.message if isinstance(fact, facts.Reported) else f"cudamem: {headline(finding)}")
+    return short_lines(fact.message if isinstance(fact, facts.Reported) else f"{_PREFIX}{headline(finding)}")
 
 
 def headline(finding: Finding) -> str:
     """The same without ``cudamem:``, for a line that begins with something else."""
     fact = finding.fact
     if isinstance(fact, facts.Reported):
-        return fact.message
+        return fact.message.removeprefix(_PREFIX)
     owner = "" if finding.owner is None else f"{finding.owner}: "
-    return f"{owner}{_LINES[type(fact)](finding, fact)[0]}"
+    return printable(f"{owner}{_LINES[type(fact)](finding, fact)[0]}")
 
 
 def details(finding: Finding) -> tuple[str, ...]:

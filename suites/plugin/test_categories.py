@@ -106,7 +106,8 @@ def test_a_budget_names_categories_when_a_profile_saw_the_peak(run_inner):
     assert done.last == "5 failed, 1 passed", done.out
     for name in ("test_marked", "test_around", "test_inside"):
         lines = told(done, name)
-        assert "live at the peak: 7.5 MiB in 8 blocks, start" in lines[2], name
+        assert lines[2].startswith("over "), name
+        assert "live at the peak: 7.5 MiB in 8 blocks, start" in lines[3], name
         first = lines.index(PURPOSES[0])
         assert lines[first : first + len(PURPOSES)] == PURPOSES, name
         assert lines.count(PURPOSES[0]) == 1

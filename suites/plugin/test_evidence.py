@@ -59,11 +59,17 @@ def told(inner: Inner, test: str) -> list[str]:
     return lines[lines.index("----------------------------------- cudamem ------------------------------------") + 1 :]
 
 
+def test_quiet_runs_draw_no_bars(run_inner: Run) -> None:
+    inner = run_inner(PEAK, "--cudamem", "-q", "-k", "peak")
+    assert inner.section("test_peak")[2] == "live at the peak: 8.0 MiB in 5 blocks, start 4.0 MiB"
+
+
 def test_live_at_the_peak(run_inner: Run) -> None:
     inner = run_inner(PEAK, "--cudamem", "--cudamem-leaks=off")
     assert inner.section("test_peak") == [
         "cudamem: peak 4.0 MiB above start is over its budget of 1.0 MiB by 3.0 MiB (cpu)",
         "start 4.0 MiB, peak 8.0 MiB, end 4.0 MiB",
+        "over 10 events  \u2581\u2582\u2584\u2586\u2588\u2586\u2584\u2582\u2581\u2581\u2581  4.0 MiB to 8.0 MiB",
         "live at the peak: 8.0 MiB in 5 blocks, start 4.0 MiB",
         "   3.0 MiB   3 blocks  test_it.py:4 in work           <- test_it.py:12",
         "                       | return [torch.ones(2**18) for _ in range(parts)]",

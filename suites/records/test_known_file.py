@@ -172,16 +172,16 @@ class TestReport:
     def test_markdown(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         write_json(report(), tmp_path / "report.json")
         assert main(["report", str(tmp_path / "report.json"), "--markdown"]) == 0
-        assert capsys.readouterr().out == (
-            "### Memory: 1 test, 1 cause\n\n"
-            "| tests | bytes | fault | allocated in, held by |\n| ---: | ---: | --- | --- |\n"
-            "| 1 test | 512 B | leak, reachable | `a.py::f \\| module a > KEPT (list)[*]` |\n\n"
-        )
+        place = "`a.py::f | module a > KEPT (list)[*]` in `tests/test_a.py::test_b[1]`"
+        assert f"- **512 B in 1 finding**, reachable: {place}\n" in capsys.readouterr().out
 
     def test_text(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         write_json(report(), tmp_path / "report.json")
         assert main(["report", str(tmp_path / "report.json")]) == 0
-        assert capsys.readouterr().out.splitlines()[0] == "leak: 1 finding (reachable) in 1 test"
+        assert capsys.readouterr().out.splitlines()[:2] == [
+            "tests/test_a.py::test_b[1]: m",
+            "leak: 1 finding (reachable) in 1 test",
+        ]
 
     def test_no_report(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "report.json").write_text("{}")

@@ -9,7 +9,7 @@ from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
-from cudamem_testing.report.causes import audit_lines, cause_lines, known_lines, markdown
+from cudamem_testing.report.causes import audit_lines, cause_lines, known_lines
 
 KIB, MIB = 2**10, 2**20
 CPU = Device("cpu")
@@ -112,66 +112,3 @@ class TestAudit:
 
     def test_nothing_new(self) -> None:
         assert audit_lines(run(KNOWN), COMMAND) == ["audit: nothing was found that is not known"]
-
-
-class TestMarkdown:
-    """A comment on a pull request."""
-
-    def test_many(self) -> None:
-        assert markdown(MANY) == exactly("""
-            ### Memory: 52 tests, 5 causes
-
-            | tests | bytes | fault | allocated in, held by |
-            | ---: | ---: | --- | --- |
-            | 47 tests | 188.0 MiB | leak, reachable | `cache.py::put \\| module cache > K (list)[*]` |
-            | 2 tests | 3.0 MiB | leak, reachable, larger than known | `loss.py::put \\| module loss > K (list)[*]` |
-            | 1 test | 1.0 MiB | cycle, warning | `loop.py::put \\| module loop > K (list)[*]` |
-            | 1 test | 512.0 KiB | leak, reachable, warning, first use | `memo.py::put \\| module memo > K (list)[*]` |
-            | 1 test | 8 B | leak, held by C++ | `hook.py::put \\| module hook > K (list)[*]` |
-
-            Known: 2 findings of 1 cause.
-            """)
-
-    def test_nothing_new(self) -> None:
-        clean = measured(KNOWN)
-        assert markdown(RunRecord(tests=(clean,))) == "### Memory: nothing new\n\nKnown: 1 finding of 1 cause.\n"
-        assert markdown(RunRecord()) == "### Memory: nothing was measured\n"
-        stopped = RunRecord(tests=(measured(),), failures=("interrupted: KeyboardInterrupt",))
-        assert markdown(stopped) == exactly("""
-            ### Memory: the run failed, nothing was found so far
-
-            - failed: interrupted: KeyboardInterrupt
-            """)
-        unchecked = RunRecord(tests=(measured(),), unenforced={"cuda is not measured here": 2})
-        assert markdown(unchecked) == exactly("""
-            ### Memory: nothing new in what was checked
-
-            - NOT CHECKED: 2 budgets: cuda is not measured here
-            """)
-
-    def test_what_has_no_cause_is_listed(self) -> None:
-        over = Finding(
-            Kind.BUDGET, Verdict.OVER, Severity.FAIL, Reported("cudamem: peak 3.0 MiB is over its budget"), 9, CPU
-        )
-        grew = Finding(
-            Kind.BASELINE, Verdict.OVER, Severity.WARN, Reported("cudamem: requested 9 KiB | 1 KiB allowed"), 9, CPU
-        )
-        better = Finding(Kind.BASELINE, Verdict.IMPROVED, Severity.NOTE, Reported("cudamem: less"), 9, CPU)
-        assert markdown(RunRecord(tests=(measured(over), measured(grew, better)))) == exactly("""
-            ### Memory: 2 findings
-
-            | fault | test | finding |
-            | --- | --- | --- |
-            | budget, over budget | `tests/test_x.py::test` | cudamem: peak 3.0 MiB is over its budget |
-            | baseline, over budget, warning | `tests/test_x.py::test` | cudamem: requested 9 KiB \\| 1 KiB allowed |
-            """)
-        title, *_, last = markdown(run(fault("a", 1), *(over,) * 51)).splitlines()
-        assert (title, last) == ("### Memory: 1 test, 1 cause; 51 other findings", "... 1 more finding")
-
-    def test_a_comment_has_an_end(self) -> None:
-        lines = markdown(run(*(fault(f"f{number}", 1) for number in range(60)))).splitlines()
-        assert len([line for line in lines if line.startswith("| 1 test")]) == 50
-        assert lines[-1] == "... 10 more causes"
-
-    def test_code_cannot_be_left(self) -> None:
-        assert "`a'b.py::put" in markdown(run(fault("a`b", 1)))

@@ -16,16 +16,27 @@ from cudamem_testing.model.baselines import Measured, Place
 from cudamem_testing.model.callsite import CallSite, Span
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.checked import Checked
+from cudamem_testing.model.curves import Band, Curve, Part, Stretch
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Fact, Note, Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
-from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
+from cudamem_testing.model.records import (
+    Environment,
+    Exhibit,
+    Extent,
+    FixtureRecord,
+    LedgerEntry,
+    RunRecord,
+    TestRecord,
+)
+from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.codec import word_of
 from cudamem_testing.report.schema import FINDING, FIXTURE, TEST, run_from_json, run_to_json
 from cudamem_testing.wording import details, title
 
 CARD = Device("cuda", 0)
+STACK = Stack((Frame("torch/nn.py", 7, "linear", "library"), Frame("a.py", 1, "f")))
 RUN = RunRecord(
     Environment(("cuda:0 (NVIDIA H100)",), "2.11.0", "native"),
     (
@@ -62,6 +73,24 @@ RUN = RunRecord(
                 Measured(Device("cpu"), "x86_64, 1 thread, torch 2.11"),
             ),
             ("cycle",),
+            (
+                Curve(
+                    CARD,
+                    "line",
+                    (0, 1, 3),
+                    (0, 5, 9),
+                    (
+                        Band("a.py:1 in f", "project", ((1, 4), (2, 0))),
+                        Band("(live before the test)", "before", ((0, 1),)),
+                    ),
+                    (Stretch("call", 0, 2),),
+                    1,
+                    (Part(3, 2, STACK), Part(1, 1, None, "(live before the test)", "before")),
+                    3,
+                    ("late",),
+                ),
+            ),
+            (Exhibit("Operators", "a\nb"),),
         ),
     ),
     (FixtureRecord("model", "session", "test_a.py::test_b[x]", (Window("setup of fixture 'model'", CARD),)),),
@@ -103,6 +132,7 @@ RUN = RunRecord(
     Extent((".",), ("test_a.py::test_d",), ("cycle", "leak")),
     ("interrupted: KeyboardInterrupt",),
     {"baseline: recorded with torch 2.11, this run has torch 2.13": 3},
+    ("--cudamem",),
 )
 UNKNOWN = {
     "start": None,
@@ -191,8 +221,28 @@ DOCUMENT = {
                 },
             ],
             "unjudged": ["cycle"],
+            "curves": [
+                {
+                    "device": "cuda:0",
+                    "by": "line",
+                    "moments": [0, 1, 3],
+                    "times": [0, 5, 9],
+                    "bands": [
+                        {"label": "a.py:1 in f", "origin": "project", "steps": [1, 4, 2, 0]},
+                        {"label": "(live before the test)", "origin": "before", "steps": [0, 1]},
+                    ],
+                    "stretches": [["call", 0, 2]],
+                    "peak": 1,
+                    "events": 3,
+                    "notes": ["late"],
+                    "live": [[3, 2, 0, "project"], [1, 1, "(live before the test)", "before"]],
+                }
+            ],
+            "exhibits": [{"title": "Operators", "text": "a\nb"}],
         }
     ],
+    "frames": [["torch/nn.py", 7, "linear", "library"], ["a.py", 1, "f", "project"]],
+    "stacks": [[0, 1]],
     "run": {
         "fixtures": [
             {
@@ -301,6 +351,7 @@ DOCUMENT = {
                 "actual": None,
             },
         ],
+        "flags": ["--cudamem"],
     },
 }
 
@@ -321,6 +372,8 @@ def test_the_smallest_report() -> None:
         "kind": "report",
         "environment": {"devices": [], "torch": None, "allocator": None},
         "tests": [],
+        "frames": [],
+        "stacks": [],
         "run": {
             "fixtures": [],
             "findings": [],
@@ -332,6 +385,7 @@ def test_the_smallest_report() -> None:
             "failures": [],
             "unchecked": {},
             "expected": [],
+            "flags": [],
         },
     }
     assert run_from_json(found) == RunRecord()
@@ -480,6 +534,30 @@ def broken(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
         (("run", "ledger", 0, "bytes"), None, "run.ledger[0].bytes is null, not a whole number"),
         (("run", "fixtures", 0, "scope"), KeyError, "run.fixtures[0].scope is missing"),
         (("tests", 0), "x", "tests[0] is text, not an object"),
+        (("tests", 0, "curves"), {}, "tests[0].curves is no list"),
+        (("tests", 0, "curves", 0, "by"), "x", "tests[0].curves[0].by is 'x', not one of line, category"),
+        (("tests", 0, "curves", 0, "times"), [0], "tests[0].curves[0].times has 1 entries for 3 points"),
+        (("tests", 0, "curves", 0, "peak"), 3, "tests[0].curves[0]: there is no point 3, there are 3"),
+        (
+            ("tests", 0, "curves", 0, "stretches", 0),
+            ["call", -1, 2],
+            "tests[0].curves[0]: there is no point -1, there are 3",
+        ),
+        (("tests", 0, "curves", 0, "bands", 0, "steps"), [1], "tests[0].curves[0].bands[0].steps is no list of pairs"),
+        (
+            ("tests", 0, "curves", 0, "bands", 0, "steps"),
+            [1, 4, 1, 5],
+            "tests[0].curves[0].bands: the points of 'a.py:1 in f' are not in order",
+        ),
+        (("tests", 0, "curves", 0, "live", 0, 2), 1, "tests[0].curves[0].live[0]: there is no stack 1, there are 1"),
+        (
+            ("tests", 0, "curves", 0, "live", 0),
+            [1, 2],
+            "tests[0].curves[0].live[0] is not [bytes, blocks, stack, origin]",
+        ),
+        (("tests", 0, "exhibits", 0, "text"), 1, "tests[0].exhibits[0].text is a whole number, not text"),
+        (("stacks", 0), [2], "stacks[0]: there is no frame 2, there are 2"),
+        (("frames", 0, 3), "mine", "frames[0][3] is 'mine', not one of project, library, generated"),
         (("tests", 0, "nodeid"), KeyError, "tests[0].nodeid is missing"),
         (("tests", 0, "budget_used"), "1", "tests[0].budget_used is text, not a whole number or a fraction or null"),
         (

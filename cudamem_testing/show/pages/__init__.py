@@ -1,55 +1,113 @@
 """The shell of every page that is written: one file that opens without a network.
 
-The browser's side is ``<view>.js`` beside this module; graphs are drawn by cytoscape.js (MIT, ``cytoscape.LICENSE``).
-Data goes into the page as JSON inside a script element that is never run; nothing of it is ever read as HTML.
+The browser's side of a view is its scripts beside this module; the template is ``page.html``. Graphs of objects are
+drawn by cytoscape.js (MIT, ``cytoscape.LICENSE``), everything else by our own scripts as SVG. Data goes into the page
+as JSON inside a script element that is never run; nothing of it is ever read as HTML. The page's policy allows no
+network, and no script but those that the page was written with (by their SHA-256).
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-import html
+import base64
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING, NamedTuple
 
-from cudamem_testing.show.printable import one_line
+from cudamem_testing.show.printable import one_line, printable
 
-LIBRARY = "cytoscape.min.js"
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+
+class View(NamedTuple):
+    """What shows a page's data: scripts in their order, each a unit of files that share their names, and styles."""
+
+    scripts: tuple[tuple[str, ...], ...]
+    styles: tuple[str, ...] = ("page.css",)
+
+
+_COMMON = ("dom.js", "sizes.js")
+VIEWS: Mapping[str, View] = {
+    "diagram": View((("cytoscape.min.js",), ("diagram.js",)), ("page.css", "diagram.css")),
+    "lifetimes": View(((*_COMMON, "lifetimes.js"),), ("page.css", "lifetimes.css")),
+    "report": View(
+        (
+            (
+                *(*_COMMON, "curve.js", "icicle.js", "table.js", "facts.js"),
+                *("overview.js", "test.js", "compare.js", "report.js"),
+            ),
+        ),
+        ("page.css", "report.css", "charts.css"),
+    ),
+}
 
 
 def page(title: str, data: Mapping[str, object], view: str) -> str:
-    """A page that shows ``data`` with the script ``<view>.js``.
+    """A page that shows ``data`` with the scripts of one of ``VIEWS``.
 
     Args:
         title: what the page is about, plain text.
         data: anything that JSON can say.
-        view: which script shows it.
+        view: the name of the view.
     """
-    title = html.escape(one_line(title))
-    return "\n".join(
-        (
-            "<!DOCTYPE html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            f"<title>{title}</title>",
-            f"<style>{_asset('page.css')}</style></head><body>",
-            f"<header><h1>{title}</h1></header>",
-            '<main id="view"></main><aside id="detail"></aside>',
-            f'<script type="application/json" id="data">{in_script(data)}</script>',
-            f"<script>{_asset(LIBRARY)}</script>",
-            f"<script>{_asset(f'{view}.js')}</script>",
-            "</body></html>",
-            "",
-        )
+    shown = VIEWS[view]
+    scripts = [_script(unit) for unit in shown.scripts]
+    return _template().render(
+        title=one_line(title),
+        view=view,
+        style=_as_is("\n".join(map(_asset, shown.styles))),
+        data=_as_is(in_script(_safe(data))),
+        scripts=[_as_is(script) for script in scripts],
+        hashes=_as_is(" ".join(f"'sha256-{_digest(script)}'" for script in scripts)),
     )
 
 
 def in_script(data: object) -> str:
     """JSON that can stand inside a script element: no ``<`` in it, so nothing can close the element."""
-    return json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    text = json.dumps(data, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _safe(value: object) -> object:
+    """The value with every text in it made safe to show: a report may come from anywhere."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printable(str(key)): _safe(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_safe(one) for one in value]
+    return value
+
+
+def _script(unit: Sequence[str]) -> str:
+    """Files in a scope of their own, so that a page's scripts share no names with a library's."""
+    if len(unit) == 1:
+        return _asset(unit[0])
+    return "\n".join(('"use strict";', "(() => {", *map(_asset, unit), "})();"))
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _as_is(text: str) -> str:
+    """Text that the template does not escape: our own scripts, and data that cannot close its element."""
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment
+
+    environment = Environment(autoescape=True, keep_trailing_newline=True)
+    return environment.from_string(_asset("page.html"))
 
 
 @cache

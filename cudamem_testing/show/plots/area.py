@@ -7,8 +7,8 @@ steps, and drawn in steps. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from cudamem_testing.show.plots.style import (
     CATEGORY_COLOURS,
@@ -20,6 +20,7 @@ from cudamem_testing.show.plots.style import (
     size_axis,
     time_axis,
 )
+from cudamem_testing.show.printable import elide
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +30,7 @@ BAND_COLOURS = ("#E8E8E8", "#D2D2D2")
 """Colours of named stretches, in turn."""
 LEAST_SHARE = 0.025
 """Share of the width: shorter stretches are drawn without their name."""
+_LONGEST = 48
 DEEPEST = 2
 """How many levels of nested stretches are drawn."""
 
@@ -45,7 +47,11 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Bytes at times (nanoseconds), by category; ``peak`` is the place of the sample to be marked, -1 for none."""
+    """Bytes at times (nanoseconds), by category; ``peak`` is the place of the sample to be marked, -1 for none.
+
+    ``colours`` are those of bands that are no categories, in the order in which they are stacked. ``across`` is what
+    runs from left to right.
+    """
 
     title: str
     times: Sequence[int]
@@ -53,6 +59,8 @@ class Area:
     peak: int = -1
     peak_text: str = ""
     bands: tuple[Band, ...] = ()
+    colours: Mapping[str, str] = field(default_factory=lambda: CATEGORY_COLOURS)
+    across: Literal["time", "events"] = "time"
 
 
 def draw(area: Area, width: float = 11.0, height: float = 5.5) -> Figure:
@@ -63,7 +71,7 @@ def draw(area: Area, width: float = 11.0, height: float = 5.5) -> Figure:
     """
     figure = new_figure(width, height)
     axes = new_axes(figure, area.title)
-    shown = [name for name in CATEGORY_COLOURS if any(area.sizes.get(name, ()))]
+    shown = [name for name in area.colours if any(area.sizes.get(name, ()))]
     totals = [sum(column) for column in zip(*(area.sizes[name] for name in shown), strict=True)] if shown else []
     highest = max(totals, default=0) or 1
     longest = max([*area.times, *(band.end for band in area.bands)], default=0) or 1
@@ -71,8 +79,8 @@ def draw(area: Area, width: float = 11.0, height: float = 5.5) -> Figure:
         axes.stackplot(
             area.times,
             [area.sizes[name] for name in shown],
-            colors=[CATEGORY_COLOURS[name] for name in shown],
-            labels=shown,
+            colors=[area.colours[name] for name in shown],
+            labels=[elide(name, _LONGEST) for name in shown],
             step="post",
             linewidth=0,
         )
@@ -82,7 +90,8 @@ def draw(area: Area, width: float = 11.0, height: float = 5.5) -> Figure:
     _name_stretches(axes, area.bands, longest)
     if 0 <= area.peak < len(totals):
         _mark_peak(axes, area, totals[area.peak], longest)
-    time_axis(axes.xaxis, longest)
+    if area.across == "time":
+        time_axis(axes.xaxis, longest)
     size_axis(axes.yaxis, highest)
     if shown:
         handles, labels = axes.get_legend_handles_labels()

@@ -1,0 +1,106 @@
+"""The memory of tests over time, for a report: of those that failed, and of the largest others.
+
+A record is read only where a report is written, and then of few tests that passed: those whose peak is among the
+``LARGEST`` so far. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeGuard
+
+from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.model.findings import Severity
+from cudamem_testing.model.records import Exhibit
+from cudamem_testing.show.printable import short_lines
+from cudamem_testing.static import error_text
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.curves import Curve
+    from cudamem_testing.model.windows import Window
+    from cudamem_testing.run.evidence import Evidence
+    from cudamem_testing.run.running import Running
+    from cudamem_testing.trace.profile import MemoryProfile
+    from cudamem_testing.windows.tracker import Tracker
+
+LARGEST, MOST_LINES = 10, 120
+LEAST = 2**16
+"""Bytes: the peaks of smaller tests are not worth a look unless they fail."""
+
+
+class Curves:
+    """Makes them at the end of tests."""
+
+    def __init__(self, tracker: Tracker, evidence: Evidence) -> None:
+        self._tracker = tracker
+        self._evidence = evidence
+        self._largest: list[int] = []
+
+    def add(self, running: Running, whole: Sequence[Window]) -> None:
+        """Those of the test that ends, one for each device that it used, if it failed or is among the largest."""
+        failed = running.failure is not None or any(one.severity is Severity.FAIL for one in running.findings)
+        if not (self._is_large(running) or failed):
+            return
+        with CollectorPaused():
+            try:
+                running.curves = (*self._made(running, whole), *running.curves)
+            except Exception as error:  # a picture must not hide a verdict
+                running.notes.append(f"memory over time: {error_text(error)}")
+
+    def _is_large(self, running: Running) -> bool:
+        """Whether its peak is among the largest so far."""
+        peak = max((one.peak_growth or 0 for one in running.windows if one.name == "call"), default=0)
+        if peak < LEAST:
+            return False
+        if len(self._largest) < LARGEST:
+            heapq.heappush(self._largest, peak)
+            return True
+        return heapq.heappushpop(self._largest, peak) < peak
+
+    def _made(self, running: Running, whole: Sequence[Window]) -> list[Curve]:
+        from cudamem_testing.snapshots.curves import curve
+
+        found = []
+        for window in whole:
+            recorder = next((one for one in self._tracker.recorders if one.device == window.device), None)
+            if recorder is None or not recorder.tells_blocks or not window.allocations:
+                continue
+            now = self._tracker.read(recorder)
+            replayed = self._evidence.replay(window.device)
+            if replayed is None:
+                continue
+            made = curve(replayed, [one for one in running.windows if one.device == window.device], now)
+            found += [] if made is None else [made]
+        return found
+
+    def profiled(self, running: Running | None, profiles: Iterable[MemoryProfile]) -> None:
+        """The profiles of a test are about to be dropped: those of one that failed show its memory by category."""
+        if not _has_failed(running):
+            return
+        from cudamem_testing.trace.curves import curves_of
+
+        for profile in profiles:
+            try:
+                running.curves += tuple(curves_of(profile.timeline()))
+            except Exception as error:  # also of one that has recorded nothing
+                running.notes.append(f"memory by category: {error_text(error)}")
+            else:
+                self.exhibit(running, "What the peak of the profile was for", profile.peak)
+
+    def exhibit(self, running: Running | None, title: str, make: Callable[[], object]) -> None:
+        """Keep the text of something that a fixture of a test that failed has made."""
+        if not _has_failed(running):
+            return
+        try:
+            lines = short_lines(str(make())).split("\n")
+        except Exception as error:  # such as of a block that was never left
+            running.notes.append(f"{title}: {error_text(error)}")
+            return
+        more = [f"... {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
+        running.exhibits.append(Exhibit(title, "\n".join((*lines[:MOST_LINES], *more))))
+
+
+def _has_failed(running: Running | None) -> TypeGuard[Running]:
+    """Whether there is a test that has failed so far, by an error or a finding."""
+    return running is not None and (running.failure is not None or bool(running.findings))

@@ -1,0 +1,37 @@
+"""What a run as a whole came to, in one line. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from cudamem_testing.model.findings import Severity
+from cudamem_testing.model.records import RunRecord
+from cudamem_testing.model.sizes import count
+
+_FAILED, _UNSAID = ("failed", "error"), ("unknown", "passed")
+
+
+def verdict(run: RunRecord) -> tuple[str, str]:
+    """A word for its state (``failed``, ``partly``, ``passed``, ``nothing``), and the line.
+
+    Of a test that ran several times the last attempt counts.
+    """
+    last = {test.nodeid: test for test in run.tests}
+    tests = [*last.values()]
+    failed = [test for test in tests if test.outcome in _FAILED or (test.failing and test.outcome in _UNSAID)]
+    by_memory = [test for test in failed if test.failing]
+    whole = [finding for finding in run.findings if finding.severity is Severity.FAIL]
+    if not (failed or whole or run.failures):
+        if not any(test.windows for test in tests):
+            return "nothing", "Nothing was measured"
+        number = sum(finding.severity is Severity.WARN for _, finding in run.all_findings)
+        none = f"{count(number, 'warning')}, no failure" if number else "No fault"
+        if run.is_partly_unchecked:
+            return "partly", f"{none} in what was checked: {count(len(tests), 'test')}, some of it not checked"
+        return "partly" if number else "passed", f"{none}: {count(len(tests), 'test')}"
+    parts = []
+    if failed:
+        how = "" if not by_memory else " because of memory" if len(by_memory) == len(failed) else ""
+        parts.append(f"{len(failed)} of {count(len(tests), 'test')} failed{how}")
+        if by_memory and not how:
+            parts.append(f"{len(by_memory)} of them because of memory")
+    parts += [f"{count(len(whole), 'fault')} of the run itself"] if whole else []
+    return "failed", ", ".join(parts) or "The run failed"

@@ -1,0 +1,75 @@
+"""The page of two runs on a card: their reports are kept beside the other recordings."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from cudamem_testing.model.changes import TRACKED
+from cudamem_testing.model.records import RunRecord
+from cudamem_testing.report.compare import compare_runs
+from cudamem_testing.report.page import compare_page, run_data, run_page
+from cudamem_testing.report.schema import run_from_json
+from suites.report.test_page import data_of
+
+FOLDER = Path(__file__).parents[2] / "fixtures" / "recordings"
+
+
+def report(name: str) -> RunRecord:
+    return run_from_json(json.loads(gzip.decompress((FOLDER / f"report_{name}.json.gz").read_bytes())))
+
+
+@pytest.fixture(scope="module")
+def after() -> RunRecord:
+    return report("after")
+
+
+def test_the_overview(after: RunRecord) -> None:
+    data = run_data(after)
+    assert data["verdict"] == "14 of 14 tests failed, 11 of them because of memory"
+    assert data["environment"][:2] == [("cuda:0 (NVIDIA H200)",), "2.11.0"]
+    assert data["devices"] == ["cuda:0", "host"]
+    kinds = [one["k"] for one in data["findings"] if one["s"] != "note"]
+    assert {kind: kinds.count(kind) for kind in kinds} == {"budget": 1, "baseline": 8, "leak": 1, "cycle": 1, "oom": 1}
+    assert data["ledger"][0][1:] == ["tests/test_decoder.py::test_keys_are_kept", 48 * 2**20, 3]
+
+
+def test_the_memory_of_a_training_step(after: RunRecord) -> None:
+    test = after.test("test_training_step")
+    (curve,) = test.curves
+    assert curve.events == 2297
+    assert curve.totals[curve.peak] == max(curve.totals) == test.window().peak
+    assert [one.name for one in curve.stretches] == [
+        *(
+            "setup",
+            "forward 0",
+            "backward 0",
+            "optimizer 0",
+            "forward 1",
+            "backward 1",
+            "optimizer 1",
+            "call",
+            "teardown",
+        )
+    ]
+    assert sum(part.bytes for part in curve.live) == curve.totals[curve.peak]
+    largest = max((part for part in curve.live if part.stack is not None), key=lambda part: part.bytes)
+    assert largest.stack is not None
+    assert str(largest.stack.project_frame).startswith("model/attention.py:20 in forward")
+
+
+def test_the_budget_that_broke(after: RunRecord) -> None:
+    (curve,) = after.test("test_attention_of_a_long_sequence").curves
+    at_peak = {band.label: band.sizes(len(curve.moments))[curve.peak] for band in curve.bands}
+    assert at_peak["model/attention.py:19 in forward"] == at_peak["model/attention.py:20 in forward"] == 512 * 2**20
+
+
+def test_both_pages_are_made(after: RunRecord) -> None:
+    assert len(run_page(after)) < 300_000
+    before = report("before")
+    compared = data_of(compare_page(before, after, compare_runs(before, after, dict.fromkeys(TRACKED))))["compared"]
+    assert compared["rows"][0][0] == "tests/test_decoder.py::test_training_step"
+    assert len(compared["places"]) == 8
