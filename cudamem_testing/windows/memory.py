@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from cudamem_testing.model.counters import Counters
-from cudamem_testing.model.devices import Device, parse_selection
+from cudamem_testing.model.devices import parse_selection
 from cudamem_testing.model.entered import Blocks, NotEnteredError
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.growth import Growth
@@ -29,12 +29,12 @@ from cudamem_testing.model.sizes import count, parse_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.choose import Recorders, missing
-from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.usage import hide_wrong_arguments, refuse_unknown
 from cudamem_testing.static import type_name
 from cudamem_testing.windows.grow import Explain, measure_growth
 from cudamem_testing.windows.judge import Judge
+from cudamem_testing.windows.readings import Readings
 from cudamem_testing.windows.scale import Lines, measure_scaling
 from cudamem_testing.windows.tracker import Span, Tracker
 
@@ -56,7 +56,7 @@ class OverBudget(AssertionError):  # noqa: N818 - the name of the verdict
         self.findings = tuple(findings)
 
 
-class OpenWindow(InNotebook):
+class OpenWindow(Readings):
     """A window that can be read while it is open (the numbers so far) and after its end (the final ones).
 
     Its attributes are those of :class:`~cudamem_testing.model.windows.Window` for the first measured device; index it
@@ -126,21 +126,6 @@ class OpenWindow(InNotebook):
             raise RuntimeError(f"window {self._name!r} has not begun")
         return self._memory.tracker.peek(self._span)
 
-    def __getitem__(self, device: object) -> Window:
-        wanted = Device.parse(device)
-        for window in self.windows:
-            if wanted.covers(window.device):
-                return window
-        measured = ", ".join(str(window.device) for window in self.windows) or "nothing"
-        raise KeyError(f"{wanted} is not measured (measured: {measured})")
-
-    @property
-    def _first(self) -> Window:
-        windows = self.windows
-        if not windows:
-            raise RuntimeError(f"window {self._name!r} measured no device")
-        return windows[0]
-
     def plot(self, path: str | Path, device: object = None) -> Path:
         """Draw the memory of the window over time, by line of code, into a PNG or SVG file; an open one up to now.
 
@@ -159,44 +144,6 @@ class OpenWindow(InNotebook):
         if self._span is None:
             return f"<window {self._name!r}, not entered>"
         return f"<window, {'open' if self._final is None else 'over'}: {'; '.join(map(str, self.windows))}>"
-
-    @property
-    def start(self) -> int | None:
-        """Allocated bytes at the start."""
-        return self._first.start
-
-    @property
-    def peak(self) -> int | None:
-        """The highest number of allocated bytes."""
-        return self._first.peak
-
-    @property
-    def end(self) -> int | None:
-        """Allocated bytes at the end, or now."""
-        return self._first.end
-
-    @property
-    def peak_growth(self) -> int | None:
-        """Peak above start in bytes."""
-        return self._first.peak_growth
-
-    @property
-    def reserved_growth(self) -> int | None:
-        """Peak of reserved bytes above their start."""
-        return self._first.reserved_growth
-
-    @property
-    def retained(self) -> int | None:
-        """End minus start in bytes; negative when memory from before was freed."""
-        return self._first.retained
-
-    @property
-    def allocations(self) -> int | None:
-        """Number of allocations."""
-        return self._first.allocations
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.windows))
 
 
 class Limited:
