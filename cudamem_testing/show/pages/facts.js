@@ -91,8 +91,9 @@ function cycle(pieces, keeps, size) {
     });
     return picture;
   };
-  return h("div.cycle", {}, nodes.length && nodes.length <= 8 ? ring() :
-    h("ol.chain.ring", { "aria-label": "objects that refer to each other in a ring" }, shown.map((piece) => {
+  const round = nodes.length && nodes.length <= 8;
+  return h("div.cycle", {}, round ? ring() : "", // a phone has no room for the ring, and shows the row
+    h(round ? "ol.chain.ring.narrow" : "ol.chain.ring", { "aria-label": "objects that refer to each other in a ring" }, shown.map((piece) => {
       if (piece === null) return h("li", {}, h("span.box.gap", {}, `${nodes.length - 16} more`));
       const [holder, reference] = split(piece);
       return h("li", {}, h("span.box", {}, elide(holder, 120)), h("span.edge", {}, elide(reference || "refers to", 160)));
