@@ -37,7 +37,7 @@ def test_causes_name_their_tests_and_one_finding() -> None:
         "- **8 B in 1 finding**, held by C++",
         "- **1.0 MiB in 1 finding**, cycle (warning)",
     ]
-    assert lines[-3:] == ["Known: 2 findings of 1 cause.", "", "measured 0 tests on nothing; 54 tests without torch"]
+    assert lines[-3:] == ["Known: 2 findings of 1 cause.", "", "nothing was measured; 54 tests without torch"]
 
 
 def test_nothing_new() -> None:
@@ -46,7 +46,7 @@ def test_nothing_new() -> None:
 
         Known: 1 finding of 1 cause.
 
-        measured 1 test on nothing
+        nothing was measured
         """)
     assert markdown(RunRecord()).startswith("### Memory: Nothing was measured\n")
 
@@ -65,7 +65,7 @@ def test_what_was_not_checked_and_why_the_run_failed() -> None:
         - NOT CHECKED: 2 budgets: cuda is not measured here
         - NOT CHECKED: 1 baseline: recorded with 2 threads, this run has 1 thread
 
-        measured 1 test on nothing
+        nothing was measured
         """)
 
 
@@ -100,7 +100,7 @@ def test_limits_and_baselines_with_their_lines_beside_a_leak() -> None:
              more
           ```
 
-        measured 2 tests on nothing
+        nothing was measured
         """)
 
 
@@ -117,7 +117,7 @@ def test_what_takes_less_is_said_with_how_to_record_it() -> None:
 
         Record it with `--cudamem-update=baselines`.
 
-        measured 1 test on nothing
+        nothing was measured
         """)
 
 

@@ -140,9 +140,12 @@ def test_dot_and_page_escape_names():
     found = flow(op(EVIL, X, role="BACKWARD_FUNCTION"), **{EVIL: 1})
     dot = found.dot()
     assert '[label="</script><script>alert(1)</script>\\"\\\\", tooltip="' in dot
-    page = found.html()
+    lifetimes = found.html()
+    assert "alert(1)</script>" not in lifetimes
+    assert lifetimes.count("<script") == 2
+    page = draw(found, HERE).html()
     assert "alert(1)</script>" not in page
-    assert page.count("<script") == 2
+    assert page.count("<script") == 3
     assert re.findall(r'(?:src|href)="', page) == []
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1])
     assert [box[0] for box in data["boxes"]] == [EVIL, f"{EVIL}\nT0", f"{EVIL}\nT0"]

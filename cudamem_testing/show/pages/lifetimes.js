@@ -31,7 +31,7 @@ function runs(level) {
   data.steps.forEach(([, modules], i) => {
     const module = modules.length > level ? modules[level] : null;
     const last = made[made.length - 1];
-    if (last && last.module === module && last.until === i) last.until = i + 1;
+    if (last && last.module === module) last.until = i + 1; // what lies between was outside of any module
     else if (module !== null) made.push({ module, from: i, until: i + 1 });
   });
   return made;
@@ -39,8 +39,11 @@ function runs(level) {
 const deepest = Math.max(0, ...data.steps.map(([, modules]) => modules.length));
 const levels = [0, 1, 2, 3, 4, 5].filter((level) => level < deepest).map(runs);
 // Where all that runs is inside of one module, its parts say more.
-const forward = (level) => level.filter(({ module }) => data.modules[module] !== "backward pass");
-while (levels.length > 2 && forward(levels[0]).length === 1 && forward(levels[1]).length === 1) levels.shift();
+const isBackward = ({ module }) => data.modules[module] === "backward pass";
+const backward = levels.length ? levels[0].filter(isBackward) : [];
+if (levels.length) levels[0] = levels[0].filter((run) => !isBackward(run));
+while (levels.length > 2 && levels[0].length === 1) levels.shift();
+if (levels.length) levels[0].push(...backward);
 const rows = levels.slice(0, 2);
 
 const totals = () => {
