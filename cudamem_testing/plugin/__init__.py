@@ -170,9 +170,11 @@ def _simulate(config: pytest.Config, cards: Cards) -> Callable[[], None]:
     Raises:
         pytest.UsageError: no card can be simulated here, and why.
     """
+    from cudamem_testing.plugin.simulation import SkipUnsupported
     from cudamem_testing.recorders.build import RecorderUnavailable
     from cudamem_testing.simulated import enter
 
+    config.pluginmanager.register(SkipUnsupported(), "cudamem-simulation")
     said: list[str] = config.stash.setdefault(keys.SIMULATION, [])
     try:
         return enter(cards, say=said.append)

@@ -40,6 +40,8 @@ def _without_markers(config: pytest.Config, settings: Settings, items: Sequence[
         marker = f"@pytest.mark.{markers.BASELINE}"
         yield from (f"{flag} requires --cudamem, or a test with {marker}: none is selected" for flag in flags)
     given = [flag_of(name) for name in OF_MEASURED_TESTS if config.getoption(name) is not None]
+    if settings.simulated is not None:  # a card is there then, also for tests that nobody measures
+        given = [flag for flag in given if flag != "--cudamem-device"]
     if given and keys.SESSION not in config.stash:
         fixtures = markers.FIXTURES | markers.TEXT_FIXTURES
         if not any(fixtures.intersection(markers.fixture_names(item)) for item in items):

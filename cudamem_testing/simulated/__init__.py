@@ -77,12 +77,12 @@ def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Calla
             functions = Bindings(native, cards, settings).functions()
             stack.callback(place(cuda_build.cuda_build(functions, properties, refuse)))
             stack.callback(place([(torch_api.bindings(), torch_api.SIMULATED, cards.titles)]))
+            cuda_build.set_generators(cards.count, native.default_generator)
             if cuda_build.engine_lacks_cards(cards.count):
                 if say is not None:
                     say("compiling what adds simulated cards to autograd's engine (once, some 15 seconds)")
                 native.add_to_engine(cards.count)
             native.renew()
-            cuda_build.set_generators(cards.count, native.default_generator)
             stack.callback(register(native, model, values))
             cuda_build.use_first()
             if settings.fraction is not None:

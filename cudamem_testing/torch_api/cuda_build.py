@@ -201,14 +201,14 @@ def _streams() -> tuple[type, type]:
     """``torch.cuda.Stream`` and ``Event`` on torch's own streams of any device."""
     import torch
 
-    class Stream(torch.Stream):  # type: ignore[misc]
+    class Stream(torch.Stream):
         """A stream of a simulated card."""
 
         def __new__(cls, device: Any = None, priority: int = 0, **options: Any) -> Any:
             torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
             if "stream_id" in options:
                 return super().__new__(cls, **options)
-            index = torch.cuda._utils._get_device_index(device, optional=True)  # type: ignore[no-untyped-call]
+            index = torch.cuda._utils._get_device_index(device, optional=True)
             return super().__new__(cls, torch.device("cuda", index), priority=priority)
 
         @property
@@ -240,7 +240,7 @@ def _streams() -> tuple[type, type]:
         def __cuda_stream__(self) -> tuple[int, int]:
             return 0, self.cuda_stream
 
-    class Event(torch.Event):  # type: ignore[misc]
+    class Event(torch.Event):
         """An event of a simulated card."""
 
         def __new__(

@@ -39,6 +39,9 @@ def test_limit(cuda_memory):
     with pytest.raises(torch.OutOfMemoryError), cuda_memory.limit("8MiB"):
         torch.empty(16 << 20, device="cuda")
 
+def test_graph():
+    torch.cuda.CUDAGraph()
+
 @pytest.mark.memory_baseline
 def test_baseline():
     torch.ones(1000, device="cuda")
@@ -69,7 +72,8 @@ def test_what_is_checked_on_a_card_is_checked(tmp_path: Path) -> None:
     assert "oom" in [one[0] for one in found["test_full"]], text
     assert [one for one in found["test_limit"] if one[1] == "fail"] == [], text
     assert "held by    module test_it > CACHE (dict)['kept']" in text
-    assert "measured 7 tests on cuda:0 (simulated 24GiB)" in text
+    assert [test["outcome"] for test in document["tests"] if "test_graph" in test["nodeid"]] == ["skipped"], text
+    assert "measured 8 tests on cuda:0 (simulated 24GiB)" in text
 
 
 def test_a_wrong_card_is_a_usage_error(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ def without_values() -> dict[str, Any]:
 def main() -> None:
     """Everything in one process, so that cards come and go in it."""
     torch.ones(2, requires_grad=True).sum().backward()  # autograd's engine has run before there is a card
+    torch.manual_seed(1)  # which waits for cards to come
     before = torch.cuda.is_available(), torch.cuda.Stream, torch.version.cuda
     with simulated_cuda("24GiB", count=2):
         found = {"differences": differences(), "facts": facts(), "errors": errors()}

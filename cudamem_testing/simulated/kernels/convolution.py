@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cudamem_testing.model.simulated_cards import CardModel
-from cudamem_testing.simulated.kernels.memory import MIB, Memory, bytes_of, empty, rounded
+from cudamem_testing.simulated.kernels.memory import KIB, MIB, Memory, bytes_of, empty, rounded
 
 Tensor = torch.Tensor
 
@@ -35,7 +35,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         last = _channels_last(x, weight)
         held = None if grad.is_contiguous(memory_format=_format(last, grad)) else _empty(grad, grad.shape, last)
         workspace = 0 if last else _workspace(x, weight, grad, how, forward=False)
-        parts = _partial_sums(x, weight) if workspace else 0
+        parts = _partial_sums(x, weight, how) if workspace else 0
         into_x = into_weight = into_bias = None
         if wanted[0]:
             into_x = _empty(x, x.shape, last)
@@ -109,9 +109,14 @@ def _orders_result(x: Tensor, weight: Tensor, how: Sequence[Any]) -> bool:
     return not (weight.shape[0] == 64 or (max(how[0]) > 1 and weight.shape[0] % 64 == 0 and small))
 
 
-def _partial_sums(x: Tensor, weight: Tensor) -> int:
+def _partial_sums(x: Tensor, weight: Tensor, how: Sequence[Any]) -> int:
     """Bytes of sums over parts of the batch, for small weights and large inputs."""
-    return 2 * MIB if 4 * weight.numel() < MIB and x.numel() > MIB else 0
+    size = 4 * weight.numel()
+    if x.element_size() == 4 and MIB // 2 <= size < 4 * MIB and max(how[0]) == 1:
+        return min(16 * size, 13_300_000)
+    if size >= MIB or x.numel() <= MIB:
+        return 0
+    return 9 * MIB // 2 if size < 64 * KIB else 2 * MIB
 
 
 def _result(

@@ -19,7 +19,7 @@ RELU, TANH, LSTM, GRU = range(4)
 #: What cuDNN keeps of a step for backward, in states of a layer.
 KEPT = {RELU: 1, TANH: 1, LSTM: 5, GRU: 6}
 #: A workspace, in bytes and parts of weights and of a layer's states.
-FIXED, OF_WEIGHTS, OF_STATES = 20_420_000, 2.25, 1.39
+FIXED, FIXED_HALF, OF_WEIGHTS, OF_STATES = 20_420_000, 18_600_000, 2.25, 1.39
 
 
 class Layers(NamedTuple):
@@ -60,7 +60,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
 
     def workspace(near: Tensor, weights: Sequence[Tensor], states: int) -> None:
         of_weights = sum(map(bytes_of, weights))
-        memory.passing(near, int(FIXED + OF_WEIGHTS * of_weights + OF_STATES * states * near.element_size()))
+        fixed = FIXED_HALF if near.element_size() == 2 else FIXED
+        memory.passing(near, int(fixed + OF_WEIGHTS * of_weights + OF_STATES * states * near.element_size()))
 
     def forward(
         x: Tensor,
@@ -78,8 +79,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         batch, steps = (x.shape[0], x.shape[1]) if layers.batch_first else (x.shape[1], x.shape[0])
         states = batch * steps * layers.hidden
         whole = sum(one.numel() for one in weights) * x.element_size()
-        if buffer is None and weights[0].untyped_storage().nbytes() == whole:
-            buffer = weights[0].detach()  # they lie in one buffer already
+        if buffer is None and (x.element_size() == 2 or weights[0].untyped_storage().nbytes() == whole):
+            buffer = weights[0].detach()  # they lie in one buffer already, or were cast into one
         if buffer is None:
             buffer = empty(x, (sum(one.numel() for one in weights),))
         held = torch.empty(x.shape, dtype=x.dtype, device=x.device) if layers.batch_first else None
