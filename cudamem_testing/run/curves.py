@@ -18,9 +18,10 @@ from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.model.curves import Curve
+    from cudamem_testing.model.devices import Device
     from cudamem_testing.model.windows import Window
-    from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.running import Running
+    from cudamem_testing.snapshots.replay import Replay
     from cudamem_testing.trace.profile import MemoryProfile
     from cudamem_testing.windows.tracker import Tracker
 
@@ -32,9 +33,10 @@ LEAST = 2**16
 class Curves:
     """Makes them at the end of tests."""
 
-    def __init__(self, tracker: Tracker, evidence: Evidence) -> None:
+    def __init__(self, tracker: Tracker, replay: Callable[[Device], Replay | None]) -> None:
+        """``replay`` gives the record of a device."""
         self._tracker = tracker
-        self._evidence = evidence
+        self._replay = replay
         self._largest: list[int] = []
 
     def add(self, running: Running, whole: Sequence[Window]) -> None:
@@ -67,7 +69,7 @@ class Curves:
             if recorder is None or not recorder.tells_blocks or not window.allocations:
                 continue
             now = self._tracker.read(recorder)
-            replayed = self._evidence.replay(window.device)
+            replayed = self._replay(window.device)
             if replayed is None:
                 continue
             made = curve(replayed, [one for one in running.windows if one.device == window.device], now)

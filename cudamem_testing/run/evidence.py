@@ -76,7 +76,7 @@ class Evidence:
             return None
         from cudamem_testing.run.curves import Curves
 
-        return Curves(self._tracker, self)
+        return Curves(self._tracker, self.replay)
 
     def explainer(self) -> Explainer:
         """Explains limits that broke at one moment."""

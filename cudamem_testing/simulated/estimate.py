@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cudamem_testing.model.simulated_cards import DEFAULT
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.simulated import simulated_cuda
+from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import LiveSet
@@ -70,8 +71,8 @@ MOST_EVENTS = 1_000_000
 
 
 def _moved(value: Any, torch: Any) -> Any:
-    if isinstance(value, torch.nn.Module):
+    if is_a(value, torch.nn.Module):
         import copy
 
         return copy.deepcopy(value).to("cuda")
-    return value.to("cuda") if isinstance(value, torch.Tensor) else value
+    return value.to("cuda") if is_a(value, torch.Tensor) else value

@@ -37,6 +37,7 @@ DEFAULTS = {
     "update": frozenset(),
     "prune": False,
     "repeat": 1,
+    "simulated": None,
 }
 TEXTS = {
     "device": "cuda:1",
@@ -79,6 +80,7 @@ def parsed(folder: Path) -> dict[str, object]:
         "update": frozenset(),
         "prune": False,
         "repeat": 1,
+        "simulated": None,
     }
 
 
