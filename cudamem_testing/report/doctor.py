@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cudamem_testing import torch_api
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.show.tables import Column, Table
+from cudamem_testing.simulated import unavailable
 
 if TYPE_CHECKING:
     from cudamem_testing.recorders.base import Recorder
@@ -34,6 +35,8 @@ def examine() -> Table:
                 rows.append((names.get(device, device), _state(recorder)))
             rows.append(("allocator", str(recorders.environment.allocator)))
             rows += [("note", note) for note in recorders.notes]
+            if not torch_api.cuda_device_count():
+                rows.append(("simulated card", unavailable() or "with --cudamem-device=simulated (docs/simulated.md)"))
         finally:
             recorders.close()
     return Table((Column("what"), Column("state")), tuple(rows))

@@ -74,6 +74,8 @@ STATES = ("inactive", "active_pending_free", "active_allocated")
 OBSERVER = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 #: Bytes that cuBLASLt takes for each thread and stream.
 LIGHT_WORKSPACE = 2**20
+#: Frames of kernels in Python, which a real card does not have.
+_KERNELS = str(Path(__file__).parent)
 _STATS = len(COUNTED) * len(POOLS) * len(VALUES) + 2 * len(VALUES) + len(ONCE)
 
 
@@ -242,7 +244,8 @@ class _Reader:
         words = iter(self._words)
         for frame in frames:
             frame["filename"], frame["name"] = next(words), next(words)
-        stacks = [[frames[at] for at in self._take(self._one())] for _ in range(self._one())]
+        own = {at for at, frame in enumerate(frames) if str(frame["filename"]).startswith(_KERNELS)}
+        stacks = [[frames[at] for at in self._take(self._one()) if at not in own] for _ in range(self._one())]
         for record, stack in stacked:
             record["frames"] = stacks[stack] if stack >= 0 else []
         return segments, events

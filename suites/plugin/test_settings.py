@@ -11,7 +11,7 @@ import pytest
 from cudamem_testing.model.limits import budget
 from cudamem_testing.model.rules import Rule
 from cudamem_testing.model.settings import Settings
-from cudamem_testing.plugin.settings import OPTIONS
+from cudamem_testing.plugin.settings import OPTIONS, _device
 
 PASSES = "def test_passes(): pass"
 TORCH = metadata.version("torch")
@@ -20,6 +20,7 @@ USAGE_ERROR = 4
 
 DEFAULTS = {
     "device": "auto",
+    "simulated": None,
     "budget": None,
     "leaks": "fail",
     "cycles": None,
@@ -41,6 +42,7 @@ DEFAULTS = {
 }
 TEXTS = {
     "device": "cuda:1",
+    "simulated": None,
     "budget": "peak=2GiB, retained=0",
     "leaks": "warn",
     "cycles": "strict",
@@ -419,3 +421,8 @@ def test_fixtures_stand_in_the_list_of_fixtures(run_inner):
         'Windows, in-test budgets and hard limits: ``with cuda_memory.window("decode") as w``.'
     )
     assert not inner.has_section("cudamem summary")
+
+
+def test_simulated_cards_are_measured_as_cards() -> None:
+    assert [str(one) for one in _device("simulated:2x24GiB")] == ["cuda", "simulated 24GiB x 2"]
+    assert _device("cpu")[1] is None

@@ -13,6 +13,7 @@ from suites.recorders.allocator import Allocator
 from suites.windows.fake import FakeRecorder
 
 PARTLY = "measured by torch's profiler: other threads and older blocks are not seen"
+SIMULATED = "with --cudamem-device=simulated (docs/simulated.md)"
 ONLY = "on cpu only tests with a limit or a window are measured, and incompletely"
 
 
@@ -26,7 +27,12 @@ def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_laptop() -> None:
-    assert examine().rows == (("torch", "2.13.0"), ("cpu", "measured completely"), ("allocator", "cpu"))
+    assert examine().rows == (
+        ("torch", "2.13.0"),
+        ("cpu", "measured completely"),
+        ("allocator", "cpu"),
+        ("simulated card", SIMULATED),
+    )
 
 
 def test_a_card_and_its_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,10 +57,11 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cpu, "CpuRecorder", refuse)
     assert examine().lines(header=False) == [
-        "torch      2.13.0",
-        f"cpu        {PARTLY}; leaks and cycles are not checked",
-        "allocator  cpu",
-        f"note       no C++ compiler found: install one; {ONLY}",
+        "torch           2.13.0",
+        f"cpu             {PARTLY}; leaks and cycles are not checked",
+        "allocator       cpu",
+        f"note            no C++ compiler found: install one; {ONLY}",
+        f"simulated card  {SIMULATED}",
     ]
 
 
@@ -76,7 +83,13 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
-    assert capsys.readouterr() == ("torch      2.13.0\ncpu        measured completely\nallocator  cpu\n", "")
+    lines = (
+        "torch           2.13.0",
+        "cpu             measured completely",
+        "allocator       cpu",
+        f"simulated card  {SIMULATED}",
+    )
+    assert capsys.readouterr() == ("".join(f"{line}\n" for line in lines), "")
 
 
 def test_a_command_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
