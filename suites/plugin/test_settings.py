@@ -42,7 +42,6 @@ DEFAULTS = {
 }
 TEXTS = {
     "device": "cuda:1",
-    "simulated": None,
     "budget": "peak=2GiB, retained=0",
     "leaks": "warn",
     "cycles": "strict",
@@ -64,6 +63,7 @@ def parsed(folder: Path) -> dict[str, object]:
         "on": True,
         "enforce": True,
         "device": "cuda:1",
+        "simulated": None,
         "budget": budget(peak="2GiB", retained=0, source="--cudamem-budget"),
         "leaks": "warn",
         "cycles": "strict",
