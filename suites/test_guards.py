@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cudamem_testing import guards
 from cudamem_testing.guards import (
     Patches,
     collect_garbage,
@@ -263,3 +264,23 @@ def test_no_collection_starts_amid_an_import_of_a_package(tmp_path: Path, monkey
         assert inspect.getsource(module).startswith("import gc")
         assert importlib.reload(module) is module
     assert (collects, gc.isenabled(), sys.meta_path) == ([True, False, False], True, finders)
+
+
+def test_attributes_are_placed_and_set_back() -> None:
+    class Owner:
+        there = 1
+
+    restore = guards.place([(Owner, "there", 2), (Owner, "new", 3)])
+    assert (Owner.there, vars(Owner)["new"]) == (2, 3)
+    Owner.there = 4  # whoever changes it meanwhile
+    restore()
+    assert (Owner.there, "new" in vars(Owner)) == (1, False)
+
+
+def test_placed_attributes_are_set_back_when_the_rest_fails() -> None:
+    class Owner:
+        there = 1
+
+    with pytest.raises(TypeError):
+        guards.place([(Owner, "there", 2), (int, "real", 3)])
+    assert Owner.there == 1
