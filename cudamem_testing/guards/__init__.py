@@ -86,8 +86,9 @@ def place(changes: Iterable[tuple[object, str, object]]) -> Callable[[], None]:
 
     try:
         for owner, name, value in changes:
-            earlier.append((owner, name, vars(owner).get(name, missing)))
+            original = vars(owner).get(name, missing)
             setattr(owner, name, value)
+            earlier.append((owner, name, original))
     except BaseException:
         restore()
         raise

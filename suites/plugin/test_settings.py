@@ -38,7 +38,6 @@ DEFAULTS = {
     "update": frozenset(),
     "prune": False,
     "repeat": 1,
-    "simulated": None,
 }
 TEXTS = {
     "device": "cuda:1",
@@ -82,7 +81,6 @@ def parsed(folder: Path) -> dict[str, object]:
         "update": frozenset(),
         "prune": False,
         "repeat": 1,
-        "simulated": None,
     }
 
 
