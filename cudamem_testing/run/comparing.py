@@ -131,7 +131,7 @@ class Comparing:
     ) -> tuple[Measured, list[Finding]]:
         entry = self._entry(running, measured)
         metrics = [metric for metric in comparison.metrics if metric != "retained"]
-        reported = measured.asked and entry is None and self._settings.json is not None  # for who accepts the report
+        reported = measured.asked and entry is None and self._settings.reports  # for who accepts the report
         if (self._records and not self._stays(entry, measured, comparison, metrics)) or reported:
             measured, _ = self._look(window, measured)
         if self._records:

@@ -1,6 +1,6 @@
 // What a kernel of CUDA takes beside its results, for operators that the CPU's kernels compute: copies of matrices that
 // cuBLAS cannot read, its workspaces, the two steps of large reductions. Larger kernels are in Python (kernels/). Every
-// rule is held to operators that were recorded on a card (fixtures/simulated/).
+// rule was written from operators that were recorded on a card; the models in fixtures/simulated/ are held to it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

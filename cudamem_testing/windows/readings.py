@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.show.notebook import InNotebook
+from cudamem_testing.show.usage import hide_wrong_arguments
 
 if TYPE_CHECKING:
     from cudamem_testing.model.windows import Window
+
+__tracebackhide__ = hide_wrong_arguments
 
 
 class Readings(InNotebook):

@@ -463,7 +463,7 @@ def test_of_several_devices_those_that_a_test_uses_are_recorded(tmp_path, monkey
     item = SimpleNamespace(nodeid="test_it.py::test_a", stash={keys.COMPARISON: Comparison()}, config=NoGroups())
     running = SimpleNamespace(item=item, nodeid=item.nodeid, measured=[], owner=Owner("test_a"), whole=None, notes=[])
     running.comparison = item.stash[keys.COMPARISON]
-    settings = SimpleNamespace(baseline="compare", enforce=True, on=False, update=frozenset(), json=None)
+    settings = SimpleNamespace(baseline="compare", enforce=True, on=False, update=frozenset(), reports=False)
     windows = [
         Window("call", Device("cuda", place), requested_start=0, requested_peak=number, allocations=number)
         for place, number in enumerate(allocations)

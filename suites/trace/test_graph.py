@@ -130,7 +130,7 @@ def test_dot(flow):
         "}",
     ]
     assert '  n4 -> n0 [label="T7(v0)", penwidth=2];' in flow.dot("x", ids="profiler").splitlines()
-    assert "<title>Data flow</title>" in flow.html()
+    assert "<title>Data flow</title>" in flow.html("x", ids="profiler")
 
 
 def test_a_lifetime_in_words(flow):
