@@ -114,7 +114,13 @@ ANSWERED: dict[str, tuple[Callable[[torch.Tensor], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ANSWERED)
+OFTEN = ("list", "model", "instance")
+"""Kinds that every run tries; a search for each takes seconds in a large heap."""
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.slow) for kind in ANSWERED]
+)
 def test_the_second_time_is_answered_as_a_search_would(kind: str) -> None:
     keep, chain = ANSWERED[kind]
     places = KnownPlaces()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 
 import pytest
@@ -16,6 +15,7 @@ from cudamem_testing.model.stacks import Locator
 from cudamem_testing.model.windows import Window
 from cudamem_testing.objects import HolderResult, Reach
 from cudamem_testing.recorders.cpu import CpuRecorder
+from cudamem_testing.records.baselines import read_file
 from cudamem_testing.run.comparing import Comparing
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.replay import replay
@@ -143,9 +143,11 @@ def test_the_first_product_on_a_card_takes_what_the_second_does(pytester, monkey
     pytester.makepyfile(test_it=textwrap.dedent(CARD))
     first = pytester.runpytest_subprocess("-p", "cudamem", UPDATE)
     assert first.ret == 0
-    lines = (pytester.path / FILE).read_text().splitlines()[1:3]
-    requested = {json.loads(line.removesuffix(","))["requested"] for line in lines}
-    assert requested == {3 * MIB}
+    recorded = read_file(pytester.path / FILE)
+    assert {key.test: entry.values["requested"].low for key, entry in recorded.items()} == {
+        "test_product": 3 * MIB,
+        "test_again": 3 * MIB,
+    }
     other_order = pytester.runpytest_subprocess("-p", "cudamem", "test_it.py::test_again", "test_it.py::test_product")
     other_order.assert_outcomes(passed=2)
 

@@ -209,7 +209,8 @@ def test_limit_holds_exactly_under_threads(native: NativeRecorder) -> None:
         assert slot.read().peak == start + 100_000
 
 
-@pytest.mark.parametrize("stacks", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("stacks", [False, True])
 def test_fitting_requests_are_never_refused_across_threads(
     native: NativeRecorder, crowded: NativeRecorder, *, stacks: bool
 ) -> None:

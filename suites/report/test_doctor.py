@@ -8,6 +8,7 @@ from cudamem_testing import torch_api
 from cudamem_testing.__main__ import main
 from cudamem_testing.recorders import cards, cpu, host
 from cudamem_testing.recorders.build import RecorderUnavailable
+from cudamem_testing.report import doctor
 from cudamem_testing.report.doctor import examine
 from suites.recorders.allocator import Allocator
 from suites.windows.fake import FakeRecorder
@@ -24,6 +25,7 @@ def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_api, "cuda_device_count", lambda: 0)
     monkeypatch.setattr(torch_api, "allocator_backend", lambda: "cpu")
     monkeypatch.setattr(cards, "visible_names", tuple)
+    monkeypatch.setattr(doctor, "unavailable", lambda: None)
 
 
 def test_a_laptop() -> None:

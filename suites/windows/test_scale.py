@@ -10,13 +10,14 @@ import torch
 from cudamem_testing import Memory
 from cudamem_testing.model.scaling import Outgrown
 from cudamem_testing.windows import scale
+from suites.heap import set_aside
 
 KIB, MIB = 1 << 10, 1 << 20
 
 
 @pytest.fixture(scope="module")
 def memory() -> Iterator[Memory]:
-    with Memory.on("cpu") as memory:
+    with set_aside(), Memory.on("cpu") as memory:  # garbage is collected before each run
         yield memory
 
 
