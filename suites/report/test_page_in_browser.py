@@ -20,7 +20,6 @@ from cudamem_testing.report.page import compare_page, run_page
 from suites.report.pages import HOSTILE, LONG, MIB, cycle, everything, leak, record
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright (extra browser)")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: set CHROMIUM, or install Debian's chromium"),
@@ -32,6 +31,8 @@ DESK = {"width": 1280, "height": 900}
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    # Not at the top: its 40,000 objects would slow down each search of the other suites.
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright (extra browser)")
     with playwright.sync_playwright() as made:
         started = made.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, "--disable-component-update"])
         yield started
