@@ -130,6 +130,7 @@ def test_an_exception_of_the_callback_changes_nothing(monkeypatch: pytest.Monkey
         remove()
 
 
+@pytest.mark.slow
 def test_a_region_counts_only_what_it_made() -> None:
     ring()
     with reference_cycles() as cycles:
@@ -172,6 +173,7 @@ def test_what_cannot_be_explained_is_no_clean_region(monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError
 
 
+@pytest.mark.slow
 def test_a_class_that_runs_code_whatever_it_is_asked() -> None:
     class Meta(type):
         def __getattribute__(cls, name: str) -> Any:
@@ -345,6 +347,7 @@ class EndsWatch:
         self.remove()
 
 
+@pytest.mark.slow
 def test_a_watch_that_a_finalizer_ends_leaves_the_collector_as_it_was() -> None:
     found: list[Cycle] = []
     one: Any = EndsWatch()
@@ -358,6 +361,7 @@ def test_a_watch_that_a_finalizer_ends_leaves_the_collector_as_it_was() -> None:
     assert len(found) <= 1, "what the collection under way found may be told; nothing later"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["own", "other"])
 def test_a_callback_may_end_a_watch(ends: str) -> None:
     first: list[Cycle] = []
@@ -389,6 +393,7 @@ def test_a_callback_may_end_a_watch(ends: str) -> None:
     assert phases == ["start", "stop", "start", "stop"], "nobody is passed over, nobody called twice"
 
 
+@pytest.mark.slow
 def test_a_collection_of_another_thread_is_waited_for() -> None:
     waiting, go_on = threading.Event(), threading.Event()
 
@@ -416,6 +421,7 @@ def test_a_collection_of_another_thread_is_waited_for() -> None:
     assert [cycle.bytes for cycle in found] == [1024]
 
 
+@pytest.mark.slow
 def test_a_watch_keeps_nothing_alive() -> None:
     gc.collect()
     before = sum(type(obj) is Node for obj in gc.get_objects())

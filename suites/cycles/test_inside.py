@@ -115,6 +115,7 @@ def test_no_keyboard_interrupt_is_lost(watch: CycleWatch, alarm: Callable[[float
     assert lost(alarm, times, 1, KeyboardInterrupt) == 0
 
 
+@pytest.mark.slow
 def test_an_interrupted_look_begins_again(watch: CycleWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The handler runs in the middle of looking, which is as certain as it gets: the look itself sends the signal."""
     seen: list[str] = []
@@ -301,6 +302,7 @@ def test_a_callback_of_the_users_sees_no_flag_and_is_not_passed_over(watch: Cycl
     assert len(watch.take()) == 1
 
 
+@pytest.mark.slow
 def test_who_empties_the_callbacks_delays_only_the_end(watch: CycleWatch) -> None:
     class Clears(Node):
         def __del__(self) -> None:
@@ -378,6 +380,7 @@ def test_a_watch_that_ends_inside_a_collection_has_missed_none(watch: CycleWatch
     assert watch.missed == 0
 
 
+@pytest.mark.slow
 def test_a_list_of_all_objects_is_said_to_hide_collections(watch: CycleWatch) -> None:
     with CollectorPaused():
         gc.collect()
@@ -413,6 +416,7 @@ def test_collections_that_begin_and_end_with_a_watch_are_seen(eager: None) -> No
     assert made.missed == 0
 
 
+@pytest.mark.slow
 def test_asking_whether_somebody_froze_hides_no_collection(
     watch: CycleWatch, eager: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +428,7 @@ def test_asking_whether_somebody_froze_hides_no_collection(
     assert watch.missed == 0
 
 
+@pytest.mark.slow
 def test_the_callback_of_a_watch_runs_outside(watch: CycleWatch) -> None:
     running: list[bool] = []
 

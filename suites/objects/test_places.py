@@ -186,6 +186,7 @@ def _saved(made: torch.Tensor) -> object:
     return torch.ones(64, requires_grad=True) * made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keep",
     [
@@ -213,6 +214,7 @@ def test_what_something_else_holds_too_is_searched_for(keep: Callable[[torch.Ten
     assert found == find_holders([where], budget_seconds=60)
 
 
+@pytest.mark.slow
 def test_one_unknown_block_leaves_all_to_the_search() -> None:
     places = KnownPlaces()
     CACHE.append(torch.ones(64))
@@ -250,6 +252,7 @@ def cached(made: torch.Tensor) -> torch.Tensor:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [_named, _in_another_list, _in_an_object, _in_a_class, _in_a_new_class, cached])
 def test_another_name_in_a_known_module_needs_no_search(keep: Callable[[torch.Tensor], None]) -> None:
     """Also where it was looked at before, and empty then."""
@@ -320,6 +323,7 @@ def test_a_holder_that_is_gone_is_not_named() -> None:
         sys.modules.pop("passing", None)
 
 
+@pytest.mark.slow
 def test_objects_behind_a_given_object_are_examined() -> None:
     """As on the test that pytest has just run: a root of the harness that no earlier search can have met."""
     item = type("Item", (), {"__module__": "_pytest.python"})()
@@ -336,6 +340,7 @@ def test_objects_behind_a_given_object_are_examined() -> None:
     assert found == find_holders([where], budget_seconds=60)
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_alive() -> None:
     places = KnownPlaces()
     for _ in range(2):
@@ -374,6 +379,7 @@ def test_a_lazy_clone_is_searched_for() -> None:
     assert find_holders([where], budget_seconds=60)[where].reach is Reach.REACHABLE
 
 
+@pytest.mark.slow
 def test_a_thread_that_has_ended_is_no_root_any_more() -> None:
     places, ended = _taught(), threading.Event()
     module = types.ModuleType("holding")
@@ -398,6 +404,7 @@ def test_a_thread_that_has_ended_is_no_root_any_more() -> None:
         del sys.modules["holding"]
 
 
+@pytest.mark.slow
 def test_a_cache_under_another_name_is_no_root_any_more() -> None:
     places, module = _taught(), types.ModuleType("renaming")
     namespace: Any = module.__dict__
@@ -433,6 +440,7 @@ def test_what_holds_a_given_object_is_searched_for() -> None:
     REGISTRY.items.clear()
 
 
+@pytest.mark.slow
 def test_an_untracked_result_is_not_mistaken_for_another() -> None:
     """The results of ``torch.max`` are tuples of a kind that the collector never sees: no count tells their holders."""
     places, x = _taught(), torch.randn(8, 8)
@@ -475,6 +483,7 @@ def test_looking_runs_no_collection() -> None:
     assert dead() is None
 
 
+@pytest.mark.slow
 def test_a_variable_listed_by_several_frames_is_counted_once() -> None:
     """A cell shared by a hook and a function in it: what else holds its value is searched for all the same."""
     places = _taught()

@@ -515,6 +515,7 @@ def test_a_module_comes_before_a_frame_of_the_same_length() -> None:
         _CACHE.clear()
 
 
+@pytest.mark.slow
 def test_ignored_packages_and_objects() -> None:
     def planted() -> int:
         _CACHE["x"] = torch.ones(3)
@@ -559,6 +560,7 @@ def test_held_by_c_alone() -> None:
     tensor.grad = None
 
 
+@pytest.mark.slow
 def test_a_hook_over_its_own_tensor() -> None:
     def step() -> int:
         y = torch.ones(7, requires_grad=True) * 2
@@ -592,6 +594,7 @@ def test_the_budget_is_named() -> None:
     assert str(result).endswith("(the search stopped at its limit of 0 objects)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", [True, False])
 def test_with_many_holders_the_first_and_all_roots_are_visited(root: bool) -> None:
     """Where none of these leads to a root, there is no answer: another one may."""
@@ -616,6 +619,7 @@ def test_with_many_holders_the_first_and_all_roots_are_visited(root: bool) -> No
         assert result.doubt == Doubt(Unsure.CROWDED, f"{MOST_HOLDERS:,}")
 
 
+@pytest.mark.slow
 def test_the_first_of_many_unreachable_tensors_have_chains() -> None:
     """What each hangs on would be looked for in all of their garbage."""
 

@@ -236,7 +236,8 @@ PARAMETRIZED = """
 LISTED = re.compile(r" {4}(\S+)  (\d+)")
 
 
-@pytest.mark.parametrize("how", ["run", pytest.param("accept", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["run", "accept"])
 def test_the_list_of_written_files_is_what_was_written(run_inner, pytester, monkeypatch, capsys, how):
     """For parametrized texts of every kind: each file that is named has changed, and no other has."""
     files = {"test_it.py": PARAMETRIZED, "sub/test_other.py": PARAMETRIZED.replace("torch.ones(3)", "torch.ones(5)")}

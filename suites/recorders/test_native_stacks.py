@@ -336,6 +336,7 @@ def test_the_address_of_code_that_ended_names_no_other_code(stacks: NativeRecord
     assert len(addresses([])) < 300  # the control: an address is used again where no stack names it
 
 
+@pytest.mark.slow
 def test_code_that_two_recorders_name_outlives_the_first_trim(stacks: NativeRecorder, crowded: NativeRecorder) -> None:
     function = generated(7)
     code = weakref.ref(function.__code__)

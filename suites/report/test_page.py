@@ -144,6 +144,7 @@ def failing(number: int) -> RunRecord:
     return RunRecord(Environment(("cuda:0 (NVIDIA H100)",), "2.13.0", "native"), tests)
 
 
+@pytest.mark.slow
 def test_a_thousand_failing_tests_stay_below_5_mb(figure: Callable[[str], None]) -> None:
     made = run_page(failing(1000))
     assert len(made.encode()) <= 5 * MB
