@@ -139,9 +139,7 @@ def exponent(sizes: Sequence[int], numbers: Sequence[int]) -> float | None:
     The ratio of the two rises of ``n^p`` rises with ``p``, so bisection finds it.
     """
     (one, two, three), (low, mid, high) = sizes, numbers
-    if high <= mid:
-        return None
-    if mid <= low:
+    if not low < mid < high:
         return None
     wanted = math.log((high - mid) / (mid - low))
 

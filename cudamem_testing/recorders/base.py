@@ -23,6 +23,9 @@ class Owned(NamedTuple):
         return Owned(self.bytes - other.bytes, self.blocks - other.blocks)
 
 
+NOTHING = Owned(0, 0)
+
+
 class Recorder(Protocol):
     """The source of truth for one device.
 
@@ -141,7 +144,7 @@ class WithoutOwners:
 
     def owned(self, owner: int) -> Owned:
         """Nothing is known."""
-        return Owned(0, 0)
+        return NOTHING
 
     def capture_of(self, owner: int) -> None:
         """Nothing is known."""

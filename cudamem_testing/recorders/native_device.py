@@ -13,22 +13,22 @@ from itertools import product
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.recorders.peaks import Levels
 
+#: What torch's allocator of cards counts, for each of its pools.
+COUNTED = (
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
+POOLS = ("all", "small_pool", "large_pool")
 #: Statistics that have peaks, in the order of `device_counters.h`.
 PLACES = (
-    *product(
-        (
-            "allocation",
-            "segment",
-            "active",
-            "inactive_split",
-            "allocated_bytes",
-            "reserved_bytes",
-            "active_bytes",
-            "inactive_split_bytes",
-            "requested_bytes",
-        ),
-        ("all", "small_pool", "large_pool"),
-    ),
+    *product(COUNTED, POOLS),
     ("oversize_allocations",),
     ("oversize_segments",),
 )

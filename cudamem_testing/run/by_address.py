@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.recorders.base import Owned
+from cudamem_testing.recorders.base import NOTHING, Owned
 from cudamem_testing.snapshots.evidence import moment_of
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from cudamem_testing.snapshots.replay import Replay
     from cudamem_testing.windows.owners import Owner
     from cudamem_testing.windows.tracker import Tracker
-
-NOTHING = Owned(0, 0)
 
 
 class ByAddress:

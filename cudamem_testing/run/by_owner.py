@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from cudamem_testing.recorders.base import Owned
+from cudamem_testing.recorders.base import NOTHING, Owned
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from cudamem_testing.run.running import Fixture, Subject
     from cudamem_testing.windows.owners import Owner, Owners
     from cudamem_testing.windows.tracker import Tracker
-
-NOTHING = Owned(0, 0)
 
 
 class ByOwner:

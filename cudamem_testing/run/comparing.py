@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.settings import Settings
     from cudamem_testing.model.windows import Window
-    from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.records.baselines import Recorded
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.running import Running
@@ -187,7 +186,7 @@ class Comparing:
             return measured
         if (then.allocated, then.blocks) == (now.allocated, now.blocks):
             return measured
-        call, sizes = self._calls[measured.device], self._recorder(measured.device).workspace_sizes()
+        call, sizes = self._calls[measured.device], self._tracker.recorder(measured.device).workspace_sizes()
         if not sizes or (call.requested_growth or 0) < min(sizes):
             return measured
         return self._look(call, measured, now)[0].but(top=None)
@@ -195,7 +194,7 @@ class Comparing:
     def _own(self, device: Device) -> int:
         """What is live of the running test's own blocks, at least."""
         number = self._numbers.get(device)
-        return 0 if number is None else self._recorder(device).owned(number).bytes
+        return 0 if number is None else self._tracker.recorder(device).owned(number).bytes
 
     def _look(
         self, window: Window, measured: Measured, now: Counters | None = None
@@ -287,7 +286,7 @@ class Comparing:
             older = [one.block for one in replayed.lives.before if one.block is not None]
             more = sum(block.requested for block in older) - (then.requested or 0)
             live += [block for block in older if block.requested <= more]
-        sizes = self._recorder(replayed.recording.device).workspace_sizes()
+        sizes = self._tracker.recorder(replayed.recording.device).workspace_sizes()
         kept = [block for block in live if block.requested in sizes]
         return self._unclaimed(replayed, kept) if kept else set()
 
@@ -318,9 +317,6 @@ class Comparing:
         if window.device in self._numbers:  # blocks tell owners there
             known["peak"] = known["requested"]
         return {metric: Spread.of(number) for metric, number in known.items() if number is not None}
-
-    def _recorder(self, device: Device) -> Recorder:
-        return next(one for one in self._tracker.recorders if one.device == device)
 
 
 def _ordered(values: dict[str, Spread]) -> dict[str, Spread]:

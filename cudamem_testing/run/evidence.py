@@ -97,22 +97,19 @@ class Evidence:
         """
         from cudamem_testing.snapshots.replay import replay  # each import costs every run, and few need this one
 
-        capture = self._recorder(device).capture()
+        capture = self._tracker.recorder(device).capture()
         return None if capture is None else replay(self.recording(capture, owners), counter)
 
     def live_of(self, device: Device, number: int, label: str) -> list[Block]:
         """The live blocks of an owner, on a device whose blocks carry one: as many as it has, whatever others have."""
         from cudamem_testing.snapshots.replay import replay
 
-        capture = self._recorder(device).capture_of(number)
+        capture = self._tracker.recorder(device).capture_of(number)
         return [] if capture is None else [*replay(self.recording(capture, {number: label})).live_at()]
 
     def unknown(self, device: Device, what: str = "live at the peak") -> NoEvidence:
         """What there is where a record tells no moments of a device."""
-        return unknown(self._recorder(device), what)
-
-    def _recorder(self, device: Device) -> Recorder:
-        return next(one for one in self._tracker.recorders if one.device == device)
+        return unknown(self._tracker.recorder(device), what)
 
     def recording(self, capture: Capture, owners: Mapping[int, str] | None = None) -> Recording:
         """A capture with the project's lines and the names of the tests that own its blocks."""

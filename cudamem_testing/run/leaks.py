@@ -96,7 +96,7 @@ class LeakCheck:
 
     def live(self, device: Device, subject: Subject | None) -> Sequence[Block] | None:
         """The live blocks of a test, or all without one; ``None`` where blocks cannot be told apart."""
-        if not self._recorder(device).tells_blocks:
+        if not self._tracker.recorder(device).tells_blocks:
             return None
         if subject is not None:
             return self._attributions.of(device).blocks(subject)
@@ -124,12 +124,9 @@ class LeakCheck:
     def exclude_workspaces(self, subject: Subject) -> None:
         """Take workspaces of libraries out of a test's window where it left nothing else; nothing is judged."""
         left = self.left(subject, fresh=False)
-        if left and all(self._recorder(device).workspace_sizes() for device in left):
+        if left and all(self._tracker.recorder(device).workspace_sizes() for device in left):
             self._settling.exclude_workspaces(subject)
 
     def grown(self, recorder: Recorder, start: Counters) -> Grown:
         """What a repeated step allocated since ``start`` and did not give back, with its holders."""
         return self._settling.grown(recorder, start)
-
-    def _recorder(self, device: Device) -> Recorder:
-        return next(one for one in self._tracker.recorders if one.device == device)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cudamem_testing.recorders.base import Owned
+from cudamem_testing.recorders.base import NOTHING, Owned
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
@@ -72,6 +72,6 @@ class Ledger:
         names = {number: label for label, number in self._labels.items()}
         totals: dict[str, Owned] = {}
         for size, number in self._owners.get(device, {}).values():
-            before = totals.get(names[number], Owned(0, 0))
+            before = totals.get(names[number], NOTHING)
             totals[names[number]] = Owned(before.bytes + size, before.blocks + 1)
         return totals

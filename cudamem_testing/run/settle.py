@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Verdict
-from cudamem_testing.recorders.base import Owned
+from cudamem_testing.recorders.base import NOTHING, Owned
 
 Left = Mapping[Device, Owned]
 
@@ -78,7 +78,7 @@ def settle(steps: Iterable[Step], left: Callable[[], Left], before: Callable[[St
         step.action()
         after = left()
         for device, owned in now.items():
-            rest = after.get(device, Owned(0, 0))
+            rest = after.get(device, NOTHING)
             difference = owned.without(rest)
             if difference.bytes > 0 or difference.blocks > 0:
                 freed.append(Freed(step.name, step.verdict, device, difference))

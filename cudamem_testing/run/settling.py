@@ -218,7 +218,7 @@ class Settling:
         """
         if not self._may_ask(device):
             return [], ()
-        recorder = self._recorder(device)
+        recorder = self._tracker.recorder(device)
         own = {block.address for block in self._blocks(device, subject)}
         moment = recorder.moment()
         before = self._live(device, subject)  # the search for holders took its time
@@ -259,7 +259,7 @@ class Settling:
 
     def _sizes(self, device: Device) -> set[int]:
         if device not in self._workspaces:
-            self._workspaces[device] = set(self._recorder(device).workspace_sizes())
+            self._workspaces[device] = set(self._tracker.recorder(device).workspace_sizes())
         return self._workspaces[device]
 
     def _steps(self, subject: Subject, holders: BlockHolders) -> list[Step]:
@@ -327,14 +327,11 @@ class Settling:
 
     def _blocks(self, device: Device, subject: Subject) -> list[Block]:
         """The test's own live blocks, read again only where something was allocated or freed meanwhile."""
-        now = self._tracker.read(self._recorder(device))
+        now = self._tracker.read(self._tracker.recorder(device))
         reading = self._readings.get(device)
         if reading is None or not reading.holds(now):
             reading = self._readings[device] = Reading(now, self._attributions.of(device).blocks(subject))
         return reading.blocks
-
-    def _recorder(self, device: Device) -> Recorder:
-        return next(one for one in self._tracker.recorders if one.device == device)
 
     def grown(self, recorder: Recorder, start: Counters) -> Grown:
         """What a repeated step allocated since ``start`` and did not give back, with its holders."""
@@ -383,7 +380,7 @@ class Settling:
         The history of a card does not tell who frees. There a block is taken for the thread's that allocated it.
         """
         if since is not None:
-            elsewhere = self._recorder(device).freed_elsewhere(since) if gone else ()
+            elsewhere = self._tracker.recorder(device).freed_elsewhere(since) if gone else ()
             return {_key(block): block.size for block in gone if block.order in elsewhere}
         if threading.current_thread() is not threading.main_thread():
             return {}  # then the test's own stacks begin in a thread as well

@@ -14,6 +14,7 @@ from typing import Any
 
 from cudamem_testing.model.simulated_cards import Cards
 from cudamem_testing.recorders.build import Library, RecorderUnavailable, compiled, load
+from cudamem_testing.recorders.native_device import COUNTED, POOLS
 from cudamem_testing.simulated.allocator_settings import INTERVALS, AllocatorSettings
 
 ENGINE = Library(
@@ -44,18 +45,6 @@ LIBRARY = Library(
     ("c10", "torch_cpu"),
     Path(__file__).parent,
 )
-COUNTED = (
-    "allocation",
-    "segment",
-    "active",
-    "inactive_split",
-    "allocated_bytes",
-    "reserved_bytes",
-    "active_bytes",
-    "inactive_split_bytes",
-    "requested_bytes",
-)
-POOLS = ("all", "small_pool", "large_pool")
 VALUES = ("current", "peak", "allocated", "freed")
 ONCE = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
 STACKS = (None, "state", "alloc", "all")

@@ -63,12 +63,12 @@ class _Records:
         from cudamem_testing.snapshots.capture import recording_of
         from cudamem_testing.snapshots.replay import replay
 
-        capture = next(one for one in self._tracker.recorders if one.device == device).capture()
+        capture = self._tracker.recorder(device).capture()
         return None if capture is None else replay(recording_of(capture, self.locator))
 
     def unknown(self, device: Device, what: str) -> NoEvidence:
         """The evidence if nothing is recorded."""
-        return unknown(next(one for one in self._tracker.recorders if one.device == device), what)
+        return unknown(self._tracker.recorder(device), what)
 
     def purposes(self, window: Window) -> tuple[Evidence, ...]:
         """None: profiles are only known in tests."""

@@ -137,7 +137,7 @@ class OpenWindow(Readings):
         """
         window = self._first if device is None else self[device]
         tracker = self._memory.tracker
-        recorder = next(one for one in tracker.recorders if one.device == window.device)
+        recorder = tracker.recorder(window.device)
         return self._memory.judge.draw((window,), tracker.read(recorder), path)
 
     def __repr__(self) -> str:

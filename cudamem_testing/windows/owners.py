@@ -6,8 +6,7 @@ else is allocated or freed meanwhile. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.windows.tracker import Tracker
@@ -30,15 +29,6 @@ class Owners:
         self._tracker = tracker
         self.names: dict[int, str] = {}
         """Labels by number; nothing else of a test is kept."""
-
-    @contextmanager
-    def owning(self, owner: Owner) -> Iterator[None]:
-        """Make ``owner`` the owner of everything allocated inside."""
-        back = self.enter(owner)
-        try:
-            yield
-        finally:
-            back()
 
     def enter(self, owner: Owner) -> Callable[[], None]:
         """Make ``owner`` own everything allocated from now on; returns a function that restores the earlier owner."""

@@ -116,6 +116,10 @@ class Tracker:
                     level.allocated_peak = _sum(level.allocated_peak, taken)
                 span.notes += (note,)
 
+    def recorder(self, device: Device) -> Recorder:
+        """The recorder of a measured device."""
+        return next(one for one in self.recorders if one.device == device)
+
     def chosen(self, device: object) -> tuple[Recorder, ...]:
         """The recorders of any spelling of a device; of all devices but pseudo-devices for ``None``.
 

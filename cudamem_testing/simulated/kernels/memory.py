@@ -25,10 +25,6 @@ class Memory:
         if self._native.__getattr__("pass")(near.device.index, numbers, len(sizes)) < 0:
             raise torch.OutOfMemoryError(self._native.error())
 
-    def multiplies(self) -> None:
-        """The thread and stream have a workspace of cuBLAS from now on."""
-        self._native.multiply(0)
-
     def host(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the CPU over the same memory; to be used at once."""
         if tensor.device.type != "cuda":
