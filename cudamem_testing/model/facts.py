@@ -123,7 +123,8 @@ class Retained:
     ``count`` are all. ``keeps_graph`` is whether a tensor is kept with its autograd graph, ``graph_state`` whether they
     are the random numbers of captured CUDA graphs, ``reducer`` whether they are its buckets, ``in_fixture`` whether a
     wider fixture allocated them. ``doubts`` say what the search for holders could not find out. ``tests`` is how many
-    tests left them if each left less than ``each`` bytes.
+    tests left them if each left less than ``each`` bytes. ``examples`` is how many generated examples of the test
+    allocated them, ``example`` the first of these.
     """
 
     shown: tuple[RetainedBlock, ...]
@@ -135,6 +136,8 @@ class Retained:
     reducer: bool = False
     tests: int = 1
     each: int | None = None
+    example: str = ""
+    examples: int = 0
 
     @property
     def path(self) -> Path | None:

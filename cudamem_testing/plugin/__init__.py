@@ -8,6 +8,7 @@ markers or fixtures. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -119,6 +120,7 @@ def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], 
             from cudamem_testing.plugin.mismatch import Mismatches
 
             config.pluginmanager.register(Mismatches(), "cudamem-mismatches")
+    _expect_examples(config, items)
     if _has_requirements(config, settings) and runs_tests(config):
         from cudamem_testing.plugin.requirements import of_selected_tests
 
@@ -271,6 +273,15 @@ def _collect(config: pytest.Config, settings: Settings) -> None:
     from cudamem_testing.plugin.collector import Collector
 
     config.pluginmanager.register(Collector(config, settings), "cudamem-collector")
+
+
+def _expect_examples(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Prepare for tests of hypothesis, if there are any."""
+    if "hypothesis" in sys.modules:
+        from cudamem_testing.plugin.given import Given, is_given
+
+        if any(map(is_given, items)):
+            config.pluginmanager.register(Given(), "cudamem-given")
 
 
 def _has_requirements(config: pytest.Config, settings: Settings) -> bool:

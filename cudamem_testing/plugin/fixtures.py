@@ -44,7 +44,14 @@ def _refuse(request: pytest.FixtureRequest, problems: Sequence[str]) -> None:
     session = request.config.stash.get(keys.SESSION, None)
     failed = session is not None and session.running is not None and session.running.failure is not None
     if problems and not failed:
-        pytest.fail("\n".join(f"cudamem: {problem}" for problem in problems), pytrace=False)
+        pytest.fail("\n".join(f"cudamem: {problem}" for problem in dict.fromkeys(problems)), pytrace=False)
+
+
+def _each_example(request: pytest.FixtureRequest, reset: Callable[[], object]) -> None:
+    """Do something before each example of hypothesis, so that the fixture keeps nothing of the one before."""
+    from cudamem_testing.plugin import keys
+
+    request.node.stash.setdefault(keys.EACH_EXAMPLE, []).append(reset)
 
 
 @pytest.fixture
@@ -55,17 +62,21 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
 
     session = _prepared(request)
     running = session.running if session is not None else None
+    problems: list[str] = []
     if session is None or running is None:
         from cudamem_testing.snapshots.memory import Memory as Measured
 
         with Measured.on(str(request.config.stash[keys.SETTINGS].device)) as memory:
+            _each_example(request, lambda: problems.extend(memory.close()))
             yield memory
     else:
         grown = session.leaks.grown if session.leaks else None
-        lines = partial(_lines_at_peak, session)
-        memory = Memory(session.tracker, running.add, session.judge, grown, lines, name="cuda_memory")
+        lines, place = partial(_lines_at_peak, session), partial(getattr, running, "place")
+        memory = Memory(session.tracker, running.add, session.judge, grown, lines, name="cuda_memory", place=place)
+        _each_example(request, lambda: problems.extend(memory.close()))
         yield memory
-        _refuse(request, memory.close())
+        problems += memory.close()
+    _refuse(request, problems)
 
 
 def _lines_at_peak(session: Session, window: Window) -> dict[str, int]:
@@ -95,17 +106,24 @@ def reference_cycles(request: pytest.FixtureRequest) -> Iterator[Callable[[], Re
     make = ReferenceCycles if session is None or session.cycles is None else session.cycles.region
     made: list[ReferenceCycles] = []
     blocks = Blocks()
+    problems: list[str] = []
 
     def record() -> ReferenceCycles:
         made.append(make())
         blocks.add(made[-1], "reference_cycles()")
         return made[-1]
 
+    def end() -> None:
+        problems.extend(blocks.problems)
+        for cycles in reversed(made):
+            if cycles.entered and not cycles.left:
+                cycles.__exit__(None, None, None)  # the check of the test itself goes on
+        made.clear()
+        blocks.clear()
+
+    _each_example(request, end)
     yield record
-    problems = blocks.problems
-    for cycles in reversed(made):
-        if cycles.entered and not cycles.left:
-            cycles.__exit__(None, None, None)  # the check of the test itself goes on
+    end()
     _refuse(request, problems)
 
 
@@ -121,6 +139,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
 
     session = _prepared(request)
     made, blocks, leaving = [], Blocks(), ExitStack()
+    problems: list[str] = []
     trackers: list[Tracker] = []
     if session is not None:
         trackers, made = [session.tracker], session.evidence.profiles
@@ -145,12 +164,18 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
         blocks.add(profile, "memory_profile(...)")
         return profile if function is None else profile(function, *args, **kwargs)
 
-    with leaving:
-        yield record
-        problems = blocks.problems
+    def end() -> None:
+        problems.extend(blocks.problems)
         for profile in made:
             if not profile.left and profile.entered:
                 profile.__exit__(None, None, None)
+        blocks.clear()
+
+    _each_example(request, end)
+    _each_example(request, made.clear)
+    with leaving:
+        yield record
+        end()
         if session is not None and session.evidence.curves is not None:
             session.evidence.curves.profiled(session.running, made)
     made.clear()
@@ -183,6 +208,7 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
     session = _prepared(request)
     made: list[OperatorMemory] = []
     blocks = Blocks()
+    problems: list[str] = []
 
     def record(*args: Any, **kwargs: Any) -> OperatorMemory:
         unknown = sorted({*kwargs} - {"model", "device", "say"})
@@ -192,10 +218,16 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
         blocks.add(made[-1], "operator_memory(...)")
         return made[-1]
 
+    def end() -> None:
+        problems.extend(blocks.problems)
+        for memory in reversed(made):
+            memory.__exit__(None, None, None)  # one that was entered and never left
+        blocks.clear()
+
+    _each_example(request, end)
+    _each_example(request, made.clear)
     yield record
-    problems = blocks.problems
-    for memory in reversed(made):
-        memory.__exit__(None, None, None)  # one that was entered and never left
+    end()
     if session is not None and session.evidence.curves is not None:
         for memory in made:
             session.evidence.curves.exhibit(session.running, "Operators", memory.summary)
@@ -211,6 +243,7 @@ def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
 
     root = str(request.config.rootpath)
     graphs = GraphCapture(root=root, owner=request.node.nodeid, unavailable=pytest.skip)
+    _each_example(request, graphs.close)
     yield graphs
     session = request.config.stash.get(keys.SESSION, None)
     if session is not None and session.evidence.curves is not None:

@@ -96,7 +96,11 @@ def keepers_of(item: pytest.Item) -> list[object]:
 
 def harness_codes() -> tuple[CodeType, ...]:
     """The code of pytest that calls a test or a fixture: stacks end there."""
+    from cudamem_testing.plugin.given import await_example, call_example
+
     functions = (
+        call_example,
+        await_example,
         _pytest.python.pytest_pyfunc_call,
         _pytest.unittest.TestCaseFunction.runtest,
         _pytest.doctest.DoctestItem.runtest,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import SharedWindows, Window
     from cudamem_testing.objects import Path
+    from cudamem_testing.run.examples import Examples
 
 
 @dataclass(slots=True)
@@ -30,8 +31,8 @@ class Subject:
     the wider fixtures that ended during the test and left something. ``exact`` is whether each byte that is left
     counts, as under a limit. ``undoing`` tells which wider fixture will undo what a path leads to. ``keepers`` tells
     objects of pytest's that may keep what the test made: its item, and the fixtures that it used. ``unjudged`` gets the
-    kinds of findings of which there may be more than were found, ``leaked`` the blocks of findings that fail. A wider
-    fixture is a subject of its own, without a span.
+    kinds of findings of which there may be more than were found, ``leaked`` the blocks of findings that fail.
+    ``examples`` are those that a library made of the test. A wider fixture is a subject of its own, without a span.
     """
 
     whole: Span | None
@@ -46,6 +47,7 @@ class Subject:
     undoing: Callable[[Path], Fixture | None] = lambda path: None
     unjudged: set[Kind] = field(default_factory=set)
     leaked: list[Entrusted] = field(default_factory=list)
+    examples: Examples | None = None
 
 
 class Entrusted(NamedTuple):
@@ -143,6 +145,16 @@ class Running:
         """What a cycle does to the test; ``None`` is the default of each device."""
         self.subject = Subject(whole, owner, self.foreign, None, self.override.covers, keepers=keepers)
         self.disown: Callable[[], None] = lambda: None
+
+    @property
+    def examples(self) -> Examples | None:
+        """Those that a library made of it, if one did."""
+        return self.subject.examples
+
+    @property
+    def place(self) -> str:
+        """What the name of a region begins with: the current example."""
+        return "" if self.examples is None else self.examples.place
 
     @property
     def is_plain(self) -> bool:

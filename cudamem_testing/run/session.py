@@ -205,7 +205,9 @@ class Session:
         """The call has ended: what breaks a limit or a baseline there, and its windows."""
         calls = self.enter(running, "teardown")
         found: list[Finding] = []
-        if running.budgets:
+        if running.budgets and running.examples is not None:
+            found += running.examples.judge_call(calls)
+        elif running.budgets:
             found += self.judge.call(running.budgets, calls) if self.recorders.opened else ()
             running.used = self.judge.used(running.budgets, calls)
         passed = not failed and running.failure is None  # there is one if a subtest has failed
@@ -308,6 +310,8 @@ class Session:
         """
         if running.failure is None:
             found = self.judge.whole(running.budgets, whole) if running.budgets else []
+            if found and running.examples is not None:
+                found = running.examples.explained(found)
             return [*found, *self.baselines.whole(running, whole)] if running.measured else found
         over = self.judge.whole(running.budgets, whole) if running.subject.exact else []
         return [replace(finding, severity=Severity.WARN) for finding in over]

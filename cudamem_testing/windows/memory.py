@@ -77,7 +77,7 @@ class OpenWindow(Readings):
     def __enter__(self) -> OpenWindow:
         if self._span is not None:
             raise RuntimeError(f"window {self._name!r} was entered twice: make another one for each with block")
-        self._span = self._memory.tracker.open(self._name)
+        self._span = self._memory.tracker.open(f"{self._memory.place()}{self._name}")
         self._memory.entered.append(self)
         return self
 
@@ -209,7 +209,7 @@ class Memory:
     """Windows, budgets and hard limits over a tracker.
 
     ``told`` is called with each window that ends, and with the findings of a budget that it broke; it returns whether
-    the budget is enforced. ``name`` is its name in the code.
+    the budget is enforced. ``name`` is its name in the code, ``place`` what the name of each window begins with.
     """
 
     records = False
@@ -223,11 +223,13 @@ class Memory:
         explain_growth: Explain | None = None,
         lines: Lines | None = None,
         name: str = "memory",
+        place: Callable[[], str] = str,
     ) -> None:
         self.judge = judge or Judge()
         self._explain_growth = explain_growth
         self._lines = lines
         self.tracker = tracker
+        self.place = place
         self.tell = told or (lambda windows, findings: True)
         self.entered: list[OpenWindow | Limited] = []
         self.blocks = Blocks()
