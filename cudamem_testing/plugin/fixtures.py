@@ -44,7 +44,7 @@ def _refuse(request: pytest.FixtureRequest, problems: Sequence[str]) -> None:
     session = request.config.stash.get(keys.SESSION, None)
     failed = session is not None and session.running is not None and session.running.failure is not None
     if problems and not failed:
-        pytest.fail("\n".join(f"cudamem: {problem}" for problem in dict.fromkeys(problems)), pytrace=False)
+        pytest.fail("\n".join(f"cudamem: {problem}" for problem in problems), pytrace=False)
 
 
 def _each_example(request: pytest.FixtureRequest, reset: Callable[[], object]) -> None:
@@ -52,6 +52,12 @@ def _each_example(request: pytest.FixtureRequest, reset: Callable[[], object]) -
     from cudamem_testing.plugin import keys
 
     request.node.stash.setdefault(keys.EACH_EXAMPLE, []).append(reset)
+
+
+def _add_new(problems: list[str], found: Sequence[str]) -> None:
+    """Add what was not found before: each example has the same problems."""
+    before = {*problems}
+    problems += [one for one in found if one not in before]
 
 
 @pytest.fixture
@@ -67,15 +73,15 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
         from cudamem_testing.snapshots.memory import Memory as Measured
 
         with Measured.on(str(request.config.stash[keys.SETTINGS].device)) as memory:
-            _each_example(request, lambda: problems.extend(memory.close()))
+            _each_example(request, lambda: _add_new(problems, memory.close()))
             yield memory
     else:
         grown = session.leaks.grown if session.leaks else None
         lines, place = partial(_lines_at_peak, session), partial(getattr, running, "place")
         memory = Memory(session.tracker, running.add, session.judge, grown, lines, name="cuda_memory", place=place)
-        _each_example(request, lambda: problems.extend(memory.close()))
+        _each_example(request, lambda: _add_new(problems, memory.close()))
         yield memory
-        problems += memory.close()
+        _add_new(problems, memory.close())
     _refuse(request, problems)
 
 
@@ -114,7 +120,7 @@ def reference_cycles(request: pytest.FixtureRequest) -> Iterator[Callable[[], Re
         return made[-1]
 
     def end() -> None:
-        problems.extend(blocks.problems)
+        _add_new(problems, blocks.problems)
         for cycles in reversed(made):
             if cycles.entered and not cycles.left:
                 cycles.__exit__(None, None, None)  # the check of the test itself goes on
@@ -165,7 +171,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
         return profile if function is None else profile(function, *args, **kwargs)
 
     def end() -> None:
-        problems.extend(blocks.problems)
+        _add_new(problems, blocks.problems)
         for profile in made:
             if not profile.left and profile.entered:
                 profile.__exit__(None, None, None)
@@ -219,7 +225,7 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
         return made[-1]
 
     def end() -> None:
-        problems.extend(blocks.problems)
+        _add_new(problems, blocks.problems)
         for memory in reversed(made):
             memory.__exit__(None, None, None)  # one that was entered and never left
         blocks.clear()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from cudamem_testing.model.facts import OverLimit, Retained
@@ -236,3 +239,22 @@ def fixtures_of_others_are_checked_as_always(failing: Inner) -> None:
     section = failing.section("test_other_fixtures_are_checked")
     assert any("uses a function-scoped fixture 'own'" in one for one in section)
     assert not any("'cuda_memory'" in one for one in section)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "hypothesis.md"
+
+
+def block(kind: str, name: str) -> str:
+    """The block of the page below a line ``<!-- kind: name -->``."""
+    text = PAGE.read_text(encoding="utf-8")
+    return text.partition(f"<!-- {kind}: {name} -->\n```")[2].partition("\n")[2].partition("```")[0]
+
+
+def test_the_example_of_the_page_finds_the_length(pytester: pytest.Pytester) -> None:
+    """What the page shows is what a run prints, but for the number of the example."""
+    code = block("example", "quadratic").replace("deadline=None", "deadline=None, derandomize=True, database=None")
+    inner = run(pytester, code, "--cudamem-device=cpu")
+    shown = [line.removeprefix("E").strip() for line in inner.section("test_memory_is_linear")]
+    for line in block("output", "quadratic").splitlines():
+        expected = re.escape(line.strip()).replace("example\\ 97", r"example \d+")
+        assert any(re.fullmatch(rf"(.*OverBudget: )?{expected}", one) for one in shown), (line, shown)
