@@ -216,6 +216,10 @@ def _register(config: pytest.Config, settings: Settings) -> None:
         from cudamem_testing.plugin.repeat import Repeats
 
         config.pluginmanager.register(Repeats(hooks, settings.repeat), "cudamem-repeats")
+    if "pytest_benchmark.plugin" in sys.modules:
+        from cudamem_testing.plugin.benchmarks import Benchmarks
+
+        config.pluginmanager.register(Benchmarks(session), "cudamem-benchmarks")
     _expect(config, accept=False)
     if hasattr(config, "workerinput"):
         from cudamem_testing.plugin.worker import Worker

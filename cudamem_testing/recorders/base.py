@@ -52,6 +52,10 @@ class Recorder(Protocol):
         """End of a test; what follows is not measured."""
         ...
 
+    def pause(self) -> Callable[[], None]:
+        """Record no stacks and no events until the returned function is called; numbers are counted as always."""
+        ...
+
     def new_owner(self) -> int:
         """A new owner number; only if blocks record an owner."""
         ...
@@ -129,6 +133,10 @@ def untold(recorder: Recorder) -> str:
     return f"blocks of {recorder.device} cannot be told apart here{reason}"
 
 
+def _nothing() -> None:
+    """There is nothing to resume."""
+
+
 class WithoutOwners:
     """For blocks without owner and thread; the methods for owners are never called."""
 
@@ -161,6 +169,10 @@ class WithoutEvidence:
     """For recorders that do not list single blocks."""
 
     tells_blocks = False
+
+    def pause(self) -> Callable[[], None]:
+        """Nothing is recorded."""
+        return _nothing
 
     def capture(self) -> None:
         """Nothing is kept."""

@@ -7,6 +7,7 @@ same results. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cudamem_testing import torch_api
@@ -154,6 +155,11 @@ class CudaRecorder(WithoutOwners):
         """Stop the history."""
         if self._history is not None:
             self._history.stop()
+
+    def pause(self) -> Callable[[], None]:
+        """Stop the history for a while; it begins again where it goes on."""
+        self.sleep()
+        return partial(self.wake, limited=False)
 
     def finish(self) -> None:
         """Synchronise the card; does nothing before CUDA is initialised."""
