@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     collected = config.stash[keys.COLLECTED] = Collected()
     config.pluginmanager.register(collected, "cudamem-collected")
     if settings.gpus and hasattr(config, "workerinput"):
-        _choose_card(config)
+        _choose_card(config, limited=settings.gpus == "fraction")
     if "expected" in settings.update or settings.reports:
         _expect(config, accept="expected" in settings.update)
     if settings.on:
@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     settings = config.stash[keys.SETTINGS]
     try:
         found = markers.validate(items, settings.budget if settings.on else None, strict=settings.on)
-        config.stash[keys.PROBLEMS] = [f"NOT CHECKED: {line}" for line in found.misspelt]
+        config.stash.setdefault(keys.PROBLEMS, []).extend(f"NOT CHECKED: {line}" for line in found.misspelt)
         _begin(config, settings, items, found.tests)
     except pytest.UsageError as error:
         if hasattr(config, "workeroutput"):  # the controller says it: a worker's own error would be called a crash
@@ -184,17 +184,26 @@ def _simulate(config: pytest.Config, cards: Cards) -> Callable[[], None]:
         raise pytest.UsageError(f"cudamem: --cudamem-device=simulated: {reason}") from None
 
 
-def _choose_card(config: pytest.Config) -> None:
-    """Let a worker of pytest-xdist see one card, before anything uses CUDA."""
+def _choose_card(config: pytest.Config, *, limited: bool) -> None:
+    """Let a worker of pytest-xdist see one card, before anything uses CUDA; ``limited`` to its share of the card."""
     from cudamem_testing import torch_api
     from cudamem_testing.guards import set_variable
-    from cudamem_testing.recorders.cards import share
+    from cudamem_testing.recorders.cards import portion, share
 
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    worker = str(config.workerinput["workerid"]).removeprefix("gw")  # type: ignore[attr-defined]
-    card = share(int(worker), visible, torch_api.cuda_device_count())
-    if card is not None and not torch_api.cuda_initialized():
-        config.add_cleanup(set_variable("CUDA_VISIBLE_DEVICES", card))
+    visible, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch_api.cuda_device_count()
+    worker = int(str(config.workerinput["workerid"]).removeprefix("gw"))  # type: ignore[attr-defined]
+    workers = int(config.workerinput.get("workercount", 1))  # type: ignore[attr-defined]
+    card = share(worker, visible, count)
+    if card is None:
+        return
+    if torch_api.cuda_initialized():
+        problem = "--cudamem-gpus: a conftest file uses CUDA when it is imported, so each worker sees every card"
+        config.stash.setdefault(keys.PROBLEMS, []).append(f"NOT CHECKED: {problem}")
+        return
+    config.add_cleanup(set_variable("CUDA_VISIBLE_DEVICES", card))
+    part = portion(worker, workers, card, visible, count)
+    if limited and part < 1:
+        torch_api.when_cuda_starts(lambda: torch_api.set_memory_fraction(0, part))
 
 
 def _start(config: pytest.Config, settings: Settings) -> None:

@@ -21,7 +21,7 @@ from cudamem_testing.model.records import Environment, Extent, FixtureRecord, Le
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.sizes import count
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.failures import PHASES, RunFailures
+from cudamem_testing.plugin.failures import PHASES, RunFailures, worker_of
 from cudamem_testing.plugin.settings import OPTIONS, runs_tests
 from cudamem_testing.plugin.whole import is_whole, whole_paths
 from cudamem_testing.run.totals import Totals, totals
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 RUN = pytest.StashKey[RunRecord]()
 _VALUED = {option.flag for option in OPTIONS if option.metavar is not None and option.flag != "--cudamem-update"}
 _ONCE = {f"--cudamem-{name}" for name in ("json", "html", "dump", "update", "prune", "audit", "top", "gpus")}
+INCOMPLETE = "incomplete: its worker crashed while it ran"
+LOST = "what wider fixtures took and what was found between tests is missing"
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
 
 
@@ -57,7 +59,11 @@ class Collector:
         self._settings = settings
         self._quiet = config.get_verbosity() < 0
         self._tests: list[TestRecord] = []
-        self._outcomes: dict[str, str] = {}
+        self._outcomes: dict[tuple[str, str], str] = {}
+        """Of tests that began and have not ended, by id and worker: with ``--dist=each`` each worker runs all tests."""
+        self._places: dict[str, list[int]] = {}
+        """Where the records of each worker are."""
+        self._each = config.getoption("dist", "no") == "each"
         self._environments: list[Environment] = []
         self._fixtures: list[FixtureRecord] = []
         self._unenforced: Counter[str] = Counter()
@@ -89,12 +95,16 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record comes with teardown."""
         nodeid, when = report.nodeid, report.when
-        before = self._outcomes.get(nodeid, "passed")
+        worker = worker_of(getattr(report, "node", None))
+        key = nodeid, worker
+        before = self._outcomes.get(key, "passed")
         plain = report.outcome == before == "passed" and not hasattr(report, "wasxfail")
-        outcome = self._outcomes[nodeid] = before if plain else _outcome(report, self._outcomes.get(nodeid))
+        if when not in PHASES:
+            if report.failed:
+                self._crashed(report)
+            return
+        outcome = self._outcomes[key] = before if plain else _outcome(report, self._outcomes.get(key))
         if report.failed:
-            if when not in PHASES:
-                self._failed.crashed(report)
             plugins = self._config.pluginmanager
             if hasattr(report, "cudamem_status") and not plugins.hasplugin("cudamem-statuses"):
                 plugins.register(Statuses(), "cudamem-statuses")
@@ -112,7 +122,7 @@ class Collector:
             if "@" in nodeid:
                 self._seen.update(_without_groups(nodeid))
             self._undelivered.pop(nodeid, None)
-            del self._outcomes[nodeid]
+            del self._outcomes[key]
             records = [*map(_as_record, getattr(report, "cudamem", ()))]
             if not records:
                 self._failed.unmeasured(nodeid, outcome)
@@ -123,6 +133,9 @@ class Collector:
             *earlier, last = records
             ended = [one.ended("rerun") for one in earlier] if earlier else []
             ended.append(last.ended(outcome))
+            if worker:
+                ended = [one.but(notes=(*one.notes, f"worker {worker}")) for one in ended] if self._each else ended
+                self._places.setdefault(worker, []).extend(range(len(self._tests), len(self._tests) + len(ended)))
             self._tests += ended
             report.cudamem = ended  # type: ignore[attr-defined] # pytest keeps the report: one record is enough
 
@@ -141,6 +154,7 @@ class Collector:
             pytest.UsageError: when markers were wrong.
         """
         if error:
+            self._lost(worker_of(node))
             return
         output = getattr(node, "workeroutput", {})
         if keys.USAGE_OUTPUT in output:
@@ -155,6 +169,21 @@ class Collector:
         self._markers_fail |= fails
         if keys.UNENFORCED_OUTPUT in output:  # every worker has collected all tests
             self._config.stash[keys.UNENFORCED] = output[keys.UNENFORCED_OUTPUT]
+
+    def _crashed(self, report: pytest.TestReport) -> None:
+        """A process ended while it ran a test: what the test was measured to take until then is lost."""
+        self._failed.crashed(report)
+        if self._settings.on:
+            self._tests.append(TestRecord(report.nodeid, "failed", notes=(INCOMPLETE,)))
+
+    def _lost(self, worker: str) -> None:
+        """A worker has crashed: its tests are complete, what it knew beside them is lost."""
+        places = self._places.pop(worker, [])
+        for place in places:
+            test = self._tests[place]
+            self._tests[place] = test.but(notes=(*test.notes, f"incomplete: {LOST} (worker {worker} crashed later)"))
+        if places:
+            self._unchecked.update({f"test: {LOST}: its worker crashed": len(places)})
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -277,7 +306,8 @@ class Collector:
         settings = self._settings
         off = {kind for kind, asked in ((Kind.LEAK, settings.leaks), (Kind.CYCLE, settings.cycles)) if asked == "off"}
         looked = GROUPED - off if settings.on and settings.stacks else ()
-        unfinished = {*self._outcomes, *(name for one in self._outcomes for name in _without_groups(one))}
+        begun = [nodeid for nodeid, _ in self._outcomes]
+        unfinished = {*begun, *(name for one in begun for name in _without_groups(one))}
         left_out = self._collected.left_out(self._seen) | unfinished
         paths = whole_paths(session) if self._collected.tests else ()  # no worker that measured has told of them
         return Extent(paths, tuple(sorted(left_out)), tuple(sorted(kind.value for kind in looked)))

@@ -33,6 +33,11 @@ def share(worker: int, visible: str | None, count: int) -> str | None:
     return cards[worker % len(cards)] if cards else None
 
 
+def portion(worker: int, workers: int, card: str | None, visible: str | None, count: int) -> float:
+    """The part of its card that one of several processes may use: all use the same."""
+    return 1 / max(1, sum(share(one, visible, count) == card for one in range(max(workers, worker + 1))))
+
+
 def other_processes(device: Device) -> int | None:
     """Bytes that other processes hold on a card; ``None`` without NVML, or if it does not know this process."""
     if torch_api.simulated_cards():

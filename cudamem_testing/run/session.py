@@ -92,7 +92,7 @@ class Session:
         asked = {"recorded": settings.stacks, "reports": settings.reports, "trends": not quiet}
         self.evidence = Evidence(self.tracker, root, self.owners.names, **asked)
         self.attributions = Attributions(self.tracker, self.owners, self.evidence)
-        self.outside = OutsideCheck(self.tracker)
+        self.outside = OutsideCheck(self.tracker, shared=sent)
         self.judge = Judge(self.evidence.explainer, self.evidence.draw)
         self.baselines = Baselines(settings, root, self.evidence, self.tracker, without, sent=sent)
         self.policy = Policy(settings, root, known)

@@ -1,4 +1,4 @@
-"""``python -m suites.benchmarks.with_pytest_benchmark``: whether times of pytest-benchmark are the same under `--cudamem`.
+"""``python -m suites.benchmarks.with_pytest_benchmark``: whether pytest-benchmark times the same under `--cudamem`.
 
 Runs the same benchmarks with and without the flag, in turn, in fresh processes, and prints for each the median of the
 ratios of pairs with its 95 % interval. Processor time is timed, and of each benchmark the fastest round is compared:
