@@ -78,7 +78,10 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
     else:
         grown = session.leaks.grown if session.leaks else None
         lines, place = partial(_lines_at_peak, session), partial(getattr, running, "place")
-        memory = Memory(session.tracker, running.add, session.judge, grown, lines, name="cuda_memory", place=place)
+        ranks = request.config.pluginmanager.getplugin("cudamem-session").watch_ranks().asked_for
+        memory = Memory(
+            session.tracker, running.add, session.judge, grown, lines, name="cuda_memory", place=place, ranks=ranks
+        )
         _each_example(request, lambda: _add_new(problems, memory.close()))
         yield memory
         _add_new(problems, memory.close())

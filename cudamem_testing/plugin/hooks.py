@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cudamem_testing import torch_api
 from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.model.override import NOTHING
 from cudamem_testing.plugin import keys, markers
@@ -32,6 +33,7 @@ from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.warmup import WarmUps
+    from cudamem_testing.ranks.watch import Ranks
     from cudamem_testing.run.running import Asked
     from cudamem_testing.run.session import Session
 
@@ -48,6 +50,7 @@ class Hooks:
         self.session = session
         self.reports = Reports(config, session)
         self.wider = WiderFixtures(session)
+        self.ranks: Ranks | None = None
 
     @cached_property
     def _warm_ups(self) -> WarmUps:
@@ -70,6 +73,8 @@ class Hooks:
         """Collection has imported what the tests need: build and start the recorders outside any test."""
         if runs_tests(self._config):
             self.session.prepare()
+            if torch_api.imported():
+                self.watch_ranks()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Wrapper:
@@ -113,6 +118,7 @@ class Hooks:
         finally:
             if running.phase.name == "call" or not failed:  # else the warm-up has failed, or skipped the test
                 found, calls = session.judge_call(running, failed=failed, skipped=skipped)
+                found += self._of_ranks(last=False)
                 add_properties(item, calls)
             self.reports.unsaid = [*running.findings]
         if found and not failed:
@@ -139,7 +145,9 @@ class Hooks:
             release = None
             if running.failure is not None and not self._config.getoption("usepdb", False):
                 release = partial(clear_all_frames, running.failure, item)
+            of_ranks = self._of_ranks(last=True)
             ended = session.end(running, release)
+            ended.found.extend(of_ranks)
             self.reports.unsaid, self.reports.below, self.reports.record = ended.found, ended.below, ended.record
             self.wider.item = None
             if nextitem is None or (nextitem.path is not item.path and nextitem.path != item.path):  # of its file
@@ -147,6 +155,26 @@ class Hooks:
             if ended.found and (skipped or not failed):  # a fixture that skips as it ends hides nothing
                 _fail(ended.found)
         return result
+
+    def watch_ranks(self) -> Ranks:
+        """Have processes measured that tests start from here on."""
+        if self.ranks is None:
+            from cudamem_testing.ranks.watch import Ranks
+
+            self.ranks = Ranks(self.session)
+            self.ranks.watch()
+            self._config.add_cleanup(self.ranks.close)
+        return self.ranks
+
+    def _of_ranks(self, *, last: bool) -> list[Finding]:
+        """What processes that the test started have found, with their windows in its record."""
+        running = self.session.running
+        if self.ranks is None or running is None:
+            return []
+        windows, findings = self.ranks.collect(last=last)
+        running.windows += windows
+        running.findings += findings
+        return findings
 
 
 def _fail(findings: Sequence[Finding]) -> None:

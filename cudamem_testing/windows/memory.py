@@ -13,7 +13,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -209,7 +209,8 @@ class Memory:
     """Windows, budgets and hard limits over a tracker.
 
     ``told`` is called with each window that ends, and with the findings of a budget that it broke; it returns whether
-    the budget is enforced. ``name`` is its name in the code, ``place`` what the name of each window begins with.
+    the budget is enforced. ``name`` is its name in the code, ``place`` what the name of each window begins with,
+    ``ranks`` has processes measured that start inside a block.
     """
 
     records = False
@@ -224,12 +225,14 @@ class Memory:
         lines: Lines | None = None,
         name: str = "memory",
         place: Callable[[], str] = str,
+        ranks: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
         self.judge = judge or Judge()
         self._explain_growth = explain_growth
         self._lines = lines
         self.tracker = tracker
         self.place = place
+        self._ranks = ranks
         self.tell = told or (lambda windows, findings: True)
         self.entered: list[OpenWindow | Limited] = []
         self.blocks = Blocks()
@@ -381,6 +384,19 @@ class Memory:
         recorder = self.tracker.chosen(device)[0]
         chosen = variables or {"n": sizes}
         return measure_scaling(self.tracker, recorder, function, chosen, self._lines, named=bool(variables))
+
+    def ranks(self) -> AbstractContextManager[None]:
+        """Measure processes that start inside the block with ``subprocess`` and ask for it, such as those of torchrun.
+
+        They ask with ``with cudamem_testing.rank():``; what they took and left is in the report of the test. Processes
+        of ``multiprocessing`` need neither.
+
+        Raises:
+            RuntimeError: outside of a test that is measured.
+        """
+        if self._ranks is None:
+            raise RuntimeError("ranks() needs a measured test: use the fixture cuda_memory")
+        return self._ranks()
 
     def statistics(self, device: object = None) -> Counters:
         """The counters of a device (of the first measured one by default); zeros before CUDA is initialised."""
