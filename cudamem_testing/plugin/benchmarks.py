@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cudamem_testing import static
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.plugin.finished import clear_frames
 from cudamem_testing.static import type_name
@@ -47,7 +48,8 @@ class Benchmarks:
         made = yield
         if fixturedef.argname == "benchmark" and self._session.running is not None and _is_benchmark(made):
             made.cudamem = self  # type: ignore[attr-defined]
-            made.__class__ = _measuring(type(made))
+            cls: Any = type(made)
+            made.__class__ = _measuring(cls)
         return made
 
     @pytest.hookimpl(wrapper=True, optionalhook=True)
@@ -97,7 +99,7 @@ def _values(windows: Sequence[Window]) -> dict[str, int]:
 
 
 def _is_benchmark(made: object) -> bool:
-    return any((cls.__module__, cls.__qualname__) == _FIXTURE for cls in type(made).__mro__)
+    return any((cls.__module__, cls.__qualname__) == _FIXTURE for cls in static.mro(type(made)))
 
 
 @functools.cache

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 RUN = pytest.StashKey[RunRecord]()
 _VALUED = {option.flag for option in OPTIONS if option.metavar is not None and option.flag != "--cudamem-update"}
 _ONCE = {f"--cudamem-{name}" for name in ("json", "html", "dump", "update", "prune", "audit", "top", "gpus")}
-INCOMPLETE = "incomplete: its worker crashed while it ran"
+INCOMPLETE = "incomplete: its process crashed while it ran"
 LOST = "what wider fixtures took and what was found between tests is missing"
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
 
@@ -95,7 +95,8 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record comes with teardown."""
         nodeid, when = report.nodeid, report.when
-        worker = worker_of(getattr(report, "node", None))
+        node = getattr(report, "node", None)
+        worker = "" if node is None else worker_of(node)
         key = nodeid, worker
         before = self._outcomes.get(key, "passed")
         plain = report.outcome == before == "passed" and not hasattr(report, "wasxfail")

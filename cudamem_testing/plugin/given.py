@@ -19,6 +19,7 @@ from _pytest.unittest import TestCaseFunction
 
 from cudamem_testing.guards import place, replaced
 from cudamem_testing.plugin import keys
+from cudamem_testing.plugin.calls import await_example, call_example
 from cudamem_testing.plugin.finished import clear_frames
 from cudamem_testing.plugin.items import is_foreign
 
@@ -139,8 +140,10 @@ def _examples(item: pytest.Item) -> Examples | None:
 
     from cudamem_testing.run.examples import Examples
 
-    running.subject.examples = Examples(session, running, (StopTest, UnsatisfiedAssumption), clear_frames)
-    return running.subject.examples
+    rejected = StopTest, UnsatisfiedAssumption
+    examples = Examples(running, session.tracker, session.judge, session.policy, rejected, clear_frames)
+    running.subject.examples = examples
+    return examples
 
 
 class Body(NamedTuple):
@@ -158,13 +161,13 @@ class Body(NamedTuple):
             @functools.wraps(self.inner)
             async def example(*args: Any, **kwargs: Any) -> None:
                 __tracebackhide__ = True
-                await await_example(self, args, kwargs)
+                await await_example(self.runs(args, kwargs), self.inner, args, kwargs)
         else:
 
             @functools.wraps(self.inner)
             def example(*args: Any, **kwargs: Any) -> Any:
                 __tracebackhide__ = True
-                return call_example(self, args, kwargs)
+                return call_example(self.runs(args, kwargs), self.inner, args, kwargs)
 
         example.__signature__ = self.signature  # type: ignore[attr-defined]
         return example
@@ -187,24 +190,6 @@ class Body(NamedTuple):
             yield run
         for one in draws:
             one.end()
-
-
-def call_example(body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call the body of one example; stacks of what it allocates end here."""
-    __tracebackhide__ = True
-    result = None
-    for run in body.runs(args, kwargs):
-        with run:
-            result = body.inner(*args, **kwargs)
-    return result
-
-
-async def await_example(body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The same for a coroutine function."""
-    __tracebackhide__ = True
-    for run in body.runs(args, kwargs):
-        with run:
-            await body.inner(*args, **kwargs)
 
 
 class _Unmeasured:

@@ -118,7 +118,8 @@ class Hooks:
         finally:
             if running.phase.name == "call" or not failed:  # else the warm-up has failed, or skipped the test
                 found, calls = session.judge_call(running, failed=failed, skipped=skipped)
-                found += self._of_ranks(last=False)
+                if self.ranks is not None and self.ranks.busy:
+                    found += self._of_ranks(self.ranks, last=False)
                 add_properties(item, calls)
             self.reports.unsaid = [*running.findings]
         if found and not failed:
@@ -145,9 +146,11 @@ class Hooks:
             release = None
             if running.failure is not None and not self._config.getoption("usepdb", False):
                 release = partial(clear_all_frames, running.failure, item)
-            of_ranks = self._of_ranks(last=True)
+            busy = self.ranks is not None and self.ranks.busy
+            of_ranks = self._of_ranks(self.ranks, last=True) if busy and self.ranks is not None else ()
             ended = session.end(running, release)
-            ended.found.extend(of_ranks)
+            if of_ranks:
+                ended.found.extend(of_ranks)
             self.reports.unsaid, self.reports.below, self.reports.record = ended.found, ended.below, ended.record
             self.wider.item = None
             if nextitem is None or (nextitem.path is not item.path and nextitem.path != item.path):  # of its file
@@ -166,12 +169,12 @@ class Hooks:
             self._config.add_cleanup(self.ranks.close)
         return self.ranks
 
-    def _of_ranks(self, *, last: bool) -> list[Finding]:
+    def _of_ranks(self, ranks: Ranks, *, last: bool) -> list[Finding]:
         """What processes that the test started have found, with their windows in its record."""
         running = self.session.running
-        if self.ranks is None or running is None:
+        if running is None:
             return []
-        windows, findings = self.ranks.collect(last=last)
+        windows, findings = ranks.collect(last=last)
         running.windows += windows
         running.findings += findings
         return findings

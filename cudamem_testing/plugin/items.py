@@ -14,6 +14,7 @@ import _pytest.unittest
 import pytest
 
 from cudamem_testing import static
+from cudamem_testing.plugin.calls import await_example, call_example
 from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
@@ -96,8 +97,6 @@ def keepers_of(item: pytest.Item) -> list[object]:
 
 def harness_codes() -> tuple[CodeType, ...]:
     """The code of pytest that calls a test or a fixture: stacks end there."""
-    from cudamem_testing.plugin.given import await_example, call_example
-
     functions = (
         call_example,
         await_example,

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from cudamem_testing.ranks.records import ORDER, VARIABLE, Order, Written, write
+from cudamem_testing.ranks.records import VARIABLE, Order, Written, read_order, write
 
 if TYPE_CHECKING:
     from cudamem_testing.run.session import Session
@@ -80,14 +80,11 @@ def _memory(session: Session) -> Iterator[Memory]:
 
 def _order(folder: Path, name: str | None) -> Order | None:
     """What the folder of a test asks for."""
-    import json
-
     from cudamem_testing.ranks.settings import settings_of
     from cudamem_testing.run.running import Asked
 
-    try:
-        data = json.loads((folder / ORDER).read_text(encoding="utf-8"))
-    except FileNotFoundError:  # the test is over
+    data = read_order(folder)
+    if data is None:
         return None
     known = data["known"]
     return Order(

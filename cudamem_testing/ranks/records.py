@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +46,15 @@ class Written(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+def read_order(folder: Path) -> dict[str, Any] | None:
+    """What the folder of a test asks for; ``None`` when the test has ended."""
+    try:
+        order: dict[str, Any] = json.loads((folder / ORDER).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return order
+
+
 def write(path: Path, written: Written) -> None:
     """Replace the file of a process; a folder that is gone belongs to a test that has ended."""
     from cudamem_testing.report.schema import TEST
@@ -53,6 +64,12 @@ def write(path: Path, written: Written) -> None:
     with suppress(FileNotFoundError):
         part.write_text(json.dumps(data), encoding="utf-8")
         os.replace(part, path)
+
+
+def write_order(folder: Path, order: dict[str, Any]) -> Callable[[], None]:
+    """Say what processes are to measure that ask for themselves; returns a function that says it no more."""
+    (folder / ORDER).write_text(json.dumps(order), encoding="utf-8")
+    return partial((folder / ORDER).unlink, missing_ok=True)
 
 
 def read(path: Path) -> Written | None:

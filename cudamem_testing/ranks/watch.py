@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,13 +14,10 @@ from cudamem_testing.guards import place, set_variable
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.windows import Window
-from cudamem_testing.ranks.child import Target
-from cudamem_testing.ranks.records import ORDER, VARIABLE, Order, Written, read
-from cudamem_testing.ranks.settings import for_rank, plain
-from cudamem_testing.run.running import Asked
 from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
+    from cudamem_testing.ranks.records import Order, Written
     from cudamem_testing.run.running import Running
     from cudamem_testing.run.session import Session
 
@@ -42,6 +36,8 @@ class Ranks:
     """The processes of the running test."""
 
     def __init__(self, session: Session) -> None:
+        self.busy = False
+        """Whether the running test has started a process, or asked for others."""
         self._session = session
         self._folder: Path | None = None
         self._started: list[Started] = []
@@ -77,6 +73,11 @@ class Ranks:
         if method not in MEASURED:
             running.notes.append(f"{process.name} was forked and is not measured: start it with spawn")
             return
+        from cudamem_testing.ranks.child import Target
+        from cudamem_testing.ranks.records import Order
+        from cudamem_testing.ranks.settings import for_rank
+        from cudamem_testing.run.running import Asked
+
         number = _rank_of(target, getattr(process, "_args", ()))
         name = process.name if number is None else f"rank {number}"
         self._number += 1
@@ -96,12 +97,18 @@ class Ranks:
     def folder(self) -> Path:
         """The folder of the running test."""
         if self._folder is None:
+            import tempfile
+
+            self.busy = True
             self._folder = Path(tempfile.mkdtemp(prefix="cudamem-ranks-"))
         return self._folder
 
     @contextmanager
     def asked_for(self) -> Iterator[None]:
         """Processes that start inside the block may ask to be measured (:func:`cudamem_testing.rank`)."""
+        from cudamem_testing.ranks.records import VARIABLE, write_order
+        from cudamem_testing.ranks.settings import plain
+
         running, folder = self._session.running, self.folder()
         content = self._session.policy.content
         order = {
@@ -110,13 +117,13 @@ class Ranks:
             "settings": plain(self._session.settings),
             "known": None if content is None else content.decode(),
         }
-        (folder / ORDER).write_text(json.dumps(order), encoding="utf-8")
+        withdraw = write_order(folder, order)
         restore = set_variable(VARIABLE, str(folder))
         try:
             yield
         finally:
             restore()
-            (folder / ORDER).unlink(missing_ok=True)
+            withdraw()
 
     def collect(self, *, last: bool) -> tuple[list[Window], list[Finding]]:
         """What processes that have ended took and left, named by rank; with the ``last`` call the others are given up.
@@ -126,6 +133,8 @@ class Ranks:
         running = self._session.running
         if running is None or self._folder is None:
             return [], []
+        from cudamem_testing.ranks.records import ORDER
+
         windows: list[Window] = []
         findings: list[Finding] = []
         waiting = []
@@ -162,7 +171,10 @@ class Ranks:
 
     def _drop(self) -> None:
         if self._folder is not None:
+            import shutil
+
             shutil.rmtree(self._folder, ignore_errors=True)
+        self.busy = False
         self._folder = None
         self._started.clear()
 
@@ -196,6 +208,8 @@ def _incomplete(written: Written, why: str) -> list[Window]:
 
 def _read(path: Path, name: str) -> Written:
     """What a process has written; what cannot be read counts as nothing, with the reason."""
+    from cudamem_testing.ranks.records import Written, read
+
     try:
         return read(path) or Written(name)
     except (ValueError, KeyError, TypeError, OSError) as error:

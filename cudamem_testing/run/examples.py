@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from cudamem_testing.model.facts import OverLimit
     from cudamem_testing.model.windows import Window
     from cudamem_testing.run.running import Running
-    from cudamem_testing.run.session import Session
-    from cudamem_testing.windows.tracker import Span
+    from cudamem_testing.verdicts.policy import Policy
+    from cudamem_testing.windows.judge import Judge
+    from cudamem_testing.windows.tracker import Span, Tracker
 
 KEPT = 100
 """Examples whose windows are reported, besides that with the highest peak."""
@@ -57,8 +58,10 @@ class Examples:
     of an error.
     """
 
-    session: Session
     running: Running
+    tracker: Tracker
+    judge: Judge
+    policy: Policy
     rejected: tuple[type[BaseException], ...] = ()
     drop: Callable[[BaseException], None] = lambda error: None
     begun: int = 0
@@ -94,7 +97,7 @@ class Examples:
         self.broken += broke
         self._found += found
         if self.running.budgets:
-            shares = self.used, self.session.judge.used(self.running.budgets, example.windows)
+            shares = self.used, self.judge.used(self.running.budgets, example.windows)
             self.used = max((share for share in shares if share is not None), default=None)
         for window in example.windows:
             if self.is_highest(window):
@@ -131,7 +134,7 @@ class Examples:
         """The limits on all examples together, but for those that the reported example broke."""
         from cudamem_testing.model.facts import OverLimit
 
-        budgets, judge = self.running.budgets, self.session.judge
+        budgets, judge = self.running.budgets, self.judge
         windows = [self._warm(one) for one in windows] if self.cold else windows
         told = [(one.fact.breach.limit, one.device) for one in self._told if isinstance(one.fact, OverLimit)]
         found = [
@@ -207,14 +210,14 @@ class Run:
     def __enter__(self) -> None:
         examples, running = self._examples, self._examples.running
         self._before = len(running.windows), len(running.findings)
-        self._span = examples.session.tracker.open(f"example {self._number}")
+        self._span = examples.tracker.open(f"example {self._number}")
         examples.inside = True
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         __tracebackhide__ = True
         examples = self._examples
         examples.inside = False
-        windows = () if self._span is None else examples.session.tracker.close(self._span)
+        windows = () if self._span is None else examples.tracker.close(self._span)
         inner, found = self._taken()
         if error is not None and is_one_of(error, *examples.rejected):
             examples.drop(error)
@@ -251,9 +254,9 @@ class Run:
         """The limits of markers: the error, and what was found."""
         from cudamem_testing.windows.memory import OverBudget
 
-        budgets, session = self._examples.running.budgets, self._examples.session
-        found = session.judge.each(budgets, windows) if budgets else []
-        found = session.policy.judged(found) if found else []
+        examples, budgets = self._examples, self._examples.running.budgets
+        found = examples.judge.each(budgets, windows) if budgets else []
+        found = examples.policy.judged(found) if found else []
         failing = [one for one in found if one.severity is Severity.FAIL]
         return (OverBudget(failing) if failing else None), found
 

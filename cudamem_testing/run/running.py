@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cudamem_testing.model.findings import Finding, Kind
 from cudamem_testing.model.override import NOTHING, Override
@@ -14,13 +14,13 @@ from cudamem_testing.windows.tracker import Span
 
 if TYPE_CHECKING:
     from cudamem_testing.model.baselines import Measured
+    from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.curves import Curve
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import SharedWindows, Window
     from cudamem_testing.objects import Path
-    from cudamem_testing.run.examples import Examples
 
 
 @dataclass(slots=True)
@@ -48,6 +48,27 @@ class Subject:
     unjudged: set[Kind] = field(default_factory=set)
     leaked: list[Entrusted] = field(default_factory=list)
     examples: Examples | None = None
+
+
+class Examples(Protocol):
+    """Runs of a test with inputs that a library generates (run/examples.py)."""
+
+    @property
+    def place(self) -> str:
+        """What the name of a region begins with; empty outside of an example."""
+        ...
+
+    def judge_call(self, windows: Sequence[Window]) -> list[Finding]:
+        """The limits on all examples together."""
+        ...
+
+    def explained(self, found: Sequence[Finding]) -> list[Finding]:
+        """Findings of what the whole test retains, with the example that retained most."""
+        ...
+
+    def name_of(self, block: Block) -> str | None:
+        """The example that allocated a block, if that is known."""
+        ...
 
 
 class Entrusted(NamedTuple):

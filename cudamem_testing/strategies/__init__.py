@@ -30,6 +30,7 @@ except ModuleNotFoundError as error:
 
 import torch
 
+from cudamem_testing.static import is_a
 from cudamem_testing.strategies.random_programs import Program, make
 
 __all__ = ["Program", "dtypes", "modules", "programs", "shapes", "tensors"]
@@ -100,11 +101,11 @@ def tensors(
     Raises:
         ValueError: for ``requires_grad`` with a dtype that has no gradients.
     """
-    if requires_grad and isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex):
+    if requires_grad and is_a(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex):
         raise ValueError(f"requires_grad=True: {dtype} has no gradients")
     shape = shapes() if shape is None else shape
     drawn_shape = st.just(tuple(shape)) if isinstance(shape, Sequence) else shape
-    drawn_dtype = st.just(dtype) if isinstance(dtype, torch.dtype) else dtype
+    drawn_dtype = dtype if is_a(dtype, st.SearchStrategy) else st.just(dtype)
     layouts = ("contiguous",) if contiguous else ("contiguous", "transposed", "strided")
     return st.builds(
         _tensor,
@@ -165,20 +166,19 @@ def _modules(
 ) -> torch.nn.Sequential:
     features = st.integers(min_features, max_features)
     width = draw(features)
-    options = {"device": device, "dtype": dtype}
-    layers: list[torch.nn.Module] = [torch.nn.Linear(draw(features), width, **options)]
+    layers: list[torch.nn.Module] = [torch.nn.Linear(draw(features), width, device=device, dtype=dtype)]
     for kind in draw(st.lists(st.sampled_from(KINDS), max_size=max_layers - 1)):
         if kind == "linear":
             before, width = width, draw(features)
-            layers.append(torch.nn.Linear(before, width, bias=draw(st.booleans()), **options))
+            layers.append(torch.nn.Linear(before, width, bias=draw(st.booleans()), device=device, dtype=dtype))
         elif kind == "norm":
-            layers.append(torch.nn.LayerNorm(width, **options))
+            layers.append(torch.nn.LayerNorm(width, device=device, dtype=dtype))
         elif kind == "dropout":
             layers.append(torch.nn.Dropout(0.5))
         elif kind == "activation":
             layers.append(draw(st.sampled_from(ACTIVATIONS))())
         else:
-            layers.append(Residual(torch.nn.Linear(width, width, **options)))
+            layers.append(Residual(torch.nn.Linear(width, width, device=device, dtype=dtype)))
     return torch.nn.Sequential(*layers)
 
 

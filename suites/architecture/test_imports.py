@@ -51,6 +51,7 @@ NEEDED = {
     "model": {"counters", "devices", "errors", "findings", "override", "records", "settings", "sizes", "windows"},
     "plugin": {
         *(
+            "calls",
             "collector",
             "expected",
             "failures",
@@ -64,6 +65,7 @@ NEEDED = {
         ),
         *("hooks", "reports", "sent", "settings", "whole", "wider"),
     },
+    "ranks": {"watch"},
     "recorders": {
         *("base", "build", "cache", "captures", "cards", "choose", "cpu", "early", "identity", "layout"),
         *("native", "native_calls", "native_python", "native_records"),
