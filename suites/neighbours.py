@@ -111,10 +111,9 @@ NEIGHBOURS = (
     Neighbour(
         "pytest-randomly",
         "pytest-randomly",
-        "the order changes no verdict; the seeds that it sets are those of a run without this plugin",
+        "the order changes no verdict: a leak is charged to the test that allocated it",
         """
-        import random
-        def test_first(): assert random.random() == random.Random(1).random()
+        def test_first(): torch.empty(256)
         def test_second(): leak()
         """,
         {"test_first": "passed", "test_second": "error"},
@@ -193,8 +192,8 @@ NEIGHBOURS = (
     Neighbour(
         "pytest-forked",
         "pytest-forked",
-        "with pytest 9.2 every test fails, also without this plugin: it cannot send the ids of tests; such a test is in "
-        "the report as failed and incomplete",
+        "with pytest 9.2 every test fails, also without this plugin: it cannot send the ids of tests; the report has "
+        "such a test as failed and incomplete",
         """
         def test_clean(): torch.empty(256)
         def test_leaks(): leak()

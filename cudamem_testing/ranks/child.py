@@ -134,10 +134,11 @@ def _end(session: Session, order: Order, devices: tuple[str, ...], error: BaseEx
     if failed and error is not None:
         running.ended(error, "call", failed=True, skipped=False)
     ended = session.end(running, None)
-    if running.failure is None or not failed:
-        session.border(order.nodeid.partition("::")[0])
-    record = ended.record.but(outcome="failed" if failed else "passed")
-    notes = (*session.recorders.notes, *(f"{what}: {number}" for what, number in session.judge.unenforced.items()))
+    session.border(order.nodeid.partition("::")[0])
+    found = (*ended.record.findings, *session.findings)
+    record = ended.record.but(outcome="failed" if failed else "passed", findings=found)
+    unenforced = (f"{what}: {number}" for what, number in session.judge.unenforced.items())
+    notes = (*session.recorders.notes, *session.outside.notes(), *unenforced)
     write(order.path, Written(_named(order.name), devices, record, notes))
     session.close()
 

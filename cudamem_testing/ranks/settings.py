@@ -19,9 +19,11 @@ def plain(settings: Settings) -> dict[str, Any]:
     return {**{name: getattr(settings, name) for name in _PLAIN}, "device": str(settings.device)}
 
 
-def for_rank(settings: Settings) -> Settings:
-    """The settings of a process that writes no report and records nothing."""
-    return settings._replace(json=None, html=None, dump=None, update=frozenset(), repeat=1, baseline="off")
+def for_rank(settings: Settings, *, compared: bool) -> Settings:
+    """The settings of a process that writes no files; ``compared`` is whether it has its numbers compared."""
+    update = settings.update & {"baselines"} if compared else frozenset[str]()
+    baseline = settings.baseline if compared else "off"
+    return settings._replace(json=None, html=None, dump=None, update=update, repeat=1, baseline=baseline)
 
 
 def settings_of(data: Mapping[str, Any]) -> Settings:

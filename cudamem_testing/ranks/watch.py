@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cudamem_testing.guards import place, set_variable
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.findings import Finding
+from cudamem_testing.model.findings import Finding, Kind
 from cudamem_testing.model.windows import Window
 from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.baselines import Measured
+    from cudamem_testing.model.records import TestRecord
     from cudamem_testing.ranks.records import Order, Written
     from cudamem_testing.run.running import Running
     from cudamem_testing.run.session import Session
@@ -79,6 +81,7 @@ class Ranks:
         from cudamem_testing.run.running import Asked
 
         number = _rank_of(target, getattr(process, "_args", ()))
+        compared = self._measures_elsewhere()
         name = process.name if number is None else f"rank {number}"
         self._number += 1
         order = Order(
@@ -87,12 +90,20 @@ class Ranks:
             name,
             running.nodeid,
             str(self._session.root),
-            for_rank(self._session.settings),
-            Asked(running.budgets, running.override),
+            for_rank(self._session.settings, compared=compared),
+            Asked(running.budgets, running.override, running.comparison if compared else None),
             self._session.policy.content,
         )
         process._target = Target(target, order)
         self._started.append(Started(process, order))
+
+    def _measures_elsewhere(self) -> bool:
+        """Whether there are cards that this process does not use: then the baseline is of what ranks take there.
+
+        Where both use one device, the test's own numbers are compared.
+        """
+        environment = self._session.baselines.environment
+        return any(environment(one.device) is None for one in self._session.tracker.recorders)
 
     def folder(self) -> Path:
         """The folder of the running test."""
@@ -151,6 +162,8 @@ class Ranks:
                 running.notes.append(f"{written.name} {why}: what it took is not known")
             else:
                 _take(written, windows, findings, running)
+                if one.order.settings.baseline != "off":
+                    _measure(written.record, running)
         self._started = waiting
         kept = {one.order.path for one in waiting}
         for path in sorted(self._folder.glob("*.json")):  # of processes that asked themselves
@@ -185,9 +198,31 @@ def _take(written: Written, windows: list[Window], findings: list[Finding], runn
     if record is None:
         return
     windows += [one._replace(name=f"{name}: {one.name}") for one in record.windows if one.name not in _OUTER]
-    findings += [replace(one, owner=name if one.owner is None else f"{name}: {one.owner}") for one in record.findings]
+    unused = {one.device for one in record.measured if one.idle}  # another rank's
+    findings += [
+        replace(one, owner=name if one.owner is None else f"{name}: {one.owner}")
+        for one in record.findings
+        if one.kind is not Kind.BASELINE or one.device not in unused
+    ]
     running.notes += [f"{name}: {note}" for note in (*record.notes, *written.notes)]
     running.subject.unjudged |= {kind for kind in _kinds() if kind.value in record.unjudged}
+
+
+def _measure(record: TestRecord, running: Running) -> None:
+    """Of each device the numbers of the process that requested most belong to the test."""
+    for one in record.measured:
+        known = next((place for place, other in enumerate(running.measured) if other.device == one.device), None)
+        if one.idle:
+            continue
+        if known is None:
+            running.measured.append(one)
+        elif _requested(one) > _requested(running.measured[known]):
+            running.measured[known] = one
+
+
+def _requested(measured: Measured) -> int:
+    spread = measured.values.get("requested")
+    return 0 if spread is None else spread.high
 
 
 _OUTER = ("setup", "teardown")
