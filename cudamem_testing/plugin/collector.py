@@ -6,6 +6,7 @@ report of the test's teardown and the rest when it ends. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections import Counter
@@ -321,7 +322,7 @@ def _has_records(root: Path, nodeids: Iterable[str]) -> bool:
 def _flags(arguments: Sequence[str]) -> tuple[str, ...]:
     """The memory flags of a command line that running one of its tests once more needs."""
     found = []
-    for one, following in zip(arguments, (*arguments[1:], "-"), strict=True):
+    for one, following in itertools.pairwise((*arguments, "-")):
         name, equals, _ = one.partition("=")
         if name.startswith("--cudamem") and name not in _ONCE:
             found += [one, following] if name in _VALUED and not equals and not following.startswith("-") else [one]
