@@ -188,7 +188,7 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _merge(given: argparse.Namespace) -> int:
-    from cudamem_testing.records.known import parse, unseen_lines, without
+    from cudamem_testing.records.known import named, parse, without
     from cudamem_testing.records.known_file import PLACE, change_known, name_of
     from cudamem_testing.report.files import read_json, write_json
     from cudamem_testing.report.merge import judge, merge_runs, unseen_by_all
@@ -202,7 +202,7 @@ def _merge(given: argparse.Namespace) -> int:
     if gone and given.prune:
         merged = merged.noting(str(change_known(path, name, lambda now: without(now, gone))))
     elif gone:
-        merged = merged.noting(unseen_lines(gone, "merge --prune"))
+        merged = merged._replace(unseen=named(gone, "merge --prune"))
     write_json(merged, given.output)
     say(_summary(merged, given.top))
     return 1 if merged.failed else 0
@@ -228,7 +228,8 @@ def _summary(run: RunRecord, top: int) -> str:
     from cudamem_testing.report.named import named_lines
     from cudamem_testing.report.terminal import summary_lines
 
-    return "\n".join((*named_lines(run), *summary_lines(run, top=top, width=_width(), cut=_room() is not None)))
+    lines = summary_lines(run, top=top, width=_width(), cut=_room() is not None)
+    return "\n".join((*named_lines(run), *(line.text for line in lines)))
 
 
 def _width() -> int:

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from cudamem_testing import static
 from cudamem_testing.cycles import graph
 from cudamem_testing.cycles.draw import cycle_diagram
-from cudamem_testing.cycles.origins import Origins, is_harness
+from cudamem_testing.cycles.origins import Origins, harness_of
 from cudamem_testing.cycles.results import NAMED, Cycle, KeptTensor, merged
-from cudamem_testing.cycles.words import INNER, Hop, hops, name_along, pieces, rank, shape_of, signature
+from cudamem_testing.cycles.words import INNER, Hop, hops, is_plain, name_along, pieces, rank, shape_of, signature
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.objects import Storage, carried_by, is_tensor
 from cudamem_testing.objects.torch_references import node_edges, tensor_edges
@@ -273,7 +273,8 @@ class _Explanation:
             words,
             (),
             written,
-            harness=any(map(is_harness, objects[:ENDS])),
+            harness=harness_of(objects[:ENDS]),
+            plain=is_plain(steps),
             diagram=self._diagram(steps, paths, inside, size, tensors),
             origin=self._known.origins.of(steps, self._lines(tensors)),
         )

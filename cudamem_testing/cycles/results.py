@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cudamem_testing.model.facts import CycleKept, KeptBy
+from cudamem_testing.model.facts import CycleKept, KeptBy, Remark
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.show.diagrams import Diagram
 from cudamem_testing.show.notebook import InNotebook
@@ -89,8 +89,8 @@ class Cycle(InNotebook):
 
     ``chain`` are the pieces of the shortest cycle through or towards its largest tensor, the last as the first; empty
     where the cycle runs through C++. ``signature`` is the same for the same fault: types and labels of edges, no
-    positions. ``project`` is whether the project made it rather than a library, ``harness`` whether the test harness is
-    part of it (an ``ExceptionInfo`` in a local variable). ``closed_by`` is the line of source that closes it.
+    positions; ``plain`` is whether it names builtin containers alone. ``project`` is whether the project made it rather
+    than a library, ``harness`` the part of the test harness in it. ``closed_by`` is the line of source that closes it.
     ``count`` is how many such cycles were found, ``tensors`` what all of them kept.
     """
 
@@ -98,11 +98,12 @@ class Cycle(InNotebook):
     tensors: tuple[KeptTensor, ...]
     signature: str
     project: bool = False
-    harness: bool = False
+    harness: Remark | None = None
     closed_by: str | None = None
     hanging: int = 0
     count: int = 1
     diagram: Diagram = field(default=Diagram(), compare=False, repr=False)
+    plain: bool = False
     origin: Origin = field(default=Origin(), compare=False, repr=False)
 
     @property

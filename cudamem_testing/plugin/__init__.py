@@ -97,7 +97,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     settings = config.stash[keys.SETTINGS]
     try:
         found = markers.validate(items, settings.budget if settings.on else None, strict=settings.on)
-        config.stash[keys.PROBLEMS] = [f"NOT CHECKED: {line}" for line in found.misspelt]
+        config.stash[keys.PROBLEMS] = [f"NOT CHECKED: {line}" for line in found.misspelt.values()]
+        config.stash[keys.MISSPELT] = frozenset(found.misspelt)
         _begin(config, settings, items, found.tests)
     except pytest.UsageError as error:
         if hasattr(config, "workeroutput"):  # the controller says it: a worker's own error would be called a crash
@@ -133,7 +134,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     problems = config.stash.setdefault(keys.PROBLEMS, [])
     items = [] if session.exitstatus == pytest.ExitCode.USAGE_ERROR else getattr(session, "items", [])
-    late, misspelt = markers.applied_late(items, problems)
+    late, misspelt = markers.applied_late(items, config.stash.get(keys.MISSPELT, frozenset()))
     strict = config.stash[keys.SETTINGS].on
     problems += [*late, *(line if strict else f"NOT CHECKED: {line}" for line in misspelt)]
     late += misspelt if strict else []

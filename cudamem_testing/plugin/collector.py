@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity
-from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
+from cudamem_testing.model.records import (
+    Environment,
+    Extent,
+    FixtureRecord,
+    LedgerEntry,
+    RunRecord,
+    TestRecord,
+    Unchecked,
+    Unseen,
+)
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.sizes import count
 from cudamem_testing.plugin import keys
@@ -62,7 +71,7 @@ class Collector:
         self._environments: list[Environment] = []
         self._fixtures: list[FixtureRecord] = []
         self._unenforced: Counter[str] = Counter()
-        self._unchecked: Counter[str] = Counter()
+        self._unchecked: Counter[Unchecked] = Counter()
         self._notes: list[str] = []
         self._findings: list[Finding] = []
         self._ledger: list[LedgerEntry] = []
@@ -74,6 +83,7 @@ class Collector:
         self._collected = config.stash[keys.COLLECTED]
         self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
         self._extent = Extent()
+        self._unseen = Unseen()
         self._markers_fail = False  # in a worker of pytest-xdist
         self._failed = RunFailures()
         self._failures: tuple[str, ...] = ()
@@ -196,20 +206,20 @@ class Collector:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary; with -q only if there are findings, or something was not checked, measured or written."""
         run = self.run()
-        if not (run.tests or run.notes or run.unchecked) or not runs_tests(self._config):
+        if not (run.tests or run.notes or run.unchecked or run.unseen.causes) or not runs_tests(self._config):
             return
         top = 0 if self._quiet else self._settings.top
         asked = self._settings.prune or self._settings.update  # then a file was written, or not
-        said = self._notes or (asked and self._about_records)
+        said = self._notes or (asked and (self._about_records or self._unseen.causes))
         if not self._quiet or said or run.is_partly_unchecked or self._found(run):
-            from cudamem_testing.report.terminal import colour_of, summary_lines
+            from cudamem_testing.report.terminal import summary_lines
 
             run = run._replace(failures=())  # pytest has shown them
             terminalreporter.write_sep("=", "cudamem summary")
             width = min(terminalreporter._tw.fullwidth, 120)
             cut = is_terminal(terminalreporter)
             for line in summary_lines(run, top=top, width=width, grouped=not self._settings.audit, cut=cut):
-                terminalreporter.write_line(printable(line), **colour_of(line))
+                terminalreporter.write_line(printable(line.text), **({line.colour: True} if line.colour else {}))
         if self._settings.audit:
             from cudamem_testing.records import known_of_run as known
             from cudamem_testing.report.causes import audit_lines, matched_lines
@@ -244,6 +254,7 @@ class Collector:
             self._failures,
             dict(self._unchecked),
             _flags(self._config.invocation_params.args),
+            self._unseen,
         )
 
     def _record(self, session: pytest.Session) -> None:
@@ -263,6 +274,7 @@ class Collector:
 
             policy = measuring.policy
             said.append(known.finish(settings, policy.file, policy.name, policy.lines, self.run(), root))
+            self._unseen = said[-1].unseen
         elif settings.on and settings.known is not None and not settings.known.exists():
             self._notes.append(f"--cudamem-known: there is no {settings.known}; --cudamem-update=known writes it")
         self._about_records = [line for one in said for line in one.lines]

@@ -31,6 +31,7 @@ MARKS: pytest.StashKey[int] = pytest.StashKey()
 """Of an item that has some of our markers: how many, on itself, when it was collected."""
 PROBLEMS: pytest.StashKey[list[str]] = pytest.StashKey()
 """Lines about markers that check nothing, which the run ends with."""
+MISSPELT: pytest.StashKey[frozenset[str]] = pytest.StashKey()
 UNENFORCED: pytest.StashKey[int] = pytest.StashKey()
 KNOWN_INPUT = "cudamem_known"
 """The content of the file of known findings, in the input of a pytest-xdist worker."""

@@ -146,7 +146,7 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
     from cudamem_testing.model.limits import LimitError, contradictions, effective
     from cudamem_testing.plugin.override import problems_of
 
-    problems = list(misspelt) if strict else []
+    problems = [*misspelt.values()] if strict else []
     problems += [problem for item in overriding for problem in problems_of(item)]
     outer = () if default is None else (default,)
     for item in limited:
@@ -170,10 +170,10 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
 
 
 class Marked(NamedTuple):
-    """How many tests have limits or baselines, and a line for each marker that is probably one of ours misspelt."""
+    """How many tests have limits or baselines, and a line by name for each marker that is probably one misspelt."""
 
     tests: int
-    misspelt: list[str]
+    misspelt: dict[str, str]
 
 
 def _carriers(items: Iterable[pytest.Item], names: Sequence[str], met: set[str]) -> list[list[pytest.Item]]:
@@ -190,12 +190,12 @@ def _carriers(items: Iterable[pytest.Item], names: Sequence[str], met: set[str])
     return [*found.values()]
 
 
-def _misspelt_markers(items: Sequence[pytest.Item], met: AbstractSet[str]) -> list[str]:
-    """A line for each marker that nobody registered and that is nearly one of ours."""
-    lines = []
+def _misspelt_markers(items: Sequence[pytest.Item], met: AbstractSet[str]) -> dict[str, str]:
+    """A line for each marker that is not registered and nearly one of ours, by its name."""
+    lines = {}
     for name, near in _near_ours(met, items).items():
         item = next(item for item in items if item.get_closest_marker(name) is not None)
-        lines.append(f"{place_of(item, next(item.iter_markers(name)))}: {_suggestion(name, near)}")
+        lines[name] = f"{place_of(item, next(item.iter_markers(name)))}: {_suggestion(name, near)}"
     return lines
 
 
@@ -235,10 +235,10 @@ def _number_of_ours(node: Node) -> int:
     return sum(1 for mark in node.own_markers if mark.name in OURS)
 
 
-def applied_late(items: Sequence[pytest.Item], said: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+def applied_late(items: Sequence[pytest.Item], known: AbstractSet[str] = frozenset()) -> tuple[list[str], list[str]]:
     """A line for each test, class or module that got one of our markers after collection, when they are not read.
 
-    The second list is for markers that are nearly one of ours, but for those that lines of ``said`` name.
+    The second list is for markers that are nearly one of ours and not ``known`` from collection.
     """
     lines, misspelt = [], []
     marked = [node for node in _nodes(items) if node.own_markers]
@@ -251,10 +251,9 @@ def applied_late(items: Sequence[pytest.Item], said: Sequence[str] = ()) -> tupl
             lines.append(f"{place}: {name} was applied {when}, and is read at collection alone{instead}")
     names = {mark.name for node in marked for mark in node.own_markers}
     for name, near in _near_ours(names, items).items():
-        suggestion = _suggestion(name, near)
-        if not any(line.endswith(suggestion) for line in said):
+        if name not in known:
             node = next(node for node in marked if any(mark.name == name for mark in node.own_markers))
-            misspelt.append(f"{node.nodeid or 'session'}: {suggestion}")
+            misspelt.append(f"{node.nodeid or 'session'}: {_suggestion(name, near)}")
     return lines, misspelt
 
 

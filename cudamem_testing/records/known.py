@@ -10,25 +10,21 @@ text; such patterns are for causes without a line of their own. Pure: text in, t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from cudamem_testing.model.causes import Cause, has_cause, key_of
+from cudamem_testing.model.causes import Cause, has_cause, key_of, kind_of
 from cudamem_testing.model.changes import Tolerance
 from cudamem_testing.model.facts import Note, OnRecord
 from cudamem_testing.model.findings import Finding, Severity, Standing
-from cudamem_testing.model.records import RunRecord, TestRecord
+from cudamem_testing.model.records import RunRecord, TestRecord, Unseen
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.records.cause_text import current, pattern_of
 from cudamem_testing.records.lines import CONFLICT, check_keys, json_of, text_of
-from cudamem_testing.show.printable import short_lines
 
 TOLERANCE = Tolerance.parse("1%|64KiB")
 #: Where more test functions than that have a cause, their files are named.
 MOST_TESTS = 50
-#: Causes that were not seen, of which one line names so many.
-SHOWN = 3
-_UNSEEN = " not seen ("
 _KEYS = ("cause", "device", "bytes", "tests", "reason")
 
 CauseKey = tuple[str, str]
@@ -61,7 +57,7 @@ class KnownFinding:
     @property
     def kind(self) -> str:
         """The kind of its findings."""
-        return self.cause.partition(" | ")[0]
+        return kind_of(self.cause)
 
     @property
     def is_pattern(self) -> bool:
@@ -297,17 +293,9 @@ def last_matches(lines: Lines, run: RunRecord) -> dict[CauseKey, tuple[str, str]
     return {line.key: met for key, met in last.items() for line in lines.values() if line.matches(key)}
 
 
-def unseen_lines(gone: Sequence[KnownFinding], flag: str) -> str:
-    """What is said of causes that were not seen; ``flag`` is the one that drops them."""
-    was = "known cause was" if len(gone) == 1 else "known causes were"
-    rest = [f"... and {len(gone) - SHOWN} more"] if len(gone) > SHOWN else []
-    names = [f"{line.cause} ({line.device})" for line in gone[:SHOWN]]
-    return short_lines("\n".join((f"{len(gone)} {was}{_UNSEEN}{flag} drops what is gone):", *names, *rest)))
-
-
-def is_unseen_note(note: str) -> bool:
-    """Whether a run's note is what :func:`unseen_lines` says: it holds for that run alone."""
-    return _UNSEEN in note.partition("\n")[0]
+def named(gone: Iterable[KnownFinding], flag: str) -> Unseen:
+    """The causes of some lines as a run keeps them; ``flag`` removes them."""
+    return Unseen(flag, tuple(f"{line.cause} ({line.device})" for line in gone))
 
 
 def without(lines: Lines, gone: Iterable[KnownFinding]) -> Update:

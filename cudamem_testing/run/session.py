@@ -19,7 +19,7 @@ from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity, Verdict
 from cudamem_testing.model.override import NOTHING, Override, cycles_of
-from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
+from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord, Unchecked
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.windows import SharedWindows
 from cudamem_testing.recorders.base import untold
@@ -103,7 +103,7 @@ class Session:
         self.findings: list[Finding] = []
         self.fixtures: list[FixtureRecord] = []
         """Setups and teardowns of wider fixtures."""
-        self.unchecked: Counter[str] = Counter()
+        self.unchecked: Counter[Unchecked] = Counter()
         self.running: Running | None = None
         self.attempts: dict[str, int] = {}
         self._say, self._early = say, early
@@ -268,7 +268,7 @@ class Session:
         if not asked == self.settings.cycles == "off":
             tests = sum(self.attempts.values())
             blind = [one for one in self.tracker.recorders if not one.device.pseudo and not one.tells_blocks]
-            self.unchecked.update({f"test: leaks and cycles: {untold(one)}": tests for one in blind})
+            self.unchecked.update({Unchecked("test", f"leaks and cycles: {untold(one)}"): tests for one in blind})
         if self.leaks is None or asked == "off":
             return
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cudamem_testing.model.findings import Verdict
+from cudamem_testing.model.findings import Finding, Kind, Verdict
 
 #: The kind of findings that is explained like a verdict; its own verdicts are those of limits.
 BASELINE = "baseline"
@@ -302,6 +302,12 @@ def _page(name: str, meaning: Meaning) -> str:
     lines += [f"  - {cause}" for cause in meaning.causes]
     lines += ["", "What to do", *(f"  - {fix}" for fix in meaning.fixes)]
     return "\n".join((*lines, "", f"More: docs/{meaning.page}"))
+
+
+def reason(finding: Finding) -> str:
+    """The reason of a finding in a word or two; a baseline is no budget."""
+    above = finding.kind is Kind.BASELINE and finding.verdict is Verdict.OVER
+    return "above the baseline" if above else finding.verdict.value
 
 
 def sentence(text: str) -> str:

@@ -10,7 +10,6 @@ import stat
 import pytest
 
 from cudamem_testing.report.files import read_json
-from cudamem_testing.report.terminal import colour_of
 from cudamem_testing.wording import title
 from suites.plugin.inner import KIB
 
@@ -469,22 +468,6 @@ def test_colours_where_there_are_some(run_inner, monkeypatch):
     assert "\x1b" not in run_inner({}, "--cudamem", "--color=no").out
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in run_inner({}, "--cudamem").out
-
-
-@pytest.mark.parametrize(
-    ("line", "colour"),
-    [
-        ("leak: 2 findings (reachable) in 2 tests", {"red": True}),
-        ("cycle: 1 finding (cycle, warning) in 1 test", {"yellow": True}),
-        ("failed: interrupted", {"red": True}),
-        ("NOT CHECKED: 1 budget: cuda is not measured here", {"yellow": True}),
-        ("note: 2 baselines: 2 new", {"yellow": True}),
-        ("measured 2 tests on cpu", {}),
-        ("33.0 MiB       0 B       3    138%  test_a.py::test_leak[a: 2 findings (b) in c]", {}),
-    ],
-)
-def test_colours_of_lines(line, colour):
-    assert colour_of(line) == colour
 
 
 def test_names_are_cut_in_a_terminal_alone(run_inner, monkeypatch):

@@ -24,7 +24,7 @@ from cudamem_testing.model.facts import (
 )
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.limits import Breach, Limit
-from cudamem_testing.model.records import Environment, LedgerEntry, RunRecord, TestRecord
+from cudamem_testing.model.records import Environment, LedgerEntry, RunRecord, TestRecord, Unchecked
 from cudamem_testing.model.references import Kind as Edge
 from cudamem_testing.model.references import Reach
 from cudamem_testing.model.stacks import Frame, Stack
@@ -194,6 +194,6 @@ def everything() -> RunRecord:
         (LedgerEntry("cuda:0", "test_a.py::test_leak", 12 * MIB, 1), LedgerEntry("cuda:0", HOSTILE, MIB, 2)),
         (Checked("test_a.py::test_text", "test_a.py", None, None, "cuda", {"cuda": "a\nb\nc"}, f"a\nB\nc\n{HOSTILE}"),),
         failures=("interrupted: KeyboardInterrupt",),
-        unchecked={"baseline: recorded with torch 2.11, this run has torch 2.13": 3},
+        unchecked={Unchecked("baseline", "recorded with torch 2.11, this run has torch 2.13"): 3},
         flags=("--cudamem", "--cudamem-leaks=fail"),
     )

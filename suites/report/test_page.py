@@ -17,7 +17,7 @@ import pytest
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.changes import TRACKED
 from cudamem_testing.model.curves import Curve
-from cudamem_testing.model.records import Environment, RunRecord
+from cudamem_testing.model.records import Environment, RunRecord, Unchecked
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.report.compare import compare_runs
 from cudamem_testing.report.curves import read_curve
@@ -120,7 +120,7 @@ def test_a_page_from_a_file_is_that_of_the_run(tmp_path: Path) -> None:
         (RunRecord(), "nothing", "Nothing was measured"),
         (RunRecord(tests=(record("a", "passed"),)), "passed", "No fault: 1 test"),
         (
-            RunRecord(tests=(record("a", "passed"),), unchecked={"baseline: x": 1}),
+            RunRecord(tests=(record("a", "passed"),), unchecked={Unchecked("baseline", "x"): 1}),
             "partly",
             "No fault in what was checked: 1 test, some of it not checked",
         ),

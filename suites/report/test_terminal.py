@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.records import Environment, RunRecord, TestRecord
+from cudamem_testing.model.records import Environment, RunRecord, TestRecord, Unchecked, Unseen
 from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.terminal import folded, offered, ranked, summary_lines
@@ -48,7 +48,7 @@ def finding(kind: Kind = Kind.BUDGET, verdict: Verdict = Verdict.OVER, severity:
 
 
 def summary(run: RunRecord, top: int = 10, width: int = 80, **options: Any) -> str:
-    lines = summary_lines(run, top=top, width=width, **options)
+    lines = [line.text for line in summary_lines(run, top=top, width=width, **options)]
     assert all(line == line.rstrip() for line in lines)
     return "\n".join(lines) + "\n"
 
@@ -235,6 +235,32 @@ def test_findings_are_counted_by_kind_verdict_and_severity() -> None:
         """)
 
 
+def test_what_fails_is_red_and_what_warns_is_yellow() -> None:
+    leak = finding(Kind.LEAK, Verdict.REACHABLE)
+    cycle = finding(Kind.CYCLE, Verdict.CYCLE, Severity.WARN)
+    grew = finding(Kind.BASELINE)
+    name = "test_a.py::test_leak[leak: 2 findings (b) in c]"
+    run = RunRecord(
+        tests=(measured(name, (CPU, MIB, None, 0, 1), findings=(leak, cycle, grew, grew)),),
+        notes=("first\nsecond",),
+        failures=("interrupted",),
+        unchecked={Unchecked("baseline", "other threads"): 2},
+        unseen=Unseen("--cudamem-prune", ("leak | a (cpu)",)),
+    )
+    found = {line.text: line.colour for line in summary_lines(run, top=1, width=90, offers=0)}
+    assert {text: colour for text, colour in found.items() if colour} == {
+        "failed: interrupted": "red",
+        "baseline: 2 findings (above the baseline) in 1 test": "red",
+        "leak: 1 finding (reachable) in 1 test": "red",
+        "cycle: 1 finding (cycle, warning) in 1 test": "yellow",
+        "NOT CHECKED: 2 baselines: other threads": "yellow",
+        "note: first": "yellow",
+        "note: 1 known cause was not seen (--cudamem-prune drops what is gone):": "yellow",
+    }
+    assert {"  second", "  leak | a (cpu)", "nothing was measured"} <= found.keys()
+    assert any(text.endswith(name) for text in found)
+
+
 def test_a_run_of_nothing() -> None:
     assert summary(RunRecord()) == "nothing was measured\n"
 
@@ -318,7 +344,7 @@ def test_the_table_is_aligned_and_fits_80_columns(tests: list[Any]) -> None:
     run = RunRecord(
         Environment(("cuda:0", "cuda:1", "cpu")), tuple(measured(name, call, used=used) for name, call, used in tests)
     )
-    lines = summary_lines(run, top=10, width=80, offers=0)
+    lines = [line.text for line in summary_lines(run, top=10, width=80, offers=0)]
     table = lines[: 1 + min(len(folded(ranked(run.tests))), 10)]
     start = table[0].index("test")
     assert all(len(line) <= 80 or not re.search("/|::", line[start + 12 :].partition("[")[0]) for line in lines)
