@@ -31,7 +31,7 @@ _HEADER = f'{_OPENING}{SCHEMA}, "entries": ['
 _FOOTER = "null]}"
 _WHERE = ("in", "device", "environment")
 _PLACE = 'top is no list of ["file::qualname", "text", bytes, blocks]'
-_MORE: Mapping[str, type] = {"saved": int, "nth": int, "recorded": bool}  # of a place, where they are not 0
+_MORE: Mapping[str, type] = {"saved": int, "nth": int, "recorded": bool}  # of a place, where they are not 0, and known
 
 
 class Key(NamedTuple):
@@ -178,7 +178,8 @@ def _ends(spread: Spread) -> int | list[int]:
 
 
 def _place_row(place: Place) -> list[Any]:
-    more = {name: getattr(place, name) for name in _MORE if getattr(place, name)}
+    told = {name: getattr(place, name) for name in _MORE}
+    more = {name: value for name, value in told.items() if value or value is False}
     return [place.name, place.text, place.bytes, place.blocks, *([more] if more else [])]
 
 

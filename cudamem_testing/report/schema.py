@@ -149,7 +149,8 @@ def _unchecked() -> Codec:
 def _place() -> Codec:
     """``[name, bytes]``, and behind them what reports of earlier versions did not have."""
     short = row("[name, bytes]", TEXT, WHOLE)
-    long = row("[name, bytes, text, blocks, saved, nth, recorded]", TEXT, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, FLAG)
+    words = "[name, bytes, text, blocks, saved, nth, recorded]"
+    long = row(words, TEXT, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, optional(FLAG))
 
     def read(value: Any, place: str) -> Any:
         wide = isinstance(value, list) and len(value) > 2

@@ -223,9 +223,9 @@ class Comparing:
         from cudamem_testing.verdicts.lines import lines_of
 
         orders = replayed.orders
-        saved, with_grad = (
-            {orders[place] for place in find(replayed, start, end)} for find in (saved_for_backward, made_with_grad)
-        )
+        saved = {orders[place] for place in saved_for_backward(replayed, start, end)}
+        made = made_with_grad(replayed, start, end)
+        with_grad = None if made is None else {orders[place] for place in made}
         return lines_of(live, self._evidence.locator.written, saved, with_grad)
 
     def _examine(self, window: Window, measured: Measured, now: Counters | None) -> tuple[Measured, Look | NoEvidence]:

@@ -301,16 +301,18 @@ def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Note
         free = trace[place].get("device_free")
         columns["addr"][place] = free if _is_size(free) else 0
     times = columns["time_us"] if "time_us" in keys else None
+    stacks = [entry.get("frames") for entry in trace]
     if times is not None:
         notes.add("the clock of the events runs backwards", sum(map(operator.gt, times, times[1:])))
     return Events(
         kinds=kinds,
         addresses=columns["addr"],
         sizes=columns["size"],
-        stacks=frames.column([entry.get("frames") for entry in trace]),
+        stacks=frames.column(stacks),
         streams=columns["stream"],
         times=times,
         pools=_pool_column(trace, pools) if "pool_id" in keys else None,
+        grads=frames.grad_modes(stacks),
         extra=extra,
     )
 

@@ -114,7 +114,7 @@ def broken_source(broken: str) -> str:
     return PROJECT.replace(old, new)
 
 
-def wanted(broken: str, device: str) -> str:
+def wanted(broken: str) -> str:
     """The first line of explanation, as a pattern; on cards functions have no class in their names."""
     _, new, _, marker = BREAKS[broken]
     lines = broken_source(broken).splitlines()[1:]
@@ -123,7 +123,7 @@ def wanted(broken: str, device: str) -> str:
     if broken == "no_grad":  # most is kept of what the models themselves make
         kept = r"by project\.py:22 in (Adapted\.)?forward \((activations|modeling_\w+)\.py:\d+ in [\w.]+\)"
         place = rf"({place}|{kept}|by fixtures/models\.py:113 in (Residual\.)?forward \(batch_norm\))"
-    keeps = broken == "checkpoint" or (broken == "no_grad" and device == "cpu")  # grad mode is not recorded on cards
+    keeps = broken in ("checkpoint", "no_grad")
     return rf"{'saved for backward' if keeps else '(grew|new)'}: \+\d.* {place}"
 
 
@@ -139,4 +139,4 @@ def test_the_first_line(request, device, broken):
     inner = run({"project.py": broken_source(broken)}, *options)
     for name in MODELS:
         first = inner.section(f"{BREAKS[broken][2]}[{name}]")[1]
-        assert re.match(wanted(broken, device), first), inner.out
+        assert re.match(wanted(broken), first), inner.out

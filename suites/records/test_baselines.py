@@ -38,7 +38,7 @@ ENTRIES = {
     Key("test_b[x]", CPU, HERE): Entry({"requested": Spread(5, 5)}),
     Key("test_b[x]", CARD, THERE): Entry(
         {"requested": Spread(5, 9), "retained": Spread(-1, -1), "allocations": Spread(3, 3)},
-        (Place("a.py::f", 4, "x = f(y)", 2, 3, 1, True), Place("b.py::C.g", 1)),
+        (Place("a.py::f", 4, "x = f(y)", 2, 3, 1, True), Place("b.py::C.g", 1, recorded=False)),
         "1a2b3c4d",
         "00ff12ab",
     ),
@@ -52,7 +52,7 @@ TEXT = """\
 {"test": "test_b[x]", "in": "cpu-1ce278", "peak": "5 B", "bytes": {"requested": 5}, "top": []},
 {"test": "test_b[x]", "in": "cuda:1-25f2a9", "peak": "5 B to 9 B", "retained": "-1 B", "bytes": {"requested": [5, 9], \
 "retained": -1}, "counts": {"allocations": 3}, "top": [["a.py::f", "x = f(y)", 4, 2, {"saved": 3, "nth": 1, \
-"recorded": true}], ["b.py::C.g", "", 1, 0]], "body": "1a2b3c4d", \
+"recorded": true}], ["b.py::C.g", "", 1, 0, {"recorded": false}]], "body": "1a2b3c4d", \
 "lines": "00ff12ab"},
 null]}
 """
