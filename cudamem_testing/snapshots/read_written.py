@@ -1,5 +1,5 @@
-"""Reads a snapshot of the CPU that this package wrote: the device and the numbers of blocks are kept beside what torch's
-viewers read (:mod:`export`), and the segments that only they need are left out. PYTEST_DONT_REWRITE
+"""Reads a snapshot of the CPU that this package wrote: the device and the numbers of blocks are kept beside what
+torch's viewers read (:mod:`export`), and the segments that only they need are left out. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
