@@ -173,12 +173,12 @@ class Evidence:
 
     def dump(self, folder: Path, nodeid: str) -> list[str]:
         """Write a snapshot of each device for a failed test; what was written or not, for people."""
-        from cudamem_testing.records.expected.side import file_stem
+        from cudamem_testing.records.expected.side import dump_stem
         from cudamem_testing.snapshots import export
 
         said = []
         for recorder in self._tracker.recorders:
-            path = folder / f"{file_stem(nodeid)}.{str(recorder.device).replace(':', '')}.pickle"
+            path = folder / f"{dump_stem(nodeid)}.{str(recorder.device).replace(':', '')}.pickle"
             try:
                 capture = recorder.capture()
                 if capture is not None:

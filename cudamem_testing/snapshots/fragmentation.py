@@ -14,6 +14,7 @@ from itertools import chain
 
 from cudamem_testing.model.pools import MAIN_POOL, Pool, PoolUse
 from cudamem_testing.snapshots.record import LiveBlock, Recording, Segment
+from cudamem_testing.snapshots.segments import gaps, inside
 
 _Filled = tuple[Segment, list[LiveBlock]]
 
@@ -54,44 +55,26 @@ class Fragmentation:
 def fragmentation(recording: Recording) -> Fragmentation:
     """How the segments of a recording are used at its end. A recording without segments has an empty main pool."""
     by_pool: dict[Pool, list[_Filled]] = {MAIN_POOL: []}
-    for filled in _inside(recording):
-        by_pool.setdefault(filled[0].pool, []).append(filled)
-    ranges = {pool: [part for filled in inside for part in _free(*filled)] for pool, inside in by_pool.items()}
-    uses = [_use(pool, inside, ranges[pool]) for pool, inside in by_pool.items()]
+    for segment, blocks in inside(recording):
+        by_pool.setdefault(segment.pool, []).append((segment, blocks))
+    ranges = {pool: [part for one in filled for part in _free(*one)] for pool, filled in by_pool.items()}
+    uses = [_use(pool, filled, ranges[pool]) for pool, filled in by_pool.items()]
     private = sorted(uses[1:], key=lambda use: -use.reserved)
     largest_first = sorted(chain.from_iterable(ranges.values()), key=lambda part: (-part.size, part.address))
     return Fragmentation(uses[0], tuple(private), tuple(largest_first))
 
 
-def _inside(recording: Recording) -> list[_Filled]:
-    """Segments by address with their blocks by address; blocks outside any segment are left out."""
-    blocks = sorted(recording.blocks, key=lambda block: block.address)
-    found: list[_Filled] = []
-    at = 0
-    for segment in sorted(recording.segments, key=lambda segment: segment.address):
-        while at < len(blocks) and blocks[at].address < segment.address:
-            at += 1
-        first = at
-        while at < len(blocks) and blocks[at].address < segment.end:
-            at += 1
-        found.append((segment, blocks[first:at]))
-    return found
-
-
 def _free(segment: Segment, blocks: list[LiveBlock]) -> Iterator[FreeRange]:
-    place = segment.address
-    for start, end in (*((block.address, block.address + block.size) for block in blocks), (segment.end, segment.end)):
-        if start > place:
-            yield FreeRange(place, start - place, segment.stream, segment.pool, start - place < segment.size)
-        place = max(place, end)
+    for place, size in gaps(segment, blocks):
+        yield FreeRange(place, size, segment.stream, segment.pool, size < segment.size)
 
 
-def _use(pool: Pool, inside: list[_Filled], free: list[FreeRange]) -> PoolUse:
-    blocks = [block for _, blocks in inside for block in blocks]
+def _use(pool: Pool, filled: list[_Filled], free: list[FreeRange]) -> PoolUse:
+    blocks = [block for _, blocks in filled for block in blocks]
     return PoolUse(
         pool=pool,
-        segments=len(inside),
-        reserved=sum(segment.size for segment, _ in inside),
+        segments=len(filled),
+        reserved=sum(segment.size for segment, _ in filled),
         allocated=sum(block.size for block in blocks if not block.awaiting_free),
         waiting=sum(block.size for block in blocks if block.awaiting_free),
         free=sum(part.size for part in free),

@@ -52,8 +52,8 @@ _BUILDERS = {
 }
 
 
-def unpickle(data: bytes) -> Any:
-    """The value pickled in ``data``.
+def unpickle(data: bytes, progress: Callable[[float], None] | None = None) -> Any:
+    """The value pickled in ``data``. ``progress`` is told now and then which share of the bytes was read.
 
     Raises:
         SnapshotError: if the pickle is cut off or damaged, or asks for anything but plain containers; a class that
@@ -61,7 +61,7 @@ def unpickle(data: bytes) -> Any:
     """
     try:
         with CollectorPaused():  # it would scan millions of small objects again and again
-            return _Machine(data).run()
+            return _Machine(data, progress).run()
     except SnapshotError:
         raise
     except (IndexError, KeyError, struct.error):
@@ -75,8 +75,9 @@ def unpickle(data: bytes) -> Any:
 class _Machine:
     """A stack, a memo, and a position in the input."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, progress: Callable[[float], None] | None = None) -> None:
         self.data = data
+        self.progress = progress
         self.at = 0
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
@@ -135,6 +136,8 @@ class _Machine:
         end = len(self.data)
         if at >= end:
             raise SnapshotError(f"the pickle ends after {end} bytes without its end mark: it is cut off or empty")
+        if self.progress is not None:
+            self.progress(at / end)
         made = _VALUE * (self.kept + len(self.stack)) + _PLACE * len(self.memo)
         if made > _ALLOWED + _ALLOWED_PER_BYTE * at:
             count = self.kept + len(self.stack) + len(self.memo)

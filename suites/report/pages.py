@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from dataclasses import replace
+from typing import Any
 
 from cudamem_testing.model.baselines import Measured, Place
 from cudamem_testing.model.changes import Change, Spread
@@ -197,3 +200,10 @@ def everything() -> RunRecord:
         unchecked={Unchecked("baseline", "recorded with torch 2.11, this run has torch 2.13"): 3},
         flags=("--cudamem", "--cudamem-leaks=fail"),
     )
+
+
+def data_of(text: str) -> dict[str, Any]:
+    """What the scripts of a page read."""
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    data: dict[str, Any] = json.loads(found)
+    return data

@@ -24,18 +24,24 @@ from cudamem_testing.report.curves import read_curve
 from cudamem_testing.report.files import read_json, write_html, write_json
 from cudamem_testing.report.page import compare_page, run_data, run_page
 from cudamem_testing.show.pages import page
-from suites.report.pages import HOSTILE, LONG, MIB, curve, cycle, everything, leak, over_budget, record, regression
+from suites.report.pages import (
+    HOSTILE,
+    LONG,
+    MIB,
+    curve,
+    cycle,
+    data_of,
+    everything,
+    leak,
+    over_budget,
+    record,
+    regression,
+)
 
 MB = 10**6
 ELEMENTS = {
     *("html", "head", "meta", "title", "style", "body", "header", "h1", "main", "aside", "noscript", "p", "script")
 }
-
-
-def data_of(text: str) -> dict[str, Any]:
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
-    data: dict[str, Any] = json.loads(found)
-    return data
 
 
 @pytest.mark.parametrize("made", [run_page(everything()), page(HOSTILE, {"a": HOSTILE}, "diagram")])

@@ -1,0 +1,84 @@
+"""A snapshot that was read and replayed: what every view of it is made of. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from cudamem_testing.model.blocks import LiveSet
+from cudamem_testing.model.counters import Counters
+from cudamem_testing.model.curves import Curve
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.live_tables import BEFORE_RECORD, LiveTable, live_table
+from cudamem_testing.model.sizes import format_size
+from cudamem_testing.show.progress import Progress
+from cudamem_testing.snapshots.curves import curve
+from cudamem_testing.snapshots.files import read_file
+from cudamem_testing.snapshots.fragmentation import Fragmentation, fragmentation
+from cudamem_testing.snapshots.record import Recording
+from cudamem_testing.snapshots.replay import Peak, Replay, replay
+
+
+class Looked:
+    """One file's recording, and what follows from it, each made when it is first asked for."""
+
+    def __init__(self, name: str, recording: Recording, progress: Progress) -> None:
+        self.name = name
+        self.recording = recording
+        self.progress = progress
+
+    @classmethod
+    def read(cls, path: Path, device: Device | None, progress: Progress) -> Looked:
+        """Read a file.
+
+        Raises:
+            SnapshotError: it cannot be read, or holds no snapshot of the device.
+        """
+        try:
+            size = f" ({format_size(path.stat().st_size)})"
+        except OSError:  # the reader says why
+            size = ""
+        progress.step(f"reading {path.name}{size}")
+        return cls(path.name, read_file(path, device, progress=progress.at), progress)
+
+    @cached_property
+    def replayed(self) -> Replay:
+        """The allocated bytes at every moment."""
+        self.progress.step(f"replaying {len(self.recording.events):,} events of {self.name}")
+        return replay(self.recording)
+
+    @cached_property
+    def peak(self) -> Peak | None:
+        """The highest moment; ``None`` if no events were recorded."""
+        return self.replayed.peak(since=0) if len(self.recording.events) else None
+
+    @cached_property
+    def end(self) -> LiveSet:
+        """What is live at the end."""
+        return self.replayed.live_at()
+
+    @cached_property
+    def use(self) -> Fragmentation | None:
+        """How the segments are used at the end; ``None`` if the device has none."""
+        return fragmentation(self.recording) if self.recording.segments else None
+
+    @cached_property
+    def curve(self) -> Curve | None:
+        """The memory over time by line; ``None`` if no events were recorded."""
+        return curve(self.replayed, (), Counters(), before=f"({BEFORE_RECORD})")
+
+    @property
+    def peak_table(self) -> LiveTable | None:
+        """What was live at the peak, by line."""
+        return None if self.peak is None else live_table(self.peak.live, before=BEFORE_RECORD)
+
+    @property
+    def end_table(self) -> LiveTable:
+        """What is live at the end, by line."""
+        return live_table(self.end, "live at the end", before=BEFORE_RECORD)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What may be missing; those of the recording itself come first."""
+        notes = () if self.peak is None else self.peak.live.notes
+        return tuple(dict.fromkeys((*self.recording.notes, *notes, *self.end.notes)))
