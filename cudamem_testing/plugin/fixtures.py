@@ -14,7 +14,6 @@ from cudamem_testing.show.usage import hide_wrong_arguments
 if TYPE_CHECKING:
     from cudamem_testing.cycles.collect import ReferenceCycles
     from cudamem_testing.graphs import GraphCapture
-    from cudamem_testing.model.windows import Window
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.run.session import Session
     from cudamem_testing.snapshots.moments import Snapshots
@@ -56,22 +55,18 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
     session = _prepared(request)
     running = session.running if session is not None else None
     if session is None or running is None:
-        from cudamem_testing.snapshots.memory import Memory as Measured
+        from cudamem_testing.run.memory import Memory as Measured
 
         with Measured.on(str(request.config.stash[keys.SETTINGS].device)) as memory:
             yield memory
     else:
+        from cudamem_testing.run.analysis import analysis
+
         grown = session.leaks.grown if session.leaks else None
-        lines = partial(_lines_at_peak, session)
-        memory = Memory(session.tracker, running.add, session.judge, grown, lines, name="cuda_memory")
+        reads = analysis(session.evidence, session.tracker, grown, running.add)
+        memory = Memory(session.tracker, running.add, session.judge, reads, name="cuda_memory")
         yield memory
         _refuse(request, memory.close())
-
-
-def _lines_at_peak(session: Session, window: Window) -> dict[str, int]:
-    from cudamem_testing.snapshots.evidence import lines_at_peak
-
-    return lines_at_peak(session.evidence, window)
 
 
 @pytest.fixture

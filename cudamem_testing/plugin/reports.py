@@ -90,10 +90,10 @@ class Reports:
 
                 report.cudamem_parts = parts_of(self.unsaid)  # type: ignore[attr-defined]
         elif report.failed and self.unsaid:
-            from cudamem_testing.windows.memory import OverBudget
+            from cudamem_testing.windows.regions import Judged
 
             raised = None if call.excinfo is None else call.excinfo.value
-            told = raised.findings if is_a(raised, OverBudget) else ()
+            told = raised.findings if is_a(raised, Judged) else ()
             rest = [finding for finding in self.unsaid if finding not in told]
             if rest:
                 report.sections.append(("cudamem", texts_of(rest)))

@@ -52,6 +52,7 @@ CPU_RECORDER = Library(
         "device_counters.h",
         "journal.h",
         "journal_calls.h",
+        "trap.h",
     ),
     "c++17",
     ("c10",),

@@ -76,7 +76,9 @@ def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Calla
             )
             functions = Bindings(native, cards, settings).functions()
             stack.callback(place(cuda_build.cuda_build(functions, properties, refuse)))
-            stack.callback(place([(torch_api.bindings(), torch_api.SIMULATED, cards.titles)]))
+            trap = torch_api.SimulatedTrap(native.set_trap, native.trapped, native.clear_trap)
+            own = ((torch_api.SIMULATED, cards.titles), (torch_api.SIMULATED_TRAP, trap))
+            stack.callback(place([(torch_api.bindings(), name, value) for name, value in own]))
             cuda_build.set_generators(cards.count, native.default_generator)
             if cuda_build.engine_lacks_cards(cards.count):
                 if say is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.process import bindings, imported
@@ -14,6 +14,16 @@ from cudamem_testing.torch_api.process import bindings, imported
 NOTICED = "cudamem_streams"
 #: The attribute of ``torch._C`` with the names of the simulated cards, while there are any.
 SIMULATED = "_cudamem_simulated_cards"
+#: The attribute of ``torch._C`` with what makes an allocation on them fail.
+SIMULATED_TRAP = "_cudamem_simulated_trap"
+
+
+class SimulatedTrap(NamedTuple):
+    """Native functions: ``put`` sets the trap of a card, ``read`` says what it met, ``clear`` removes it."""
+
+    put: Callable[..., int]
+    read: Callable[..., object]
+    clear: Callable[..., object]
 
 
 def simulated_cards() -> tuple[str, ...]:
@@ -21,6 +31,12 @@ def simulated_cards() -> tuple[str, ...]:
     torch = sys.modules.get("torch")
     names: tuple[str, ...] = getattr(getattr(torch, "_C", None), SIMULATED, ())
     return names
+
+
+def simulated_trap() -> SimulatedTrap | None:
+    """What makes an allocation on simulated cards fail; ``None`` if no card is simulated."""
+    found: SimulatedTrap | None = getattr(bindings(), SIMULATED_TRAP, None)
+    return found
 
 
 def cuda_device_count() -> int:

@@ -67,7 +67,7 @@ from cudamem_testing.trace.reader import read_events
 from cudamem_testing.trace.records import Trace
 from cudamem_testing.trace.timeline import Timeline, timeline
 from cudamem_testing.trace.witnesses import optimizers_in, parts_of, state_of
-from cudamem_testing.windows.memory import OverBudget
+from cudamem_testing.windows.regions import OverBudget
 from cudamem_testing.windows.tracker import Tracker
 
 __tracebackhide__ = hide_wrong_arguments

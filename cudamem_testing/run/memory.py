@@ -16,7 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.snapshots.evidence import Explainer, lines_at_peak, unknown
+from cudamem_testing.run.analysis import analysis
+from cudamem_testing.snapshots.evidence import Explainer, unknown
 from cudamem_testing.windows import memory
 from cudamem_testing.windows.judge import Judge
 
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from cudamem_testing.model.evidence import Evidence, NoEvidence
     from cudamem_testing.model.windows import Window
     from cudamem_testing.snapshots.replay import Replay
-    from cudamem_testing.windows.scale import Lines
+    from cudamem_testing.windows.analysis import Analysis
     from cudamem_testing.windows.tracker import Tracker
 
 
 class Memory(memory.Memory):
-    """Windows, budgets and hard limits; :class:`~cudamem_testing.windows.memory.OverBudget` names the lines."""
+    """Windows, budgets and hard limits; :class:`~cudamem_testing.windows.regions.OverBudget` names the lines."""
 
     records = True
 
@@ -43,9 +44,9 @@ class Memory(memory.Memory):
         return Judge(lambda: Explainer(records), partial(draw_window, records))
 
     @classmethod
-    def lines_of(cls, tracker: Tracker) -> Lines | None:
-        """Those of the tracker's records."""
-        return partial(lines_at_peak, _Records(tracker))
+    def analysis_of(cls, tracker: Tracker) -> Analysis:
+        """Reads the records of a tracker."""
+        return analysis(_Records(tracker), tracker)
 
 
 class _Records:

@@ -1,0 +1,67 @@
+"""Which allocation is made to fail, and which one did. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cudamem_testing.model.sizes import format_size, parse_size
+
+_LINE = re.compile(r"(.+):(\d+)")
+EXAMPLES = 'above="1GiB", nth=5 or at="model.py:88"'
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The allocations that fail: those of more than ``above`` bytes, made ``at`` a line (file and number).
+
+    The ``nth`` of them fails, counted from 1; each one if it is ``None``. Without any condition none does.
+    """
+
+    above: int | None = None
+    nth: int | None = None
+    at: tuple[str, int] | None = None
+
+    @classmethod
+    def parse(cls, above: object = None, nth: object = None, at: object = None) -> Wanted:
+        """Read what a user wrote. A line without ``nth`` means the first allocation there.
+
+        Raises:
+            ValueError: for no condition, and a wrong one.
+        """
+        if above is None and nth is None and at is None:
+            raise ValueError(f"which allocation shall fail? Write {EXAMPLES}, or several of them")
+        size = None if above is None else parse_size(above)
+        if nth is not None and (type(nth) is not int or nth < 1):
+            raise ValueError(f"nth={nth!r}: write a whole number from 1")
+        line = None
+        if at is not None:
+            found = _LINE.fullmatch(at) if isinstance(at, str) else None
+            if found is None:
+                raise ValueError(f'at={at!r}: write a file and a line, such as at="model.py:88"')
+            line = found[1], int(found[2])
+        return cls(size, 1 if nth is None and line is not None else nth, line)
+
+    def __str__(self) -> str:
+        parts = [] if self.above is None else [f"of more than {format_size(self.above)}"]
+        parts += [] if self.at is None else [f"at {self.at[0]}:{self.at[1]}"]
+        which = "each allocation" if self.nth is None else f"allocation {self.nth}"
+        return " ".join((which, *parts))
+
+
+class Trapped(NamedTuple):
+    """What a trap met: ``requests`` so far, how many ``failed``, the ``number`` and ``size`` of the last of these.
+
+    ``made`` is how many allocations had succeeded until then.
+    """
+
+    requests: int = 0
+    failed: int = 0
+    number: int = 0
+    size: int = 0
+    made: int = 0
+
+
+class Sweep:
+    pass
