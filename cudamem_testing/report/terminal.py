@@ -206,7 +206,7 @@ def _table(rows: Sequence[Sequence[Row]]) -> Table:
                 _sizes([one.reserved_growth for _, one in some]) if window.device.has_segments else NONE,
                 _sizes([*retained]),
                 _range([one.allocations for _, one in some], str),
-                f"{max(used):.0%}" if used else NONE,
+                _share(max(used)) if used else NONE,
                 str(window.device),
                 test.nodeid if len(some) == 1 else several,
             )
@@ -218,6 +218,11 @@ def _table(rows: Sequence[Sequence[Row]]) -> Table:
         if column is not DEVICE or len({*column_cells}) > 1
     ]
     return Table(tuple(COLUMNS[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in cells))
+
+
+def _share(used: float) -> str:
+    """A share of a limit; of a limit of 0 it is in the millions, which says no more than ten times."""
+    return f"{used:.0%}" if used < 10 else ">999%"
 
 
 def _wrapped(lines: Iterable[str], width: int, colour: str = "") -> list[Line]:
@@ -237,7 +242,7 @@ def _offers(measured: Sequence[TestRecord], offers: int) -> list[str]:
     for test, window in ranked(test for test in measured if test.budget_used is None and test.outcome == "passed"):
         if window.peak_growth:
             peaks.setdefault(test.nodeid.partition("[")[0], window.peak_growth)
-    lines = ["to hold a test to what it takes now, with a tenth to spare:"] if peaks and offers else []
+    lines = ["suggested budgets (current peak + 10 %):"] if peaks and offers else []
     for name, peak in [*peaks.items()][:offers]:
         lines += [f"  {one_line(name)}", f'    @pytest.mark.memory_budget(peak="{offered(peak)}")']
     return lines

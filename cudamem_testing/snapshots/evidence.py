@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from cudamem_testing.snapshots.replay import Replay
 
 BEFORE = "this test, before the window"
-#: Fewer events make no line of bars; and the most bars of one.
-FEW, STRETCHES = 8, 60
+#: Fewer events make no line of bars; and the most bars of one, which fits into 80 columns with what stands beside it.
+FEW, STRETCHES = 8, 36
 DROPPED = "this test, or live before it: its first events were dropped"
 
 

@@ -48,7 +48,7 @@ TABLE = [
     "  2.0 KiB       0 B       1       -  test_it.py::test_small",
     "      0 B       0 B       0       -  test_it.py::test_under",
     "measured 5 tests on cpu",
-    "to hold a test to what it takes now, with a tenth to spare:",
+    "suggested budgets (current peak + 10 %):",
     f"  {LONG}",
     '    @pytest.mark.memory_budget(peak="23KiB")',
     "  test_it.py::test_small",
@@ -69,7 +69,7 @@ def test_a_summary_of_passing_tests_has_no_empty_line_in_it(run_inner):
         "   peak  retained  allocs  test",
         "1.0 KiB       0 B       1  test_it.py::test_it",
         "measured 1 test on cpu",
-        "to hold a test to what it takes now, with a tenth to spare:",
+        "suggested budgets (current peak + 10 %):",
         "  test_it.py::test_it",
         '    @pytest.mark.memory_budget(peak="2KiB")',
     ]

@@ -86,10 +86,17 @@ def test_one_card() -> None:
         measured 4 tests on cuda:0 (NVIDIA H100 80GB HBM3); 1 test without torch
         NOT CHECKED: 1 budget: cpu is not measured here
         note: report written to report.json
-        to hold a test to what it takes now, with a tenth to spare:
+        suggested budgets (current peak + 10 %):
           tests/test_cache.py::test_grows
             @pytest.mark.memory_budget(peak="14MiB")
         """)
+
+
+def test_shares_of_tiny_limits_are_short() -> None:
+    """A budget of 0, broken to see what is live, is not broken by 1678336800 %."""
+    for used, text in ((9.994, " 999%"), (16_783_368.0, ">999%")):
+        run = RunRecord(Environment(("cpu",)), (measured("a.py::test_a", (CPU, MIB, None, 0, 1), used=used),))
+        assert f"{text}  a.py::test_a" in summary(run)
 
 
 def test_what_is_retained_for_a_reason_is_one_line() -> None:
@@ -120,7 +127,7 @@ def test_a_laptop_without_budgets_has_no_empty_columns() -> None:
         5.0 GiB       0 B  1234567  tests/test_a.py::test_large
             3 B       0 B        1  tests/test_a.py::test_small
         measured 2 tests on cpu
-        to hold a test to what it takes now, with a tenth to spare:
+        suggested budgets (current peak + 10 %):
           tests/test_a.py::test_large
             @pytest.mark.memory_budget(peak="5633MiB")
           tests/test_a.py::test_small
@@ -194,7 +201,7 @@ def test_only_the_top_is_shown() -> None:
          7 B       0 B       1  a.py::test_7
         ... 2 more (--cudamem-top=4 shows them)
         measured 4 tests on cpu
-        to hold a test to what it takes now, with a tenth to spare:
+        suggested budgets (current peak + 10 %):
           a.py::test_9
             @pytest.mark.memory_budget(peak="1KiB")
         """)
@@ -305,7 +312,7 @@ def test_offers_name_each_test_once_and_only_where_a_marker_would_pass() -> None
     )
     assert summary(run, top=1).endswith(
         exactly("""
-        to hold a test to what it takes now, with a tenth to spare:
+        suggested budgets (current peak + 10 %):
           a.py::test_p
             @pytest.mark.memory_budget(peak="56MiB")
         """)
