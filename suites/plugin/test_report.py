@@ -180,7 +180,7 @@ def test_a_report_is_written_when_nothing_was_measured(run_inner, pytester):
     "plan", ["--collect-only", "--setup-plan", "--fixtures", "--fixtures-per-test", "--markers", "--help"]
 )
 def test_plans_measure_and_write_nothing(run_inner, pytester, plan):
-    inner = run_inner(SEVERAL, "--cudamem", "--cudamem-json=report.json", plan)
+    inner = run_inner(SEVERAL, "--cudamem", "--cudamem-json=report.json", plan, plugins=["setuponly", "setupplan"])
     assert inner.status == 0
     assert not inner.has_section("cudamem summary")
     assert not (pytester.path / "report.json").exists()
@@ -193,7 +193,7 @@ def test_setups_alone(run_inner):
         def wide(): return torch.empty(256)
         def test_it(wide): torch.empty(512)
     """
-    inner = run_inner(file, "--cudamem", "--setup-only")
+    inner = run_inner(file, "--cudamem", "--setup-only", plugins=["setuponly"])
     assert inner.fixture("wide")[0].windows[0].retained == KIB
     assert inner.summary == ["measured 1 test on cpu"]
 
@@ -268,7 +268,7 @@ RERUNS = """
 
 def test_reruns_keep_the_findings_of_earlier_attempts(run_inner, pytester):
     options = ("--cudamem", "--reruns=3", "--junitxml=junit.xml", "-W", "ignore::pytest.PytestAssertRewriteWarning")
-    inner = run_inner(RERUNS, *options, plugins=["rerunfailures"])
+    inner = run_inner(RERUNS, *options, plugins=["rerunfailures", "junitxml"])
     assert inner.last == "2 passed, 2 rerun"
     assert [(test.attempt, test.outcome, len(test.findings)) for test in inner.run.tests] == [
         (1, "rerun", 1),
