@@ -250,7 +250,7 @@ def _session(config: pytest.Config, settings: Settings) -> Session:
         )
     except OSError as error:
         raise pytest.UsageError(f"cudamem: known findings cannot be read: {error}") from None
-    except ValueError as error:  # KnownError: its module is imported where there is such a file
+    except ValueError as error:  # RecordError: its module is imported where there is such a file
         raise pytest.UsageError(f"cudamem: {error}") from None
 
 
