@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cudamem_testing.model.options import flag_of
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.fixtures import (
@@ -26,7 +27,6 @@ from cudamem_testing.plugin.settings import (
     OF_MEASURED_TESTS,
     accounts_early,
     add_options,
-    flag_of,
     read_settings,
     runs_tests,
     simulated_early,
@@ -83,7 +83,7 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     settings = config.stash[keys.SETTINGS]
     if not settings.on:
         return None
-    from cudamem_testing.plugin.header import header
+    from cudamem_testing.report.header import header
 
     early = config.stash.get(keys.EARLY, None)
     lines = [*config.stash.get(keys.SIMULATION, ()), *(() if early is None else early.said)]

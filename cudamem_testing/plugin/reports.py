@@ -15,9 +15,9 @@ from cudamem_testing import torch_api
 from cudamem_testing.model.errors import together
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.finished import clear_frames
 from cudamem_testing.plugin.items import id_without_group, own_status, place_at_test
 from cudamem_testing.plugin.sent import is_forked, may_fork, plain
+from cudamem_testing.run.finished import clear_frames
 from cudamem_testing.show.printable import printable
 from cudamem_testing.static import is_a
 
@@ -82,11 +82,11 @@ class Reports:
             report.cudamem_status = status or None  # type: ignore[attr-defined]
             place_at_test(report, item)
             if self.record is not None:
-                from cudamem_testing.plugin.brief import places_of
+                from cudamem_testing.report.deduplicate import places_of
 
                 report.cudamem_shown = places_of(self.record, self.unsaid)  # type: ignore[attr-defined]
             elif "[" in report.nodeid:
-                from cudamem_testing.plugin.brief import parts_of
+                from cudamem_testing.report.deduplicate import parts_of
 
                 report.cudamem_parts = parts_of(self.unsaid)  # type: ignore[attr-defined]
         elif report.failed and self.unsaid:

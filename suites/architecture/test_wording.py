@@ -54,7 +54,7 @@ READERS = {
         ("model/changes.py", "model/devices.py", "model/limits.py", "model/promises.py", "model/simulated_cards.py"),
         "arguments of users",
     ),
-    "plugin/settings.py": "arguments of users",
+    "model/options.py": "arguments of users",
     "plugin/failures.py": "errors that pytest shows",
     "wording/baselines.py": "a line of source",
     "wording/__init__.py": "a message of a report whose facts this version does not know",
