@@ -7,7 +7,6 @@ markers or fixtures. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -117,7 +116,7 @@ def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], 
     if _asks(items, markers.TEXT_FIXTURES):
         _expect(config, accept=False)
         if keys.SESSION not in config.stash:
-            from cudamem_testing.plugin.mismatch import Mismatches
+            from cudamem_testing.plugin.checked import Mismatches
 
             config.pluginmanager.register(Mismatches(), "cudamem-mismatches")
     if _has_requirements(config, settings) and runs_tests(config):
@@ -185,14 +184,12 @@ def _simulate(config: pytest.Config, cards: Cards) -> Callable[[], None]:
 
 def _choose_card(config: pytest.Config) -> None:
     """Let a worker of pytest-xdist see one card, before anything uses CUDA."""
-    from cudamem_testing import torch_api
     from cudamem_testing.guards import set_variable
-    from cudamem_testing.recorders.cards import share
+    from cudamem_testing.recorders.cards import card_of_worker
 
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     worker = str(config.workerinput["workerid"]).removeprefix("gw")  # type: ignore[attr-defined]
-    card = share(int(worker), visible, torch_api.cuda_device_count())
-    if card is not None and not torch_api.cuda_initialized():
+    card = card_of_worker(int(worker))
+    if card is not None:
         config.add_cleanup(set_variable("CUDA_VISIBLE_DEVICES", card))
 
 

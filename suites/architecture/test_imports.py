@@ -71,7 +71,7 @@ NEEDED = {
             "markers",
             "marks",
         ),
-        *("hooks", "reports", "sent", "settings", "whole", "wider"),
+        *("hooks", "reports", "settings", "whole", "wider"),
     },
     "recorders": {
         *("base", "build", "cache", "captures", "cards", "choose", "cpu", "early", "identity", "layout"),
