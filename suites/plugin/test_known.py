@@ -208,7 +208,7 @@ class TestBroken:
         inner = run(pytester, {"test_it.py": ONE, FILE: text}, *arguments)
         assert inner.status == 4
         assert inner.err.splitlines()[0] == (
-            f"ERROR: cudamem: {FILE}:2: an unresolved merge conflict: keep one line of each cause and device"
+            f"ERROR: cudamem: {FILE}:2: an unresolved merge conflict: keep one line of each entry"
         )
         assert (known(pytester), inner.record) == (text, None)
 
