@@ -7,9 +7,10 @@ within one budget the most specific device. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import format_size, parse_size
@@ -18,6 +19,7 @@ from cudamem_testing.show.usage import hide_wrong_arguments
 
 __tracebackhide__ = hide_wrong_arguments
 
+T = TypeVar("T")
 SIZES = ("peak", "reserved", "retained")
 COUNTS = ("allocations", "retries")
 METRICS = (*SIZES, *COUNTS)
@@ -158,6 +160,23 @@ def budget(
     if problems:
         raise LimitError(problems)
     return Budget(tuple(limits), warmup if isinstance(warmup, int) else 0, source)
+
+
+def called(make: Callable[..., T], args: Sequence[object], kwargs: Mapping[str, object], example: str) -> T:
+    """What a function makes of the arguments of a marker; ``example`` is the name of one of them.
+
+    Raises:
+        LimitError: that names every wrong argument.
+    """
+    known = {*inspect.signature(make).parameters} - {"source"}
+    if args:
+        raise LimitError([f"takes keyword arguments only, such as {example}={args[0]!r}"])
+    if unknown := sorted(kwargs.keys() - known):
+        raise LimitError([f"has no argument {', '.join(unknown)}: it takes {', '.join(sorted(known))}"])
+    try:
+        return make(**kwargs)
+    except ValueError as error:
+        raise LimitError(getattr(error, "problems", (str(error),))) from error
 
 
 def parse_budget(text: str, source: str = "") -> Budget:

@@ -76,8 +76,8 @@ def count(number: int, noun: str) -> str:
 
 def without_unit(size: str, other: str) -> str:
     """The number of a shown size alone, if ``other`` has the same unit: ``1.0`` beside ``2.5 MiB``."""
-    number, _, unit = size.partition(" ")
-    return number if unit and other.endswith(f" {unit}") else size
+    number, _, unit = size.rpartition(" ")
+    return number if unit.isalpha() and other.endswith(f" {unit}") else size
 
 
 def from_to(low: str, high: str) -> str:

@@ -7,11 +7,11 @@ markers or fixtures. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cudamem_testing.model.options import flag_of
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.fixtures import (
@@ -26,7 +26,6 @@ from cudamem_testing.plugin.settings import (
     OF_MEASURED_TESTS,
     accounts_early,
     add_options,
-    flag_of,
     read_settings,
     runs_tests,
     simulated_early,
@@ -83,7 +82,7 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     settings = config.stash[keys.SETTINGS]
     if not settings.on:
         return None
-    from cudamem_testing.plugin.header import header
+    from cudamem_testing.report.header import header
 
     early = config.stash.get(keys.EARLY, None)
     lines = [*config.stash.get(keys.SIMULATION, ()), *(() if early is None else early.said)]
@@ -117,7 +116,7 @@ def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], 
     if _asks(items, markers.TEXT_FIXTURES):
         _expect(config, accept=False)
         if keys.SESSION not in config.stash:
-            from cudamem_testing.plugin.mismatch import Mismatches
+            from cudamem_testing.plugin.checked import Mismatches
 
             config.pluginmanager.register(Mismatches(), "cudamem-mismatches")
     if _has_requirements(config, settings) and runs_tests(config):
@@ -185,14 +184,12 @@ def _simulate(config: pytest.Config, cards: Cards) -> Callable[[], None]:
 
 def _choose_card(config: pytest.Config) -> None:
     """Let a worker of pytest-xdist see one card, before anything uses CUDA."""
-    from cudamem_testing import torch_api
     from cudamem_testing.guards import set_variable
-    from cudamem_testing.recorders.cards import share
+    from cudamem_testing.recorders.cards import card_of_worker
 
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     worker = str(config.workerinput["workerid"]).removeprefix("gw")  # type: ignore[attr-defined]
-    card = share(int(worker), visible, torch_api.cuda_device_count())
-    if card is not None and not torch_api.cuda_initialized():
+    card = card_of_worker(int(worker))
+    if card is not None:
         config.add_cleanup(set_variable("CUDA_VISIBLE_DEVICES", card))
 
 
@@ -250,7 +247,7 @@ def _session(config: pytest.Config, settings: Settings) -> Session:
         )
     except OSError as error:
         raise pytest.UsageError(f"cudamem: known findings cannot be read: {error}") from None
-    except ValueError as error:  # KnownError: its module is imported where there is such a file
+    except ValueError as error:  # RecordError: its module is imported where there is such a file
         raise pytest.UsageError(f"cudamem: {error}") from None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cudamem_testing.plugin import keys
 from cudamem_testing.show.usage import hide_wrong_arguments
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ __tracebackhide__ = hide_wrong_arguments
 
 def _prepared(request: pytest.FixtureRequest) -> Session | None:
     """The session with its recorders at work; ``None`` where no test is being measured."""
-    from cudamem_testing.plugin import keys
-
     session = request.config.stash.get(keys.SESSION, None)
     if session is None or session.running is None:
         return None
@@ -38,8 +37,6 @@ def _prepared(request: pytest.FixtureRequest) -> Session | None:
 
 def _refuse(request: pytest.FixtureRequest, problems: Sequence[str]) -> None:
     """Fail a test whose blocks checked nothing, unless it has failed for another reason, or was skipped."""
-    from cudamem_testing.plugin import keys
-
     session = request.config.stash.get(keys.SESSION, None)
     failed = session is not None and session.running is not None and session.running.failure is not None
     if problems and not failed:
@@ -49,7 +46,6 @@ def _refuse(request: pytest.FixtureRequest, problems: Sequence[str]) -> None:
 @pytest.fixture
 def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
     """Windows, in-test budgets and hard limits: ``with cuda_memory.window("decode") as w``."""
-    from cudamem_testing.plugin import keys
     from cudamem_testing.windows.memory import Memory
 
     session = _prepared(request)
@@ -155,7 +151,6 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
 @contextmanager
 def _recording(request: pytest.FixtureRequest) -> Iterator[Tracker]:
     """Recorders for a test that is not measured, so that what a profile tells does not depend on that."""
-    from cudamem_testing.plugin import keys
     from cudamem_testing.recorders.choose import Recorders
     from cudamem_testing.windows.tracker import Tracker
 
@@ -202,7 +197,6 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
 def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
     """Capture functions as CUDA graphs and assert that replays are right; ``graph_capture.check`` needs no card."""
     from cudamem_testing.graphs import GraphCapture
-    from cudamem_testing.plugin import keys
 
     root = str(request.config.rootpath)
     graphs = GraphCapture(root=root, owner=request.node.nodeid, unavailable=pytest.skip)

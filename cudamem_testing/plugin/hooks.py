@@ -16,9 +16,9 @@ import pytest
 from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.model.override import NOTHING
 from cudamem_testing.plugin import keys, markers
-from cudamem_testing.plugin.finished import clear_all_frames, forget_last
 from cudamem_testing.plugin.items import (
     add_properties,
+    clear_all_frames,
     fixtures_of,
     id_without_group,
     is_foreign,
@@ -28,6 +28,7 @@ from cudamem_testing.plugin.items import (
 from cudamem_testing.plugin.reports import Reports, texts_of
 from cudamem_testing.plugin.settings import runs_tests
 from cudamem_testing.plugin.wider import WiderFixtures
+from cudamem_testing.run.finished import forget_last
 from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:

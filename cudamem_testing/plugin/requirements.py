@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cudamem_testing.model.options import flag_of
 from cudamem_testing.model.settings import RECORDED
 from cudamem_testing.plugin import keys, markers
-from cudamem_testing.plugin.settings import OF_MEASURED_TESTS, flag_of
+from cudamem_testing.plugin.settings import OF_MEASURED_TESTS
 
 if TYPE_CHECKING:
     from cudamem_testing.model.settings import Settings

@@ -64,13 +64,13 @@ class WiderFixtures:
 
     def undoing(self, path: Path) -> Fixture | None:
         """The fixture, set up last, whose end undoes what a name of a path is bound to."""
-        from cudamem_testing.plugin.undone import names_undone
+        from cudamem_testing.run.undone import names_undone
 
         if not path.steps or not self._made:
             return None
         names = {path.root, *(step.reference.name for step in path.steps)}
         for definition, fixture in reversed(self._made.items()):
-            if not names.isdisjoint(names_undone(definition)):
+            if not names.isdisjoint(names_undone(definition._finalizers)):
                 return fixture
         return None
 

@@ -33,6 +33,12 @@ def share(worker: int, visible: str | None, count: int) -> str | None:
     return cards[worker % len(cards)] if cards else None
 
 
+def card_of_worker(worker: int) -> str | None:
+    """The card of one of several processes that has not used CUDA yet, as ``CUDA_VISIBLE_DEVICES`` names it."""
+    card = share(worker, os.environ.get("CUDA_VISIBLE_DEVICES"), torch_api.cuda_device_count())
+    return None if torch_api.cuda_initialized() else card
+
+
 def other_processes(device: Device) -> int | None:
     """Bytes that other processes hold on a card; ``None`` without NVML, or if it does not know this process."""
     if torch_api.simulated_cards():

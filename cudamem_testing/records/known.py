@@ -19,8 +19,9 @@ from cudamem_testing.model.facts import Note, OnRecord
 from cudamem_testing.model.findings import Finding, Severity, Standing
 from cudamem_testing.model.records import RunRecord, TestRecord, Unseen
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.records import store
 from cudamem_testing.records.cause_text import current, pattern_of
-from cudamem_testing.records.lines import CONFLICT, check_keys, json_of, text_of
+from cudamem_testing.records.store import Row, Store, check_keys, text_of
 
 TOLERANCE = Tolerance.parse("1%|64KiB")
 #: Where more test functions than that have a cause, their files are named.
@@ -29,13 +30,6 @@ _KEYS = ("cause", "device", "bytes", "tests", "reason")
 
 CauseKey = tuple[str, str]
 Lines = Mapping[CauseKey, "KnownFinding"]
-
-
-class KnownError(ValueError):
-    """A file of known findings that cannot be read, with its name, the line and the reason."""
-
-    def __init__(self, name: str, line: int, reason: str) -> None:
-        super().__init__(f"{name}:{line}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +81,13 @@ def parse(name: str, content: bytes) -> dict[CauseKey, KnownFinding]:
     Lines of older files that are one cause now are one line, which allows what they allowed together.
 
     Raises:
-        KnownError: naming the line and the reason.
+        RecordError: naming the line and the reason.
     """
+    rows = store.rows(name, store.lines(name, content))
     found: dict[CauseKey, KnownFinding] = {}
-    written: dict[CauseKey, int] = {}
-    for number, raw in enumerate(content.split(b"\n"), 1):
-        try:
-            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-            if text:
-                one = _line(text, number)
-                if one.key in written:
-                    raise ValueError(f"the same cause and device as in line {written[one.key]}: keep one of them")
-                written[one.key] = number
-                one = replace(one, cause=current(one.cause))
-                found[one.key] = _together(found[one.key], one) if one.key in found else one
-        except ValueError as error:
-            reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-            raise KnownError(name, number, reason) from None
+    for line in store.entries(name, rows, _line, "cause and device").values():
+        one = replace(line, cause=current(line.cause))
+        found[one.key] = _together(found[one.key], one) if one.key in found else one
     return found
 
 
@@ -333,12 +317,8 @@ def _together(one: KnownFinding, other: KnownFinding) -> KnownFinding:
     return replace(one, bytes=one.bytes + other.bytes, tests=places((), (*one.tests, *other.tests)), reason=reason)
 
 
-def _line(text: str, number: int) -> KnownFinding:
-    if text.startswith(CONFLICT):
-        raise ValueError("an unresolved merge conflict: keep one line of each cause and device")
-    data = json_of(text)
-    if not isinstance(data, dict):
-        raise ValueError("is no object")
+def _line(row: Row) -> tuple[CauseKey, KnownFinding]:
+    number, data = row
     check_keys(data, ("cause", "device", "bytes", "tests"), optional=("reason",))
     cause, device, reason = (text_of(key, data.get(key, "")) for key in ("cause", "device", "reason"))
     size, tests = data["bytes"], data["tests"]
@@ -346,4 +326,9 @@ def _line(text: str, number: int) -> KnownFinding:
         raise ValueError("bytes is no whole number of 0 or more")
     if not isinstance(tests, list):
         raise ValueError("tests is no list")
-    return KnownFinding(cause, device, size, tuple(text_of("tests", one) for one in tests), reason, number)
+    line = KnownFinding(cause, device, size, tuple(text_of("tests", one) for one in tests), reason, number)
+    return line.key, line
+
+
+#: Files of known findings.
+KNOWN_FILES: Store[CauseKey, KnownFinding] = Store(parse, render, keeps_empty=True)

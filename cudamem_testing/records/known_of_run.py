@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.records import RunRecord, Unseen
 from cudamem_testing.records.baselines_of_run import Said
-from cudamem_testing.records.known import KnownError, evidence_of, named, open_lines, recorded, unseen, without
+from cudamem_testing.records.known import evidence_of, named, open_lines, recorded, unseen, without
 from cudamem_testing.records.known_file import change_known
+from cudamem_testing.records.store import RecordError
 
 if TYPE_CHECKING:
     from cudamem_testing.model.settings import Settings
@@ -46,7 +47,7 @@ def finish(settings: Settings, file: Path, name: str, lines: Lines, run: RunReco
             left = named(gone, "--cudamem-prune")
         if settings.prune and (rest := open_lines(lines, found, gone)):
             said.append(f"known findings: {rest} not pruned: {UNJUDGED}")
-    except (KnownError, OSError) as error:
+    except (RecordError, OSError) as error:
         return Said(said, [f"known findings were not written: {error}"])
     return Said(said, [], unseen=left)
 

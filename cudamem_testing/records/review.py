@@ -11,15 +11,15 @@ from cudamem_testing.model.records import TestRecord, Unchecked
 from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders.identity import recorded_with, without_threads
 from cudamem_testing.records.baselines import (
-    BaselineError,
+    BASELINES,
     Entries,
     Key,
     Recorded,
     module_of,
     name_in_module,
-    read_file,
 )
 from cudamem_testing.records.renames import Kept, Renamed, body_of, renames
+from cudamem_testing.records.store import RecordError
 from cudamem_testing.show.places import baseline_file
 
 SHOWN = 3
@@ -230,8 +230,8 @@ class _Files:
         """The entries of a file; ``None`` where it cannot be read."""
         if path not in self._read:
             try:
-                self._read[path] = Recorded(read_file(path))
-            except (BaselineError, OSError) as error:
+                self._read[path] = Recorded(BASELINES.read(path))
+            except (RecordError, OSError) as error:
                 self._read[path] = None
                 self.broken.append(f"baselines not compared: {error}")
         return self._read[path]

@@ -7,9 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cudamem_testing.model.live_tables import live_table
 from cudamem_testing.snapshots.evidence import lines_at_peak, moment_of
+from cudamem_testing.snapshots.record import Kind
 from cudamem_testing.windows.analysis import Analysis
 from cudamem_testing.windows.failing import FirstTry
+from cudamem_testing.wording.evidence import live
 
 if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
@@ -44,9 +47,6 @@ def _first_try(
     That peak is looked for from the first allocation after the failure on: until then what failed is unwound. ``None`` if
     no events are recorded.
     """
-    from cudamem_testing.model.live_tables import live_table
-    from cudamem_testing.wording.evidence import live
-
     line = records.locator.stack(frames).line
     replayed = records.replay(recorder.device)
     if replayed is None or not len(replayed.recording.events):
@@ -68,8 +68,6 @@ def _first_try(
 
 def _moment_of_request(replayed: Replay, first: int, number: int) -> int:
     """The moment before the ``number``-th allocation from a moment on, counted from 1; the end if there are fewer."""
-    from cudamem_testing.snapshots.record import Kind
-
     kinds = replayed.recording.events.kinds
     for moment in range(first, len(kinds)):
         if kinds[moment] == Kind.ALLOC:

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.run.analysis import analysis
+from cudamem_testing.snapshots.capture import recording_of
 from cudamem_testing.snapshots.evidence import Explainer, unknown
+from cudamem_testing.snapshots.pictures import draw_window
+from cudamem_testing.snapshots.replay import replay
 from cudamem_testing.windows import memory
 from cudamem_testing.windows.judge import Judge
 
@@ -38,8 +41,6 @@ class Memory(memory.Memory):
     @classmethod
     def judge_of(cls, tracker: Tracker) -> Judge:
         """A judge whose findings show what was live, by line."""
-        from cudamem_testing.snapshots.pictures import draw_window
-
         records = _Records(tracker)
         return Judge(lambda: Explainer(records), partial(draw_window, records))
 
@@ -61,9 +62,6 @@ class _Records:
 
     def replay(self, device: Device) -> Replay | None:
         """The record of a device since it was opened."""
-        from cudamem_testing.snapshots.capture import recording_of
-        from cudamem_testing.snapshots.replay import replay
-
         capture = self._tracker.recorder(device).capture()
         return None if capture is None else replay(recording_of(capture, self.locator))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from cudamem_testing.model.findings import Finding, Kind
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.override import NOTHING, Override
 from cudamem_testing.model.records import Exhibit, TestRecord
 from cudamem_testing.windows.owners import Owner
@@ -168,6 +168,12 @@ class Running:
         self.failed_call = self.failed_call or (failed and when == "call")
 
     @property
+    def warmup_runs(self) -> int:
+        """How often the body runs before the run that is measured."""
+        asked = [one.warmup for one in self.budgets]
+        return next(filter(None, asked), 0 if self.comparison is None else self.comparison.warmup)
+
+    @property
     def asks_what_is_left(self) -> bool:
         """Whether a limit or a baseline is on what the test retains."""
         compared = self.comparison
@@ -193,3 +199,10 @@ class Running:
             self.curves,
             tuple(self.exhibits),
         )
+
+
+def not_repeatable(run: int | None, runs: int) -> Finding:
+    """The note on a body that failed in a warm-up run, or after ``runs`` of them."""
+    from cudamem_testing.model.facts import NotRepeatable
+
+    return Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, NotRepeatable(run, runs))

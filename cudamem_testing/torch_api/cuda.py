@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -220,8 +221,6 @@ def workspace_sizes() -> frozenset[int]:
 
     From the environment variables that set them, otherwise torch's defaults, which depend on the card.
     """
-    import os
-
     written = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
     parts = [part for part in written.split(":") if part]
     if len(parts) >= 2 and len(parts) % 2 == 0 and all(part.isdecimal() for part in parts):

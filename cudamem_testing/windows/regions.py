@@ -16,6 +16,7 @@ from cudamem_testing.static import type_name
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.readings import Readings
 from cudamem_testing.windows.tracker import Span, Tracker
+from cudamem_testing.wording import texts
 
 __tracebackhide__ = hide_wrong_arguments
 
@@ -46,8 +47,6 @@ class Judged(AssertionError):  # noqa: N818 - the base of verdicts
     """A check found ``findings``; they are its text."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        from cudamem_testing.wording import texts
-
         super().__init__(texts(findings))
         self.findings = tuple(findings)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cudamem_testing.model.options import OPTIONS
 from cudamem_testing.model.override import Override
 from cudamem_testing.plugin import __all__ as fixtures
-from cudamem_testing.plugin.settings import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

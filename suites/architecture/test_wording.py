@@ -46,7 +46,7 @@ READERS = {
         ("torch_api/", "recorders/", "simulated/", "graphs/"), "errors, names and settings of torch and CUDA"
     ),
     **dict.fromkeys(("trace/", "operators/summaries.py", "records/expected/"), "expected texts, and source"),
-    **dict.fromkeys(("records/lines.py", "records/baselines.py", "records/cause_text.py"), "recorded files"),
+    **dict.fromkeys(("records/store.py", "records/baselines.py", "records/cause_text.py"), "recorded files"),
     **dict.fromkeys(("model/rules.py", "model/causes.py"), "a cause: a key, which users write rules and lines for"),
     **dict.fromkeys(("model/references.py", "objects/carriers.py"), "labels of references, which are spelt there"),
     **dict.fromkeys(("cycles/words.py", "wording/hints.py"), "labels of references, which have no separate name"),
@@ -54,7 +54,7 @@ READERS = {
         ("model/changes.py", "model/devices.py", "model/limits.py", "model/promises.py", "model/simulated_cards.py"),
         "arguments of users",
     ),
-    "plugin/settings.py": "arguments of users",
+    "model/options.py": "arguments of users",
     "plugin/failures.py": "errors that pytest shows",
     "wording/baselines.py": "a line of source",
     "wording/__init__.py": "a message of a report whose facts this version does not know",
@@ -121,7 +121,7 @@ def test_sentences_about_findings_have_one_home(path: Path) -> None:
 def test_json_has_one_builder() -> None:
     """Who else makes JSON has a file format of its own."""
     own = {
-        *("records/baselines.py", "records/known.py", "records/lines.py", "operators/files.py"),
+        *("records/baselines.py", "records/known.py", "records/store.py", "operators/files.py"),
         *("report/files.py", "report/snapshots/documents.py", "plugin/checked.py", "plugin/collector.py"),
     }
     users = {name(path) for path in MODULES if "json" in {one.split(".")[0] for one in imports(tree(path))}}

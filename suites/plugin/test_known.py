@@ -57,7 +57,7 @@ class TestRecorded:
         assert f"note: known findings: 1 new ({FILE} was written)" in first.summary
         assert "known: 1 finding of 1 cause" in first.summary
         again = run(pytester, {}, "--cudamem-update=known")
-        assert f"note: known findings: 1 the same ({FILE} is as it was)" in again.summary
+        assert f"note: known findings: 1 the same ({FILE} is unchanged)" in again.summary
         after = run(pytester, {})
         assert (after.status, standing(after)) == (0, [(Severity.NOTE, Standing.KNOWN)])
         assert details(after.test("test_leaks").findings[0])[-1] == f"   known: no reason given ({FILE}:1)"
@@ -80,7 +80,7 @@ class TestRecorded:
 
     def test_nothing_to_record_makes_no_file(self, pytester: pytest.Pytester) -> None:
         inner = run(pytester, "import torch\ndef test_clean(): torch.zeros(9)", "--cudamem-update=known")
-        assert f"note: known findings: none ({FILE} is as it was)" in inner.summary
+        assert f"note: known findings: none ({FILE} is unchanged)" in inner.summary
         assert not (pytester.path / FILE).exists()
 
     def test_without_the_accounting_the_file_is_not_even_read(self, pytester: pytest.Pytester) -> None:
@@ -208,7 +208,7 @@ class TestBroken:
         inner = run(pytester, {"test_it.py": ONE, FILE: text}, *arguments)
         assert inner.status == 4
         assert inner.err.splitlines()[0] == (
-            f"ERROR: cudamem: {FILE}:2: an unresolved merge conflict: keep one line of each cause and device"
+            f"ERROR: cudamem: {FILE}:2: an unresolved merge conflict: keep one line of each entry"
         )
         assert (known(pytester), inner.record) == (text, None)
 

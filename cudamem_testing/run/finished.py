@@ -8,10 +8,7 @@ nobody needs them. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from types import FrameType
-
-import pytest
 
 from cudamem_testing.guards import take_last_failure
 from cudamem_testing.model.errors import together, traceback_of
@@ -33,26 +30,6 @@ def clear_frames(error: BaseException) -> None:
         while traceback is not None:
             _clear(traceback.tb_frame)
             traceback = traceback.tb_next
-
-
-def clear_all_frames(error: BaseException, item: pytest.Item) -> None:
-    """Clear the frames of the error that failed a test, and of those that its item keeps, as plugins put them there.
-
-    Each failed subtest is an error of its own, and pytest-rerunfailures keeps them all.
-    """
-    clear_frames(error)
-    for kept in [*_errors(vars(item))]:
-        clear_frames(kept)
-
-
-def _errors(values: object, depth: int = 4) -> Iterator[BaseException]:
-    """The errors of ``ExceptionInfo`` objects in nested containers."""
-    if type(values) is pytest.ExceptionInfo:
-        if values._excinfo is not None:
-            yield values.value
-    elif depth and type(values) in (dict, list, tuple):
-        for value in [*values.values()] if isinstance(values, dict) else [*values]:  # type: ignore[misc]
-            yield from _errors(value, depth - 1)
 
 
 def forget_last() -> None:

@@ -12,12 +12,10 @@ import dis
 import functools
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import _GeneratorContextManager
 from typing import Any
 from unittest import mock
-
-import pytest
 
 from cudamem_testing import static
 from cudamem_testing.model.stacks import is_library
@@ -35,18 +33,19 @@ _DEPTH = 4
 #: Functions of the project that one teardown may lead to.
 _MOST = 50
 #: Helpers of fixtures from plugins, whose patches are theirs: they are looked into.
-_HELPERS = ("pytest_mock.", "_pytest.monkeypatch")
+_MONKEYPATCH = "_pytest.monkeypatch"
+_HELPERS = ("pytest_mock.", _MONKEYPATCH)
 
 
-def names_undone(definition: pytest.FixtureDef[Any]) -> set[str]:
+def names_undone(finalizers: Iterable[Any]) -> set[str]:
     """Attributes, globals and keys that the rest of a fixture's code mentions, or that its patches replaced.
 
-    Functions of the project that this code calls count as part of it. A module that was put into ``sys.modules`` is
-    ``module NAME``.
+    ``finalizers`` are what runs at its end. Functions of the project that this code calls count as part of it. A module
+    that was put into ``sys.modules`` is ``module NAME``.
     """
     names: set[str] = set()
     read: set[types.CodeType] = set()
-    for finalizer in [*definition._finalizers]:
+    for finalizer in [*finalizers]:
         names.update(_names(finalizer, _DEPTH, read))
     return names
 
@@ -137,7 +136,7 @@ def _patched(objects: list[Any], depth: int, read: set[types.CodeType]) -> Itera
     """What patches among some objects replaced, and those that they are the context managers of."""
     for obj in objects if depth else ():
         kind = type(obj)
-        if kind is pytest.MonkeyPatch:
+        if static.class_module(kind) == _MONKEYPATCH and static.class_name(kind) == "MonkeyPatch":
             yield from (name for _, name, _ in obj._setattr if type(name) is str)
             for mapping, name, _ in obj._setitem:
                 if type(name) is str:
