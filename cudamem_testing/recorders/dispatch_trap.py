@@ -30,7 +30,7 @@ _AROUND = ("torch/_dynamo/eval_frame.py", "torch/_compile.py")
 
 
 class Taken(NamedTuple):
-    """How many allocations there were on a card so far, and their bytes."""
+    """How many allocations there were on a device so far, and their bytes."""
 
     number: int
     bytes: int
@@ -79,7 +79,7 @@ class DispatchTrap:
         if after.number > before.number:
             size = after.bytes - before.bytes
             frames = [*_frames(sys._getframe(2))]
-            self.calls.append(Call(operator_name(func), size, frames))
+            self.calls.append(Call(operator_name(func), size, frames, after.number - before.number))
             self._numbers.append(number)
             if self._planned is None and self._is_wanted(size, frames):
                 del result

@@ -20,6 +20,10 @@ from cudamem_testing.windows.tracker import Span, Tracker
 __tracebackhide__ = hide_wrong_arguments
 
 
+#: Called with windows and findings; returns whether findings are enforced.
+Tell = Callable[[Sequence[Window], Sequence[Finding]], bool]
+
+
 class Region(Protocol):
     """A region that was entered."""
 
@@ -34,7 +38,7 @@ class Around(Protocol):
     tracker: Tracker
     judge: Judge
     entered: list[Region]
-    tell: Callable[[Sequence[Window], Sequence[Finding]], bool]
+    tell: Tell
 
 
 #: Names of the windows that every test has.
