@@ -325,9 +325,10 @@ class NotRecovered:
     """What was not as before after an allocation of a step had failed.
 
     ``where`` and ``operator`` made the request of ``size`` bytes: the ``number``-th ``of`` all in a run, and the first
-    of ``times`` at this place with the same faults. ``left`` are the largest of ``count`` blocks left behind with ``left_bytes``;
-    ``cycles`` is how many bytes only the garbage collector freed, ``cycle_lines`` allocated them. ``raised`` replaced
-    the out-of-memory error, ``check`` is the error of the caller's check, ``again`` that of the next run.
+    of ``times`` at this place with the same faults. ``left`` are the largest of ``count`` blocks left behind, of
+    ``left_bytes``; ``cycles`` is how many bytes only the garbage collector freed, ``cycle_lines`` allocated them.
+    ``raised`` replaced the out-of-memory error, ``check`` is the error of the caller's check, ``again`` that of the
+    next run.
     """
 
     where: Allocation

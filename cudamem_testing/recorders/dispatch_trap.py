@@ -18,7 +18,7 @@ import torch
 from cudamem_testing.model.failing import Trapped, Wanted
 from cudamem_testing.recorders.base import Call
 from cudamem_testing.recorders.lines import ends_with
-from cudamem_testing.torch_api.dispatch import DispatchMode, operator_name
+from cudamem_testing.torch_api.dispatch import PlainDispatchMode, operator_name
 
 if TYPE_CHECKING:
     from cudamem_testing.model.stacks import RawFrame
@@ -103,7 +103,7 @@ class DispatchTrap:
         raise torch.OutOfMemoryError(f"{TEXT} (made to fail by cudamem, {when} {operator_name(func)})")
 
 
-class _Mode(DispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
+class _Mode(PlainDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
     def __init__(self, trap: DispatchTrap) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._trap = trap

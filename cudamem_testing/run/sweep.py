@@ -93,7 +93,7 @@ class SweepRun:
         gradients: object,
     ) -> None:
         self._records, self._tracker, self._recorder, self._step = records, tracker, recorder, step
-        self._options = options
+        self._options, self._objects = options, tuple(state.values())
         self._state = NamedState(state)
         self._gradients = Gradients({} if gradients is None else {"gradients": gradients})
         self._reached = Reached(step, state)
@@ -241,8 +241,9 @@ class SweepRun:
         for recorder in self._tracker.recorders:
             blocks = [block for block in remaining if block.device == recorder.device]
             if blocks:
-                holders = BlockHolders(self._places).of(recorder.device, blocks)
-                found += leak_findings(blocks, holders, Severity.NOTE)
+                holders = BlockHolders(self._places, (self._step, *self._objects))
+                holders.are_known({recorder.device: blocks})  # quick, and often enough
+                found += leak_findings(blocks, holders.of(recorder.device, blocks), Severity.NOTE)
         return [one for one in found if one.verdict not in _EXCUSED], cycled
 
     def _still_live(self, blocks: Sequence[Block]) -> list[Block]:
