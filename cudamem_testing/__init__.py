@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from cudamem_testing.operators.files import OperatorFileError
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.operators.table import load_operators
+    from cudamem_testing.run.memory import Memory
     from cudamem_testing.simulated import simulated_cuda
     from cudamem_testing.simulated.bindings import SimulatedCardError
     from cudamem_testing.simulated.estimate import Estimate, estimate
-    from cudamem_testing.run.memory import Memory
     from cudamem_testing.snapshots.record import SnapshotError
     from cudamem_testing.trace.graph import DataFlow
     from cudamem_testing.trace.profile import MemoryProfile, from_profile, memory_profile

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cudamem_testing.model.sizes import format_size, parse_size
+from cudamem_testing.model.sizes import count, format_size, parse_size
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.findings import Finding
 
 _LINE = re.compile(r"(.+):(\d+)")
 EXAMPLES = 'above="1GiB", nth=5 or at="model.py:88"'
@@ -63,5 +67,32 @@ class Trapped(NamedTuple):
     made: int = 0
 
 
+@dataclass(frozen=True, slots=True)
 class Sweep:
-    pass
+    """A step in which allocations failed, one in each run.
+
+    ``allocations`` is how many the step makes, ``tried`` how many of them failed once, ``places`` and ``places_tried``
+    the number of distinct stacks among both. ``findings`` are the places that did not recover. ``seconds`` is the wall
+    time of all runs; ``notes`` say what was not tried.
+    """
+
+    device: Device
+    allocations: int
+    tried: int
+    places: int
+    places_tried: int
+    seconds: float
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def coverage(self) -> str:
+        """``all 34 allocations tried in 1.2 s``, or how many of them, with their places."""
+        if self.tried == self.allocations:
+            return f"all {count(self.tried, 'allocation')} tried in {self.seconds:.1f} s"
+        places = f"{self.places_tried} of {count(self.places, 'place')}"
+        return f"{self.tried} of {self.allocations} allocations at {places} tried in {self.seconds:.1f} s"
+
+    def __str__(self) -> str:
+        end = "the step recovers from each" if not self.findings else f"{len(self.findings)} places do not recover"
+        return "\n".join((f"{self.coverage} ({self.device}): {end}", *(f"note: {note}" for note in self.notes)))

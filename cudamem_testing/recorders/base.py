@@ -123,6 +123,10 @@ class Recorder(Protocol):
         """Live blocks without events; ``None`` if nothing is recorded."""
         ...
 
+    def operators(self) -> Trap:
+        """Count allocations by operator, on this thread, until it is lifted; none is made to fail."""
+        ...
+
     def trap(self, wanted: Wanted, after: Trap | None = None) -> Trap:
         """Let a wanted allocation fail with ``torch.OutOfMemoryError``, until the trap is lifted.
 
@@ -140,11 +144,15 @@ class Recorder(Protocol):
 
 
 class Call(NamedTuple):
-    """An operator that allocated: its name, the bytes that it took, and the frames that called it."""
+    """An operator that allocated: its name, the bytes that it took, and the frames that called it.
+
+    ``count`` is how many allocations it made.
+    """
 
     operator: str
     size: int
     frames: Sequence[RawFrame]
+    count: int
 
 
 class Trap(Protocol):
@@ -218,6 +226,14 @@ class WithoutEvidence:
 
     def refusal(self) -> None:
         """None is recorded."""
+
+    def operators(self) -> Trap:
+        """Not possible.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("allocations cannot be counted by operator here")
 
     def trap(self, wanted: Wanted, after: Trap | None = None) -> Trap:
         """Not possible.

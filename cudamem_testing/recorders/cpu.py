@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.failing import Wanted
 from cudamem_testing.recorders.base import Owned, WithoutWorkspaces
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_records import FREED, Reading, Recording
 
 if TYPE_CHECKING:
-    from cudamem_testing.model.failing import Wanted
     from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.base import Trap
     from cudamem_testing.recorders.capture import CpuCapture, Refusal
+    from cudamem_testing.recorders.dispatch_trap import Taken
 
 _new = tuple.__new__  # three times as fast as the named tuple's own
 EVENTS = 1 << 18
@@ -234,6 +235,18 @@ class CpuRecorder(WithoutWorkspaces):
         from cudamem_testing.recorders.capture import CpuCapture
 
         return CpuCapture(self.device, self._native.scan(), (), self.frames)
+
+    def operators(self) -> Trap:
+        """Counted by a dispatch mode."""
+        from cudamem_testing.recorders.dispatch_trap import DispatchTrap
+
+        return DispatchTrap(self._taken, Wanted())
+
+    def _taken(self) -> Taken:
+        from cudamem_testing.recorders.dispatch_trap import Taken
+
+        reading = self._slot.peek()
+        return Taken(reading.allocations, reading.allocated_total)
 
     def trap(self, wanted: Wanted, after: Trap | None = None) -> Trap:
         """The allocator itself fails, inside the operator and on any thread."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.counters import PEAKS, ZERO, Counters
+from cudamem_testing.model.failing import Wanted
 from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.native_trap import NativeTrap
 from cudamem_testing.recorders.peaks import Levels, Peaks, Stats, peaks_of
@@ -20,7 +21,6 @@ from cudamem_testing.recorders.views import NOTHING, Counts, Views, counts
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.facts import OutsideUse
-    from cudamem_testing.model.failing import Wanted
     from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.base import Trap
     from cudamem_testing.recorders.capture import CudaCapture, Refusal
@@ -205,6 +205,12 @@ class CudaRecorder(WithoutOwners):
 
         segments = fast_snapshot() if torch_api.cuda_initialized() else []
         return CudaCapture(self.device, {"segments": segments, "device_traces": []})
+
+    def operators(self) -> Trap:
+        """Counted by a dispatch mode."""
+        from cudamem_testing.recorders.dispatch_trap import DispatchTrap
+
+        return DispatchTrap(self._taken, Wanted())
 
     def trap(self, wanted: Wanted, after: Trap | None = None) -> Trap:
         """On a simulated card its allocator fails; on a card an operator, see :mod:`.dispatch_trap`."""

@@ -18,7 +18,7 @@ import torch
 from cudamem_testing.model.failing import Trapped, Wanted
 from cudamem_testing.recorders.base import Call
 from cudamem_testing.recorders.lines import ends_with
-from cudamem_testing.torch_api.dispatch import DispatchMode, operator_name
+from cudamem_testing.torch_api.dispatch import PlainDispatchMode, operator_name
 
 if TYPE_CHECKING:
     from cudamem_testing.model.stacks import RawFrame
@@ -30,7 +30,7 @@ _AROUND = ("torch/_dynamo/eval_frame.py", "torch/_compile.py")
 
 
 class Taken(NamedTuple):
-    """How many allocations there were on a card so far, and their bytes."""
+    """How many allocations there were on a device so far, and their bytes."""
 
     number: int
     bytes: int
@@ -79,7 +79,7 @@ class DispatchTrap:
         if after.number > before.number:
             size = after.bytes - before.bytes
             frames = [*_frames(sys._getframe(2))]
-            self.calls.append(Call(operator_name(func), size, frames))
+            self.calls.append(Call(operator_name(func), size, frames, after.number - before.number))
             self._numbers.append(number)
             if self._planned is None and self._is_wanted(size, frames):
                 del result
@@ -103,7 +103,7 @@ class DispatchTrap:
         raise torch.OutOfMemoryError(f"{TEXT} (made to fail by cudamem, {when} {operator_name(func)})")
 
 
-class _Mode(DispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
+class _Mode(PlainDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
     def __init__(self, trap: DispatchTrap) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._trap = trap

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from cudamem_testing.recorders.build import CPU_RECORDER, RecorderUnavailable, compiled, compiled_before, load
 from cudamem_testing.recorders.native_calls import declare
 from cudamem_testing.recorders.native_python import introduce, take_code
-from cudamem_testing.recorders.native_trap import NativeTrap
 from cudamem_testing.recorders.native_records import (
     BlockRecord,
     CodePosition,
@@ -36,6 +35,7 @@ from cudamem_testing.recorders.native_records import (
     Trace,
     position_of,
 )
+from cudamem_testing.recorders.native_trap import NativeTrap
 
 if TYPE_CHECKING:
     from cudamem_testing.model.failing import Wanted

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cudamem_testing.model.live_tables import live_table
 from cudamem_testing.snapshots.evidence import lines_at_peak, moment_of
@@ -16,22 +16,27 @@ from cudamem_testing.wording.evidence import live
 
 if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
-    from cudamem_testing.model.failing import Trapped
-    from cudamem_testing.model.findings import Finding
+    from cudamem_testing.model.failing import Sweep, Trapped
     from cudamem_testing.model.stacks import RawFrame
-    from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.snapshots.evidence import Records
     from cudamem_testing.snapshots.replay import Replay
     from cudamem_testing.windows.grow import Explain
+    from cudamem_testing.windows.regions import Tell
     from cudamem_testing.windows.tracker import Tracker
-
-Tell = Callable[["Sequence[Window]", "Sequence[Finding]"], bool]
 
 
 def analysis(records: Records, tracker: Tracker, growth: Explain | None = None, tell: Tell | None = None) -> Analysis:
     """What the records of a tracker can tell; ``tell`` is called with findings."""
-    return Analysis(growth, partial(lines_at_peak, records), partial(_first_try, records, tracker))
+    first_try = partial(_first_try, records, tracker)
+    return Analysis(growth, partial(lines_at_peak, records), first_try, partial(_sweep, records, tracker, tell))
+
+
+def _sweep(*given: Any, **options: Any) -> Sweep:
+    from cudamem_testing.run.sweep import sweep  # its modules import torch, and few tests need them
+
+    __tracebackhide__ = True
+    return sweep(*given, **options)
 
 
 def _first_try(
@@ -44,8 +49,8 @@ def _first_try(
 ) -> FirstTry | None:
     """What was allocated before the last failure and is live at the peak after it.
 
-    That peak is looked for from the first allocation after the failure on: until then what failed is unwound. ``None`` if
-    no events are recorded.
+    The peak is that from the first allocation after the failure on: until then what failed is unwound. ``None`` if no
+    events are recorded.
     """
     line = records.locator.stack(frames).line
     replayed = records.replay(recorder.device)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, NoReturn
 from cudamem_testing.model.failing import Trapped, Wanted
 from cudamem_testing.model.sizes import count, format_size, parse_size
 from cudamem_testing.show.usage import hide_wrong_arguments
+from cudamem_testing.windows.regions import Around, Judged
 
 if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.failing import Sweep
     from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.base import Recorder, Trap
-    from cudamem_testing.windows.regions import Around
 
 __tracebackhide__ = hide_wrong_arguments
 
@@ -26,6 +27,17 @@ class NothingFailed(AssertionError):  # noqa: N818 - the name of the verdict
 
 class NotFreed(AssertionError):  # noqa: N818 - the name of the verdict
     """Memory of the first try was still allocated in the next one."""
+
+
+class DoesNotRecover(Judged):
+    """Allocations failed, and not everything was as before afterwards; ``sweep`` says what was tried."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        from cudamem_testing.wording.recovery import of_sweep
+
+        super().__init__(sweep.findings)
+        self.args = (of_sweep(sweep),)
+        self.sweep = sweep
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,13 @@ from typing import TypeVar
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import parse_selection
 from cudamem_testing.model.entered import Blocks, NotEnteredError
-from cudamem_testing.model.failing import Wanted
+from cudamem_testing.model.failing import Sweep, Wanted
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.growth import Growth
 from cudamem_testing.model.limits import budget as parse_limits
 from cudamem_testing.model.scaling import Scaling
 from cudamem_testing.model.sizes import count, parse_size
 from cudamem_testing.model.windows import Window
-from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.choose import Recorders, missing
 from cudamem_testing.show.usage import hide_wrong_arguments, refuse_unknown
 from cudamem_testing.windows.analysis import Analysis
@@ -201,6 +200,47 @@ class Memory:
         recorder = self.tracker.chosen(device)[0]
         region = FailAllocation(self, recorder, wanted, self._analysis.first_try)
         return self._made(region, "fail_allocation")
+
+    def fail_each_allocation(
+        self,
+        step: Callable[[], object],
+        *,
+        check: Callable[[], object] | None = None,
+        sample: int | None = None,
+        seconds: float | None = 60.0,
+        progress: Callable[[str], object] | None = None,
+        gradients: object = None,
+        device: object = None,
+        **state: object,
+    ) -> Sweep:
+        """Run a step once for each of its allocations, with that one failing, and check that the step recovers.
+
+        After each failure nothing may be retained or kept by a cycle, and torch's modes, hooks and locks must be as
+        before. Objects given by name (``model=model, optimizer=optimizer``) must have changed completely or not at
+        all; the gradients of ``gradients`` as well. ``check()`` must hold: it returns ``False`` or raises otherwise.
+        Then a run without a failure must work. The largest ``sample`` of allocations is tried, one of each distinct
+        stack first, for at most ``seconds``; ``progress`` is called with a line now and then.
+
+        Raises:
+            DoesNotRecover: with a finding for each place that does not recover.
+            ValueError: if the step allocates nothing, or for wrong arguments.
+            RuntimeError: if nothing can be made to fail here.
+        """
+        __tracebackhide__ = True
+        if sample is not None and (type(sample) is not int or sample < 1):
+            raise ValueError(f"sample={sample!r}: write a whole number from 1")
+        if self._analysis.sweep is None:
+            raise RuntimeError("no allocation can be made to fail here: nothing is recorded")
+        return self._analysis.sweep(
+            self.tracker.chosen(device)[0],
+            step,
+            check=check,
+            sample=sample,
+            seconds=seconds,
+            progress=progress,
+            gradients=gradients,
+            state=state,
+        )
 
     def growth(self, step: Callable[[], object], steps: int = 20, warmup: int = 3, device: object = None) -> Growth:
         """Measure whether a repeated step keeps memory: ``memory.growth(lambda: train(batch)).assert_plateau()``.

@@ -21,6 +21,10 @@ from cudamem_testing.wording import texts
 __tracebackhide__ = hide_wrong_arguments
 
 
+#: Called with windows and findings; returns whether findings are enforced.
+Tell = Callable[[Sequence[Window], Sequence[Finding]], bool]
+
+
 class Region(Protocol):
     """A region that was entered."""
 
@@ -35,7 +39,7 @@ class Around(Protocol):
     tracker: Tracker
     judge: Judge
     entered: list[Region]
-    tell: Callable[[Sequence[Window], Sequence[Finding]], bool]
+    tell: Tell
 
 
 #: Names of the windows that every test has.

@@ -11,7 +11,7 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-@pytest.mark.parametrize("module", ["leaks", "leaks_functions", "leaks_modules", "cycles"])
+@pytest.mark.parametrize("module", ["leaks", "leaks_functions", "leaks_modules", "cycles", "recovery"])
 def test_verdicts_are_those_of_a_card(module: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--cudamem-device=simulated"]
     command.append(f"suites/run/test_zoo.py::test_verdicts[{module}]")

@@ -108,10 +108,12 @@ def test_a_region_in_which_nothing_failed(memory: Memory) -> None:
 
 
 def test_a_second_one_is_refused(memory: Memory) -> None:
-    with pytest.raises(NothingFailed), memory.fail_allocation(nth=1):
-        with pytest.raises(RuntimeError, match="one fail_allocation at a time"):
-            memory.fail_allocation(nth=1).__enter__()
-        memory.blocks.clear()
+    outer, inner = memory.fail_allocation(nth=1), memory.fail_allocation(nth=1)
+    outer.__enter__()
+    with pytest.raises(RuntimeError, match="another allocation is made to fail already: one fail_allocation at a time"):
+        inner.__enter__()
+    outer.abandon()
+    memory.blocks.clear()
 
 
 @pytest.mark.parametrize(
