@@ -1,4 +1,4 @@
-"""``python -m suites.readme [NAME ...]``: what runs print in README.md and in the page of the tour, generated from runs.
+"""``python -m suites.readme [NAME ...]``: what runs print in README.md and on the page of the tour.
 
 Each sample is the code block below a line ``<!-- generated: NAME -->``. ``tour`` runs the tour, which takes minutes;
 the others take seconds each.

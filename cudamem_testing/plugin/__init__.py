@@ -274,7 +274,7 @@ def _collect(config: pytest.Config, settings: Settings) -> None:
 def _has_requirements(config: pytest.Config, settings: Settings) -> bool:
     """Whether a flag may do nothing without a marker, or needs a card: few runs have one."""
     flags = (config.getoption(name) is not None for name in ("cudamem_baseline", *OF_MEASURED_TESTS))
-    card = not isinstance(settings.device, str) and settings.device.is_card
+    card = not isinstance(settings.device, str) and settings.device.has_segments
     return card or (not settings.on and (settings.repeat > 1 or bool(settings.update) or any(flags)))
 
 

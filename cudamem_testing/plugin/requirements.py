@@ -51,7 +51,7 @@ def _without_markers(config: pytest.Config, settings: Settings, items: Sequence[
 
 
 def _without_a_card(settings: Settings) -> Iterator[str]:
-    if isinstance(settings.device, str) or not settings.device.is_card:
+    if isinstance(settings.device, str) or not settings.device.has_segments:
         return
     import torch  # noqa: F401 - a card was asked for: torch knows whether there is one
 

@@ -10,7 +10,7 @@ then unknown.
 | ``torch._C._cuda_memoryStats`` | 1.4 | no CUDA counters |
 | ``torch._C._cuda_resetPeakMemoryStats`` | 1.4 | no CUDA peaks |
 | ``torch._C._cuda_resetAccumulatedMemoryStats`` | 1.4 | counts restart when a test resets them |
-| ``torch._C._accelerator_getDeviceStats`` and resets | 2.9 | nothing: tests cannot call them either |
+| ``torch._C._accelerator_getDeviceStats`` and resets | 2.9 | accelerators other than CUDA are not measured |
 | ``torch._C._cuda_setMemoryFraction`` / ``_cuda_getMemoryFraction`` | 1.8 / 2.8 | hard limits reset to no limit |
 | ``torch.cuda.memory._record_memory_history``, ``_snapshot`` | 2.1 | no stacks, no live at the peak |
 | ``torch._lazy_modules`` | 2.1 | the first snapshot of a process imports torch's compiler, which takes 2 s |
@@ -50,6 +50,15 @@ allocator | | ``torch.cuda._lazy_call`` | 1.0 | the history starts with the test
 PYTEST_DONT_REWRITE
 """
 
+from cudamem_testing.torch_api.accelerator import (
+    ACCELERATOR_PEAK_RESET,
+    ACCELERATOR_READER,
+    Accelerator,
+    accelerator_name,
+    accelerator_started,
+    other_accelerator,
+    synchronize_accelerator,
+)
 from cudamem_testing.torch_api.cuda import (
     NOTICED,
     SIMULATED,
@@ -109,12 +118,17 @@ from cudamem_testing.torch_api.profiler import (
 )
 
 __all__ = [
+    "ACCELERATOR_PEAK_RESET",
+    "ACCELERATOR_READER",
     "NOTICED",
     "SIMULATED",
     "SIMULATED_TRAP",
+    "Accelerator",
     "EventTypes",
     "SimulatedTrap",
     "Stats",
+    "accelerator_name",
+    "accelerator_started",
     "allocator_backend",
     "bindings",
     "capturing",
@@ -146,6 +160,7 @@ __all__ = [
     "older_profiler_is_running",
     "older_profiler_stays",
     "operator_schemas",
+    "other_accelerator",
     "prepared_by_another",
     "profiler_is_running",
     "profiler_keeps_callers",
@@ -157,6 +172,7 @@ __all__ = [
     "stop_history",
     "strided_bytes",
     "synchronize",
+    "synchronize_accelerator",
     "take_workspaces",
     "total_memory",
     "transform_plans",

@@ -157,6 +157,7 @@ class Limited:
         self._size = size
         self._recorders = recorders
         self._lifts: list[Callable[[], None]] = []
+        self._refused = False
         limits = [Limit("peak", size, device=recorder.device) for recorder in recorders]
         self._window = OpenWindow(memory, "limit", (Budget(tuple(limits), source="limit(...)"),))
 
@@ -168,6 +169,7 @@ class Limited:
                     self._lifts.append(recorder.limit(self._size))
             self._window.__enter__()
         except BaseException:
+            self._refused = True
             self._lift()
             raise
         self._memory.entered.append(self)
@@ -194,8 +196,8 @@ class Limited:
 
     @property
     def left(self) -> bool:
-        """Whether it has ended."""
-        return self._window.left
+        """Whether it has ended, or could not begin, which was an error of its own."""
+        return self._refused or self._window.left
 
     def abandon(self) -> None:
         """Lift the limit silently."""

@@ -155,7 +155,15 @@ def fresh_modules(monkeypatch):
             ],
         ),
     ],
-    ids=["no_grad", "no_grad at what autograd does not keep", "in place", "copy", "dtype", "dtype before", "checkpoint"],
+    ids=[
+        "no_grad",
+        "no_grad at what autograd does not keep",
+        "in place",
+        "copy",
+        "dtype",
+        "dtype before",
+        "checkpoint",
+    ],
 )
 def test_the_first_line_names_the_cause(run_inner, pytester, test, old, new, first):
     assert run_inner(FILES, UPDATE).last == "5 passed"

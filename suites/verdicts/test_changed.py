@@ -151,7 +151,9 @@ def test_what_autograd_keeps() -> None:
     ids=["off in the function", "on in the function", "unknown in the function", "off", "unknown"],
 )
 def test_grad_mode_at_a_line_that_was_not_recorded(before: Sequence[Place], is_for_backward: bool) -> None:
-    (found,) = [one for one in changed_places(before, (line("entirely(different)", 8, recorded=8),))[0] if one.growth > 0]
+    (found,) = [
+        one for one in changed_places(before, (line("entirely(different)", 8, recorded=8),))[0] if one.growth > 0
+    ]
     assert (found.recorded, found.is_for_backward) == (is_for_backward, is_for_backward)
     (found,) = [one for one in changed_places(before, (line("entirely(different)", 8),))[0] if one.growth > 0]
     assert not found.recorded
