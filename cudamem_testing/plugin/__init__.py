@@ -87,7 +87,10 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     early = config.stash.get(keys.EARLY, None)
     lines = [*config.stash.get(keys.SIMULATION, ()), *(() if early is None else early.said)]
     said = [f"cudamem: {line}" for line in lines]
-    return [header(settings), *said]
+    try:
+        return [header(settings), *said]
+    except Exception as error:  # names of cards are no reason to stop
+        return [f"cudamem: this machine cannot be described: {type(error).__name__}: {error}", *said]
 
 
 @pytest.hookimpl(trylast=True)

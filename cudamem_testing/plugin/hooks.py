@@ -29,6 +29,7 @@ from cudamem_testing.plugin.reports import Reports, texts_of
 from cudamem_testing.plugin.settings import runs_tests
 from cudamem_testing.plugin.wider import WiderFixtures
 from cudamem_testing.run.finished import forget_last
+from cudamem_testing.show.printable import one_line
 from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
@@ -68,9 +69,20 @@ class Hooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
-        """Collection has imported what the tests need: build and start the recorders outside any test."""
+        """Collection has imported what the tests need: build and start the recorders outside any test.
+
+        Raises:
+            pytest.UsageError: if that fails, which is no fault of a test.
+        """
         if runs_tests(self._config):
-            self.session.prepare()
+            try:
+                self.session.prepare()
+            except Exception as error:
+                said = one_line(f"{type(error).__name__}: {error}")
+                raise pytest.UsageError(
+                    f"cudamem: memory cannot be measured here: {said}; --no-cudamem runs the tests without it, "
+                    "python -m cudamem_testing doctor shows what can be measured"
+                ) from error
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Wrapper:

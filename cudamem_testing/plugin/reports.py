@@ -17,7 +17,7 @@ from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.items import id_without_group, own_status, place_at_test
 from cudamem_testing.run.finished import clear_frames
-from cudamem_testing.show.printable import printable
+from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
@@ -53,7 +53,12 @@ class Reports:
         if call.excinfo is None and not (ends and (report.failed or self.unsaid or self.below)):
             self.unsaid = []
         else:
-            self._complete(item, call, report)
+            try:
+                self._complete(item, call, report)
+            except Exception as error:  # the test failed all the same, for the reason that its report has
+                said = one_line(f"{type(error).__name__}: {error}")
+                report.sections.append(("cudamem", f"what is known of this failure cannot be shown: {said}"))
+                self.unsaid, self.below = [], []
         if ends and self.record is not None:
             records = self._undelivered.setdefault(item.nodeid, [])
             records.append(self.record)

@@ -106,11 +106,11 @@ class CycleCheck:
         if self.watches:
             try:
                 self._watch.start()
-            except RuntimeError as error:  # no compiler, or another build of Python: it stays so
+                counts = self._counts
+            except Exception as error:  # no compiler, another build of Python, or another torch: it stays so
                 self.watches = False
                 self._notes.append(f"{NOT_CHECKED}: {error}")
                 return
-            counts = self._counts
             if counts is not None and self._counting is not None:
                 owner = subject.owner.numbers.get(self._counting.device)
                 if owner is None:
