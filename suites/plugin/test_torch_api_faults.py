@@ -112,6 +112,6 @@ def test_a_run_that_cannot_be_measured_ends_with_one_line(run_inner) -> None:
         inner = run_inner("import torch\ndef test_it(): pass", "--cudamem")
     assert inner.status == pytest.ExitCode.USAGE_ERROR
     assert inner.err.strip() == (
-        "ERROR: cudamem: memory cannot be measured here: RuntimeError: injected; --no-cudamem runs the tests without it, "
-        "python -m cudamem_testing doctor shows what can be measured"
+        "ERROR: cudamem: memory cannot be measured here: RuntimeError: injected; --no-cudamem runs the tests without "
+        "it, python -m cudamem_testing doctor shows what can be measured"
     )
