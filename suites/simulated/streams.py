@@ -1,7 +1,7 @@
 """Replays the recorded streams of requests on a simulated card: ``python -m suites.simulated.streams SETTING...``.
 
-Prints as JSON, for each of these settings of the allocator, which events differ from the card's, and which counters. Its
-own process: the allocator's settings are read from the environment when cards are put in place.
+Prints as JSON, for each of these settings of the allocator, which events differ from the card's, and which counters.
+Its own process: the allocator's settings are read from the environment when cards are put in place.
 """
 
 from __future__ import annotations
