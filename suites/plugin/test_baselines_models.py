@@ -127,16 +127,27 @@ def wanted(broken: str) -> str:
     return rf"{'saved for backward' if keeps else '(grew|new)'}: \+\d.* {place}"
 
 
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, str]:
+    """The file of baselines of the models as they are, by device: recorded once."""
+    return {}
+
+
 @pytest.mark.parametrize("broken", BREAKS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.subprocess])])
-def test_the_first_line(request, device, broken):
+def test_the_first_line(request, pytester, recorded, device, broken):
     run = request.getfixturevalue("run_inner" if device == "cpu" else "run_on_card")
     options = ("-vv", "--import-mode=importlib", "-o", f"pythonpath=. {ROOT}", "--cudamem-leaks=off")
     if device == "cpu":
         options += ("--cudamem", "--cudamem-device=cpu")
-    recorded = run({"project.py": PROJECT, "test_it.py": TESTS.format(device=device, models=MODELS)}, UPDATE, *options)
-    assert recorded.last == "8 passed", recorded.out
-    inner = run({"project.py": broken_source(broken)}, *options)
+    tests, baselines = TESTS.format(device=device, models=MODELS), "__cudamem__/test_it.json"
+    if device not in recorded:
+        before = run({"project.py": PROJECT, "test_it.py": tests}, UPDATE, *options)
+        assert before.last == "8 passed", before.out
+        recorded[device] = (pytester.path / baselines).read_text(encoding="utf-8")
+    test = BREAKS[broken][2]
+    files = {"project.py": broken_source(broken), "test_it.py": tests, baselines: recorded[device]}
+    inner = run(files, *options, "-k", test)
     for name in MODELS:
-        first = inner.section(f"{BREAKS[broken][2]}[{name}]")[1]
+        first = inner.section(f"{test}[{name}]")[1]
         assert re.match(wanted(broken), first), inner.out
