@@ -47,9 +47,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     original = explain.explain
 
-    def counted(garbage: list[object], question: Any) -> Any:
+    def counted(garbage: list[object], question: Any, parts: Any = ()) -> Any:
         sizes.append(len(garbage))
-        return original(garbage, question)
+        return original(garbage, question, parts)
 
     monkeypatch.setattr(explain, "explain", counted)
     return sizes
@@ -128,3 +128,47 @@ def test_memory_that_autograd_saved_counts(run_inner: Run) -> None:
     test = f"gc.collect()\n        {make}\n        del one\n        gc.collect()"
     ((size, _, _),) = judged(run_inner, test)
     assert size >= 256 * KIB
+
+
+SAME = """
+    import pytest
+
+    class Owner:
+        def __init__(self):
+            self.state = torch.empty(2**15)
+
+    @pytest.fixture
+    def owner():
+        return Owner()
+
+    @pytest.mark.parametrize("number", range(4))
+    def test_same(number, owner):
+        owner.me = owner
+
+    def test_by_another_name(owner):
+        owner.other = owner
+
+    @pytest.mark.parametrize("number", range(3))
+    def test_with_history(number):
+        one = Node()
+        one.big = torch.ones(64 * 1024, requires_grad=True).exp().sum()
+        one.history = [one]
+"""
+
+
+def test_garbage_alike_is_recognised_in_later_tests(run_inner: Run, looks: list[int]) -> None:
+    """What differs by a name only is read again; findings are the same as those of what was read."""
+    inner = run_inner(HEAD + SAME, "--cudamem")
+    found = {test.nodeid.partition("::")[2]: test.findings for test in inner.run.tests}
+    same = [found[f"test_same[{number}]"] for number in range(4)]
+    assert [len(one) for one in same] == [1] * 4
+    assert {(one.cause, one.bytes, str(one.fact)) for (one,) in same} == {
+        (same[0][0].cause, 2**17, str(same[0][0].fact))
+    }
+    ((other,),) = [found["test_by_another_name"]]
+    assert (other.holder, other.bytes) == ("Owner.__dict__['other'] -> Owner", 2**17)
+    history = [found[f"test_with_history[{number}]"] for number in range(3)]
+    assert {(one.cause, one.bytes, str(one.fact)) for (one,) in history} == {
+        (history[0][0].cause, history[0][0].bytes, str(history[0][0].fact))
+    }
+    assert len(looks) == 3  # of eight tests
