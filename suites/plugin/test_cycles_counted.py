@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cudamem_testing.cycles import explain
+from cudamem_testing.cycles import explain, memory, words
 from cudamem_testing.wording import details
 from suites.plugin.inner import KIB, Inner
 
@@ -156,8 +156,26 @@ SAME = """
 """
 
 
-def test_garbage_alike_is_recognised_in_later_tests(run_inner: Run, looks: list[int]) -> None:
+def test_garbage_alike_is_recognised_in_later_tests(
+    run_inner: Run, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What differs by a name only is read again; findings are the same as those of what was read."""
+    read: list[list[int]] = []  # of how many objects references are read, each time
+    recognises, edges = memory.Memory.recognises, words.edges
+
+    def counted(self: memory.Memory, objects: list[object], fingerprint: int) -> bool:
+        read.append([len(objects), 0])
+        found = recognises(self, objects, fingerprint)
+        read[-1].append(int(found))
+        return found
+
+    def counting(holder: object) -> Any:
+        if read and len(read[-1]) == 2:
+            read[-1][1] += 1
+        return edges(holder)
+
+    monkeypatch.setattr(memory.Memory, "recognises", counted)
+    monkeypatch.setattr(words, "edges", counting)
     inner = run_inner(HEAD + SAME, "--cudamem")
     found = {test.nodeid.partition("::")[2]: test.findings for test in inner.run.tests}
     same = [found[f"test_same[{number}]"] for number in range(4)]
@@ -172,3 +190,4 @@ def test_garbage_alike_is_recognised_in_later_tests(run_inner: Run, looks: list[
         (history[0][0].cause, history[0][0].bytes, str(history[0][0].fact))
     }
     assert len(looks) == 3  # of eight tests
+    assert read == [[2, 1, 1]] * 3 + [[2, 1, 0]] + [[36, 2, 1]] * 2
