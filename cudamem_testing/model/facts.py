@@ -15,7 +15,7 @@ from cudamem_testing.model.evidence import Evidence, NoEvidence
 from cudamem_testing.model.limits import Breach
 from cudamem_testing.model.live_tables import LiveTable
 from cudamem_testing.model.pools import Pool, PoolUse
-from cudamem_testing.model.references import Doubt, Path, Reach
+from cudamem_testing.model.references import Doubt, Path, Reach, View
 from cudamem_testing.model.stacks import Frame, Stack
 
 # -- limits and baselines ---------------------------------------------------------------------------------
@@ -90,14 +90,6 @@ class Allocation:
         """The allocation of a stack."""
         caller = None if stack.caller == stack.project_frame else stack.caller
         return cls(stack.where, stack.library, caller, None if stack.frames else after)
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A tensor that is a view of a part of its storage: its description, and the shape of the whole."""
-
-    name: str
-    whole: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,14 @@ PASSING_NAME = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}
 SHOWN_STEPS = 14
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor that is a view of a part of its storage: its description, and the shape of the whole."""
+
+    name: str
+    whole: tuple[int, ...]
+
+
 class Kind(str, Enum):
     """The kind of an edge. The value is the word in tables and graphs."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.override import NOTHING, Override
 from cudamem_testing.model.records import Exhibit, TestRecord
+from cudamem_testing.originals import Original
 from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Span
 
@@ -30,8 +31,9 @@ class Subject:
     the wider fixtures that ended during the test and left something. ``exact`` is whether each byte that is left
     counts, as under a limit. ``undoing`` tells which wider fixture will undo what a path leads to. ``keepers`` tells
     objects of pytest's that may keep what the test made: its item, and the fixtures that it used. ``unjudged`` gets the
-    kinds of findings of which there may be more than were found, ``leaked`` the blocks of findings that fail. A wider
-    fixture is a subject of its own, without a span.
+    kinds of findings of which there may be more than were found, ``leaked`` the blocks of findings that fail.
+    ``collector`` is how often the collector had run when it began. A wider fixture is a subject of its own, without a
+    span.
     """
 
     whole: Span | None
@@ -46,6 +48,7 @@ class Subject:
     undoing: Callable[[Path], Fixture | None] = lambda path: None
     unjudged: set[Kind] = field(default_factory=set)
     leaked: list[Entrusted] = field(default_factory=list)
+    collector: Sequence[Mapping[str, int]] = field(default_factory=Original.get_stats)
 
 
 class Entrusted(NamedTuple):
