@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cudamem_testing.show.printable import say
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.allocator_settings import AllocatorSettings
     from cudamem_testing.report.snapshots.looked import Looked
 
 #: What each verb shows. A call without a verb is ``show``, and with a second file ``diff``.
@@ -21,6 +22,7 @@ VERBS = {
     "diff": "what is new, gone and grown between two snapshots of one process",
     "fragmentation": "how the segments of each pool are used",
     "timeline": "the memory over the recorded events",
+    "why": "why a request did not fit, and what other settings of the allocator would have changed",
 }
 _PLAIN = "look"
 _FILE = "a snapshot that torch (_dump_snapshot) or --cudamem-dump wrote: a pickle or JSON, compressed with gzip or not"
@@ -47,6 +49,16 @@ def add_snapshot(parser: argparse.ArgumentParser) -> None:
         else:
             one.add_argument("files", type=path, nargs="+", metavar="FILE", help=_FILE)
         one.add_argument("--top", type=_rows, default=10, metavar="N", help="rows of each table (default 10)")
+        if verb == "why":
+            one.add_argument("--capacity", type=_size, metavar="SIZE", help="what the process could reserve (64GiB)")
+            one.add_argument(
+                "--with",
+                dest="settings",
+                type=_settings,
+                action="append",
+                metavar="SETTINGS",
+                help="also ask for these settings (max_split_size_mb:48); can be repeated",
+            )
         _add_common(one)
         one.add_argument("--html", type=path, metavar="OUT", help="write a page that opens without a network instead")
     plain = verbs.add_parser(_PLAIN)
@@ -59,6 +71,7 @@ def add_snapshot(parser: argparse.ArgumentParser) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="DEVICE", help="device to show (default: the only one that was used)")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(capacity=None, settings=None)
 
 
 def path(text: str) -> Path:
@@ -72,6 +85,24 @@ def _rows(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows: write 1 or more")
     return int(text)
+
+
+def _size(text: str) -> int:
+    from cudamem_testing.model.sizes import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _settings(text: str) -> AllocatorSettings:
+    from cudamem_testing.model.allocator_settings import VARIABLES, AllocatorSettings
+
+    try:
+        return AllocatorSettings.read({VARIABLES[0]: text})
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run(given: argparse.Namespace) -> int:
@@ -92,7 +123,8 @@ def run(given: argparse.Namespace) -> int:
         verb = "show" if len(files) == 1 else "diff"
         if len(files) > 2:
             raise ValueError(f"snapshot without a verb takes one file or two, not {len(files)}: write snapshot show")
-    looked = (Looked.read(one, device, progress) for one in files)
+    asked = given.capacity, given.settings or ()
+    looked = (Looked.read(one, device, progress, *asked) for one in files)
     if verb == "diff":
         return _diff(given, [*looked])
     if given.html is not None:
@@ -125,7 +157,6 @@ def _diff(given: argparse.Namespace, both: Sequence[Looked]) -> int:
     before, after = both
     if before.recording.device != after.recording.device:
         raise ValueError(f"{before.name} is of {before.recording.device}, {after.name} of {after.recording.device}")
-    both[0].progress.step(f"comparing {before.name} with {after.name}")
     found = compare(before.recording, after.recording)
     if given.html is not None:
         from cudamem_testing.report.snapshots.page import write_difference

@@ -16,6 +16,9 @@ from cudamem_testing.model.stacks import Frame
 from cudamem_testing.report.snapshots.looked import Looked
 from cudamem_testing.snapshots.diff import Difference, Grown
 from cudamem_testing.snapshots.segments import SegmentUse, segment_uses
+from cudamem_testing.snapshots.whatif.answers import WhatIf
+from cudamem_testing.snapshots.whatif.job import Capacity
+from cudamem_testing.snapshots.whatif.why import Why
 
 Json = dict[str, Any]
 
@@ -31,6 +34,8 @@ def document(looked: Looked, verb: str, top: int) -> Json:
         data["pools"] = [] if looked.use is None else [_pool(one) for one in (looked.use.main, *looked.use.private)]
     if verb == "fragmentation":
         data["segments"] = [_segment(one) for one in segment_uses(looked.recording)[:top]]
+    if verb == "why":
+        data["why"], data["what_if"] = _why(looked.why), _what_if(looked.what_if)
     if verb == "timeline":
         data["timeline"] = _timeline(looked)
     return data
@@ -148,4 +153,59 @@ def _grown(one: Grown) -> Json:
         "after": one.after,
         "blocks_before": one.blocks_before,
         "blocks_after": one.blocks_after,
+    }
+
+
+def _why(one: Why | None) -> Json | None:
+    if one is None:
+        return None
+    names = ("event", "requested", "stream", "needed", "segment", "live", "waiting", "reserved", "device_free")
+    names += ("unused", "split", "largest_free", "private_unused", "fragmented", "moved", "gained", "by_segments")
+    return {
+        **{name: getattr(one, name) for name in names},
+        "at": None if one.where is None else frame(one.where),
+        "pool": [*one.pool],
+        "capacity": None if one.capacity is None else _capacity(one.capacity),
+        "fragmentation": round(one.fragmentation, 6),
+        "in_the_way": [
+            {
+                "line": each.line,
+                "at": None if each.frame is None else frame(each.frame),
+                "bytes": each.size,
+                "blocks": each.blocks,
+                "oldest": each.oldest,
+                "newest": each.newest,
+                "before_the_record": each.before,
+            }
+            for each in one.obstacles
+        ],
+    }
+
+
+def _capacity(one: Capacity) -> Json:
+    return {"least": one.least, "below": one.below, "limit_of_torch": one.limited}
+
+
+def _what_if(asked: WhatIf | str) -> Json:
+    if isinstance(asked, str):
+        return {"unknown": asked}
+    return {
+        "recorded": asked.recorded,
+        "model": asked.model,
+        "live_before": asked.before,
+        "replayed": asked.events,
+        "best": None if asked.best is None else asked.best.what,
+        "answers": [
+            {
+                "kind": one.kind,
+                "with": one.what,
+                "peak_reserved": one.peak_reserved,
+                "reserved": one.reserved,
+                "fits": one.fits,
+                "fails_earlier_at": one.earlier,
+                "largest_free": one.largest_free,
+                "unused": one.unused,
+            }
+            for one in asked.answers
+        ],
     }

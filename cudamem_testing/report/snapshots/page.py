@@ -23,6 +23,7 @@ from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.progress import Progress
 from cudamem_testing.snapshots.diff import Difference
 from cudamem_testing.snapshots.segments import Piece, pieces, segment_uses
+from cudamem_testing.snapshots.whatif import text as words
 
 Json = dict[str, Any]
 #: Stacks of a flame graph; smaller ones are one box.
@@ -40,7 +41,7 @@ def write_page(looked: Sequence[Looked], verb: str, top: int, path: Path, progre
     numbers = StackNumbers()
     files = []
     for one in looked:
-        progress.step(f"drawing {one.name}")
+        progress.step(f"drawing {one.name}", long=False)
         files.append(_file(one, [*_sections(one, verb, top, numbers)]))
     _write("Memory snapshot" if len(files) == 1 else "Memory snapshots", files, numbers, path)
 
@@ -94,12 +95,45 @@ def _sections(looked: Looked, verb: str, top: int, numbers: StackNumbers) -> Ite
         yield _table(looked.peak_table, "Live at the peak, by line", top)
     if verb == "show":
         yield _table(looked.end_table, "Live at the end, by line", top)
-    if verb in ("show", "fragmentation") and looked.use is not None:
+    if verb == "why":
+        yield from _why(looked, top)
+    if verb in ("show", "fragmentation", "why") and looked.use is not None:
         yield _map(looked)
         yield _pools(looked)
-        yield from _segments(looked, top)
+        if verb != "why":
+            yield from _segments(looked, top)
     if looked.notes:
         yield {"kind": "lines", "title": "Notes", "lines": [*map(one_line, looked.notes)]}
+
+
+def _why(looked: Looked, top: int) -> Iterator[Json]:
+    one, asked = looked.why, looked.what_if
+    if one is not None:
+        yield {"kind": "text", "title": words.headline(one), "tone": "bad", "lines": [words.verdict(one)]}
+        rows: list[list[object]] = [[*map(one_line, row)] for row in words.figures(one)]
+        yield {
+            "kind": "table",
+            "title": "What there was",
+            "heads": ["", "size", ""],
+            "counts": [1],
+            "prose": [0, 2],
+            "rows": rows,
+        }
+        rows = [
+            [each.size, each.blocks, one_line(each.line), words.age(each)] for each in one.obstacles[: max(top, 20)]
+        ]
+        heads = ["size", "blocks", "line", "age"]
+        table = {"kind": "table", "heads": heads, "sizes": [0], "counts": [1], "bar": 0, "prose": [3], "rows": rows}
+        yield {**table, "title": "In the way", "note": words.in_the_way(one)}
+    if isinstance(asked, str):
+        yield {"kind": "lines", "title": "What would have changed it is unknown", "lines": [one_line(asked)]}
+        return
+    rows = [["as recorded", asked.recorded, "" if one is None else "the request does not fit"]]
+    rows += [[one_line(each.what), each.peak_reserved, words.outcome(asked, each)] for each in asked.answers]
+    marked = [place for place, each in enumerate(asked.answers, 1) if each is asked.best]
+    heads = ["with", "peak reserved", "the request"]
+    table = {"kind": "table", "heads": heads, "sizes": [1], "bar": 1, "prose": [2], "rows": rows, "marked": marked}
+    yield {**table, "title": "What would have changed it", "note": words.trust(asked)}
 
 
 def _flame(live: LiveSet, title: str, numbers: StackNumbers) -> Json:

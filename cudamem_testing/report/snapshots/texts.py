@@ -8,7 +8,9 @@ from cudamem_testing.model.curves import Curve
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.report.snapshots.looked import Looked
 from cudamem_testing.show.tables import Column, Table
+from cudamem_testing.show.times import format_time
 from cudamem_testing.snapshots.segments import SegmentUse, segment_uses
+from cudamem_testing.snapshots.whatif.text import headline, what_if_lines, why_lines
 
 #: Rows of a timeline, and the cells of its bars.
 MOMENTS, BAR = 24, 24
@@ -39,6 +41,8 @@ def show(looked: Looked, top: int, width: int | None) -> Iterator[str]:
     yield looked.end_table.text(top, width)
     if looked.use is not None:
         yield str(looked.use)
+    if looked.why is not None:
+        yield f"{headline(looked.why)}: see snapshot why {looked.name}"
     said = looked.recording.notes  # by its own text
     yield from (f"note: {note}" for note in looked.notes if note not in said)
 
@@ -58,7 +62,7 @@ def _since_start(looked: Looked) -> str:
     if not times or peak is None:
         return ""
     last = max(peak.moment - 1, 0)
-    return f", {seconds(times[last] - times[0])} after the first"
+    return f", {format_time(times[last] - times[0])} after the first"
 
 
 def fragmentation(looked: Looked, top: int, width: int | None) -> Iterator[str]:
@@ -111,7 +115,7 @@ def _moments(drawn: Curve) -> Iterator[tuple[str, ...]]:
         label, size = max(((name, sizes[place]) for name, sizes in columns), key=lambda one: one[1], default=("", 0))
         yield (
             str(moment),
-            "" if thin.times is None else seconds(thin.times[place]),
+            "" if thin.times is None else format_time(thin.times[place]),
             format_size(totals[place]),
             f"{_bar(totals[place], most)}{' peak' if place == thin.peak else ''}",
             f"{format_size(size)}  {label}" if size else "",
@@ -123,10 +127,14 @@ def _bar(size: int, most: int) -> str:
     return "█" * (eighths // 8) + _PARTS[eighths % 8].strip()
 
 
-def seconds(micros: int) -> str:
-    """A time for people: ``12 µs``, ``3.4 ms``, ``5.6 s``, ``7.8 min``."""
-    if micros < 1000:
-        return f"{micros} µs"
-    if micros < 1_000_000:
-        return f"{micros / 1000:.1f} ms"
-    return f"{micros / 1e6:.1f} s" if micros < 120_000_000 else f"{micros / 6e7:.1f} min"
+def why(looked: Looked, top: int, width: int | None) -> Iterator[str]:
+    """Why a request did not fit, and what would have changed that."""
+    if looked.why is not None:
+        yield from why_lines(looked.why, top, width)
+    elif looked.recording.device.is_card:
+        yield f"nothing failed in {looked.name}: what would have changed the peak of reserved memory"
+    if isinstance(looked.what_if, str):
+        yield f"what other settings would have changed is unknown: {looked.what_if}"
+    else:
+        yield from what_if_lines(looked.what_if, width)
+    yield from (f"note: {note}" for note in looked.recording.notes)
