@@ -95,7 +95,7 @@ class Explainer:
             return (new_since(replayed, window, start, source),)
         found: list[Evidence] = [*trends(replayed, start)] if metric == "peak" and self._records.trends else []
         found += [at_peak(replayed, window, start, self._records.running, source)]
-        if metric == "reserved":
+        if metric in ("reserved", "fragmentation"):
             from cudamem_testing.snapshots.fragmentation import fragmentation
 
             use = fragmentation(replayed.recording)

@@ -321,3 +321,16 @@ def test_why_without_a_failure_or_a_card(tmp_path: Path, capsys: pytest.CaptureF
         "what other settings would have changed is unknown: "
         "cpu has no caching allocator: there is nothing to ask the model"
     )
+
+
+def test_fragmentation_of_each_stream_and_a_request(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run(capsys, "fragmentation", "--request=16MiB", RECORDINGS / "several_streams.pickle.gz")
+    assert lines[1:4] == [
+        "pool      stream  reserved    unused  largest free  fragmentation",
+        "main  1179679840  52.0 MiB  18.1 MiB      14.4 MiB           21 %",
+        "main  1179735168  52.0 MiB  18.1 MiB      14.4 MiB           21 %",
+    ]
+    assert lines[5] == (
+        "a request of 16.0 MiB on stream 1179679840 does not fit: largest free range 14.4 MiB of 18.1 MiB unused; "
+        "empty_cache() would return 0 B"
+    )

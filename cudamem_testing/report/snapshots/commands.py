@@ -39,7 +39,8 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
 def add_snapshot(parser: argparse.ArgumentParser) -> None:
     """Add the verbs to the parser of ``snapshot``."""
     parser.usage = "python -m cudamem_testing snapshot [VERB] FILE... [options]"
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    command = "python -m cudamem_testing snapshot"
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", prog=command)
     for verb, words in VERBS.items():
         one = verbs.add_parser(verb, help=words, description=f"Show {words}.")
         if verb == "diff":
@@ -49,6 +50,8 @@ def add_snapshot(parser: argparse.ArgumentParser) -> None:
         else:
             one.add_argument("files", type=path, nargs="+", metavar="FILE", help=_FILE)
         one.add_argument("--top", type=_rows, default=10, metavar="N", help="rows of each table (default 10)")
+        if verb == "fragmentation":
+            one.add_argument("--request", type=_size, metavar="SIZE", help="whether a request of this size would fit")
         if verb == "why":
             one.add_argument("--capacity", type=_size, metavar="SIZE", help="what the process could reserve (64GiB)")
             one.add_argument(
@@ -71,7 +74,7 @@ def add_snapshot(parser: argparse.ArgumentParser) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="DEVICE", help="device to show (default: the only one that was used)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(capacity=None, settings=None)
+    parser.set_defaults(capacity=None, settings=None, request=None)
 
 
 def path(text: str) -> Path:
@@ -91,7 +94,7 @@ def _size(text: str) -> int:
     from cudamem_testing.model.sizes import parse_size
 
     try:
-        return parse_size(text)
+        return parse_size(int(text) if text.isdecimal() else text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -123,7 +126,7 @@ def run(given: argparse.Namespace) -> int:
         verb = "show" if len(files) == 1 else "diff"
         if len(files) > 2:
             raise ValueError(f"snapshot without a verb takes one file or two, not {len(files)}: write snapshot show")
-    asked = given.capacity, given.settings or ()
+    asked = given.capacity, given.settings or (), given.request
     looked = (Looked.read(one, device, progress, *asked) for one in files)
     if verb == "diff":
         return _diff(given, [*looked])

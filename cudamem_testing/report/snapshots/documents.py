@@ -33,6 +33,7 @@ def document(looked: Looked, verb: str, top: int) -> Json:
     if verb in ("show", "fragmentation"):
         data["pools"] = [] if looked.use is None else [_pool(one) for one in (looked.use.main, *looked.use.private)]
     if verb == "fragmentation":
+        data["streams"] = [] if looked.use is None else [_pool(one) for one in looked.use.streams]
         data["segments"] = [_segment(one) for one in segment_uses(looked.recording)[:top]]
     if verb == "why":
         data["why"], data["what_if"] = _why(looked.why), _what_if(looked.what_if)
@@ -99,6 +100,7 @@ def frame(one: Frame) -> list[object]:
 def _pool(one: PoolUse) -> Json:
     return {
         "pool": [*one.pool],
+        "stream": one.stream,
         "segments": one.segments,
         "reserved": one.reserved,
         "allocated": one.allocated,

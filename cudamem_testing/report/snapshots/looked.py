@@ -37,8 +37,13 @@ class Looked:
         progress: Progress,
         capacity: int | None = None,
         settings: Sequence[AllocatorSettings] = (),
+        request: int | None = None,
     ) -> None:
-        """``capacity`` is what the process could reserve, in bytes; ``settings`` are asked about beside the usual."""
+        """``capacity`` is what the process could reserve, in bytes; ``settings`` are asked about beside the usual.
+
+        ``request`` is one that is held against the free ranges, in bytes.
+        """
+        self.request = request
         self.name = name
         self.recording = recording
         self.progress = progress
@@ -53,6 +58,7 @@ class Looked:
         progress: Progress,
         capacity: int | None = None,
         settings: Sequence[AllocatorSettings] = (),
+        request: int | None = None,
     ) -> Looked:
         """Read a file.
 
@@ -64,7 +70,7 @@ class Looked:
         except OSError:  # the reader says why
             size = 0
         progress.step(f"reading {path.name} ({format_size(size)})", long=size >= LARGE_FILE)
-        return cls(path.name, read_file(path, device, progress=progress.at), progress, capacity, settings)
+        return cls(path.name, read_file(path, device, progress=progress.at), progress, capacity, settings, request)
 
     def _step(self, words: str) -> None:
         self.progress.step(words, long=len(self.recording.events) >= MANY_EVENTS)

@@ -203,8 +203,9 @@ def _pools(looked: Looked) -> Json:
         "fragmentation",
     ]
     rows: list[list[object]] = []
-    for one in () if use is None else (use.main, *use.private):
+    for one in () if use is None else (use.main, *use.private, *use.streams):
         name = "main" if one.pool == MAIN_POOL else f"private {one.pool}"
+        name += f", stream {one.stream}" if one.stream is not None else ""
         share = f"{100 * one.fragmented:.0f} %" if one.free else ""
         rows.append([name, one.segments, one.reserved, one.allocated, one.free, one.split, one.largest_free, share])
     return {"kind": "table", "title": "Pools", "heads": heads, "sizes": [2, 3, 4, 5, 6], "counts": [1, 7], "rows": rows}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cudamem_testing.model.curves import Curve
+from cudamem_testing.model.pools import MAIN_POOL, PoolUse
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.report.snapshots.looked import Looked
 from cudamem_testing.show.tables import Column, Table
@@ -20,6 +21,14 @@ _TIMELINE = (
     Column("allocated", "right"),
     Column(""),
     Column("largest line then", elastic=True),
+)
+_POOLS = (
+    Column("pool"),
+    Column("stream", "right"),
+    Column("reserved", "right"),
+    Column("unused", "right"),
+    Column("largest free", "right"),
+    Column("fragmentation", "right"),
 )
 _SEGMENTS = (
     Column("segment"),
@@ -71,6 +80,11 @@ def fragmentation(looked: Looked, top: int, width: int | None) -> Iterator[str]:
         yield f"{looked.recording.device} has no segments here: nothing can be fragmented"
         return
     yield str(looked.use)
+    yield from Table(_POOLS, tuple(map(_pool, looked.use.streams or (looked.use.main, *looked.use.private)))).lines(
+        width
+    )
+    if looked.request is not None:
+        yield from _serves(looked, looked.request)
     uses = [one for one in segment_uses(looked.recording) if one.split]
     if uses:
         yield f"segments in use with unused bytes: {len(uses)}"
@@ -80,8 +94,27 @@ def fragmentation(looked: Looked, top: int, width: int | None) -> Iterator[str]:
             yield f"   ... {count(len(uses) - top, 'more segment')}: {more} unused"
 
 
+def _pool(one: PoolUse) -> tuple[str, ...]:
+    name = "main" if one.pool == MAIN_POOL else str(one.pool)
+    sizes = map(format_size, (one.reserved, one.free, one.largest_free))
+    share = f"{100 * one.fragmented:.0f} %" if one.free else ""
+    return name, "all" if one.stream is None else str(one.stream), *sizes, share
+
+
+def _serves(looked: Looked, requested: int) -> Iterator[str]:
+    """A request against the free ranges of each stream of the main pool."""
+    use = looked.use
+    streams = sorted({one.stream for one in looked.recording.segments if one.pool == MAIN_POOL}) or [0]
+    for stream in streams if use is not None else ():
+        one = use.serves(looked.recording, requested, stream)
+        fits = "fits" if one.fits else "does not fit"
+        text = f"a request of {format_size(requested)} on stream {stream} {fits}: largest free range "
+        text += f"{format_size(one.largest)} of {format_size(one.unused)} unused"
+        yield text if one.fits else f"{text}; empty_cache() would return {format_size(one.returnable)}"
+
+
 def _segment(one: SegmentUse) -> tuple[str, ...]:
-    pool = "main" if one.segment.pool == (0, 0) else str(one.segment.pool)
+    pool = "main" if one.segment.pool == MAIN_POOL else str(one.segment.pool)
     return (
         f"{one.segment.address:#x}",
         format_size(one.segment.size),

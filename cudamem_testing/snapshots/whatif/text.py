@@ -116,8 +116,13 @@ def sentence(asked: WhatIf, one: Answer) -> str:
 
 def instead(asked: WhatIf, one: Answer) -> str:
     """The peak, and that of the record: ``61.2 GiB instead of 78.9 GiB``."""
-    mine, recorded = format_size(one.peak_reserved), format_size(asked.recorded)
+    mine, recorded = _precise(one.peak_reserved), _precise(asked.recorded)
     return f"{mine}, as recorded" if mine == recorded else f"{mine} instead of {recorded}"
+
+
+def _precise(size: int) -> str:
+    """Two decimals from 1 GiB on, where one hides a segment."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else format_size(size)
 
 
 def outcome(asked: WhatIf, one: Answer) -> str:
@@ -136,7 +141,7 @@ def outcome(asked: WhatIf, one: Answer) -> str:
 def trust(asked: WhatIf) -> str:
     """How far the model agrees with the record."""
     text = f"{asked.events:,} events replayed on a model of the allocator; with the recorded settings it reserves "
-    text += f"{format_size(asked.model)}, {format_size(asked.recorded)} were recorded"
+    text += f"{_precise(asked.model)}, {_precise(asked.recorded)} were recorded"
     if abs(asked.off) > WELL:
         text += f". It is off by {100 * asked.off:+.0f} %: do not rely on these answers"
     if asked.before:
