@@ -14,6 +14,7 @@ from cudamem_testing.show.printable import say
 if TYPE_CHECKING:
     from cudamem_testing.model.allocator_settings import AllocatorSettings
     from cudamem_testing.report.snapshots.looked import Looked
+    from cudamem_testing.show.progress import Progress
 
 #: What each verb shows. A call without a verb is ``show``, and with a second file ``diff``.
 VERBS = {
@@ -21,9 +22,11 @@ VERBS = {
     "peak": "what was live at the peak, by line",
     "diff": "what is new, gone and grown between two snapshots of one process",
     "fragmentation": "how the segments of each pool are used",
+    "flamegraph": "a flame graph by stack: folded stacks, speedscope JSON, HTML, SVG or PNG",
     "timeline": "the memory over the recorded events",
     "why": "why a request did not fit, and what other settings of the allocator would have changed",
 }
+CONVERT = "the pickle of torch's own snapshots, which pytorch.org/memory_viz loads"
 _PLAIN = "look"
 _FILE = "a snapshot that torch (_dump_snapshot) or --cudamem-dump wrote: a pickle or JSON, compressed with gzip or not"
 
@@ -31,7 +34,7 @@ _FILE = "a snapshot that torch (_dump_snapshot) or --cudamem-dump wrote: a pickl
 def with_verb(arguments: Sequence[str]) -> list[str]:
     """The arguments of a command; ``snapshot FILE [LATER]`` gets the verb that it leaves out."""
     given = [*arguments]
-    if given[:1] == ["snapshot"] and len(given) > 1 and given[1] not in (*VERBS, "-h", "--help"):
+    if given[:1] == ["snapshot"] and len(given) > 1 and given[1] not in (*VERBS, "convert", "-h", "--help"):
         given.insert(1, _PLAIN)
     return given
 
@@ -52,6 +55,20 @@ def add_snapshot(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--top", type=_rows, default=10, metavar="N", help="rows of each table (default 10)")
         if verb == "fragmentation":
             one.add_argument("--request", type=_size, metavar="SIZE", help="whether a request of this size would fit")
+        if verb == "flamegraph":
+            one.add_argument(
+                "--of",
+                choices=("peak", "volume", "end"),
+                default="peak",
+                help="what is live at the peak or at the end, or all allocations (default: peak)",
+            )
+            one.add_argument(
+                "-o",
+                "--output",
+                type=path,
+                metavar="OUT",
+                help="file: .folded, .txt, .json (speedscope), .html, .svg or .png (default: print folded stacks)",
+            )
         if verb == "why":
             one.add_argument("--capacity", type=_size, metavar="SIZE", help="what the process could reserve (64GiB)")
             one.add_argument(
@@ -64,6 +81,11 @@ def add_snapshot(parser: argparse.ArgumentParser) -> None:
             )
         _add_common(one)
         one.add_argument("--html", type=path, metavar="OUT", help="write a page that opens without a network instead")
+    convert = verbs.add_parser("convert", help=CONVERT, description=f"Write {CONVERT}.")
+    convert.add_argument("files", type=path, nargs=1, metavar="FILE", help=_FILE)
+    convert.add_argument("output", type=path, metavar="OUT.pickle")
+    convert.add_argument("--device", metavar="DEVICE", help="device to write (default: the only one that was used)")
+    convert.set_defaults(top=10, html=None, capacity=None, settings=None, request=None, of="peak")
     plain = verbs.add_parser(_PLAIN)
     plain.add_argument("files", type=path, nargs="+", metavar="FILE")
     _add_common(plain)
@@ -74,7 +96,7 @@ def add_snapshot(parser: argparse.ArgumentParser) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="DEVICE", help="device to show (default: the only one that was used)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(capacity=None, settings=None, request=None)
+    parser.set_defaults(capacity=None, settings=None, request=None, of="peak", output=None)
 
 
 def path(text: str) -> Path:
@@ -126,8 +148,10 @@ def run(given: argparse.Namespace) -> int:
         verb = "show" if len(files) == 1 else "diff"
         if len(files) > 2:
             raise ValueError(f"snapshot without a verb takes one file or two, not {len(files)}: write snapshot show")
-    asked = given.capacity, given.settings or (), given.request
+    asked = given.capacity, given.settings or (), given.request, given.of
     looked = (Looked.read(one, device, progress, *asked) for one in files)
+    if given.output is not None:
+        return _write(given, [*looked], progress)
     if verb == "diff":
         return _diff(given, [*looked])
     if given.html is not None:
@@ -144,6 +168,26 @@ def run(given: argparse.Namespace) -> int:
             if len(files) > 1:
                 say(f"{chr(10) if place else ''}{one.name}")
             say("\n".join(_text(verb)(one, given.top, _room())))
+    return 0
+
+
+def _write(given: argparse.Namespace, looked: Sequence[Looked], progress: Progress) -> int:
+    from cudamem_testing.report.snapshots.written import write_flame
+
+    if given.verb == "convert":
+        from cudamem_testing.snapshots import export
+
+        (one,) = looked
+        export.write(given.output, one.recording)
+    elif given.output.suffix == ".html":
+        from cudamem_testing.report.snapshots.page import write_page
+
+        write_page(looked, given.verb, given.top, given.output, progress)
+    elif len(looked) > 1:
+        raise ValueError(f"{given.output.name} can hold the flame graph of one file: a page (.html) can hold several")
+    else:
+        write_flame(looked[0], given.output)
+    say(f"written to {given.output}")
     return 0
 
 

@@ -35,6 +35,8 @@ def document(looked: Looked, verb: str, top: int) -> Json:
     if verb == "fragmentation":
         data["streams"] = [] if looked.use is None else [_pool(one) for one in looked.use.streams]
         data["segments"] = [_segment(one) for one in segment_uses(looked.recording)[:top]]
+    if verb == "flamegraph":
+        data |= _flame(looked)
     if verb == "why":
         data["why"], data["what_if"] = _why(looked.why), _what_if(looked.what_if)
     if verb == "timeline":
@@ -156,6 +158,20 @@ def _grown(one: Grown) -> Json:
         "blocks_before": one.blocks_before,
         "blocks_after": one.blocks_after,
     }
+
+
+def _flame(looked: Looked) -> Json:
+    parts = looked.flame(looked.of).parts
+    stacks = [
+        {
+            "bytes": part.bytes,
+            "blocks": part.blocks,
+            "stack": None if part.stack is None else [frame(one) for one in part.stack.frames],
+            "reason": part.label or None,
+        }
+        for part in parts
+    ]
+    return {"of": looked.of, "stacks": stacks}
 
 
 def _why(one: Why | None) -> Json | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.blocks import LiveSet
@@ -17,12 +18,15 @@ from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.show.progress import Progress
 from cudamem_testing.snapshots.curves import curve
 from cudamem_testing.snapshots.files import read_file
+from cudamem_testing.snapshots.flames import Flame, flame_of, volume
 from cudamem_testing.snapshots.fragmentation import Fragmentation, fragmentation
 from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.replay import Peak, Replay, replay
 from cudamem_testing.snapshots.whatif.answers import WhatIf, what_if
 from cudamem_testing.snapshots.whatif.why import Why, why
 
+Of = Literal["peak", "end", "volume"]
+OF: tuple[Of, ...] = ("peak", "volume", "end")
 #: Bytes of a file and numbers of events from which on a piece of work takes seconds.
 LARGE_FILE, MANY_EVENTS = 32 * 2**20, 200_000
 
@@ -38,11 +42,13 @@ class Looked:
         capacity: int | None = None,
         settings: Sequence[AllocatorSettings] = (),
         request: int | None = None,
+        of: Of = "peak",
     ) -> None:
         """``capacity`` is what the process could reserve, in bytes; ``settings`` are asked about beside the usual.
 
-        ``request`` is one that is held against the free ranges, in bytes.
+        ``request`` is one that is held against the free ranges, in bytes; ``of`` is what a flame graph is of.
         """
+        self.of: Of = of
         self.request = request
         self.name = name
         self.recording = recording
@@ -59,6 +65,7 @@ class Looked:
         capacity: int | None = None,
         settings: Sequence[AllocatorSettings] = (),
         request: int | None = None,
+        of: Of = "peak",
     ) -> Looked:
         """Read a file.
 
@@ -70,7 +77,7 @@ class Looked:
         except OSError:  # the reader says why
             size = 0
         progress.step(f"reading {path.name} ({format_size(size)})", long=size >= LARGE_FILE)
-        return cls(path.name, read_file(path, device, progress=progress.at), progress, capacity, settings, request)
+        return cls(path.name, read_file(path, device, progress=progress.at), progress, capacity, settings, request, of)
 
     def _step(self, words: str) -> None:
         self.progress.step(words, long=len(self.recording.events) >= MANY_EVENTS)
@@ -114,6 +121,20 @@ class Looked:
             return what_if(self.recording, self._capacity, self._settings, self._step)
         except (RecorderUnavailable, ValueError) as error:
             return str(error)
+
+    def flame(self, of: Of) -> Flame:
+        """Bytes by stack: live at the peak, live at the end, or of all allocations.
+
+        Raises:
+            ValueError: it needs events, and none were recorded.
+        """
+        if of == "end":
+            return flame_of(self.end, "Live at the end, by stack", BEFORE_RECORD)
+        if self.peak is None:
+            raise ValueError(f"{self.name} has no events: write --of=end")
+        if of == "volume":
+            return volume(self.replayed, "All allocations, by stack")
+        return flame_of(self.peak.live, "Live at the peak, by stack", BEFORE_RECORD)
 
     @property
     def peak_table(self) -> LiveTable | None:

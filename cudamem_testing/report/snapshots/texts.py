@@ -160,6 +160,11 @@ def _bar(size: int, most: int) -> str:
     return "█" * (eighths // 8) + _PARTS[eighths % 8].strip()
 
 
+def flamegraph(looked: Looked, top: int, width: int | None) -> Iterator[str]:
+    """Folded stacks of what ``--of`` names."""
+    yield from looked.flame(looked.of).folded()
+
+
 def why(looked: Looked, top: int, width: int | None) -> Iterator[str]:
     """Why a request did not fit, and what would have changed that."""
     if looked.why is not None:
