@@ -93,7 +93,7 @@ class Session:
         self.evidence = Evidence(self.tracker, root, self.owners.names, **asked)
         self.attributions = Attributions(self.tracker, self.owners, self.evidence)
         self.outside = OutsideCheck(self.tracker)
-        self.judge = Judge(self.evidence.explainer, self.evidence.draw)
+        self.judge = Judge(self.evidence.explainer, self.evidence.draw, self.evidence.churn)
         self.baselines = Baselines(settings, root, self.evidence, self.tracker, without, sent=sent)
         self.policy = Policy(settings, root, known)
         self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it

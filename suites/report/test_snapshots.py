@@ -334,3 +334,14 @@ def test_fragmentation_of_each_stream_and_a_request(capsys: pytest.CaptureFixtur
         "a request of 16.0 MiB on stream 1179679840 does not fit: largest free range 14.4 MiB of 18.1 MiB unused; "
         "empty_cache() would return 0 B"
     )
+
+
+def test_churn_of_a_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = RECORDINGS / "random_small.pickle.gz"
+    lines = run(capsys, "churn", file)
+    assert lines[0] == "89 of 164 allocations on cuda:0 were freed again at once, in a loop"
+    (one,) = json.loads("\n".join(run(capsys, "churn", "--json", file)))["snapshots"]
+    assert sum(row["soon"] for row in one["churn"]) == 89
+    run(capsys, "churn", file, "--html", tmp_path / "a.html")
+    (page,) = data_of((tmp_path / "a.html").read_text(encoding="utf-8"))["files"]
+    assert [section["kind"] for section in page["sections"]] == ["table"]

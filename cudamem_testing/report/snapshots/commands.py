@@ -23,6 +23,7 @@ VERBS = {
     "diff": "what is new, gone and grown between two snapshots of one process",
     "fragmentation": "how the segments of each pool are used",
     "flamegraph": "a flame graph by stack: folded stacks, speedscope JSON, HTML, SVG or PNG",
+    "churn": "which lines allocate blocks and free them again at once, in a loop",
     "timeline": "the memory over the recorded events",
     "why": "why a request did not fit, and what other settings of the allocator would have changed",
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from cudamem_testing.model.blocks import LiveSet
@@ -35,6 +36,8 @@ def document(looked: Looked, verb: str, top: int) -> Json:
     if verb == "fragmentation":
         data["streams"] = [] if looked.use is None else [_pool(one) for one in looked.use.streams]
         data["segments"] = [_segment(one) for one in segment_uses(looked.recording)[:top]]
+    if verb == "churn":
+        data["churn"] = [asdict(one) for one in looked.churn.rows[:top]]
     if verb == "flamegraph":
         data |= _flame(looked)
     if verb == "why":

@@ -9,6 +9,7 @@ from typing import Literal
 
 from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.blocks import LiveSet
+from cudamem_testing.model.churn import Churn
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.curves import Curve
 from cudamem_testing.model.devices import Device
@@ -16,6 +17,7 @@ from cudamem_testing.model.live_tables import BEFORE_RECORD, LiveTable, live_tab
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.show.progress import Progress
+from cudamem_testing.snapshots.churn import churn
 from cudamem_testing.snapshots.curves import curve
 from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.flames import Flame, flame_of, volume
@@ -121,6 +123,11 @@ class Looked:
             return what_if(self.recording, self._capacity, self._settings, self._step)
         except (RecorderUnavailable, ValueError) as error:
             return str(error)
+
+    @cached_property
+    def churn(self) -> Churn:
+        """The allocations by line."""
+        return churn(self.replayed)
 
     def flame(self, of: Of) -> Flame:
         """Bytes by stack: live at the peak, live at the end, or of all allocations.

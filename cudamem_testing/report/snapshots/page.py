@@ -94,6 +94,11 @@ def _sections(looked: Looked, verb: str, top: int, numbers: StackNumbers) -> Ite
         yield _table(looked.peak_table, "Live at the peak, by line", top)
     if verb == "show":
         yield _table(looked.end_table, "Live at the end, by line", top)
+    if verb in ("show", "churn") and looked.churn.rows:
+        cells = [[each.soon, each.bytes, each.largest, each.line, each.library] for each in looked.churn.rows[:20]]
+        heads = ["freed at once", "all its bytes", "largest", "line", "calls"]
+        table = {"kind": "table", "heads": heads, "sizes": [1, 2], "counts": [0], "bar": 0, "rows": cells}
+        yield {**table, "title": "Allocated and freed again at once, in a loop"}
     if verb == "flamegraph":
         for of in OF if looked.peak is not None else ("end",):
             yield _flame(looked.flame(of), numbers)

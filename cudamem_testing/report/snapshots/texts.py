@@ -165,6 +165,11 @@ def flamegraph(looked: Looked, top: int, width: int | None) -> Iterator[str]:
     yield from looked.flame(looked.of).folded()
 
 
+def churn(looked: Looked, top: int, width: int | None) -> Iterator[str]:
+    """Lines that allocate and free again at once."""
+    yield looked.churn.text(top)
+
+
 def why(looked: Looked, top: int, width: int | None) -> Iterator[str]:
     """Why a request did not fit, and what would have changed that."""
     if looked.why is not None:
