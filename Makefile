@@ -34,6 +34,7 @@ test-gpu: $(READY)
 bench: $(READY)
 	$(BIN)/python -m suites.benchmarks
 	$(BIN)/python -m suites.benchmarks.replay
+	$(BIN)/python -m suites.benchmarks.snapshots
 	$(BIN)/python -m suites.benchmarks.soak
 
 verdicts: $(READY)

@@ -19,6 +19,7 @@ from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.churn import Churn
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.evidence import Evidence as Piece
@@ -87,6 +88,12 @@ class Evidence:
         from cudamem_testing.snapshots.pictures import draw_window
 
         return draw_window(self, windows, now, path)
+
+    def churn(self, windows: Sequence[Window], now: Counters) -> Churn:
+        """The allocations of a window by line; see :func:`.snapshots.pictures.churn_of_window`."""
+        from cudamem_testing.snapshots.pictures import churn_of_window
+
+        return churn_of_window(self, windows, now)
 
     def replay(
         self, device: Device, counter: Counter = "allocated", *, owners: Mapping[int, str] | None = None

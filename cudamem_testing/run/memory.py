@@ -19,7 +19,7 @@ from cudamem_testing.model.stacks import Locator
 from cudamem_testing.run.analysis import analysis
 from cudamem_testing.snapshots.capture import recording_of
 from cudamem_testing.snapshots.evidence import Explainer, unknown
-from cudamem_testing.snapshots.pictures import draw_window
+from cudamem_testing.snapshots.pictures import churn_of_window, draw_window
 from cudamem_testing.snapshots.replay import replay
 from cudamem_testing.windows import memory
 from cudamem_testing.windows.judge import Judge
@@ -42,7 +42,7 @@ class Memory(memory.Memory):
     def judge_of(cls, tracker: Tracker) -> Judge:
         """A judge whose findings show what was live, by line."""
         records = _Records(tracker)
-        return Judge(lambda: Explainer(records), partial(draw_window, records))
+        return Judge(lambda: Explainer(records), partial(draw_window, records), partial(churn_of_window, records))
 
     @classmethod
     def analysis_of(cls, tracker: Tracker) -> Analysis:

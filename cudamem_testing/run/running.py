@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import SharedWindows, Window
     from cudamem_testing.objects import Path
+    from cudamem_testing.run.allocator import Allocator
 
 
 @dataclass(slots=True)
@@ -131,6 +132,8 @@ class Running:
         self.exhibits: list[Exhibit] = []
         self.used: float | None = None
         self.notes: list[str] = []
+        self.allocators: dict[str, Allocator] = {}
+        """The allocator's settings when each phase began, if cards are measured."""
         self.warming_up = False
         self.failure: BaseException | None = None
         self.skipped = False

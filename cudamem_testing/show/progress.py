@@ -1,4 +1,4 @@
-"""Tells how far long work has come: a line at most every two seconds, none for work that ends within the first.
+"""Tells how far long work has come: a line when it begins, and one at most every two seconds.
 
 PYTEST_DONT_REWRITE
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-QUIET, EVERY = 1.0, 2.0
-"""Seconds without a line at the start, and between two lines."""
+EVERY = 2.0
+"""Seconds between two lines."""
 
 
 class Progress:
@@ -18,17 +18,19 @@ class Progress:
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._say = say
         self._clock = clock
-        self._next = clock() + QUIET
+        self._next = clock() + EVERY
         self._what = ""
 
-    def step(self, what: str) -> None:
-        """The next piece of work begins, such as ``replaying 1,000,000 events``."""
+    def step(self, what: str, *, long: bool) -> None:
+        """The next piece of work begins, such as ``replaying 1,000,000 events``; one that takes ``long`` is told."""
         self._what = what
-        self.at(None)
+        self._next = self._clock() + EVERY
+        if long:
+            self._say(what)
 
-    def at(self, share: float | None) -> None:
-        """The current piece has come so far, from 0 to 1; ``None`` where that is unknown."""
+    def at(self, share: float) -> None:
+        """The current piece has come so far, from 0 to 1."""
         now = self._clock()
         if now >= self._next:
             self._next = now + EVERY
-            self._say(self._what if share is None else f"{self._what}: {100 * share:.0f} %")
+            self._say(f"{self._what}: {100 * share:.0f} %")

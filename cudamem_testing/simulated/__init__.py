@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import place
+from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.simulated_cards import CARDS, DEFAULT, CardModel, Cards
-from cudamem_testing.simulated.allocator_settings import AllocatorSettings
 from cudamem_testing.simulated.bindings import Bindings, SimulatedCardError, refuse
 from cudamem_testing.torch_api import cuda_build
 

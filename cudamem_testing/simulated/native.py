@@ -14,13 +14,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from cudamem_testing.model.allocator_settings import INTERVALS, AllocatorSettings
 from cudamem_testing.model.simulated_cards import Cards
 from cudamem_testing.recorders.build import Library, RecorderUnavailable, compiled, load
 from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native_device import COUNTED, POOLS
 from cudamem_testing.recorders.native_python import this_python
 from cudamem_testing.recorders.native_trap import ARGUMENTS
-from cudamem_testing.simulated.allocator_settings import INTERVALS, AllocatorSettings
 
 ENGINE = Library(
     "simulated_card_engine",

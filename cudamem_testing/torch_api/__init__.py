@@ -12,6 +12,8 @@ then unknown.
 | ``torch._C._cuda_resetAccumulatedMemoryStats`` | 1.4 | counts restart when a test resets them |
 | ``torch._C._accelerator_getDeviceStats`` and resets | 2.9 | accelerators other than CUDA are not measured |
 | ``torch._C._cuda_setMemoryFraction`` / ``_cuda_getMemoryFraction`` | 1.8 / 2.8 | hard limits reset to no limit |
+| ``torch._C._accelerator_getAllocatorSettings``, ``_accelerator_setAllocatorSettings`` | 2.10 | settings that a test
+changes stay changed, and no note says so |
 | ``torch.cuda.memory._record_memory_history``, ``_snapshot`` | 2.1 | no stacks, no live at the peak |
 | ``torch._lazy_modules`` | 2.1 | the first snapshot of a process imports torch's compiler, which takes 2 s |
 | ``torch._C._cuda_isHistoryEnabled`` | 2.1 | a history that the user started before the session is not noticed |
@@ -65,6 +67,7 @@ from cudamem_testing.torch_api.cuda import (
     SIMULATED_TRAP,
     SimulatedTrap,
     allocator_backend,
+    allocator_settings,
     capturing,
     clear_workspaces,
     compiler_pools,
@@ -77,6 +80,7 @@ from cudamem_testing.torch_api.cuda import (
     is_out_of_memory,
     memory_fraction,
     memory_in_use,
+    set_allocator_settings,
     set_memory_fraction,
     simulated_cards,
     simulated_trap,
@@ -130,6 +134,7 @@ __all__ = [
     "accelerator_name",
     "accelerator_started",
     "allocator_backend",
+    "allocator_settings",
     "bindings",
     "capturing",
     "clear_workspaces",
@@ -165,6 +170,7 @@ __all__ = [
     "profiler_is_running",
     "profiler_keeps_callers",
     "profiler_modules",
+    "set_allocator_settings",
     "set_memory_fraction",
     "simulated_cards",
     "simulated_trap",

@@ -141,6 +141,24 @@ def set_memory_fraction(index: int, fraction: float) -> None:
     set_(fraction, index)
 
 
+def allocator_settings() -> str | None:
+    """The allocator's settings as ``PYTORCH_ALLOC_CONF`` has them, those given last; ``None`` if torch cannot tell."""
+    get = cuda_function("_accelerator_getAllocatorSettings")
+    return None if get is None else str(get())
+
+
+def set_allocator_settings(settings: str) -> None:
+    """Change settings of the allocator while the process runs.
+
+    Raises:
+        RuntimeError: this torch cannot, or refuses them.
+    """
+    set_ = cuda_function("_accelerator_setAllocatorSettings")
+    if set_ is None:
+        raise RuntimeError("this torch cannot change them while it runs")
+    set_(settings)
+
+
 def synchronize(index: int) -> None:
     """Wait for a card, unless a stream is capturing: waiting would break the capture."""
     import torch

@@ -143,6 +143,18 @@ class OpenWindow(Readings):
         recorder = tracker.recorder(window.device)
         return self._memory.judge.draw((window,), tracker.read(recorder), path)
 
+    def churn(self, device: object = None) -> Churn:
+        """The lines that allocated blocks and freed them again at once in a loop; of an open window, up to now.
+
+        In a test it works until the next one begins: then its events are dropped.
+
+        Raises:
+            ValueError: no events were recorded.
+        """
+        window = self._first if device is None else self[device]
+        tracker = self._memory.tracker
+        return self._memory.judge.churn((window,), tracker.read(tracker.recorder(window.device)))
+
     def __repr__(self) -> str:
         if self._span is None:
             return f"<window {self._name!r}, not entered>"

@@ -253,14 +253,13 @@ def test_progress_is_shown_of_long_work_only() -> None:
     said: list[str] = []
     now = [0.0]
     progress = Progress(said.append, lambda: now[0])
-    progress.step("reading a (1.0 GiB)")
+    progress.step("reading a (1.0 GiB)", long=True)
     for share in (0.1, 0.2, 0.3, 0.9):
-        now[0] += 0.6
+        now[0] += 0.7
         progress.at(share)
-    progress.step("replaying")
-    now[0] += 5
-    progress.step("drawing")
-    assert said == ["reading a (1.0 GiB): 20 %", "drawing"]
+    progress.step("replaying", long=False)
+    progress.at(0.5)
+    assert said == ["reading a (1.0 GiB)", "reading a (1.0 GiB): 30 %"]
 
 
 def test_reading_tells_its_progress() -> None:
@@ -268,3 +267,81 @@ def test_reading_tells_its_progress() -> None:
     read_file(RECORDINGS / "random_small.pickle.gz", progress=shares.append)
     assert shares[0] == 0.0
     assert shares == sorted(shares)
+
+
+def test_why_memory_ran_out(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run(capsys, "why", "--capacity=512MiB", "--with", "roundup_power2_divisions:4", OUT_OF_MEMORY)
+    assert lines[0] == "out of memory on cuda:0: 200.0 MiB requested by programs.py:26 in _bytes"
+    assert "   90.0 MiB  18 blocks  programs.py:26 in _bytes          allocated 2.6 ms to 3.1 ms before" in lines
+    assert lines[-6:] == [
+        "none of these changes makes room for the request",
+        "what would have changed it",
+        (
+            "   expandable_segments:True    482.0 MiB instead of 478.0 MiB  "
+            "the request does not fit: the largest free range is 5.0 MiB"
+        ),
+        (
+            "   max_split_size_mb:32        478.0 MiB, as recorded          "
+            "the request does not fit: the largest free range is 5.0 MiB"
+        ),
+        (
+            "   roundup_power2_divisions:4  478.0 MiB, as recorded          "
+            "the request does not fit: the largest free range is 5.0 MiB"
+        ),
+        (
+            "187 events replayed on a model of the allocator; with the recorded settings it reserves 478.0 MiB, "
+            "478.0 MiB were recorded"
+        ),
+    ]
+    assert run(capsys, OUT_OF_MEMORY)[-1] == (
+        "out of memory on cuda:0: 200.0 MiB requested by programs.py:26 in _bytes: "
+        "see snapshot why out_of_memory.pickle.gz"
+    )
+
+
+def test_why_as_json_and_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (one,) = json.loads("\n".join(run(capsys, "why", "--json", OUT_OF_MEMORY)))["snapshots"]
+    assert (one["why"]["requested"], one["why"]["largest_free"]) == (200 * MIB, 5 * MIB)
+    assert one["why"]["capacity"] == {"least": 478 * MIB, "below": 678 * MIB, "limit_of_torch": True}
+    largest = one["why"]["in_the_way"][0]
+    assert (largest["line"], largest["blocks"]) == ("programs.py:26 in _bytes", 20)
+    assert one["what_if"]["answers"][0]["with"] == "expandable_segments:True"
+    assert (one["what_if"]["recorded"], one["what_if"]["best"]) == (478 * MIB, None)
+    run(capsys, "why", OUT_OF_MEMORY, "--html", tmp_path / "a.html")
+    (file,) = data_of((tmp_path / "a.html").read_text(encoding="utf-8"))["files"]
+    assert [one["kind"] for one in file["sections"]] == ["text", "table", "table", "table", "map", "table"]
+
+
+def test_why_without_a_failure_or_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run(capsys, "why", TRAINING)
+    assert lines[0] == "nothing failed in training_step.pickle.gz: what would have changed the peak of reserved memory"
+    assert lines[-1].endswith("63.0 MiB were live before the first event: where they would lie is a guess")
+    export.write(tmp_path / "cpu.pickle", read_cpu([(1, 2, 3, 0, 0, 0)]))
+    assert run(capsys, "why", tmp_path / "cpu.pickle")[0] == (
+        "what other settings would have changed is unknown: "
+        "cpu has no caching allocator: there is nothing to ask the model"
+    )
+
+
+def test_fragmentation_of_each_stream_and_a_request(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run(capsys, "fragmentation", "--request=16MiB", RECORDINGS / "several_streams.pickle.gz")
+    assert lines[1:4] == [
+        "pool      stream  reserved    unused  largest free  fragmentation",
+        "main  1179679840  52.0 MiB  18.1 MiB      14.4 MiB           21 %",
+        "main  1179735168  52.0 MiB  18.1 MiB      14.4 MiB           21 %",
+    ]
+    assert lines[5] == (
+        "a request of 16.0 MiB on stream 1179679840 does not fit: largest free range 14.4 MiB of 18.1 MiB unused; "
+        "empty_cache() would return 0 B"
+    )
+
+
+def test_churn_of_a_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = RECORDINGS / "random_small.pickle.gz"
+    lines = run(capsys, "churn", file)
+    assert lines[0] == "89 of 164 allocations on cuda:0 were freed again at once, in a loop"
+    (one,) = json.loads("\n".join(run(capsys, "churn", "--json", file)))["snapshots"]
+    assert sum(row["soon"] for row in one["churn"]) == 89
+    run(capsys, "churn", file, "--html", tmp_path / "a.html")
+    (page,) = data_of((tmp_path / "a.html").read_text(encoding="utf-8"))["files"]
+    assert [section["kind"] for section in page["sections"]] == ["table"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from cudamem_testing.model.blocks import LiveSet
@@ -16,6 +17,9 @@ from cudamem_testing.model.stacks import Frame
 from cudamem_testing.report.snapshots.looked import Looked
 from cudamem_testing.snapshots.diff import Difference, Grown
 from cudamem_testing.snapshots.segments import SegmentUse, segment_uses
+from cudamem_testing.snapshots.whatif.answers import WhatIf
+from cudamem_testing.snapshots.whatif.job import Capacity
+from cudamem_testing.snapshots.whatif.why import Why
 
 Json = dict[str, Any]
 
@@ -30,7 +34,14 @@ def document(looked: Looked, verb: str, top: int) -> Json:
     if verb in ("show", "fragmentation"):
         data["pools"] = [] if looked.use is None else [_pool(one) for one in (looked.use.main, *looked.use.private)]
     if verb == "fragmentation":
+        data["streams"] = [] if looked.use is None else [_pool(one) for one in looked.use.streams]
         data["segments"] = [_segment(one) for one in segment_uses(looked.recording)[:top]]
+    if verb == "churn":
+        data["churn"] = [asdict(one) for one in looked.churn.rows[:top]]
+    if verb == "flamegraph":
+        data |= _flame(looked)
+    if verb == "why":
+        data["why"], data["what_if"] = _why(looked.why), _what_if(looked.what_if)
     if verb == "timeline":
         data["timeline"] = _timeline(looked)
     return data
@@ -94,6 +105,7 @@ def frame(one: Frame) -> list[object]:
 def _pool(one: PoolUse) -> Json:
     return {
         "pool": [*one.pool],
+        "stream": one.stream,
         "segments": one.segments,
         "reserved": one.reserved,
         "allocated": one.allocated,
@@ -148,4 +160,73 @@ def _grown(one: Grown) -> Json:
         "after": one.after,
         "blocks_before": one.blocks_before,
         "blocks_after": one.blocks_after,
+    }
+
+
+def _flame(looked: Looked) -> Json:
+    parts = looked.flame(looked.of).parts
+    stacks = [
+        {
+            "bytes": part.bytes,
+            "blocks": part.blocks,
+            "stack": None if part.stack is None else [frame(one) for one in part.stack.frames],
+            "reason": part.label or None,
+        }
+        for part in parts
+    ]
+    return {"of": looked.of, "stacks": stacks}
+
+
+def _why(one: Why | None) -> Json | None:
+    if one is None:
+        return None
+    names = ("event", "requested", "stream", "needed", "segment", "live", "waiting", "reserved", "device_free")
+    names += ("unused", "split", "largest_free", "private_unused", "fragmented", "moved", "gained", "by_segments")
+    return {
+        **{name: getattr(one, name) for name in names},
+        "at": None if one.where is None else frame(one.where),
+        "pool": [*one.pool],
+        "capacity": None if one.capacity is None else _capacity(one.capacity),
+        "fragmentation": round(one.fragmentation, 6),
+        "in_the_way": [
+            {
+                "line": each.line,
+                "at": None if each.frame is None else frame(each.frame),
+                "bytes": each.size,
+                "blocks": each.blocks,
+                "oldest": each.oldest,
+                "newest": each.newest,
+                "before_the_record": each.before,
+            }
+            for each in one.obstacles
+        ],
+    }
+
+
+def _capacity(one: Capacity) -> Json:
+    return {"least": one.least, "below": one.below, "limit_of_torch": one.limited}
+
+
+def _what_if(asked: WhatIf | str) -> Json:
+    if isinstance(asked, str):
+        return {"unknown": asked}
+    return {
+        "recorded": asked.recorded,
+        "model": asked.model,
+        "live_before": asked.before,
+        "replayed": asked.events,
+        "best": None if asked.best is None else asked.best.what,
+        "answers": [
+            {
+                "kind": one.kind,
+                "with": one.what,
+                "peak_reserved": one.peak_reserved,
+                "reserved": one.reserved,
+                "fits": one.fits,
+                "fails_earlier_at": one.earlier,
+                "largest_free": one.largest_free,
+                "unused": one.unused,
+            }
+            for one in asked.answers
+        ],
     }

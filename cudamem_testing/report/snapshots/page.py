@@ -5,24 +5,24 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.curves import Part
-from cudamem_testing.model.live_tables import LiveTable
+from cudamem_testing.model.live_tables import BEFORE_RECORD, LiveTable
 from cudamem_testing.model.pools import MAIN_POOL
 from cudamem_testing.model.sizes import count, format_size
-from cudamem_testing.model.stacks import Stack
 from cudamem_testing.report.curves import StackNumbers, write_curve, write_part
-from cudamem_testing.report.snapshots.looked import Looked
+from cudamem_testing.report.snapshots.looked import OF, Looked
 from cudamem_testing.show.files import replace_file
 from cudamem_testing.show.pages import page
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.progress import Progress
 from cudamem_testing.snapshots.diff import Difference
+from cudamem_testing.snapshots.flames import Flame, flame_of
 from cudamem_testing.snapshots.segments import Piece, pieces, segment_uses
+from cudamem_testing.snapshots.whatif import text as words
 
 Json = dict[str, Any]
 #: Stacks of a flame graph; smaller ones are one box.
@@ -40,7 +40,7 @@ def write_page(looked: Sequence[Looked], verb: str, top: int, path: Path, progre
     numbers = StackNumbers()
     files = []
     for one in looked:
-        progress.step(f"drawing {one.name}")
+        progress.step(f"drawing {one.name}", long=False)
         files.append(_file(one, [*_sections(one, verb, top, numbers)]))
     _write("Memory snapshot" if len(files) == 1 else "Memory snapshots", files, numbers, path)
 
@@ -56,8 +56,8 @@ def write_difference(before: Looked, after: Looked, found: Difference, path: Pat
     sections = (
         [{"kind": "pairs", "title": "Lines that grew", "names": ["before", "later"], "rows": rows}] if rows else []
     )
-    sections += [_flame(found.new, "New", numbers)] if len(found.new) else []
-    sections += [_flame(found.gone, "Gone", numbers)] if len(found.gone) else []
+    sections += [_flame(flame_of(found.new, "New", BEFORE_RECORD), numbers)] if len(found.new) else []
+    sections += [_flame(flame_of(found.gone, "Gone", BEFORE_RECORD), numbers)] if len(found.gone) else []
     tiles = [
         ["growth", _signed(found.growth), "bad" if found.growth > 0 else ""],
         ["new", f"{format_size(found.new.total)} in {count(len(found.new), 'block')}", ""],
@@ -90,43 +90,65 @@ def _sections(looked: Looked, verb: str, top: int, numbers: StackNumbers) -> Ite
         data = write_curve(looked.curve, numbers)
         yield {"kind": "curve", "title": "Memory over time, by line of code", "curve": data}
     if verb in ("show", "peak") and looked.peak is not None and looked.peak_table is not None:
-        yield _flame(looked.peak.live, "Live at the peak, by stack", numbers)
+        yield _flame(looked.flame("peak"), numbers)
         yield _table(looked.peak_table, "Live at the peak, by line", top)
     if verb == "show":
         yield _table(looked.end_table, "Live at the end, by line", top)
-    if verb in ("show", "fragmentation") and looked.use is not None:
+    if verb in ("show", "churn") and looked.churn.rows:
+        cells = [[each.soon, each.bytes, each.largest, each.line, each.library] for each in looked.churn.rows[:20]]
+        heads = ["freed at once", "all its bytes", "largest", "line", "calls"]
+        table = {"kind": "table", "heads": heads, "sizes": [1, 2], "counts": [0], "bar": 0, "rows": cells}
+        yield {**table, "title": "Allocated and freed again at once, in a loop"}
+    if verb == "flamegraph":
+        for of in OF if looked.peak is not None else ("end",):
+            yield _flame(looked.flame(of), numbers)
+    if verb == "why":
+        yield from _why(looked, top)
+    if verb in ("show", "fragmentation", "why") and looked.use is not None:
         yield _map(looked)
         yield _pools(looked)
-        yield from _segments(looked, top)
+        if verb != "why":
+            yield from _segments(looked, top)
     if looked.notes:
         yield {"kind": "lines", "title": "Notes", "lines": [*map(one_line, looked.notes)]}
 
 
-def _flame(live: LiveSet, title: str, numbers: StackNumbers) -> Json:
-    parts = [*parts_of(live)]
-    kept, rest = parts[:MOST_STACKS], parts[MOST_STACKS:]
+def _why(looked: Looked, top: int) -> Iterator[Json]:
+    one, asked = looked.why, looked.what_if
+    if one is not None:
+        yield {"kind": "text", "title": words.headline(one), "tone": "bad", "lines": [words.verdict(one)]}
+        rows: list[list[object]] = [[*map(one_line, row)] for row in words.figures(one)]
+        yield {
+            "kind": "table",
+            "title": "What there was",
+            "heads": ["", "size", ""],
+            "counts": [1],
+            "prose": [0, 2],
+            "rows": rows,
+        }
+        rows = [
+            [each.size, each.blocks, one_line(each.line), words.age(each)] for each in one.obstacles[: max(top, 20)]
+        ]
+        heads = ["size", "blocks", "line", "age"]
+        table = {"kind": "table", "heads": heads, "sizes": [0], "counts": [1], "bar": 0, "prose": [3], "rows": rows}
+        yield {**table, "title": "In the way", "note": words.in_the_way(one)}
+    if isinstance(asked, str):
+        yield {"kind": "lines", "title": "What would have changed it is unknown", "lines": [one_line(asked)]}
+        return
+    rows = [["as recorded", asked.recorded, "" if one is None else "the request does not fit"]]
+    rows += [[one_line(each.what), each.peak_reserved, words.outcome(asked, each)] for each in asked.answers]
+    marked = [place for place, each in enumerate(asked.answers, 1) if each is asked.best]
+    heads = ["with", "peak reserved", "the request"]
+    table = {"kind": "table", "heads": heads, "sizes": [1], "bar": 1, "prose": [2], "rows": rows, "marked": marked}
+    yield {**table, "title": "What would have changed it", "note": words.trust(asked)}
+
+
+def _flame(flame: Flame, numbers: StackNumbers) -> Json:
+    kept, rest = [*flame.parts[:MOST_STACKS]], flame.parts[MOST_STACKS:]
     if rest:
         sizes = sum(one.bytes for one in rest), sum(one.blocks for one in rest)
         kept.append(Part(*sizes, None, f"({count(len(rest), 'more stack')})", "rest"))
-    return {"kind": "flame", "title": title, "live": [write_part(one, numbers) for one in kept]}
-
-
-def parts_of(live: LiveSet) -> Iterable[Part]:
-    """A live set by stack, largest first; blocks without one by the reason."""
-    sums: dict[Stack | str, list[int]] = {}
-    for block in live:
-        key: Stack | str = block.stack
-        if not block.stack.frames:
-            owner = "live before the first recorded event" if block.owner is None else f"left by {block.owner}"
-            key = f"({one_line(owner if block.preexisting else live.stackless)})"
-        both = sums.setdefault(key, [0, 0])
-        both[0] += block.size
-        both[1] += 1
-    for key, (size, blocks) in sorted(sums.items(), key=lambda one: -one[1][0]):
-        if isinstance(key, str):
-            yield Part(size, blocks, None, key, "stackless")
-        else:
-            yield Part(size, blocks, key, "", "library" if key.project_frame is None else "project")
+    return {"kind": "flame", "title": flame.title, "live": [write_part(one, numbers) for one in kept]}
 
 
 def _table(table: LiveTable, title: str, top: int) -> Json:
@@ -169,8 +191,9 @@ def _pools(looked: Looked) -> Json:
         "fragmentation",
     ]
     rows: list[list[object]] = []
-    for one in () if use is None else (use.main, *use.private):
+    for one in () if use is None else (use.main, *use.private, *use.streams):
         name = "main" if one.pool == MAIN_POOL else f"private {one.pool}"
+        name += f", stream {one.stream}" if one.stream is not None else ""
         share = f"{100 * one.fragmented:.0f} %" if one.free else ""
         rows.append([name, one.segments, one.reserved, one.allocated, one.free, one.split, one.largest_free, share])
     return {"kind": "table", "title": "Pools", "heads": heads, "sizes": [2, 3, 4, 5, 6], "counts": [1, 7], "rows": rows}

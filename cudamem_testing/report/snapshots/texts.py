@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cudamem_testing.model.curves import Curve
+from cudamem_testing.model.pools import MAIN_POOL, PoolUse
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.report.snapshots.looked import Looked
 from cudamem_testing.show.tables import Column, Table
+from cudamem_testing.show.times import format_time
 from cudamem_testing.snapshots.segments import SegmentUse, segment_uses
+from cudamem_testing.snapshots.whatif.text import headline, what_if_lines, why_lines
 
 #: Rows of a timeline, and the cells of its bars.
 MOMENTS, BAR = 24, 24
@@ -18,6 +21,14 @@ _TIMELINE = (
     Column("allocated", "right"),
     Column(""),
     Column("largest line then", elastic=True),
+)
+_POOLS = (
+    Column("pool"),
+    Column("stream", "right"),
+    Column("reserved", "right"),
+    Column("unused", "right"),
+    Column("largest free", "right"),
+    Column("fragmentation", "right"),
 )
 _SEGMENTS = (
     Column("segment"),
@@ -39,6 +50,8 @@ def show(looked: Looked, top: int, width: int | None) -> Iterator[str]:
     yield looked.end_table.text(top, width)
     if looked.use is not None:
         yield str(looked.use)
+    if looked.why is not None:
+        yield f"{headline(looked.why)}: see snapshot why {looked.name}"
     said = looked.recording.notes  # by its own text
     yield from (f"note: {note}" for note in looked.notes if note not in said)
 
@@ -58,7 +71,7 @@ def _since_start(looked: Looked) -> str:
     if not times or peak is None:
         return ""
     last = max(peak.moment - 1, 0)
-    return f", {seconds(times[last] - times[0])} after the first"
+    return f", {format_time(times[last] - times[0])} after the first"
 
 
 def fragmentation(looked: Looked, top: int, width: int | None) -> Iterator[str]:
@@ -67,6 +80,11 @@ def fragmentation(looked: Looked, top: int, width: int | None) -> Iterator[str]:
         yield f"{looked.recording.device} has no segments here: nothing can be fragmented"
         return
     yield str(looked.use)
+    yield from Table(_POOLS, tuple(map(_pool, looked.use.streams or (looked.use.main, *looked.use.private)))).lines(
+        width
+    )
+    if looked.request is not None:
+        yield from _serves(looked, looked.request)
     uses = [one for one in segment_uses(looked.recording) if one.split]
     if uses:
         yield f"segments in use with unused bytes: {len(uses)}"
@@ -76,8 +94,27 @@ def fragmentation(looked: Looked, top: int, width: int | None) -> Iterator[str]:
             yield f"   ... {count(len(uses) - top, 'more segment')}: {more} unused"
 
 
+def _pool(one: PoolUse) -> tuple[str, ...]:
+    name = "main" if one.pool == MAIN_POOL else str(one.pool)
+    sizes = map(format_size, (one.reserved, one.free, one.largest_free))
+    share = f"{100 * one.fragmented:.0f} %" if one.free else ""
+    return name, "all" if one.stream is None else str(one.stream), *sizes, share
+
+
+def _serves(looked: Looked, requested: int) -> Iterator[str]:
+    """A request against the free ranges of each stream of the main pool."""
+    use = looked.use
+    streams = sorted({one.stream for one in looked.recording.segments if one.pool == MAIN_POOL}) or [0]
+    for stream in streams if use is not None else ():
+        one = use.serves(looked.recording, requested, stream)
+        fits = "fits" if one.fits else "does not fit"
+        text = f"a request of {format_size(requested)} on stream {stream} {fits}: largest free range "
+        text += f"{format_size(one.largest)} of {format_size(one.unused)} unused"
+        yield text if one.fits else f"{text}; empty_cache() would return {format_size(one.returnable)}"
+
+
 def _segment(one: SegmentUse) -> tuple[str, ...]:
-    pool = "main" if one.segment.pool == (0, 0) else str(one.segment.pool)
+    pool = "main" if one.segment.pool == MAIN_POOL else str(one.segment.pool)
     return (
         f"{one.segment.address:#x}",
         format_size(one.segment.size),
@@ -111,7 +148,7 @@ def _moments(drawn: Curve) -> Iterator[tuple[str, ...]]:
         label, size = max(((name, sizes[place]) for name, sizes in columns), key=lambda one: one[1], default=("", 0))
         yield (
             str(moment),
-            "" if thin.times is None else seconds(thin.times[place]),
+            "" if thin.times is None else format_time(thin.times[place]),
             format_size(totals[place]),
             f"{_bar(totals[place], most)}{' peak' if place == thin.peak else ''}",
             f"{format_size(size)}  {label}" if size else "",
@@ -123,10 +160,24 @@ def _bar(size: int, most: int) -> str:
     return "█" * (eighths // 8) + _PARTS[eighths % 8].strip()
 
 
-def seconds(micros: int) -> str:
-    """A time for people: ``12 µs``, ``3.4 ms``, ``5.6 s``, ``7.8 min``."""
-    if micros < 1000:
-        return f"{micros} µs"
-    if micros < 1_000_000:
-        return f"{micros / 1000:.1f} ms"
-    return f"{micros / 1e6:.1f} s" if micros < 120_000_000 else f"{micros / 6e7:.1f} min"
+def flamegraph(looked: Looked, top: int, width: int | None) -> Iterator[str]:
+    """Folded stacks of what ``--of`` names."""
+    yield from looked.flame(looked.of).folded()
+
+
+def churn(looked: Looked, top: int, width: int | None) -> Iterator[str]:
+    """Lines that allocate and free again at once."""
+    yield looked.churn.text(top)
+
+
+def why(looked: Looked, top: int, width: int | None) -> Iterator[str]:
+    """Why a request did not fit, and what would have changed that."""
+    if looked.why is not None:
+        yield from why_lines(looked.why, top, width)
+    elif looked.recording.device.is_card:
+        yield f"nothing failed in {looked.name}: what would have changed the peak of reserved memory"
+    if isinstance(looked.what_if, str):
+        yield f"what other settings would have changed is unknown: {looked.what_if}"
+    else:
+        yield from what_if_lines(looked.what_if, width)
+    yield from (f"note: {note}" for note in looked.recording.notes)

@@ -2,15 +2,15 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const view = document.getElementById("view");
 
-// Columns in `sizes` are bytes, those in `counts` numbers; `bar` is the column that gets bars.
-function plainTable({ title, heads, sizes, counts, rows, bar, note, marked }) {
+// Columns in `sizes` are bytes, those in `counts` numbers, those in `prose` words and not code; `bar` is the column with bars.
+function plainTable({ title, heads, sizes, counts, prose, rows, bar, note, marked }) {
   const right = new Set([...(sizes || []), ...(counts || [])]);
   const isSize_ = new Set(sizes || []);
   const most = bar === undefined ? 1 : Math.max(1, ...rows.map((row) => row[bar] || 0));
   const cell = (value, place) => {
     const content = value === null ? h("span.muted", {}, "unknown") : isSize_.has(place) ? bytes(value) : typeof value === "number" ? number(value) : elide(value, 200);
     if (right.has(place)) return h("td.num", {}, content, place === bar ? h("span.bar", { "aria-hidden": "true" }, h("span.fill", { style: { width: `${(100 * (value || 0)) / most}%` } })) : "");
-    return h("td.code", {}, content);
+    return h(prose && prose.includes(place) ? "td" : "td.code", {}, content);
   };
   return [h("div.wide", { tabindex: "0", role: "region", "aria-label": title }, h("table.plain", {},
     h("thead", {}, h("tr", {}, heads.map((head, place) => h(right.has(place) ? "th.num" : "th", { scope: "col" }, head)))),
