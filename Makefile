@@ -10,7 +10,7 @@ TOUR := $(PYTEST) suites/tour --cudamem -p no:randomly
 # What one process compiles, the next ones read: tests start a hundred.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: verdicts tour test test-all lint test-gpu test-full bench clean
+.PHONY: verdicts tour test test-all lint docs test-gpu test-full bench clean
 
 tour: $(READY)
 	$(TOUR)
@@ -34,6 +34,7 @@ test-gpu: $(READY)
 bench: $(READY)
 	$(BIN)/python -m suites.benchmarks
 	$(BIN)/python -m suites.benchmarks.replay
+	$(BIN)/python -m suites.benchmarks.snapshots
 	$(BIN)/python -m suites.benchmarks.soak
 
 verdicts: $(READY)
@@ -44,6 +45,14 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 	PYTHONPATH=. $(BIN)/lint-imports
+
+# The site, into site/; its samples are checked by tests (python -m suites.guide writes them, suites.pictures draws).
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q -f .ci/mkdocs.yml
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	touch $@
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -70,10 +70,15 @@ def is_installed(name: str) -> bool:
 class KeepingSnapshot(pytester.SysModulesSnapshot):
     """Restores the modules as they were, but keeps those of installed packages that were imported meanwhile."""
 
+    def __init__(self, preserve: Callable[[str], bool] | None = None) -> None:
+        super().__init__(preserve)
+        self.before = {*sys.modules}
+
     def restore(self) -> None:
         """Restore them."""
         # First: what the path of a folder is depends on the modules around it.
-        installed = {name: module for name, module in dict(sys.modules).items() if is_installed(name)}
+        new = [name for name in dict(sys.modules) if name not in self.before]
+        installed = {name: sys.modules[name] for name in new if is_installed(name)}
         super().restore()
         for name, module in installed.items():
             sys.modules.setdefault(name, module)

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from cudamem_testing.operators.files import OperatorFileError
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.operators.table import load_operators
+    from cudamem_testing.run.memory import Memory
     from cudamem_testing.simulated import simulated_cuda
     from cudamem_testing.simulated.bindings import SimulatedCardError
     from cudamem_testing.simulated.estimate import Estimate, estimate
-    from cudamem_testing.snapshots.memory import Memory
     from cudamem_testing.snapshots.record import SnapshotError
     from cudamem_testing.trace.graph import DataFlow
     from cudamem_testing.trace.profile import MemoryProfile, from_profile, memory_profile
-    from cudamem_testing.windows.memory import OverBudget
+    from cudamem_testing.windows.regions import OverBudget
 
 __version__ = "0.1.0"
 __all__ = [
@@ -84,11 +84,11 @@ _HOMES = {
     "Growth": "model.growth",
     "LimitError": "model.limits",
     "LintReport": "graphs.report",
-    "Memory": "snapshots.memory",
+    "Memory": "run.memory",
     "MemoryProfile": "trace.profile",
     "OperatorFileError": "operators.files",
     "OperatorMemory": "operators.recording",
-    "OverBudget": "windows.memory",
+    "OverBudget": "windows.regions",
     "ReferenceCycles": "cycles.collect",
     "SimulatedCardError": "simulated.bindings",
     "SnapshotError": "snapshots.record",

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cudamem_testing.report.snapshots.commands import add_snapshot, with_verb
 from cudamem_testing.show.printable import say
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_accept(commands.add_parser("accept", help="record the results of a report, as the run itself would have"))
     _add_merge(commands.add_parser("merge", help="join the reports of shards and judge them as one run"))
     _add_report(commands.add_parser("report", help="print the summary of a report"))
-    _add_snapshot(commands.add_parser("snapshot", help="show what an allocator snapshot holds, or how two differ"))
+    add_snapshot(commands.add_parser("snapshot", help="show what an allocator snapshot holds, or how two differ"))
     _add_explain(commands.add_parser("explain", help="explain a verdict: what it means, usual causes, what to do"))
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(with_verb(sys.argv[1:] if arguments is None else arguments))
     try:
         status: int = given.run(given)
     except (ValueError, OSError) as error:
@@ -89,15 +90,6 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=_path, metavar="FILE", help="write a page that opens without a network")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table (default 10)")
     parser.set_defaults(run=_report)
-
-
-def _add_snapshot(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("snapshot", type=_path, metavar="SNAPSHOT", help="a file written by --cudamem-dump or torch")
-    parser.add_argument(
-        "later", type=_path, nargs="?", metavar="LATER", help="a later one: show which blocks are new or gone"
-    )
-    parser.add_argument("--device", metavar="DEVICE", help="device to show (default: the only one that was used)")
-    parser.set_defaults(run=_snapshot)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -188,7 +180,7 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _merge(given: argparse.Namespace) -> int:
-    from cudamem_testing.records.known import parse, unseen_lines, without
+    from cudamem_testing.records.known import named, parse, without
     from cudamem_testing.records.known_file import PLACE, change_known, name_of
     from cudamem_testing.report.files import read_json, write_json
     from cudamem_testing.report.merge import judge, merge_runs, unseen_by_all
@@ -202,25 +194,10 @@ def _merge(given: argparse.Namespace) -> int:
     if gone and given.prune:
         merged = merged.noting(str(change_known(path, name, lambda now: without(now, gone))))
     elif gone:
-        merged = merged.noting(unseen_lines(gone, "merge --prune"))
+        merged = merged._replace(unseen=named(gone, "merge --prune"))
     write_json(merged, given.output)
     say(_summary(merged, given.top))
     return 1 if merged.failed else 0
-
-
-def _snapshot(given: argparse.Namespace) -> int:
-    from cudamem_testing.model.devices import Device
-    from cudamem_testing.snapshots.diff import compare
-    from cudamem_testing.snapshots.files import read_file
-    from cudamem_testing.snapshots.look import look
-
-    device = None if given.device is None else Device.parse(given.device)
-    recording = read_file(given.snapshot, device)
-    if given.later is None:
-        say(look(recording, _room()))
-    else:
-        say(compare(recording, read_file(given.later, device)))
-    return 0
 
 
 def _summary(run: RunRecord, top: int) -> str:
@@ -228,7 +205,8 @@ def _summary(run: RunRecord, top: int) -> str:
     from cudamem_testing.report.named import named_lines
     from cudamem_testing.report.terminal import summary_lines
 
-    return "\n".join((*named_lines(run), *summary_lines(run, top=top, width=_width(), cut=_room() is not None)))
+    lines = summary_lines(run, top=top, width=_width(), cut=_room() is not None)
+    return "\n".join((*named_lines(run), *(line.text for line in lines)))
 
 
 def _width() -> int:

@@ -24,7 +24,7 @@ import os
 import struct
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from gc import callbacks, get_count, get_freeze_count, get_stats
 from threading import main_thread
 from typing import Any, NamedTuple
@@ -65,7 +65,8 @@ class _Mark:
 class Count(NamedTuple):
     """Blocks of one kind that one collection freed, and the block that was shown in their place.
 
-    That was in the collection ``shown_in``, at ``address``; zeros where there is none.
+    That was in the collection ``shown_in``, at ``address``; zeros where there is none. ``size`` is in bytes. Where
+    ``saved`` is not 0, autograd had saved the blocks, for what was shown there: then it is the size of all of them.
     """
 
     collection: int
@@ -73,16 +74,24 @@ class Count(NamedTuple):
     blocks: int
     shown_in: int
     address: int
+    saved: int = 0
 
 
-_COUNT = struct.Struct("=5Q")
+_COUNT = struct.Struct("=6Q")
+Part = tuple[int, int]
+"""Some of the garbage that has no reference to the rest: its fingerprint, 0 where it has none, and its objects.
+
+The fingerprint is the same for as many objects of the same classes, and as many blocks of the same sizes and calls.
+"""
 
 
 class GarbageWatch:
     """Shows the garbage of every collection in which there is an instance of one of ``kinds``.
 
-    ``look`` gets it in a list before finalizers run, must keep nothing of it, and returns whether ``gone`` is to be
-    called when the collection is over; ``gone`` returns whether ``outside`` is to be called soon after, in the main
+    ``look`` gets it in a list before finalizers run, and the parts that it consists of one after the other where that
+    is known. It must keep nothing of it, and returns whether ``gone`` is to be called when the collection is over.
+    ``recognise`` gets a part with the fingerprint of one that ``look`` got before, and returns whether it is alike:
+    then it is counted, and not looked at. ``gone`` returns whether ``outside`` is to be called soon after, in the main
     thread, between two bytecodes. ``look`` and ``gone`` run inside the collection: no other one starts meanwhile. What
     a signal's handler raises there is raised in the main thread after the collection, and they begin again. ``failed``
     gets any other error of theirs. What ``outside`` raises is raised where the main thread is.
@@ -91,19 +100,31 @@ class GarbageWatch:
     def __init__(
         self,
         kinds: tuple[type, ...],
-        look: Callable[[list[object]], bool],
+        look: Callable[[list[object], Sequence[Part]], bool],
         gone: Callable[[], bool],
         failed: Callable[[BaseException], None],
         outside: Callable[[], None] | None = None,
+        recognise: Callable[[list[object], int], bool] = lambda garbage, fingerprint: False,
     ) -> None:
         self.kinds = kinds
-        self.look, self.gone, self.failed, self.outside = look, gone, failed, outside
+        self._look, self._recognise = look, recognise
+        self.gone, self.failed, self.outside = gone, failed, outside
         #: Collections until the last stop that were not looked at, for something held the mark: ``gc.freeze()``, a
         #: list of all objects.
         self.missed = 0
         #: Whether there was one until the last stop, since this was set to false.
         self.ran = False
         self._begun = 0
+
+    def look(self, shown: tuple[list[object], list[int]]) -> bool:
+        """Called by the library with garbage, and the numbers of its parts one after the other."""
+        garbage, numbers = shown
+        return self._look(garbage, [*zip(numbers[::2], numbers[1::2], strict=True)])
+
+    def recognise(self, shown: tuple[list[object], list[int]]) -> bool:
+        """Called by the library with the objects of one part, and its numbers."""
+        garbage, numbers = shown
+        return self._recognise(garbage, numbers[0])
 
     def start(self, library: ctypes.PyDLL, modules: Iterable[types.ModuleType] = (builtins, gc)) -> None:
         """Watch from here on with the library ``collector_watch``.

@@ -1,4 +1,4 @@
-"""``python -m suites.readme [NAME ...]``: what runs print in README.md, generated from runs.
+"""``python -m suites.readme [NAME ...]``: what runs print in README.md and on the page of the tour.
 
 Each sample is the code block below a line ``<!-- generated: NAME -->``. ``tour`` runs the tour, which takes minutes;
 the others take seconds each.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+README, TOUR = ROOT / "README.md", ROOT / "docs" / "guide" / "tour.md"
 ATTENTION = {
     "attention.py": """\
 import torch
@@ -80,15 +80,20 @@ def tour() -> str:
 SAMPLES: Mapping[str, Callable[[], str]] = {"attention": attention, "leak": leak, "tour": tour}
 
 
-def written(name: str, text: str | None = None) -> str:
-    """A sample as README.md has it.
+def file_of(name: str) -> Path:
+    """The file that shows a sample."""
+    return TOUR if name == "tour" else README
+
+
+def written(name: str) -> str:
+    """A sample as its file has it.
 
     Raises:
         ValueError: when it has none of that name.
     """
-    found = re.search(_BLOCK.format(name=name), README.read_text(encoding="utf-8") if text is None else text, re.S)
+    found = re.search(_BLOCK.format(name=name), file_of(name).read_text(encoding="utf-8"), re.S)
     if found is None:
-        raise ValueError(f"README.md has no sample {name}")
+        raise ValueError(f"{file_of(name).name} has no sample {name}")
     return found[2]
 
 
@@ -119,11 +124,9 @@ def _between(lines: list[str], first: str, last: str) -> str:
 def main() -> int:
     """Rewrite the samples that are named, or all."""
     for name in sys.argv[1:] or SAMPLES:
-        text, sample = README.read_text(encoding="utf-8"), SAMPLES[name]()
-        written(name, text)
-        pattern = re.compile(_BLOCK.format(name=name), re.S)
-        README.write_text(pattern.sub(lambda match: match[1] + sample + match[3], text), encoding="utf-8")  # noqa: B023
-        print(f"README.md: sample {name} of {len(sample.splitlines())} lines")
+        file, before, sample = file_of(name), written(name), SAMPLES[name]()
+        file.write_text(file.read_text(encoding="utf-8").replace(before, sample), encoding="utf-8")
+        print(f"{file.name}: sample {name} of {len(sample.splitlines())} lines")
     return 0
 
 

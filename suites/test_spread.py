@@ -135,12 +135,12 @@ def test_orders_are_random_and_the_same_in_every_worker(tmp_path: Path) -> None:
     )
     plan = Plan([str(file)], "cpu", None, (0, 2), time.monotonic() + 500)
     orders = []
-    for number in range(3):
+    for number in range(2):
         report = tmp_path / f"{number}.json"
         said = spread.measure(number, plan, report)
         assert said.startswith(f"run {number}, {2 * (number % 2)} workers: 9 passed in ")
         orders.append([test["nodeid"][-2] for test in json.loads(report.read_text())["tests"]])
-    assert [sorted(order) for order in orders] == [[*"012345678"]] * 3
-    assert len({*map(tuple, (*orders, sorted(orders[0])))}) == 4
-    runs = [Run.read(tmp_path / f"{number}.json") for number in range(3)]
-    assert told(runs, 3)[1] == "9 tests that allocate, in every run: spread of 0 bytes for 9 (100.0%)"
+    assert [sorted(order) for order in orders] == [[*"012345678"]] * 2
+    assert len({*map(tuple, (*orders, sorted(orders[0])))}) == 3
+    runs = [Run.read(tmp_path / f"{number}.json") for number in range(2)]
+    assert told(runs, 2)[1] == "9 tests that allocate, in every run: spread of 0 bytes for 9 (100.0%)"

@@ -35,7 +35,7 @@ class Finalized(Node):
 @contextlib.contextmanager
 def watched(look: Callable[[list[object]], object]) -> Iterator[None]:
     failed: list[BaseException] = []
-    watch = unfinalized.GarbageWatch((Node,), lambda garbage: look(garbage) and False, bool, failed.append)
+    watch = unfinalized.GarbageWatch((Node,), lambda garbage, parts: look(garbage) and False, bool, failed.append)
     gc.collect(1)
     watch.start(library())
     try:

@@ -14,10 +14,12 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from cudamem_testing import simulated_cuda
 from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.report.files import read_json
@@ -334,4 +336,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    # The modules of the zoo allocate as they are imported.
+    with simulated_cuda() if SELECTION.startswith("simulated") else nullcontext():
+        raise SystemExit(main())

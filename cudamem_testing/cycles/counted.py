@@ -5,45 +5,87 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from cudamem_testing.cycles.memory import by_place
 from cudamem_testing.cycles.results import Cycle, KeptTensor
+from cudamem_testing.model.stacks import Stack
 from cudamem_testing.unfinalized import Count
 
 UNREAD = "(objects that were not read)"
+_Kind = tuple[int, str, "Stack | None"]
 
 
-def with_counted(found: Sequence[tuple[int, list[Cycle]]], counts: Iterable[Count]) -> list[list[Cycle]]:
+def with_counted(
+    found: Sequence[tuple[int, list[Cycle]]],
+    counts: Iterable[Count],
+    earlier: Mapping[tuple[int, int], tuple[Cycle, KeptTensor]],
+) -> list[list[Cycle]]:
     """Cycles by collection, with those that are known only by the blocks that they kept.
 
-    ``found`` are the cycles that were looked at, by the number of the collection. How many cycles were counted follows
+    ``found`` are the cycles that were looked at, by the number of the collection; ``earlier`` is what was looked at in
+    tests before, with the names of its tensors. How many cycles were counted follows
     from how many blocks of the kind one keeps. Blocks are of a cycle that was not read where nothing was looked at in
     their place, or that was saved by a finalizer.
     """
     together: defaultdict[int, list[Cycle]] = defaultdict(list)
-    shown: dict[tuple[int, int], tuple[Cycle, KeptTensor]] = {}
+    shown = by_place(found)
     for number, cycles in found:
         together[number] += cycles
-        for cycle in cycles:
-            shown.update({(number, tensor.address): (cycle, tensor) for tensor in cycle.tensors})
     unread = Cycle((UNREAD,), (), UNREAD)
     groups: dict[tuple[int, str], list[tuple[Count, Cycle, KeptTensor]]] = {}
     for count in counts:
         unknown = unread, KeptTensor("", "", count.size, "cpu", 0)
-        cycle, tensor = shown.get((count.shown_in, count.address), unknown)
+        place = count.shown_in, count.address
+        cycle, tensor = shown.get(place) or earlier.get(place) or unknown
         groups.setdefault((count.collection, cycle.signature), []).append((count, cycle, tensor))
-    for (number, _), group in groups.items():
-        together[number].append(_counted(group))
+    named = {cycle.signature for _, cycles in found for cycle in cycles}
+    for (number, signature), group in groups.items():
+        together[number].append(_counted(group, names=signature not in named))
+        named.add(signature)
     return [*together.values()]
 
 
-def _counted(group: Sequence[tuple[Count, Cycle, KeptTensor]]) -> Cycle:
-    tensors: list[KeptTensor] = []
+def _counted(group: Sequence[tuple[Count, Cycle, KeptTensor]], *, names: bool) -> Cycle:
+    """One cycle for all that was counted in its place, with the names of its tensors if it has not been read here."""
+    cycle = group[0][1]
+    blocks = Counter[_Kind]()
     times = 1
-    for count, cycle, shown in group:
-        alike = sum(one.bytes == shown.bytes and one.stack == shown.stack for one in cycle.tensors) or 1
-        times = max(times, -(-count.blocks * cycle.count // alike))
-        tensors += [replace(shown, name="", shape="", address=0)] * count.blocks
-    return replace(group[0][1], tensors=tuple(tensors), count=times)
+    for count, one, shown in group:
+        if not count.saved:
+            alike = sum(_kind(tensor) == _kind(shown) for tensor in one.tensors) or 1
+            times = max(times, -(-count.blocks * one.count // alike))
+            blocks[_kind(shown)] += count.blocks
+    others = [tensor for tensor in cycle.tensors if _kind(tensor) not in blocks]
+    tensors: list[KeptTensor] = []
+    for count, _, _ in group:
+        if count.saved:
+            tensors += _saved(count, others, blocks)
+    first = []
+    for tensor in cycle.tensors if names else ():
+        if blocks[_kind(tensor)] > 0:
+            blocks[_kind(tensor)] -= 1
+            first.append(replace(tensor, address=0))
+    rest = [KeptTensor("", "", size, device, 0, stack) for size, device, stack in blocks.elements()]
+    return replace(cycle, tensors=(*first, *rest, *tensors), count=times)
+
+
+def _saved(count: Count, others: Sequence[KeptTensor], blocks: Counter[_Kind]) -> Iterator[KeptTensor]:
+    """What autograd saved: the tensors that are not counted one by one, where they are as large; else as many blocks.
+
+    Tensors are added to the blocks.
+    """
+    times, rest = divmod(count.blocks, len(others) or 1)
+    if not rest and sum(tensor.bytes for tensor in others) * times == count.size:
+        for tensor in others:
+            blocks[_kind(tensor)] += times
+        return
+    size, larger = divmod(count.size, count.blocks)
+    for place in range(count.blocks):
+        yield KeptTensor("", "", size + (place < larger), "cpu", 0)
+
+
+def _kind(tensor: KeptTensor) -> _Kind:
+    return tensor.bytes, tensor.device, tensor.stack

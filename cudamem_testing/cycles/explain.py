@@ -17,19 +17,23 @@ import types
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cudamem_testing import static
 from cudamem_testing.cycles import graph
-from cudamem_testing.cycles.draw import cycle_diagram
-from cudamem_testing.cycles.origins import Origins, is_harness
+from cudamem_testing.cycles.memory import Chain, Memory
+from cudamem_testing.cycles.origins import harness_of
 from cudamem_testing.cycles.results import NAMED, Cycle, KeptTensor, merged
-from cudamem_testing.cycles.words import INNER, Hop, hops, name_along, pieces, rank, shape_of, signature
+from cudamem_testing.cycles.words import INNER, Hop, hops, is_plain, name_along, pieces, rank, shape_of, signature
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.objects import Storage, carried_by, is_tensor
 from cudamem_testing.objects.torch_references import node_edges, tensor_edges
-from cudamem_testing.show.diagrams import Diagram
 from cudamem_testing.torch_api.nodes import is_node_type
 from cudamem_testing.torch_api.tensors import StoredMemory, TensorBase
+from cudamem_testing.unfinalized import Part
+
+if TYPE_CHECKING:
+    from cudamem_testing.show.diagrams import Diagram
 
 #: Objects outside the garbage, held by it through C++, that are looked at.
 MOST_BEYOND = 20_000
@@ -61,19 +65,7 @@ class Question:
     kind: type | None = None
     enough: Callable[[Mapping[str, int]], bool] = lambda kept: True
     memory: Memory | None = None
-
-
-class Memory:
-    """What is known of cycles that were met before, by signature: words that need not be found again.
-
-    ``kinds`` has the first cycle of each kind: the classes along it, and of its largest tensors the sizes and the lines
-    of the project that allocated them. Others of a kind are not read.
-    """
-
-    def __init__(self, locator: Locator) -> None:
-        self.origins = Origins(locator)
-        self.known: dict[str, Cycle] = {}
-        self.kinds: dict[tuple[object, ...], Cycle] = {}
+    draws: bool = True
 
 
 class Draft:
@@ -98,10 +90,16 @@ class Draft:
         return merged(cycles)
 
 
-def explain(garbage: Sequence[object], question: Question) -> Draft:
-    """The cycles in garbage that keep what is asked for; none where that is not enough."""
+def explain(garbage: Sequence[object], question: Question, parts: Sequence[Part] = ()) -> Draft:
+    """The cycles in garbage that keep what is asked for; none where that is not enough.
+
+    ``parts`` are what the garbage consists of, one after the other; the question's memory keeps where their cycles are.
+    """
     reading = _Explanation(garbage, question)
-    return Draft([*reading.cycles()] if reading.is_enough() else [], question.kind is None)
+    draft = Draft([*reading.cycles()] if reading.is_enough() else [], question.kind is None)
+    if parts and question.memory is not None:
+        question.memory.parts.update(reading.parts(parts))
+    return draft
 
 
 class _Explanation:
@@ -117,6 +115,21 @@ class _Explanation:
         self._edges: list[list[int]] = []
         self._memory: dict[int, list[tuple[KeptTensor, StoredMemory]]] = {}
         self._alike: Counter[tuple[object, ...]] = Counter()
+        self._first: dict[tuple[object, ...], Cycle] = {}
+        self._chains: list[Chain] = []
+
+    def parts(self, parts: Sequence[Part]) -> Iterator[tuple[int, tuple[Chain, ...]]]:
+        """The cycles of each part by its fingerprint; without parts in which C++ is part of a cycle."""
+        end = 0
+        for fingerprint, size in parts:
+            start, end = end, end + size
+            inside = range(start, end)
+            chains = [chain for chain in self._chains if any(place in inside for place in chain.places)]
+            if chains and fingerprint and all(place in inside for chain in chains for place in chain.places):
+                yield (
+                    fingerprint,
+                    tuple(Chain(tuple(place - start for place in places), written) for places, written in chains),
+                )
 
     def is_enough(self) -> bool:
         """Whether there is enough to read on; reads the storages."""
@@ -229,26 +242,31 @@ class _Explanation:
         largest = [tensor for tensor, _ in pairs[:NAMED]]
         kind = (len(pairs), *map(_raw_key, objects), *map(_place_of, largest))
         self._alike[kind] += 1
-        first = self._known.kinds.get(kind)
         lines_known = bool(largest) and all(tensor.stack is not None for tensor in largest)
-        if first is not None and (lines_known or self._alike[kind] > MOST_ALIKE):
+        first = self._first.get(kind) if self._alike[kind] > MOST_ALIKE else None
+        closed = _shortened([*chain, chain[0]])
+        steps = [] if first is not None else hops([self._objects[one] for one in closed])
+        written = first.signature if first is not None else signature(steps, self._known.origins.storing_class)
+        self._chains.append(Chain(tuple(closed), written))
+        if first is None and lines_known:
+            first = self._known.kinds.get((written, *kind))
+        if first is not None:
             named = [
                 replace(tensor, name=same.name, shape=same.shape)
                 for tensor, same in zip(largest, first.tensors, strict=False)
             ]
             tensors = (*named, *(tensor for tensor, _ in pairs[NAMED:]))
             return replace(first, tensors=tensors, hanging=hanging), [memory for _, memory in pairs]
-        steps = hops([self._objects[one] for one in _shortened([*chain, chain[0]])])
         holding = {id(step.holder) for step in steps}
         starts = [one for one in chain if id(self._objects[one]) in holding]
         paths = graph.chains(starts, self._edges, inside, members[:NAMED])
         kept = [*self._named(members, paths, steps)]
         tensors = tuple(tensor for tensor, _ in kept)
-        written = signature(steps, self._known.origins.storing_class)
         known = self._known.known.get(written)
         if known is None:
             known = self._known.known[written] = self._new(chain, steps, tensors, written, paths, inside, size)
-        cycle = self._known.kinds[kind] = replace(known, tensors=tensors, hanging=hanging)
+        cycle = replace(known, tensors=tensors, hanging=hanging)
+        self._first[kind] = self._known.kinds[(written, *kind)] = cycle
         return cycle, [memory for _, memory in kept]
 
     def _new(
@@ -273,8 +291,9 @@ class _Explanation:
             words,
             (),
             written,
-            harness=any(map(is_harness, objects[:ENDS])),
-            diagram=self._diagram(steps, paths, inside, size, tensors),
+            harness=harness_of(objects[:ENDS]),
+            plain=is_plain(steps),
+            diagram=self._diagram(steps, paths, inside, size, tensors) if self._question.draws else None,
             origin=self._known.origins.of(steps, self._lines(tensors)),
         )
 
@@ -312,6 +331,8 @@ class _Explanation:
         size: int,
         tensors: Sequence[KeptTensor],
     ) -> Diagram:
+        from cudamem_testing.cycles.draw import cycle_diagram
+
         def is_known(obj: object) -> bool:
             number = self._places.get(id(obj))
             return number is not None and number in inside

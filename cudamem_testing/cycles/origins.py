@@ -15,13 +15,13 @@ from typing import Any
 from cudamem_testing import static
 from cudamem_testing.cycles.results import Link, Origin
 from cudamem_testing.cycles.words import INNER, Hop, rank
+from cudamem_testing.model.facts import Remark
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import Kind, is_module, is_tensor
 
-#: The class of pytest that keeps a traceback, and with it the frame in whose local variable it stands.
 #: Libraries of mocks: they keep the arguments of calls, in cycles that no test can break.
-MOCKS = ("mock.", "unittest.mock.", "flexmock.", "mockito.", "doublex.", "pytest_mock.")
-_HARNESS = ("_pytest.", "pluggy.", "unittest.", "doctest.", "hypothesis.", *MOCKS)
+_MOCKS = ("mock.", "unittest.mock.", "flexmock.", "mockito.", "doublex.", "pytest_mock.")
+_HARNESS = ("_pytest.", "pluggy.", "unittest.", "doctest.", "hypothesis.", *_MOCKS)
 # Keyed by id, because a lookup by class would ask a hostile metaclass for its hash; these classes are immortal.
 _CODE_FIELDS = {
     id(types.FunctionType): "__code__",
@@ -76,7 +76,7 @@ class Origins:
         kind, text = step.reference.kind, step.reference.text
         name: str | int | None = None
         if kind in (Kind.ATTRIBUTE, Kind.SUBMODULE):
-            name = text.removeprefix(".__dict__").strip(".[]'")
+            name = step.reference.name
         elif kind is Kind.ITEM:
             key = text[1:-1]
             name = int(key) if key.isdecimal() else key.strip("'") if key[:1] == "'" else None
@@ -107,20 +107,30 @@ class Origins:
         return self._locator.frame((_file_of(definition), 0, "")).origin == "project"
 
 
-def is_harness(obj: object) -> bool:
-    """Whether an object belongs to the test harness; ``autospec`` of a mock makes functions, which refer to it."""
+def harness_of(objects: Iterable[object]) -> Remark | None:
+    """The part of the test harness that some objects belong to; ``None`` for none."""
+    found = {*map(_part, objects)}
+    return next((part for part in (Remark.HARNESS, Remark.MOCK, Remark.OTHER_HARNESS) if part in found), None)
+
+
+def _part(obj: object) -> Remark | None:
+    """The part that one object belongs to; ``autospec`` of a mock makes functions, which refer to it."""
     if type(obj) is types.FrameType:
-        return _is_of_harness(obj.f_globals.get("__name__"))
+        return _part_of(obj.f_globals.get("__name__"))
     if type(obj) is types.FunctionType:
-        if _is_of_harness(obj.__globals__.get("__name__")):
-            return True
+        part = _part_of(obj.__globals__.get("__name__"))
+        if part is not None:
+            return part
         obj = obj.__dict__.get("mock")
     cls = type(obj)
-    return static.is_heap_type(cls) and _is_of_harness(static.class_module(cls))
+    part = _part_of(static.class_module(cls)) if static.is_heap_type(cls) else None
+    return Remark.HARNESS if part is not None and static.class_name(cls) == "ExceptionInfo" else part
 
 
-def _is_of_harness(module: object) -> bool:
-    return type(module) is str and f"{module}.".startswith(_HARNESS)
+def _part_of(module: object) -> Remark | None:
+    if type(module) is not str or not f"{module}.".startswith(_HARNESS):
+        return None
+    return Remark.MOCK if f"{module}.".startswith(_MOCKS) else Remark.OTHER_HARNESS
 
 
 def _stored(obj: Any) -> tuple[str, str]:

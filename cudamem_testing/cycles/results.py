@@ -6,12 +6,14 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from cudamem_testing.model.facts import CycleKept, KeptBy
 from cudamem_testing.model.stacks import Stack
-from cudamem_testing.show.diagrams import Diagram
 from cudamem_testing.show.notebook import InNotebook
-from cudamem_testing.wording.cycles import chain_lines, cycle_lines, keeps
+
+if TYPE_CHECKING:  # what is made inside a collection needs neither facts nor words
+    from cudamem_testing.model.facts import CycleKept, KeptBy, Remark
+    from cudamem_testing.show.diagrams import Diagram
 
 #: Tensors that are named, and lines that allocated them.
 NAMED, PLACES = 3, 2
@@ -89,8 +91,8 @@ class Cycle(InNotebook):
 
     ``chain`` are the pieces of the shortest cycle through or towards its largest tensor, the last as the first; empty
     where the cycle runs through C++. ``signature`` is the same for the same fault: types and labels of edges, no
-    positions. ``project`` is whether the project made it rather than a library, ``harness`` whether the test harness is
-    part of it (an ``ExceptionInfo`` in a local variable). ``closed_by`` is the line of source that closes it.
+    positions; ``plain`` is whether it names builtin containers alone. ``project`` is whether the project made it rather
+    than a library, ``harness`` the part of the test harness in it. ``closed_by`` is the line of source that closes it.
     ``count`` is how many such cycles were found, ``tensors`` what all of them kept.
     """
 
@@ -98,11 +100,12 @@ class Cycle(InNotebook):
     tensors: tuple[KeptTensor, ...]
     signature: str
     project: bool = False
-    harness: bool = False
+    harness: Remark | None = None
     closed_by: str | None = None
     hanging: int = 0
     count: int = 1
-    diagram: Diagram = field(default=Diagram(), compare=False, repr=False)
+    diagram: Diagram | None = field(default=None, compare=False, repr=False)
+    plain: bool = False
     origin: Origin = field(default=Origin(), compare=False, repr=False)
 
     @property
@@ -122,21 +125,29 @@ class Cycle(InNotebook):
     @property
     def lines(self) -> tuple[str, ...]:
         """The chain and what it kept: the part that stays the same while lines of source move."""
+        from cudamem_testing.wording.cycles import chain_lines
+
         return (*chain_lines(self.chain), self.keeps)
 
     @property
     def keeps(self) -> str:
         """``keeps 48.0 MiB in 12 tensors: layer.0.weight float32[1024, 1024], ...``."""
+        from cudamem_testing.wording.cycles import keeps
+
         return keeps(self._named, len(self.tensors), self.bytes)
 
     @property
     def text(self) -> str:
         """At most ten lines: the chain, what it keeps, where that was allocated, what closes it."""
+        from cudamem_testing.wording.cycles import cycle_lines
+
         return "\n".join(cycle_lines(self.fact, self.bytes))
 
     @property
     def fact(self) -> CycleKept:
         """What a finding holds of it."""
+        from cudamem_testing.model.facts import CycleKept
+
         kept = len(self.tensors), self._places()
         return CycleKept(self.chain, self._named, *kept, self.closed_by, self.hanging, self.count)
 
@@ -146,6 +157,8 @@ class Cycle(InNotebook):
 
     def _places(self) -> tuple[KeptBy, ...]:
         """The first lines that allocated, each with the names of its tensors as far as they are known."""
+        from cudamem_testing.model.facts import KeptBy
+
         places: dict[str, list[str]] = {}
         for tensor in self.tensors:
             if tensor.allocated:
@@ -155,11 +168,17 @@ class Cycle(InNotebook):
 
     def dot(self) -> str:
         """The objects of the cycle and what leads to its tensors, for Graphviz."""
-        return self.diagram.dot()
+        return self._drawn.dot()
 
     def html(self) -> str:
         """The same as a page that needs no network."""
-        return self.diagram.html()
+        return self._drawn.html()
+
+    @property
+    def _drawn(self) -> Diagram:
+        from cudamem_testing.show.diagrams import Diagram
+
+        return self.diagram or Diagram()
 
     def __str__(self) -> str:
         return self.text

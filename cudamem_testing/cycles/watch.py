@@ -11,7 +11,7 @@ import functools
 import gc
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import PyDLL
 from functools import cache
 from gc import DEBUG_SAVEALL, get_debug
@@ -23,10 +23,11 @@ from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.guards.imports import import_whole
 from cudamem_testing.recorders.build import COLLECTOR_WATCH, load
 from cudamem_testing.torch_api.tensors import TensorBase, implementation_offset, parameter_class
-from cudamem_testing.unfinalized import GarbageWatch
+from cudamem_testing.unfinalized import GarbageWatch, Part
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles.explain import Draft, Question
+    from cudamem_testing.cycles.memory import Memory
     from cudamem_testing.cycles.results import Cycle
 
 
@@ -43,12 +44,16 @@ def library() -> PyDLL:
 _loaded: list[ModuleType] = []
 
 
-def prepare() -> None:
-    """Import what takes facts; no collection starts meanwhile."""
+def prepare(*, draws: bool = False) -> None:
+    """Import what takes facts, and what draws them; no collection starts meanwhile."""
     if not _loaded:
-        from cudamem_testing.cycles import explain
+        from cudamem_testing.cycles import allocations, explain, memory
 
-        _loaded.append(explain)
+        _loaded.extend((explain, allocations, memory))
+    if draws:
+        from cudamem_testing.cycles import draw
+
+        _loaded.append(draw)
 
 
 class CycleWatch:
@@ -56,7 +61,8 @@ class CycleWatch:
 
     ``ask`` makes the question for a collection whose garbage has a tensor in it, or an instance of ``kind``; ``None``
     skips it. ``failed`` gets what went wrong with one. ``tell`` is called soon after a collection that found cycles,
-    outside of it, in the main thread.
+    outside of it, in the main thread. ``draws`` says whether questions have cycles drawn. What looking imports is
+    imported when the watch starts: inside a collection that takes too long.
     """
 
     def __init__(
@@ -65,7 +71,10 @@ class CycleWatch:
         failed: Callable[[BaseException], None] | None = None,
         kind: type | None = None,
         tell: Callable[[], None] | None = None,
+        *,
+        draws: bool = True,
     ) -> None:
+        self._draws = draws
         self._ask = ask or functools.partial(_every_tensor, os.getcwd(), kind)
         #: Processor time that looking took so far.
         self.seconds = 0.0
@@ -74,8 +83,9 @@ class CycleWatch:
         self._counted: Callable[[], int] = int
         self._drafts: list[tuple[int, Draft, bool]] = []
         self._found: list[tuple[int, list[Cycle]]] = []
+        self._memory: Memory | None = None
         kinds = (TensorBase if kind is None else kind,)
-        self._watch = GarbageWatch(kinds, self._look, self._gone, self._note, tell)
+        self._watch = GarbageWatch(kinds, self._look, self._gone, self._note, tell, self._recognise)
         # Without methods around them: every test calls them.
         self.start: Callable[[], None] = self._start
         """Watch from here on. Raises ``RecorderUnavailable`` where the native part cannot be had, and
@@ -88,6 +98,7 @@ class CycleWatch:
     def _start(self) -> None:
         import_whole(__package__.partition(".")[0])  # looking imports, and must find no module half done
         with CollectorPaused():  # what is garbage already is to be seen
+            prepare(draws=self._draws)
             self._watch.start(library(), (builtins, gc, os, time, functools))
         self.start = functools.partial(self._watch.start, library())
         self.unshown = library().cudamem_collector_unshown
@@ -118,23 +129,33 @@ class CycleWatch:
         found, self._found = self._found, []
         self._watch.ran = False
         counts = self._watch.counts() if self._counted() else ()
-        if not counts:
-            return [cycles for _, cycles in found] if found else []
-        from cudamem_testing.cycles.counted import with_counted
+        together = [cycles for _, cycles in found] if found else []
+        if counts:
+            from cudamem_testing.cycles.counted import with_counted
 
-        return with_counted(found, counts)
+            together = with_counted(found, counts, {} if self._memory is None else self._memory.shown)
+        if found and self._memory is not None:
+            self._memory.keep(found)
+        return together
 
-    def _look(self, garbage: list[object]) -> bool:
+    def _look(self, garbage: list[object], parts: Sequence[Part]) -> bool:
         start = thread_time()
-        prepare()
         question = self._ask()
-        draft = None if question is None else _loaded[0].explain(garbage, question)
+        draft = None if question is None else _loaded[0].explain(garbage, question, parts)
+        if question is not None:
+            self._memory = question.memory
         self.seconds += thread_time() - start
         if not draft:
             return False
         number = library().cudamem_collector_seen()
         self._drafts = [*self._drafts, (number, draft, bool(get_debug() & DEBUG_SAVEALL))]
         return True
+
+    def _recognise(self, garbage: list[object], fingerprint: int) -> bool:
+        start = thread_time()
+        known = self._memory is not None and self._memory.recognises(garbage, fingerprint)
+        self.seconds += thread_time() - start
+        return known
 
     def _gone(self) -> bool:
         settled = [(number, draft.settled(freed=not kept)) for number, draft, kept in self._drafts]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudamem_testing import static
-from cudamem_testing.objects import Kind, Reference, is_tensor, key_text, name_of, type_word
-from cudamem_testing.objects.names import RUNNING
+from cudamem_testing.objects import Kind, Reference, is_tensor, key_text, type_word
+from cudamem_testing.objects.names import RUNNING, clean, tensor_name
 from cudamem_testing.objects.references import edges, label
 
 #: References that one label may span: a module, its dictionary, ``_modules``, the submodule.
@@ -105,12 +105,8 @@ def name_along(steps: Sequence[Hop]) -> str:
     found = ""
     for step in steps:
         text = step.reference.text
-        if step.reference.kind is Kind.SUBMODULE:
-            text = "." + text.strip(".[]")
-        elif step.reference.kind is Kind.CLOSURE:
-            text = "." + (text.partition("'")[2].rstrip("'") or text.lstrip("."))
-        elif step.reference.kind is Kind.LOCAL and "'" in text:
-            text = "." + text.partition("'")[2].rstrip("'")
+        if step.reference.kind in (Kind.SUBMODULE, Kind.CLOSURE, Kind.LOCAL):
+            text = f".{step.reference.name}"
         found += text if text[:1] in ".[" else f".{text}"
     return found.lstrip(".")
 
@@ -129,6 +125,11 @@ def signature(steps: Sequence[Hop], class_of: Callable[[object, Sequence[Hop], s
             holder = class_of(step.holder, steps, attribute)
         parts.append(f"{holder} {_NUMBER.sub('*', _ADDRESS.sub('*', step.reference.text))}")
     return " | ".join(min((parts[place:] + parts[:place] for place in range(len(parts))), default=[]))
+
+
+def is_plain(steps: Sequence[Hop]) -> bool:
+    """Whether a cycle consists of builtin containers alone: then nothing in its signature names a fault."""
+    return all(static.class_module(type(step.holder)) == "builtins" and rank(step.holder) != _CALLED for step in steps)
 
 
 def _qualified(obj: Any) -> str:
@@ -153,6 +154,5 @@ def rank(obj: object) -> int:
 
 def shape_of(tensor: object) -> str:
     """``float32[1024, 1024]``: a tensor in words, without its device and without the class of parameters."""
-    head, _, tail = name_of(tensor).partition(" on ")
-    view = f", {tail.partition(', ')[2]}" if ", view of" in tail else ""
-    return head.removeprefix("Parameter ") + view
+    name = tensor_name(tensor)
+    return clean(str(name._replace(cls="" if name.cls == "Parameter" else name.cls, device="")))

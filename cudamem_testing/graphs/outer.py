@@ -24,6 +24,7 @@ from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.model.sizes import count
 from cudamem_testing.objects import key_text, name_of
+from cudamem_testing.objects.names import tensor_name
 from cudamem_testing.objects.torch_references import of_module
 from cudamem_testing.static import (
     class_dict,
@@ -108,7 +109,7 @@ class Picture:
             gradient = value.grad if value.is_leaf else None
             if gradient is not None:
                 self._note((*path, ".grad"), gradient)
-            self.entries[path] = ("tensor", reference, name_of(value).partition(" on ")[0])
+            self.entries[path] = ("tensor", reference, tensor_name(value).without_place)
         elif is_value(value):
             self.entries[path] = ("value", plain_value(value), key_text(value))
         elif is_a(value, random.Random):

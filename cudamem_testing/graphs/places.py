@@ -9,6 +9,8 @@ import traceback
 import types
 from collections.abc import Iterable, Iterator, Mapping
 
+import torch
+
 from cudamem_testing.graphs.report import SourceLine
 from cudamem_testing.model.source import source_line
 from cudamem_testing.model.stacks import Locator, RawFrame, Stack
@@ -94,8 +96,6 @@ class Places:
 
 def module_names(roots: Iterable[tuple[str, object]]) -> dict[int, str]:
     """Paths of all modules below the roots, by ``id``; a root without a name has its class's name."""
-    import torch
-
     names: dict[int, str] = {}
     for name, root in roots:
         if is_a(root, torch.nn.Module):

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator, contextmanager
 from typing import Any
 
@@ -124,6 +124,12 @@ def collect_garbage(*, needed: bool = False) -> bool:
 def collect_young_garbage() -> bool:
     """Like ``collect_garbage``, without the oldest generation: quick, and most garbage is young."""
     return not capturing() and _collected_in_time(1)
+
+
+def may_have_old_garbage(before: Sequence[Mapping[str, int]]) -> bool:
+    """Whether something made since ``before`` (``gc.get_stats()``) may be in the oldest generation."""
+    pairs = zip(before[1:], Original.get_stats()[1:], strict=True)
+    return any(then["collections"] != now["collections"] for then, now in pairs)
 
 
 def _collected_in_time(generation: int = 2) -> bool:

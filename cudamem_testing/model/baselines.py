@@ -19,7 +19,7 @@ class Place:
     ``name`` is ``file::qualname`` and ``text`` what is written at the line, so that edits elsewhere change neither;
     ``nth`` tells lines of one function apart that say the same, counted from 0. Without a text it is the whole
     function. ``bytes`` are those of ``blocks`` blocks, of which autograd kept ``saved`` bytes for backward.
-    ``recorded`` is whether autograd recorded the operators that made most of them.
+    ``recorded`` is whether grad mode was on when most of them were made; ``None`` where that is unknown.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Place:
     blocks: int = 0
     saved: int = 0
     nth: int = 0
-    recorded: bool = False
+    recorded: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

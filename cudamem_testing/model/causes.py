@@ -63,6 +63,11 @@ def key_of(finding: Finding) -> tuple[str, str] | None:
     return finding.cause, "any" if finding.device is None else finding.device.kind
 
 
+def kind_of(cause: str) -> str:
+    """The kind of the findings of a cause, by its text."""
+    return cause.partition(" | ")[0]
+
+
 def has_cause(finding: Finding) -> bool:
     """Whether a finding is grouped with others: it fails or warns, or would if it were not known."""
     return key_of(finding) is not None and (finding.severity is not Severity.NOTE or finding.standing is Standing.KNOWN)

@@ -14,7 +14,9 @@ from cudamem_testing.static import type_name
 
 __tracebackhide__ = hide_wrong_arguments
 
-_DEVICE = re.compile(r"(cuda|cpu|host)(?::(\d{1,4}))?", re.ASCII)
+#: Kinds of devices that ``torch.accelerator`` knows, or that packages add to it.
+ACCELERATORS = ("xpu", "mtia", "mps", "hpu", "npu", "privateuseone")
+_DEVICE = re.compile(rf"(cuda|cpu|host|{'|'.join(ACCELERATORS)})(?::(\d{{1,4}}))?", re.ASCII)
 
 
 class Device(NamedTuple):
@@ -45,7 +47,7 @@ class Device(NamedTuple):
             shown = repr(value) if isinstance(value, (str, int)) or text else f"of type {type_name(value)}"
             raise ValueError(f"device {shown} is not known: write cpu, cuda, cuda:N or host")
         kind, index = match.groups()
-        if kind != "cuda" or index is None:
+        if kind in ("cpu", "host") or index is None:
             return cls(kind)
         return cls(kind, int(index))
 
@@ -104,9 +106,9 @@ def parse_selection(value: str) -> str | Device:
     return device
 
 
-def select(selection: str | Device, cuda_devices: int) -> tuple[Device, ...]:
-    """The devices to measure on a machine with ``cuda_devices`` visible cards; absent ones are left out."""
-    cards = tuple(Device("cuda", index) for index in range(cuda_devices))
+def select(selection: str | Device, kind: str, count: int) -> tuple[Device, ...]:
+    """The devices to measure on a machine with ``count`` visible cards of one kind; absent ones are left out."""
+    cards = tuple(Device(kind, index) for index in range(count))
     if selection == "auto":
         return cards or (Device("cpu"),)
     if selection == "all":

@@ -15,7 +15,7 @@ from cudamem_testing.model.evidence import Evidence, NoEvidence
 from cudamem_testing.model.limits import Breach
 from cudamem_testing.model.live_tables import LiveTable
 from cudamem_testing.model.pools import Pool, PoolUse
-from cudamem_testing.model.references import Doubt, Path, Reach
+from cudamem_testing.model.references import Doubt, Path, Reach, View
 from cudamem_testing.model.stacks import Frame, Stack
 
 # -- limits and baselines ---------------------------------------------------------------------------------
@@ -90,14 +90,6 @@ class Allocation:
         """The allocation of a stack."""
         caller = None if stack.caller == stack.project_frame else stack.caller
         return cls(stack.where, stack.library, caller, None if stack.frames else after)
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A tensor that is a view of a part of its storage: its description, and the shape of the whole."""
-
-    name: str
-    whole: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +292,76 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class HalfChanged:
+    """State of which a failed allocation left only a part changed.
+
+    ``changed`` and ``unchanged`` are the first names of ``number`` and ``others``; ``missing`` is whether those that
+    did not change were removed instead.
+    """
+
+    changed: tuple[str, ...]
+    number: int
+    unchanged: tuple[str, ...]
+    others: int
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotRestored:
+    """A setting, a hook or a lock that a failed allocation left other than before."""
+
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotRecovered:
+    """What was not as before after an allocation of a step had failed.
+
+    ``where`` and ``operator`` made the request of ``size`` bytes: the ``number``-th ``of`` all in a run, and the first
+    of ``times`` at this place with the same faults. ``left`` are the largest of ``count`` blocks left behind, of
+    ``left_bytes``; ``cycles`` is how many bytes only the garbage collector freed, ``cycle_lines`` allocated them.
+    ``raised`` replaced the out-of-memory error, ``check`` is the error of the caller's check, ``again`` that of the
+    next run.
+    """
+
+    where: Allocation
+    size: int
+    number: int
+    of: int
+    operator: str | None = None
+    times: int = 1
+    left: tuple[RetainedBlock, ...] = ()
+    count: int = 0
+    left_bytes: int = 0
+    cycles: int = 0
+    cycle_lines: tuple[str, ...] = ()
+    half: tuple[HalfChanged, ...] = ()
+    settings: tuple[NotRestored, ...] = ()
+    raised: str | None = None
+    check: str | None = None
+    again: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything recovered."""
+        errors = self.raised, self.check, self.again
+        return not (
+            self.left or self.cycles or self.half or self.settings or any(error is not None for error in errors)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NotTried:
+    """A sweep that ended early: ``tried`` of ``of`` allocations failed once, for a ``reason``."""
+
+    tried: int
+    of: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class EmptyPool:
     """A private pool of a CUDA graph that holds memory without a live block; ``beside`` is the state of its graph."""
 
@@ -377,6 +439,8 @@ Fact = (
     | NotExplained
     | OutOfMemory
     | Refused
+    | NotRecovered
+    | NotTried
     | EmptyPool
     | CompilerPool
     | OutsideGrew

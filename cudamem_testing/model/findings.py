@@ -64,6 +64,7 @@ class Verdict(str, Enum):
     IMPROVED = "improved"
     NO_BASELINE = "no baseline"
     OUT_OF_MEMORY = "out of memory"
+    NOT_RECOVERED = "not recovered"
     REACHABLE = "reachable"
     HELD_BY_CPP = "held by C++"
     RAW = "raw allocation"

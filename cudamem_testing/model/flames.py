@@ -29,6 +29,11 @@ def flamegraph(live: LiveSet, path: str | Path, title: str = "") -> Path:
     return save(flame.draw(flame.Flame(title, tuple(sizes.items()))), path)
 
 
+def calls_of(stack: Stack | None, reason: str) -> tuple[flame.Call, ...]:
+    """The calls of a stack, outermost first; the reason where there is none."""
+    return (flame.Call(reason, ""),) if stack is None else _calls(stack)
+
+
 def _calls(stack: Stack) -> tuple[flame.Call, ...]:
     frames = reversed(stack.frames)
     return tuple(flame.Call(_name(frame), frame.file if frame.origin == "project" else None) for frame in frames)

@@ -7,9 +7,11 @@ within one budget the most specific device. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import format_size, parse_size
@@ -18,9 +20,11 @@ from cudamem_testing.show.usage import hide_wrong_arguments
 
 __tracebackhide__ = hide_wrong_arguments
 
+T = TypeVar("T")
 SIZES = ("peak", "reserved", "retained")
 COUNTS = ("allocations", "retries")
-METRICS = (*SIZES, *COUNTS)
+SHARES = ("fragmentation",)
+METRICS = (*SIZES, *COUNTS, *SHARES)
 Side = Literal["at most", "at least"]
 
 
@@ -36,6 +40,7 @@ class LimitError(ValueError):
 class Limit:
     """A bound on one metric; ``value`` is ``None`` if a nearer budget lifts a farther one.
 
+    It is in bytes, a count, or for a share in hundredths of a percent.
     ``device`` is ``None`` for every measured device. ``absolute`` judges ``peak`` and ``reserved`` themselves instead
     of their growth above the window's start.
     """
@@ -69,6 +74,8 @@ class Limit:
 
     def text(self, number: int) -> str:
         """A number of this metric for people."""
+        if self.metric in SHARES:
+            return f"{number / 100:.1f} %"
         return format_size(number) if self.metric in SIZES else str(number)
 
 
@@ -110,6 +117,7 @@ def budget(
     retained: object = None,
     allocations: object = None,
     retries: object = None,
+    fragmentation: object = None,
     at_least: object = None,
     device: object = None,
     absolute: object = False,
@@ -118,9 +126,9 @@ def budget(
 ) -> Budget:
     """Parse the arguments of a budget.
 
-    Each metric takes a size (bytes or text; a count for ``allocations`` and ``retries``) or a mapping from a device or
-    kind of device to one; ``None`` in a mapping lifts an outer limit there. ``at_least`` is a size (for ``peak``) or a
-    mapping from metric to what that metric's argument takes.
+    Each metric takes a size (bytes or text; a count for ``allocations`` and ``retries``, a share such as ``"20%"`` for
+    ``fragmentation``) or a mapping from a device or kind of device to one; ``None`` in a mapping lifts an outer limit
+    there. ``at_least`` is a size (for ``peak``) or a mapping from metric to what that metric's argument takes.
 
     Raises:
         LimitError: that names every wrong argument.
@@ -143,6 +151,7 @@ def budget(
         ("retained", retained),
         ("allocations", allocations),
         ("retries", retries),
+        ("fragmentation", fragmentation),
     )
     below = at_least.items() if isinstance(at_least, Mapping) else (("peak", at_least),)
     sides: tuple[tuple[Side, Iterable[tuple[str, object]]], ...] = (("at most", above), ("at least", below))
@@ -158,6 +167,23 @@ def budget(
     if problems:
         raise LimitError(problems)
     return Budget(tuple(limits), warmup if isinstance(warmup, int) else 0, source)
+
+
+def called(make: Callable[..., T], args: Sequence[object], kwargs: Mapping[str, object], example: str) -> T:
+    """What a function makes of the arguments of a marker; ``example`` is the name of one of them.
+
+    Raises:
+        LimitError: that names every wrong argument.
+    """
+    known = {*inspect.signature(make).parameters} - {"source"}
+    if args:
+        raise LimitError([f"takes keyword arguments only, such as {example}={args[0]!r}"])
+    if unknown := sorted(kwargs.keys() - known):
+        raise LimitError([f"has no argument {', '.join(unknown)}: it takes {', '.join(sorted(known))}"])
+    try:
+        return make(**kwargs)
+    except ValueError as error:
+        raise LimitError(getattr(error, "problems", (str(error),))) from error
 
 
 def parse_budget(text: str, source: str = "") -> Budget:
@@ -235,7 +261,7 @@ def _limits(
             device = None if key is None else Device.parse(key)
             if isinstance(value, Mapping) and scope is not None and device is not None and not scope.covers(device):
                 raise ValueError(f"names {device} beside device={scope}")
-            number = None if size is None else (parse_size(size) if metric in SIZES else _parse_count(size))
+            number = None if size is None else _PARSERS.get(metric, parse_size)(size)
         except ValueError as error:
             problems.append(f"{metric}: {error}")
             continue
@@ -249,3 +275,16 @@ def _parse_count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{value!r} is not a count: write an int of 0 or more")
     return value
+
+
+def _parse_share(value: object) -> int:
+    """Hundredths of a percent; a fraction of one is dropped."""
+    match = _SHARE.fullmatch(value) if isinstance(value, str) else None
+    hundredths = int(match[1] + (match[2] or "").ljust(2, "0")[:2]) if match else -1
+    if not 0 <= hundredths <= 10_000:
+        raise ValueError(f"{value!r} is not a share: write a percentage, such as '20%'")
+    return hundredths
+
+
+_SHARE = re.compile(r"(\d{1,3})(?:\.(\d{1,9}))?\s*%", re.ASCII)
+_PARSERS = {**dict.fromkeys(COUNTS, _parse_count), **dict.fromkeys(SHARES, _parse_share)}

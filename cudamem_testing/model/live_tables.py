@@ -19,6 +19,8 @@ from cudamem_testing.show.printable import elide, one_line
 from cudamem_testing.show.tables import Column, Table, begin, elide_path
 
 ROWS = 10
+#: What blocks from before the window are called if nobody owns them: in a test, and in a recording outside of one.
+BEFORE_TEST, BEFORE_RECORD = "live before the test", "live before the first recorded event"
 _OWNERS = 3
 _NUMBERS = (Column("size", "right"), Column("blocks", "right"))
 _NARROWEST = 12
@@ -36,7 +38,7 @@ class Row:
 
     ``library`` is the call behind the line or, if there is none, ``caller`` is the project's line that called it.
     ``more`` counts what the row does not name: further calls, lines (``rest``) or owners (``before``). ``owner`` is who
-    left blocks from ``before``, ``reason`` why blocks are ``stackless``.
+    left blocks from ``before``, ``reason`` why blocks are ``stackless``, or what those ``before`` are.
     """
 
     size: int
@@ -56,7 +58,7 @@ class Row:
             return f"... {count(self.more, 'more line')}"
         if self.origin == "before":
             owner = self.owner if self.owner is not None else f"{self.more} others" if self.more else None
-            return "(live before the test)" if owner is None else f"(left by {owner})"
+            return f"({self.reason or BEFORE_TEST})" if owner is None else f"(left by {owner})"
         if self.origin == "stackless":
             return f"({self.reason})"
         if self.origin == "rounding":
@@ -122,11 +124,15 @@ class LiveTable:
 
 
 def live_table(
-    live: LiveSet, title: str = "live at the peak", start: int | None = None, source: Source | None = None
+    live: LiveSet,
+    title: str = "live at the peak",
+    start: int | None = None,
+    source: Source | None = None,
+    before: str = "",
 ) -> LiveTable:
     """The table of a live set. Pre-existing blocks are one row, or one for each test that is known to own them.
 
-    ``source`` returns the source text of a line, empty if unknown.
+    ``source`` returns the source text of a line, empty if unknown; ``before`` is what pre-existing blocks are called.
     """
     seen: dict[int, tuple[Frame | None, _Call]] = {}
     lines: dict[Frame, dict[_Call, list[int]]] = {}
@@ -146,7 +152,7 @@ def live_table(
             lines.setdefault(frame, {}).setdefault(call, []).append(block.size)
     rows = [_row(frame, calls) for frame, calls in lines.items()]
     rows.sort(key=lambda row: (row.origin != "project", -row.size))
-    others = [*_before(old)]
+    others = [*_before(old, before)]
     if stackless:
         others.append(Row(sum(stackless), len(stackless), "stackless", reason=live.stackless))
     if live.rounding:
@@ -163,9 +169,10 @@ def live_section(
     most: int = ROWS,
     width: int | None = None,
     source: Source | None = None,
+    before: str = "",
 ) -> str:
     """The table as text."""
-    return live_table(live, title, start, source).text(most, width)
+    return live_table(live, title, start, source, before).text(most, width)
 
 
 def by_line(blocks: Iterable[Block]) -> Mapping[tuple[str, str], list[Block]]:
@@ -198,7 +205,7 @@ def _row(frame: Frame, calls: Mapping[_Call, list[int]]) -> Row:
     return Row(sum(sizes), len(sizes), origin, frame, library, caller, others)
 
 
-def _before(old: dict[str | None, list[int]]) -> Iterable[Row]:
+def _before(old: dict[str | None, list[int]], called: str) -> Iterable[Row]:
     owners = sorted((name for name in old if name is not None), key=lambda name: -sum(old[name]))
     most = _OWNERS if len(owners) > _OWNERS + 1 else len(owners)
     for owner in owners[:most]:
@@ -208,7 +215,7 @@ def _before(old: dict[str | None, list[int]]) -> Iterable[Row]:
         yield Row(sum(rest), len(rest), "before", more=len(owners) - most)
     unknown = old.get(None)
     if unknown:
-        yield Row(sum(unknown), len(unknown), "before")
+        yield Row(sum(unknown), len(unknown), "before", reason=called)
 
 
 def _aligned(rows: list[Row], width: int | None) -> tuple[int, list[str]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.settings import Settings
+
+SEVERITIES = ("fail", "warn", "off")
 
 
 class Override(NamedTuple):
@@ -23,6 +26,39 @@ class Override(NamedTuple):
 
 
 NOTHING = Override()
+
+
+def override(*, leaks: object = None, cycles: object = None, device: object = None, reason: object = None) -> Override:
+    """Parse the arguments of a marker.
+
+    Raises:
+        LimitError: that names every wrong argument.
+    """
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.limits import LimitError
+
+    problems = [] if reason else ["needs a reason='...'"]
+    if leaks is cycles is device is None:
+        problems.append("changes nothing: give leaks=, cycles= or device=")
+    for name, value, allowed in (("leaks", leaks, SEVERITIES), ("cycles", cycles, (*SEVERITIES, "strict"))):
+        if value is not None and value not in allowed:
+            problems.append(f"{name}={value!r} is not known: write {', '.join(allowed)}")
+    found = None
+    try:
+        found = None if device is None else Device.parse(device)
+    except ValueError as error:
+        problems.append(str(error))
+    if problems:
+        raise LimitError(problems)
+    return Override(*(None if value is None else str(value) for value in (leaks, cycles)), found, str(reason))
+
+
+def merged(overrides: Iterable[Override]) -> Override:
+    """Several as one: of each setting the first that is given."""
+    found = NOTHING
+    for one in overrides:
+        found = Override(*(own if own is not None else other for own, other in zip(found, one, strict=True)))
+    return found
 
 
 def cycles_of(own: Override, settings: Settings) -> str | None:

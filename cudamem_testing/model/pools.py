@@ -17,7 +17,7 @@ class PoolUse:
 
     ``allocated`` are live blocks, ``waiting`` blocks that another stream may still use, ``free`` the rest of
     ``reserved``, of which ``split`` cannot be returned to the driver. ``padding`` is what blocks hold beyond the
-    requested bytes (a part of ``allocated``).
+    requested bytes (a part of ``allocated``). ``stream`` is ``None`` for all streams together.
     """
 
     pool: Pool
@@ -29,14 +29,16 @@ class PoolUse:
     split: int
     largest_free: int
     padding: int
+    stream: int | None = None
 
     @property
     def fragmented(self) -> float:
-        """The share of free memory outside the largest free range, from 0 (one range) to 1."""
+        """The share of free memory outside the largest free range, from 0 (one range) to 1: docs/snapshots.md."""
         return 0.0 if not self.free else 1 - self.largest_free / self.free
 
     def __str__(self) -> str:
         name = "main pool" if self.pool == MAIN_POOL else f"private pool {self.pool}"
+        name += f", stream {self.stream}" if self.stream is not None else ""
         text = (
             f"{name}: {format_size(self.reserved)} reserved in {count(self.segments, 'segment')}, "
             f"{format_size(self.allocated)} allocated, {format_size(self.free)} unused"

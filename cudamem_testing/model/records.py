@@ -122,14 +122,30 @@ class Extent(NamedTuple):
         return lambda file: file not in partly and any(PurePosixPath(file).is_relative_to(path) for path in self.paths)
 
 
+class Unchecked(NamedTuple):
+    """A requested check that was not made: a word for ``what`` (``baseline``, ``test``), and why."""
+
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}"
+
+
+class Unseen(NamedTuple):
+    """Causes of known findings that a run should have met and did not, each with its device; ``flag`` removes them."""
+
+    flag: str = ""
+    causes: tuple[str, ...] = ()
+
+
 class RunRecord(NamedTuple):
     """Everything that a run measured; ``checked`` are its checks of expected texts, if a report is written.
 
     ``failures`` are other reasons why the run failed, one line each: a worker that crashed, an interrupt,
     an internal error, a file that could not be collected, a test that failed and was not measured. ``unenforced``
-    counts budgets that were not enforced by reason; ``unchecked`` counts other checks that were requested and not made,
-    by what and why: ``"baseline: recorded with 2 threads, this run has 1 thread"``. ``flags`` are those
-    that a command to rerun one test needs.
+    counts budgets that were not enforced by reason; ``unchecked`` counts other checks that were requested and not made.
+    ``flags`` are those that a command to rerun one test needs. ``unseen`` holds for this run alone.
     """
 
     environment: Environment = Environment()
@@ -142,8 +158,9 @@ class RunRecord(NamedTuple):
     checked: tuple[Checked, ...] = ()
     extent: Extent = Extent()
     failures: tuple[str, ...] = ()
-    unchecked: Mapping[str, int] = MappingProxyType({})
+    unchecked: Mapping[Unchecked, int] = MappingProxyType({})
     flags: tuple[str, ...] = ()
+    unseen: Unseen = Unseen()
 
     @property
     def all_findings(self) -> list[tuple[str, Finding]]:

@@ -23,6 +23,14 @@ PASSING_NAME = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}
 SHOWN_STEPS = 14
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor that is a view of a part of its storage: its description, and the shape of the whole."""
+
+    name: str
+    whole: tuple[int, ...]
+
+
 class Kind(str, Enum):
     """The kind of an edge. The value is the word in tables and graphs."""
 
@@ -119,6 +127,7 @@ _OF_A_CLASS = frozenset({Kind.GRAD_FN, Kind.NEXT})
 _NAMESPACES = frozenset({".__dict__", "._modules", "._parameters", "._buffers"})
 _COMPILED = re.compile(r"\b__compiled_fn_\d+\w*")
 _LINE_OF_FRAME = re.compile(r"(\([^()\s]+):\d+\)")
+_QUOTED = re.compile(r"(['\"])(.*)\1")
 _THREAD = re.compile(r"thread '.*?'(?= > frame |$)")
 
 
@@ -128,6 +137,13 @@ class Reference:
 
     kind: Kind
     text: str
+
+    @property
+    def name(self) -> str:
+        """The name in the label: ``x`` of ``.x``, ``['x']``, ``.__dict__['x']`` and ``local 'x'``."""
+        quoted = _QUOTED.search(self.text)
+        text = self.text.lstrip(".") if quoted is None else quoted[2]
+        return text.strip("[]") if text[:1] == "[" else text
 
     def __str__(self) -> str:
         return self.text
@@ -151,6 +167,11 @@ class Step:
     cached_property: bool = False
     #: ``id()`` of the referent while it was alive; for joining with other results, not part of equality.
     referent_id: int = field(default=0, compare=False, repr=False)
+
+
+def is_frame(step: Step) -> bool:
+    """Whether a step leads to a frame, which clearing frees."""
+    return step.type_name.startswith("frame ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,3 +72,14 @@ def format_size(size: int) -> str:
 def count(number: int, noun: str) -> str:
     """``1 block``, ``2 blocks``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def without_unit(size: str, other: str) -> str:
+    """The number of a shown size alone, if ``other`` has the same unit: ``1.0`` beside ``2.5 MiB``."""
+    number, _, unit = size.rpartition(" ")
+    return number if unit.isalpha() and other.endswith(f" {unit}") else size
+
+
+def from_to(low: str, high: str) -> str:
+    """Two shown sizes as one text, with one unit if they have the same: ``1.0 to 2.5 MiB``."""
+    return high if low == high else f"{without_unit(low, high)} to {high}"

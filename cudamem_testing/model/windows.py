@@ -9,6 +9,9 @@ from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import format_size
 
+#: Bytes of one segment for small requests and one for large ones.
+UNAVOIDABLE = 22 * 2**20
+
 
 class Window(NamedTuple):
     """One span on one device, in bytes and counts (a tuple: several are created for every test).
@@ -57,6 +60,20 @@ class Window(NamedTuple):
         if self.reserved_peak is None or self.reserved_start is None:
             return None
         return self.reserved_peak - self.reserved_start
+
+    @property
+    def fragmentation(self) -> int | None:
+        """Reserved memory that the peak did not need, in hundredths of a percent of all that was reserved.
+
+        It counts what the window had the driver add although unused memory would have been enough: the peak of
+        reserved bytes, less what was reserved at the start or allocated at the peak, whichever is more. One partly
+        filled segment for small requests and one for large ones cannot be avoided: up to 22 MiB are 0.
+        docs/budgets.md says what this number cannot tell.
+        """
+        if self.reserved_peak is None or self.reserved_start is None or self.peak is None:
+            return None
+        unneeded = self.reserved_peak - max(self.reserved_start, self.peak)
+        return 0 if unneeded <= UNAVOIDABLE else unneeded * 10_000 // self.reserved_peak
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Window) and self[:_COMPARED] == other[:_COMPARED]

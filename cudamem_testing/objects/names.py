@@ -17,12 +17,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import PurePath
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from cudamem_testing import static
-from cudamem_testing.model.facts import View
+from cudamem_testing.model.references import View
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.torch_api import nodes, tensors
 
@@ -53,7 +53,7 @@ def name_of(obj: object) -> str:
         if namer is not None:
             return clean(namer(obj))
     if static.is_a(obj, tensors.TensorBase):
-        return clean(_describe(obj))
+        return clean(str(tensor_name(obj)))
     if nodes.is_node_type(cls):
         return clean(f"autograd {static.class_name(cls)}")
     return clean(static.class_name(cls))
@@ -127,30 +127,49 @@ def _part(tensor: object) -> View | None:
             return None
     if any(type(length) is not int for shape in shapes for length in shape) or prod(shapes[0]) >= prod(shapes[1]):
         return None
-    return View(name_of(tensor).partition(", view of ")[0], shapes[1])
+    return View(clean(str(tensor_name(tensor)._replace(base=""))), shapes[1])
 
 
-def _describe(tensor: object) -> str:
+class TensorName(NamedTuple):
+    """The name of a tensor: ``cls`` unless it is a plain one, dtype and shape, device, the shape of its base."""
+
+    cls: str
+    shape: str = ""
+    device: str = ""
+    base: str = ""
+
+    @property
+    def without_place(self) -> str:
+        """Class, dtype and shape."""
+        return clean(str(self._replace(device="", base="")))
+
+    def __str__(self) -> str:
+        text = " ".join(filter(None, (self.cls, self.shape, self.device and f"on {self.device}")))
+        return text + (f", view of {self.base}" if self.base else "")
+
+
+def tensor_name(tensor: object) -> TensorName:
     """``float32[1024, 1024] on cuda:0``, with subclass, view, sparse, fake, meta if it applies."""
     cls = type(tensor)
+    name, whole = "" if cls is torch.Tensor else static.class_name(cls), ""
     with tensors.quiet():
         try:
             dtype = str(tensors.field(tensor, "dtype")).removeprefix("torch.")
             if tensors.overrides_dispatch(cls):
-                return f"{static.class_name(cls)} {dtype}"
+                return TensorName(static.class_name(cls), dtype)
             layout = tensors.field(tensor, "layout")
             nested = tensors.field(tensor, "is_nested")
             shape = "[nested]" if nested else f"[{', '.join(map(str, tensors.field(tensor, 'shape')))}]"
-            text = f"{dtype}{shape} on {tensors.field(tensor, 'device')}"
+            text = f"{dtype}{shape}"
             if layout is not torch.strided:
                 text = f"{str(layout).removeprefix('torch.').removeprefix('_')} {text}"
-            whole = tensors.base(tensor)
-            if whole is not None and not nested:
-                text += f", view of [{', '.join(map(str, tensors.field(whole, 'shape')))}]"
+            base = tensors.base(tensor)
+            if base is not None and not nested:
+                whole = f"[{', '.join(map(str, tensors.field(base, 'shape')))}]"
+            return TensorName(name, text, str(tensors.field(tensor, "device")), whole)
         except RuntimeError as error:
             static.pass_on(error)
-            return static.class_name(cls)
-    return text if cls is torch.Tensor else f"{static.class_name(cls)} {text}"
+            return TensorName(static.class_name(cls))
 
 
 def _int_text(number: int) -> str:

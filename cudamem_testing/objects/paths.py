@@ -32,6 +32,7 @@ class PathWriter:
         self._objects = objects
         self._edges: dict[int, dict[int, Edge]] = {}
         self._steps: dict[tuple[int, int], Step] = {}
+        self._words: dict[tuple[int, int, int], tuple[str, str]] = {}
 
     def write(
         self,
@@ -64,12 +65,17 @@ class PathWriter:
 
     def words(self, objects: Sequence[object]) -> list[tuple[str, str]]:
         """The label of each step along a chain and the class it leads to; the same in every run."""
-        steps: list[Step] = []
         found: list[tuple[str, str]] = []
+        before: object = None
         for holder, referent in itertools.pairwise(objects):
-            steps.append(self._step(holder, referent, self._edges_of(holder).get(id(referent))))
-            stable = stable_step(steps[-2] if len(steps) > 1 else None, steps[-1])
-            found.append((stable.reference.text, stable.type_name))
+            key = id(before), id(holder), id(referent)
+            if key not in self._words:
+                step = self._step(holder, referent, self._edges_of(holder).get(id(referent)))
+                to_holder = None if before is None else self._steps[id(before), id(holder)]
+                stable = stable_step(to_holder, step)
+                self._words[key] = stable.reference.text, stable.type_name
+            found.append(self._words[key])
+            before = holder
         return found
 
     def _walk(self, objects: list[object], steps: list[Step]) -> None:

@@ -115,15 +115,23 @@ class KnownPlaces:
         return found
 
     def search(
-        self, addresses: Iterable[int], *, budget_seconds: float | None = 5.0, ignore: Ignore = NOTHING_IGNORED
+        self,
+        addresses: Iterable[int],
+        *,
+        budget_seconds: float | None = 5.0,
+        ignore: Ignore = NOTHING_IGNORED,
+        reached_only: bool = False,
     ) -> dict[int, HolderResult]:
         """Search the whole heap like ``find_holders``, and remember the result."""
         wanted = tuple(addresses)
 
         def learn(search: Search) -> None:
-            self.learn(search, search.carriers.targets(wanted))
+            targets = search.carriers.targets(wanted)
+            self.learn(search, search.reached(targets) if reached_only else targets)
 
-        return find_holders(wanted, budget_seconds=budget_seconds, ignore=ignore, learn=learn)
+        return find_holders(
+            wanted, budget_seconds=budget_seconds, ignore=ignore, learn=learn, reached_only=reached_only
+        )
 
     def learn(self, search: Search, targets: dict[int, list[object]]) -> None:
         """Remember the paths from roots to the targets of a search, and other holders of objects on these paths."""

@@ -30,8 +30,7 @@ import torch
 
 from cudamem_testing import static, torch_api
 from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.model.facts import View
-from cudamem_testing.model.references import Doubt, Path, Reach, RootKind, Unsure
+from cudamem_testing.model.references import Doubt, Path, Reach, RootKind, Unsure, View
 from cudamem_testing.objects import arrays, results
 from cudamem_testing.objects.carriers import Carriers
 from cudamem_testing.objects.clock import Clock
@@ -85,6 +84,7 @@ def find_holders(
     budget_objects: int = BUDGET_OBJECTS,
     ignore: Ignore = NOTHING_IGNORED,
     learn: Callable[[Search], object] | None = None,
+    reached_only: bool = False,
 ) -> dict[int, HolderResult]:
     """Find the holders of storages, given by the addresses of their data.
 
@@ -94,10 +94,12 @@ def find_holders(
         budget_objects: number of visited objects, besides its targets, after which the search stops.
         ignore: objects that are never named as holders.
         learn: called with the search before it is released.
+        reached_only: leave out storages that no root reaches through what the collector sees, unless the search stopped
+            at a limit: describing garbage takes longer than collecting it.
     """
     wanted = tuple(dict.fromkeys(addresses))
     with Search(wanted, budget_seconds, budget_objects, _without(ignore, addresses)) as search:
-        found = search.run(search.carriers.targets(wanted))
+        found = search.run(search.carriers.targets(wanted), reached_only=reached_only)
         if learn is not None:
             learn(search)
         return found
@@ -173,8 +175,8 @@ class Search(ExitStack):
         """The number of objects that the search has visited."""
         return len(self.graph.objects)
 
-    def run(self, targets: dict[Key, list[object]]) -> dict[Key, HolderResult]:
-        """Results for the targets, each given as the objects that keep it."""
+    def run(self, targets: dict[Key, list[object]], *, reached_only: bool = False) -> dict[Key, HolderResult]:
+        """Results for the targets, each given as the objects that keep it; see ``find_holders``."""
         frontier = [id(obj) for objects in targets.values() for obj in objects if self._meet(obj)]
         self._target_count = self.visited_count
         pending = {key: objects for key, objects in targets.items() if objects}
@@ -192,7 +194,7 @@ class Search(ExitStack):
                 wanted = self.graph.ancestors([id(obj) for objects in pending.values() for obj in objects])
                 self._put_off.update(one for one in frontier if one not in wanted)
                 frontier = [one for one in frontier if one in wanted]
-            if not frontier and not last_resort:
+            if not frontier and not last_resort and not reached_only:
                 last_resort = True
                 frontier = self._beyond_the_collector()
             if not frontier:
@@ -205,8 +207,15 @@ class Search(ExitStack):
                 reached = self._forward(ignored=False)
         if not (self.carriers.complete and self._referrers.complete):
             self._is_over_budget()
+        if reached_only and self._stopped is None:
+            targets = self.reached(targets)
         unsettled = {key for key, objects in targets.items() if key in pending or not objects}
         return self._results(targets, unsettled if self._stopped else set())
+
+    def reached(self, targets: dict[Key, list[object]]) -> dict[Key, list[object]]:
+        """The targets that a root reaches as far as the search has walked, the harness' roots among them."""
+        known = self._forward(ignored=False).distance.keys() | self._forward(ignored=True).distance.keys()
+        return {key: objects for key, objects in targets.items() if any(id(obj) in known for obj in objects)}
 
     def explore(self, ids: Iterable[int], levels: int) -> None:
         """Continue from visited objects that were not walked back from, up to roots that hold them too."""

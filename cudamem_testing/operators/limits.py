@@ -18,7 +18,7 @@ from cudamem_testing.operators.rows import BETWEEN, Phase, Row, is_within
 from cudamem_testing.operators.summaries import summary
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.windows.judge import Judge
-from cudamem_testing.windows.memory import OverBudget
+from cudamem_testing.windows.regions import OverBudget
 
 __tracebackhide__ = hide_wrong_arguments
 

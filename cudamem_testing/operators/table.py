@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 from cudamem_testing.model.limits import budget as parse_limits
 from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.operators import summaries
+from cudamem_testing.operators.compare import compare
+from cudamem_testing.operators.files import load, save
+from cudamem_testing.operators.limits import enforce
+from cudamem_testing.operators.picture import plot
 from cudamem_testing.operators.record import Record
 from cudamem_testing.operators.rows import Phase, is_on, is_within
 from cudamem_testing.records.expected import assert_text
@@ -165,7 +169,6 @@ class Reports(InNotebook):
         """
         __tracebackhide__ = True
         refuse_unknown(self.assert_budget, unknown)
-        from cudamem_testing.operators.limits import enforce
 
         limits = parse_limits(
             peak=peak,
@@ -182,8 +185,6 @@ class Reports(InNotebook):
 
     def compare(self, earlier: Reports) -> Comparison:
         """What grew since an earlier run, recorded or loaded."""
-        from cudamem_testing.operators.compare import compare
-
         return compare(earlier.table, self.table)
 
     def save(self, path: str | Path) -> Path:
@@ -192,8 +193,6 @@ class Reports(InNotebook):
         Raises:
             OSError: if the file cannot be written.
         """
-        from cudamem_testing.operators.files import save
-
         return save(self.table, path)
 
     def plot(self, path: str | Path, *, device: object = None) -> Path:
@@ -206,8 +205,6 @@ class Reports(InNotebook):
             ValueError: for another ending, or a device that was not measured.
             OSError: if the file cannot be written.
         """
-        from cudamem_testing.operators.picture import plot
-
         return plot(self.table, path, device)
 
     def _kind(self) -> str:
@@ -230,8 +227,6 @@ def load_operators(path: str | Path) -> OperatorTable:
     Raises:
         OperatorFileError: if the file cannot be read or holds no table.
     """
-    from cudamem_testing.operators.files import load
-
     found = load(path)
     return OperatorTable(found.rows, found.levels, found.markers, found.notes)
 

@@ -7,12 +7,12 @@ markers or fixtures. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cudamem_testing.model.options import flag_of
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.fixtures import (
@@ -27,7 +27,6 @@ from cudamem_testing.plugin.settings import (
     OF_MEASURED_TESTS,
     accounts_early,
     add_options,
-    flag_of,
     read_settings,
     runs_tests,
     simulated_early,
@@ -84,12 +83,15 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     settings = config.stash[keys.SETTINGS]
     if not settings.on:
         return None
-    from cudamem_testing.plugin.header import header
+    from cudamem_testing.report.header import header
 
     early = config.stash.get(keys.EARLY, None)
     lines = [*config.stash.get(keys.SIMULATION, ()), *(() if early is None else early.said)]
     said = [f"cudamem: {line}" for line in lines]
-    return [header(settings), *said]
+    try:
+        return [header(settings), *said]
+    except Exception as error:  # names of cards are no reason to stop
+        return [f"cudamem: this machine cannot be described: {type(error).__name__}: {error}", *said]
 
 
 @pytest.hookimpl(trylast=True)
@@ -98,7 +100,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     settings = config.stash[keys.SETTINGS]
     try:
         found = markers.validate(items, settings.budget if settings.on else None, strict=settings.on)
-        config.stash.setdefault(keys.PROBLEMS, []).extend(f"NOT CHECKED: {line}" for line in found.misspelt)
+        found_lines = (f"NOT CHECKED: {line}" for line in found.misspelt.values())
+        config.stash.setdefault(keys.PROBLEMS, []).extend(found_lines)
+        config.stash[keys.MISSPELT] = frozenset(found.misspelt)
         _begin(config, settings, items, found.tests)
     except pytest.UsageError as error:
         if hasattr(config, "workeroutput"):  # the controller says it: a worker's own error would be called a crash
@@ -117,7 +121,7 @@ def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], 
     if _asks(items, markers.TEXT_FIXTURES):
         _expect(config, accept=False)
         if keys.SESSION not in config.stash:
-            from cudamem_testing.plugin.mismatch import Mismatches
+            from cudamem_testing.plugin.checked import Mismatches
 
             config.pluginmanager.register(Mismatches(), "cudamem-mismatches")
     _expect_examples(config, items)
@@ -135,7 +139,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     problems = config.stash.setdefault(keys.PROBLEMS, [])
     items = [] if session.exitstatus == pytest.ExitCode.USAGE_ERROR else getattr(session, "items", [])
-    late, misspelt = markers.applied_late(items, problems)
+    late, misspelt = markers.applied_late(items, config.stash.get(keys.MISSPELT, frozenset()))
     strict = config.stash[keys.SETTINGS].on
     problems += [*late, *(line if strict else f"NOT CHECKED: {line}" for line in misspelt)]
     late += misspelt if strict else []
@@ -188,20 +192,19 @@ def _choose_card(config: pytest.Config, *, limited: bool) -> None:
     """Let a worker of pytest-xdist see one card, before anything uses CUDA; ``limited`` to its share of the card."""
     from cudamem_testing import torch_api
     from cudamem_testing.guards import set_variable
-    from cudamem_testing.recorders.cards import portion, share
+    from cudamem_testing.recorders.cards import worker_card
 
-    visible, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch_api.cuda_device_count()
-    worker = int(str(config.workerinput["workerid"]).removeprefix("gw"))  # type: ignore[attr-defined]
-    workers = int(config.workerinput.get("workercount", 1))  # type: ignore[attr-defined]
-    card = share(worker, visible, count)
-    if card is None:
-        return
-    if torch_api.cuda_initialized():
+    worker = str(config.workerinput["workerid"]).removeprefix("gw")  # type: ignore[attr-defined]
+    try:
+        found = worker_card(int(worker), int(config.workerinput.get("workercount", 1)))  # type: ignore[attr-defined]
+    except RuntimeError:
         problem = "--cudamem-gpus: a conftest file uses CUDA when it is imported, so each worker sees every card"
         config.stash.setdefault(keys.PROBLEMS, []).append(f"NOT CHECKED: {problem}")
         return
+    if found is None:
+        return
+    card, part = found
     config.add_cleanup(set_variable("CUDA_VISIBLE_DEVICES", card))
-    part = portion(worker, workers, card, visible, count)
     if limited and part < 1:
         torch_api.when_cuda_starts(lambda: torch_api.set_memory_fraction(0, part))
 
@@ -264,7 +267,7 @@ def _session(config: pytest.Config, settings: Settings) -> Session:
         )
     except OSError as error:
         raise pytest.UsageError(f"cudamem: known findings cannot be read: {error}") from None
-    except ValueError as error:  # KnownError: its module is imported where there is such a file
+    except ValueError as error:  # RecordError: its module is imported where there is such a file
         raise pytest.UsageError(f"cudamem: {error}") from None
 
 
@@ -300,7 +303,7 @@ def _expect_examples(config: pytest.Config, items: list[pytest.Item]) -> None:
 def _has_requirements(config: pytest.Config, settings: Settings) -> bool:
     """Whether a flag may do nothing without a marker, or needs a card: few runs have one."""
     flags = (config.getoption(name) is not None for name in ("cudamem_baseline", *OF_MEASURED_TESTS))
-    card = not isinstance(settings.device, str) and settings.device.is_card
+    card = not isinstance(settings.device, str) and settings.device.has_segments
     return card or (not settings.on and (settings.repeat > 1 or bool(settings.update) or any(flags)))
 
 

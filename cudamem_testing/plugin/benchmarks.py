@@ -23,7 +23,7 @@ import pytest
 
 from cudamem_testing import static
 from cudamem_testing.model.sizes import count, format_size
-from cudamem_testing.plugin.finished import clear_frames
+from cudamem_testing.run.finished import clear_frames
 from cudamem_testing.static import type_name
 
 if TYPE_CHECKING:

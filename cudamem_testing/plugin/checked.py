@@ -1,5 +1,7 @@
-"""Checked texts: what the checks of expected texts saw goes with the reports of the tests into the report of the run.
+"""Checks of expected texts in the reports of tests: what each saw, and the message of one that failed.
 
+Of a text that is not the expected one the message alone is shown, which says what has changed and where: pytest would
+print the call in front of it, with the whole text that stands in the test. With ``-vv`` the text as it is now follows.
 PYTEST_DONT_REWRITE
 """
 
@@ -8,15 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cudamem_testing.model.checked import Checked
 from cudamem_testing.model.errors import together
 from cudamem_testing.records.expected.errors import TextMismatchError
-from cudamem_testing.records.expected.session import Session
-from cudamem_testing.report.schema import CHECKED
+from cudamem_testing.show.printable import printable
 from cudamem_testing.static import is_a
+
+if TYPE_CHECKING:
+    from cudamem_testing.records.expected.session import Session
 
 
 class CheckedText:
@@ -39,6 +44,8 @@ class CheckedText:
         if call.when == "teardown":
             checks += self._session.right
         if checks:
+            from cudamem_testing.report.schema import CHECKED
+
             sent = [CHECKED.write(one.below(self._root)) for one in checks]
             report.cudamem_expected = json.dumps(sent)  # type: ignore[attr-defined]
         return report
@@ -48,3 +55,34 @@ def _failed(error: BaseException) -> Generator[Checked, None, None]:
     for one in together(error):
         if is_a(one, TextMismatchError) and one.checked is not None:
             yield one.checked
+
+
+WHOLE = 2
+"""The verbosity from which on texts are shown whole."""
+
+
+def show_alone(report: pytest.TestReport, call: pytest.CallInfo[None], config: pytest.Config) -> None:
+    """Show the message of a mismatch, with ``-vv`` the whole text too; other failures stay as they are."""
+    if not report.failed or call.excinfo is None:
+        return
+    error = call.excinfo.value
+    if is_a(error, TextMismatchError):
+        shown = report.longrepr = call.excinfo.getrepr(style="value")
+        crash = getattr(shown, "reprcrash", None)
+        if crash is not None:  # what the short summary shows: the first statement, not where the class lives
+            crash.message = str(error)
+        if config.get_verbosity() >= WHOLE:
+            report.sections.append(("the whole text as it is now", printable(error.actual)))
+
+
+class Mismatches:
+    """Shows messages of mismatches in a run that measures nothing."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Change the report of a failure."""
+        report = yield
+        show_alone(report, call, item.config)
+        return report

@@ -7,34 +7,31 @@ report of the test's teardown and the rest when it ends. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import json
-import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity
-from cudamem_testing.model.records import Environment, Extent, FixtureRecord, LedgerEntry, RunRecord, TestRecord
+from cudamem_testing.model.findings import Severity
+from cudamem_testing.model.options import rerun_flags
+from cudamem_testing.model.records import RunRecord, TestRecord, Unchecked
 from cudamem_testing.model.settings import Settings
-from cudamem_testing.model.sizes import count
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.failures import PHASES, RunFailures, worker_of
-from cudamem_testing.plugin.settings import OPTIONS, runs_tests
+from cudamem_testing.plugin.items import failure_lines
+from cudamem_testing.plugin.settings import runs_tests
 from cudamem_testing.plugin.whole import is_whole, whole_paths
-from cudamem_testing.run.totals import Totals, totals
-from cudamem_testing.show.places import FOLDER
+from cudamem_testing.run.gathered import Gathered
+from cudamem_testing.run.totals import totals
 from cudamem_testing.show.printable import printable
 
 if TYPE_CHECKING:
-    from cudamem_testing.model.checked import Checked
-    from cudamem_testing.plugin.brief import Brief
+    from cudamem_testing.report.deduplicate import Deduplicated
+    from cudamem_testing.verdicts.policy import Policy
 
 RUN = pytest.StashKey[RunRecord]()
-_VALUED = {option.flag for option in OPTIONS if option.metavar is not None and option.flag != "--cudamem-update"}
-_ONCE = {f"--cudamem-{name}" for name in ("json", "html", "dump", "update", "prune", "audit", "top", "gpus")}
 INCOMPLETE = "incomplete: its process crashed while it ran"
 LOST = "what wider fixtures took and what was found between tests is missing"
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
@@ -58,38 +55,31 @@ class Collector:
         self._config = config
         self._settings = settings
         self._quiet = config.get_verbosity() < 0
-        self._tests: list[TestRecord] = []
+        self._gathered = Gathered(settings, config.rootpath, rerun_flags(config.invocation_params.args))
         self._outcomes: dict[tuple[str, str], str] = {}
         """Of tests that began and have not ended, by id and worker: with ``--dist=each`` each worker runs all tests."""
         self._places: dict[str, list[int]] = {}
         """Where the records of each worker are."""
         self._each = config.getoption("dist", "no") == "each"
-        self._environments: list[Environment] = []
-        self._fixtures: list[FixtureRecord] = []
-        self._unenforced: Counter[str] = Counter()
-        self._unchecked: Counter[str] = Counter()
-        self._notes: list[str] = []
-        self._findings: list[Finding] = []
-        self._ledger: list[LedgerEntry] = []
-        self._checked: dict[str, list[Checked]] = {}
-        self._ignored: Counter[str] = Counter()
-        self._about_rules: list[str] = []
-        self._about_records: list[str] = []
         self._seen: set[str] = set()
         self._collected = config.stash[keys.COLLECTED]
         self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
-        self._extent = Extent()
         self._markers_fail = False  # in a worker of pytest-xdist
         self._failed = RunFailures()
-        self._failures: tuple[str, ...] = ()
         config.pluginmanager.register(self._failed, "cudamem-failures")
         self._shortens = config.get_verbosity() < 2
 
     @cached_property
-    def _brief(self) -> Brief:
-        from cudamem_testing.plugin.brief import Brief
+    def _shown(self) -> Deduplicated:
+        from cudamem_testing.report.deduplicate import Deduplicated
 
-        return Brief()
+        return Deduplicated()
+
+    @property
+    def _policy(self) -> Policy | None:
+        """What judged the tests of this process."""
+        session = self._config.stash.get(keys.SESSION, None)
+        return None if session is None else session.policy
 
     @pytest.hookimpl(tryfirst=True)  # before anybody prints
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -110,14 +100,16 @@ class Collector:
             if hasattr(report, "cudamem_status") and not plugins.hasplugin("cudamem-statuses"):
                 plugins.register(Statuses(), "cudamem-statuses")
         if when == "setup":  # of the attempts of a test the last one counts
-            self._checked.pop(nodeid, None)
-        if report.failed and when == "call" and self._shortens and hasattr(report, "cudamem_parts"):
-            self._brief.shorten_parameters(report, report.cudamem_parts)
+            self._gathered.checked.pop(nodeid, None)
+        lines = failure_lines(report) if report.failed and self._shortens else None
+        if lines and when == "call" and hasattr(report, "cudamem_parts"):
+            self._shown.shorten_parameters(nodeid, lines, report.cudamem_parts)
         checks = getattr(report, "cudamem_expected", None)
         if checks is not None:
             from cudamem_testing.report.schema import CHECKED
 
-            self._checked.setdefault(nodeid, []).extend(CHECKED.read(one, "expected") for one in json.loads(checks))
+            found = [CHECKED.read(one, "expected") for one in json.loads(checks)]
+            self._gathered.checked.setdefault(nodeid, []).extend(found)
         if when == "teardown":
             self._seen.add(nodeid)
             if "@" in nodeid:
@@ -128,24 +120,24 @@ class Collector:
             if not records:
                 self._failed.unmeasured(nodeid, outcome)
                 return
-            if report.failed and self._shortens:
-                found = records[-1].findings
-                self._brief.shorten(report, [found[place] for place in getattr(report, "cudamem_shown", ())])
+            if lines:
+                known = records[-1].findings
+                self._shown.shorten(nodeid, lines, [known[place] for place in getattr(report, "cudamem_shown", ())])
             *earlier, last = records
             ended = [one.ended("rerun") for one in earlier] if earlier else []
             ended.append(last.ended(outcome))
+            tests = self._gathered.tests
             if worker:
                 ended = [one.but(notes=(*one.notes, f"worker {worker}")) for one in ended] if self._each else ended
-                self._places.setdefault(worker, []).extend(range(len(self._tests), len(self._tests) + len(ended)))
-            self._tests += ended
+                self._places.setdefault(worker, []).extend(range(len(tests), len(tests) + len(ended)))
+            tests += ended
             report.cudamem = ended  # type: ignore[attr-defined] # pytest keeps the report: one record is enough
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """A worker of pytest-xdist begins: it judges with the known findings that were read here."""
-        measuring = self._config.stash.get(keys.SESSION, None)
-        if measuring is not None:
-            node.workerinput[keys.KNOWN_INPUT] = measuring.policy.content
+        if self._policy is not None:
+            node.workerinput[keys.KNOWN_INPUT] = self._policy.content
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -163,7 +155,7 @@ class Collector:
         from cudamem_testing.plugin.worker import KEY, received
 
         if KEY in output:
-            self._add(received(output[KEY]))
+            self._gathered.add(received(output[KEY]))
             self._collected.add(output[KEY]["collected"])
         problems, fails = output.get(keys.PROBLEMS_OUTPUT, ((), False))
         self._config.stash.setdefault(keys.PROBLEMS, []).extend(problems)
@@ -175,32 +167,31 @@ class Collector:
         """A process ended while it ran a test: what the test was measured to take until then is lost."""
         self._failed.crashed(report)
         if self._settings.on:
-            self._tests.append(TestRecord(report.nodeid, "failed", notes=(INCOMPLETE,)))
+            self._gathered.tests.append(TestRecord(report.nodeid, "failed", notes=(INCOMPLETE,)))
 
     def _lost(self, worker: str) -> None:
         """A worker has crashed: its tests are complete, what it knew beside them is lost."""
-        places = self._places.pop(worker, [])
+        places, tests = self._places.pop(worker, []), self._gathered.tests
         for place in places:
-            test = self._tests[place]
-            self._tests[place] = test.but(notes=(*test.notes, f"incomplete: {LOST} (worker {worker} crashed later)"))
+            test = tests[place]
+            tests[place] = test.but(notes=(*test.notes, f"incomplete: {LOST} (worker {worker} crashed later)"))
         if places:
-            self._unchecked.update({f"test: {LOST}: its worker crashed": len(places)})
+            self._gathered.left_unchecked(Unchecked("test", f"{LOST}: its worker crashed"), len(places))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the report; a failure to do so fails a run that was green."""
         measuring = self._config.stash.get(keys.SESSION, None)
         if measuring is not None:
-            self._add(totals(measuring))
-        if self._markers_fail:
+            self._gathered.add(totals(measuring))
+        self._cover(session)
+        gathered, runs = self._gathered, runs_tests(self._config)
+        asked = runs and self._settings.on and self._settings.leaks != "off"
+        gathered.note_rules(whole=asked and is_whole(session))
+        unwritten = runs and gathered.record(self._seen, self._collected.outside_root, self._policy)
+        if self._markers_fail or unwritten or gathered.fails:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-        self._extent = self._extent_of(session)
-        self._seen |= self._collected.files
-        self._about_rules = self._rules(session)
-        self._record(session)
-        if any(finding.severity is Severity.FAIL for finding in self._findings):
-            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-        self._failures = self._failed.lines(self.run(), session.exitstatus)
+        gathered.failures = self._failed.lines(self.run(), session.exitstatus)
         run = self._config.stash[RUN] = self.run()
         if self._settings.reports and runs_tests(self._config):
             from cudamem_testing.report.files import write_html, write_json
@@ -216,37 +207,34 @@ class Collector:
         try:
             write(run, path)
         except OSError as error:
-            self._notes.append(f"the report was not written to {path}: {error}")
+            self._gathered.notes.append(f"the report was not written to {path}: {error}")
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         else:
             if not self._quiet:
-                self._notes.append(f"report written to {path}")
+                self._gathered.notes.append(f"report written to {path}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary; with -q only if there are findings, or something was not checked, measured or written."""
         run = self.run()
-        if not (run.tests or run.notes or run.unchecked) or not runs_tests(self._config):
+        if not (run.tests or run.notes or run.unchecked or run.unseen.causes) or not runs_tests(self._config):
             return
         top = 0 if self._quiet else self._settings.top
-        asked = self._settings.prune or self._settings.update  # then a file was written, or not
-        said = self._notes or (asked and self._about_records)
-        if not self._quiet or said or run.is_partly_unchecked or self._found(run):
-            from cudamem_testing.report.terminal import colour_of, summary_lines
+        if not self._quiet or self._gathered.has_news or run.is_partly_unchecked or self._found(run):
+            from cudamem_testing.report.terminal import summary_lines
 
             run = run._replace(failures=())  # pytest has shown them
             terminalreporter.write_sep("=", "cudamem summary")
             width = min(terminalreporter._tw.fullwidth, 120)
             cut = is_terminal(terminalreporter)
             for line in summary_lines(run, top=top, width=width, grouped=not self._settings.audit, cut=cut):
-                terminalreporter.write_line(printable(line), **colour_of(line))
+                terminalreporter.write_line(printable(line.text), **({line.colour: True} if line.colour else {}))
         if self._settings.audit:
             from cudamem_testing.records import known_of_run as known
             from cudamem_testing.report.causes import audit_lines, matched_lines
 
             lines = audit_lines(run, known.recording_command(self._config.invocation_params.args))
-            measuring = self._config.stash.get(keys.SESSION, None)
-            if measuring is not None:
-                lines += matched_lines(measuring.policy.lines, run, measuring.policy.name)
+            if self._policy is not None:
+                lines += matched_lines(self._policy.lines, run, self._policy.name)
             for line in lines:
                 terminalreporter.write_line(printable(line))
 
@@ -257,106 +245,20 @@ class Collector:
 
     def run(self) -> RunRecord:
         """Everything so far."""
-        environments = self._environments or [Environment()]
-        devices = dict.fromkeys(device for one in environments for device in one.devices)
-        first = environments[0]
-        return RunRecord(
-            Environment(tuple(devices), first.torch, first.allocator),
-            tuple(self._tests),
-            tuple(self._fixtures),
-            tuple(self._findings),
-            tuple(dict.fromkeys((*self._notes, *self._about_rules, *self._about_records))),
-            dict(sorted(self._unenforced.items())),
-            tuple(self._ledger),
-            tuple(one for checks in self._checked.values() for one in checks),
-            self._extent,
-            self._failures,
-            dict(self._unchecked),
-            _flags(self._config.invocation_params.args),
-        )
+        return self._gathered.run()
 
-    def _record(self, session: pytest.Session) -> None:
-        """Write baselines and known findings if that was asked for; a failure to do so fails a run that was green."""
-        if not runs_tests(self._config):
-            return
-        settings, root = self._settings, self._config.rootpath
-        said = []
-        if settings.update or _has_records(root, self._seen) or any(test.measured for test in self._tests):
-            from cudamem_testing.records import baselines_of_run as recorded
-
-            outside = self._collected.outside_root
-            said.append(recorded.finish(settings, root, self._tests, self._seen, self._extent.covers(), outside))
-        measuring = self._config.stash.get(keys.SESSION, None)
-        if settings.on and measuring is not None and (measuring.policy.lines or "known" in settings.update):
-            from cudamem_testing.records import known_of_run as known
-
-            policy = measuring.policy
-            said.append(known.finish(settings, policy.file, policy.name, policy.lines, self.run(), root))
-        elif settings.on and settings.known is not None and not settings.known.exists():
-            self._notes.append(f"--cudamem-known: there is no {settings.known}; --cudamem-update=known writes it")
-        self._about_records = [line for one in said for line in one.lines]
-        for one in said:
-            self._unchecked.update(one.unchecked)
-        problems = [problem for one in said for problem in one.problems]
-        self._notes += problems
-        if problems:
-            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-
-    def _extent_of(self, session: pytest.Session) -> Extent:
-        """What the run looked at; a test that began and did not end was left out as well."""
-        settings = self._settings
-        off = {kind for kind, asked in ((Kind.LEAK, settings.leaks), (Kind.CYCLE, settings.cycles)) if asked == "off"}
-        looked = GROUPED - off if settings.on and settings.stacks else ()
+    def _cover(self, session: pytest.Session) -> None:
+        """Note what the run looked at; a test that began and did not end was left out as well."""
+        self._seen |= self._collected.files
         begun = [nodeid for nodeid, _ in self._outcomes]
         unfinished = {*begun, *(name for one in begun for name in _without_groups(one))}
-        left_out = self._collected.left_out(self._seen) | unfinished
         paths = whole_paths(session) if self._collected.tests else ()  # no worker that measured has told of them
-        return Extent(paths, tuple(sorted(left_out)), tuple(sorted(kind.value for kind in looked)))
-
-    def _rules(self, session: pytest.Session) -> list[str]:
-        """What each rule of the ini file ignored; that it ignored nothing is worth a word after a whole run."""
-        asked = self._settings.on and self._settings.leaks != "off" and runs_tests(self._config)
-        measured = asked and bool(self._environments and self._environments[0].devices) and bool(self._tests)
-        whole = measured and not self._extent.left_out and is_whole(session)
-        notes = []
-        for rule in self._settings.ignore:
-            number = self._ignored[str(rule)]
-            if number:
-                notes.append(f"ignored {count(number, 'finding')} by rule '{rule}' ({rule.reason})")
-            elif whole:
-                notes.append(f"rule '{rule}' ({rule.reason}) ignored nothing: it can go from cudamem_ignore")
-        return notes
-
-    def _add(self, known: Totals) -> None:
-        self._environments.append(known.environment)
-        self._fixtures += known.fixtures
-        self._unenforced.update(known.unenforced)
-        self._unchecked.update(known.unchecked)
-        self._findings += known.findings
-        self._ledger += known.ledger
-        self._ignored.update(known.ignored)
-        self._notes += known.notes
+        self._gathered.covered(paths, self._collected.left_out(self._seen) | unfinished)
 
 
 def is_terminal(reporter: pytest.TerminalReporter) -> bool:
     """Whether what is reported goes to a terminal, where names may have to give way."""
     return bool(reporter.isatty)
-
-
-def _has_records(root: Path, nodeids: Iterable[str]) -> bool:
-    """Whether there is a folder of recorded things beside one of the files of some ids."""
-    folders = {os.path.dirname(nodeid.partition("::")[0]) for nodeid in nodeids}
-    return any((root / folder / FOLDER).is_dir() for folder in folders)
-
-
-def _flags(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The memory flags of a command line that running one of its tests once more needs."""
-    found = []
-    for one, following in zip(arguments, (*arguments[1:], "-"), strict=True):
-        name, equals, _ = one.partition("=")
-        if name.startswith("--cudamem") and name not in _ONCE:
-            found += [one, following] if name in _VALUED and not equals and not following.startswith("-") else [one]
-    return tuple(found)
 
 
 def _as_record(sent: Any) -> TestRecord:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cudamem_testing.plugin import keys
 from cudamem_testing.show.usage import hide_wrong_arguments
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles.collect import ReferenceCycles
     from cudamem_testing.graphs import GraphCapture
-    from cudamem_testing.model.windows import Window
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.run.session import Session
     from cudamem_testing.snapshots.moments import Snapshots
@@ -28,8 +28,6 @@ __tracebackhide__ = hide_wrong_arguments
 
 def _prepared(request: pytest.FixtureRequest) -> Session | None:
     """The session with its recorders at work; ``None`` where no test is being measured."""
-    from cudamem_testing.plugin import keys
-
     session = request.config.stash.get(keys.SESSION, None)
     if session is None or session.running is None:
         return None
@@ -39,8 +37,6 @@ def _prepared(request: pytest.FixtureRequest) -> Session | None:
 
 def _refuse(request: pytest.FixtureRequest, problems: Sequence[str]) -> None:
     """Fail a test whose blocks checked nothing, unless it has failed for another reason, or was skipped."""
-    from cudamem_testing.plugin import keys
-
     session = request.config.stash.get(keys.SESSION, None)
     failed = session is not None and session.running is not None and session.running.failure is not None
     if problems and not failed:
@@ -63,35 +59,31 @@ def _add_new(problems: list[str], found: Sequence[str]) -> None:
 @pytest.fixture
 def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
     """Windows, in-test budgets and hard limits: ``with cuda_memory.window("decode") as w``."""
-    from cudamem_testing.plugin import keys
     from cudamem_testing.windows.memory import Memory
 
     session = _prepared(request)
     running = session.running if session is not None else None
     problems: list[str] = []
     if session is None or running is None:
-        from cudamem_testing.snapshots.memory import Memory as Measured
+        from cudamem_testing.run.memory import Memory as Measured
 
         with Measured.on(str(request.config.stash[keys.SETTINGS].device)) as memory:
             _each_example(request, lambda: _add_new(problems, memory.close()))
             yield memory
     else:
+        from cudamem_testing.run.analysis import analysis
+
         grown = session.leaks.grown if session.leaks else None
-        lines, place = partial(_lines_at_peak, session), partial(getattr, running, "place")
+        reads = analysis(session.evidence, session.tracker, grown, running.add)
+        place = partial(getattr, running, "place")
         ranks = request.config.pluginmanager.getplugin("cudamem-session").watch_ranks().asked_for
         memory = Memory(
-            session.tracker, running.add, session.judge, grown, lines, name="cuda_memory", place=place, ranks=ranks
+            session.tracker, running.add, session.judge, reads, name="cuda_memory", place=place, ranks=ranks
         )
         _each_example(request, lambda: _add_new(problems, memory.close()))
         yield memory
         _add_new(problems, memory.close())
     _refuse(request, problems)
-
-
-def _lines_at_peak(session: Session, window: Window) -> dict[str, int]:
-    from cudamem_testing.snapshots.evidence import lines_at_peak
-
-    return lines_at_peak(session.evidence, window)
 
 
 @pytest.fixture
@@ -194,7 +186,6 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
 @contextmanager
 def _recording(request: pytest.FixtureRequest) -> Iterator[Tracker]:
     """Recorders for a test that is not measured, so that what a profile tells does not depend on that."""
-    from cudamem_testing.plugin import keys
     from cudamem_testing.recorders.choose import Recorders
     from cudamem_testing.windows.tracker import Tracker
 
@@ -248,7 +239,6 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
 def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
     """Capture functions as CUDA graphs and assert that replays are right; ``graph_capture.check`` needs no card."""
     from cudamem_testing.graphs import GraphCapture
-    from cudamem_testing.plugin import keys
 
     root = str(request.config.rootpath)
     graphs = GraphCapture(root=root, owner=request.node.nodeid, unavailable=pytest.skip)

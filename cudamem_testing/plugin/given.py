@@ -20,8 +20,8 @@ from _pytest.unittest import TestCaseFunction
 from cudamem_testing.guards import place, replaced
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.calls import await_example, call_example
-from cudamem_testing.plugin.finished import clear_frames
 from cudamem_testing.plugin.items import is_foreign
+from cudamem_testing.run.finished import clear_frames
 
 if TYPE_CHECKING:
     from cudamem_testing.run.examples import Examples

@@ -17,9 +17,9 @@ from cudamem_testing import torch_api
 from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.model.override import NOTHING
 from cudamem_testing.plugin import keys, markers
-from cudamem_testing.plugin.finished import clear_all_frames, forget_last
 from cudamem_testing.plugin.items import (
     add_properties,
+    clear_all_frames,
     fixtures_of,
     id_without_group,
     is_foreign,
@@ -29,6 +29,8 @@ from cudamem_testing.plugin.items import (
 from cudamem_testing.plugin.reports import Reports, texts_of
 from cudamem_testing.plugin.settings import runs_tests
 from cudamem_testing.plugin.wider import WiderFixtures
+from cudamem_testing.run.finished import forget_last
+from cudamem_testing.show.printable import one_line
 from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
@@ -70,9 +72,20 @@ class Hooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
-        """Collection has imported what the tests need: build and start the recorders outside any test."""
+        """Collection has imported what the tests need: build and start the recorders outside any test.
+
+        Raises:
+            pytest.UsageError: if that fails, which is no fault of a test.
+        """
         if runs_tests(self._config):
-            self.session.prepare()
+            try:
+                self.session.prepare()
+            except Exception as error:
+                said = one_line(f"{type(error).__name__}: {error}")
+                raise pytest.UsageError(
+                    f"cudamem: memory cannot be measured here: {said}; --no-cudamem runs the tests without it, "
+                    "python -m cudamem_testing doctor shows what can be measured"
+                ) from error
             if torch_api.imported():
                 self.watch_ranks()
 

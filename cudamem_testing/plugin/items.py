@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import pytest
 
 from cudamem_testing import static
 from cudamem_testing.plugin.calls import await_example, call_example
+from cudamem_testing.run.finished import clear_frames
 from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
@@ -93,6 +94,35 @@ def keepers_of(item: pytest.Item) -> list[object]:
     module = getattr(item, "module", None)
     namespace = static.module_dict(module) if is_a(module, ModuleType) else None
     return [item, *fixtures, *([] if namespace is None else [namespace])]
+
+
+def clear_all_frames(error: BaseException, item: pytest.Item) -> None:
+    """Clear the frames of the error that failed a test, and of those that its item keeps, as plugins put them there.
+
+    Each failed subtest is an error of its own, and pytest-rerunfailures keeps them all.
+    """
+    clear_frames(error)
+    for kept in [*_errors(vars(item))]:
+        clear_frames(kept)
+
+
+def _errors(values: object, depth: int = 4) -> Iterator[BaseException]:
+    """The errors of ``ExceptionInfo`` objects in nested containers."""
+    if type(values) is pytest.ExceptionInfo:
+        if values._excinfo is not None:
+            yield values.value
+    elif depth and type(values) in (dict, list, tuple):
+        for value in [*values.values()] if isinstance(values, dict) else [*values]:  # type: ignore[misc]
+            yield from _errors(value, depth - 1)
+
+
+def failure_lines(report: pytest.TestReport) -> list[str] | None:
+    """The lines that pytest prints of a failure which shows no traceback: they can be changed in place."""
+    entries: Sequence[Any] = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
+    if len(entries) != 1 or getattr(entries[0], "style", None) != "value":
+        return None
+    lines = entries[0].lines
+    return lines if isinstance(lines, list) else None
 
 
 def harness_codes() -> tuple[CodeType, ...]:

@@ -34,6 +34,7 @@ EACH_EXAMPLE: pytest.StashKey[list[Callable[[], object]]] = pytest.StashKey()
 """Of an item: what its fixtures do before each example of hypothesis, so that they keep nothing of the one before."""
 PROBLEMS: pytest.StashKey[list[str]] = pytest.StashKey()
 """Lines about markers that check nothing, which the run ends with."""
+MISSPELT: pytest.StashKey[frozenset[str]] = pytest.StashKey()
 UNENFORCED: pytest.StashKey[int] = pytest.StashKey()
 KNOWN_INPUT = "cudamem_known"
 """The content of the file of known findings, in the input of a pytest-xdist worker."""

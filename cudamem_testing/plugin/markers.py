@@ -5,21 +5,23 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pytest
 
+from cudamem_testing.model.override import merged, override
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.marks import OVERRIDE, nearest_first, place_of, without_parameters
 
 if TYPE_CHECKING:
     from _pytest.nodes import Node
 
-    from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.limits import Budget
 
+T = TypeVar("T")
 BUDGET = "memory_budget"
 BASELINE = "memory_baseline"
 FIXTURES = frozenset({"cuda_memory", "memory_snapshot", "operator_memory", "reference_cycles"})
@@ -51,59 +53,24 @@ def fixture_names(item: pytest.Item) -> Sequence[str]:
     return names
 
 
-def budgets(item: pytest.Item) -> tuple[Budget, ...]:
-    """The budgets that markers set for a test, the nearest first.
+def typed(item: pytest.Item, name: str, make: Callable[..., T], example: str) -> list[T]:
+    """What the test's markers of a name say, the nearest first.
 
     Raises:
         ValueError: a ``LimitError`` that names every wrong argument.
     """
-    from cudamem_testing.model.limits import LimitError, budget
+    from cudamem_testing.model.limits import LimitError, called
 
-    found: list[Budget] = []
+    found: list[T] = []
     problems: list[str] = []
-    known = set(inspect.signature(budget).parameters) - {"source"}
-    for mark in nearest_first(item, BUDGET):
-        wrong = _misspelt(mark, known, "peak")
-        if wrong is not None:
-            problems.append(f"{place_of(item, mark)}: {BUDGET} {wrong}")
-            continue
+    for mark in nearest_first(item, name):
         try:
-            found.append(budget(**mark.kwargs, source=f"@pytest.mark.{BUDGET}"))
+            found.append(called(make, mark.args, mark.kwargs, example))
         except LimitError as error:
-            problems += [f"{place_of(item, mark)}: {BUDGET} {problem}" for problem in error.problems]
+            problems += [f"{place_of(item, mark)}: {name} {problem}" for problem in error.problems]
     if problems:
         raise LimitError(problems)
-    return tuple(found)
-
-
-def compared(item: pytest.Item) -> Comparison | None:
-    """What the test's nearest marker says of its baseline; ``None`` without one.
-
-    Raises:
-        ValueError: a ``LimitError`` that names every wrong argument.
-    """
-    mark = next(nearest_first(item, BASELINE), None)
-    if mark is None:
-        return None
-    from cudamem_testing.model.changes import comparison
-    from cudamem_testing.model.limits import LimitError
-
-    wrong = _misspelt(mark, set(inspect.signature(comparison).parameters), "tolerance")
-    try:
-        if wrong is not None:
-            raise LimitError([wrong])
-        return comparison(**mark.kwargs)
-    except ValueError as error:
-        problems = getattr(error, "problems", (str(error),))
-        raise LimitError([f"{place_of(item, mark)}: {BASELINE} {one}" for one in problems]) from error
-
-
-def _misspelt(mark: pytest.Mark, known: AbstractSet[str], example: str) -> str | None:
-    """What is wrong with the names of a marker's arguments."""
-    if mark.args:
-        return f"takes keyword arguments only, such as {example}={mark.args[0]!r}"
-    unknown = sorted({*mark.kwargs} - known)
-    return f"has no argument {', '.join(unknown)}: it takes {', '.join(sorted(known))}" if unknown else None
+    return found
 
 
 def warmup_refusal(item: pytest.Item) -> str | None:
@@ -142,38 +109,65 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
     misspelt = _misspelt_markers(items, met)
     if not limited and not held and not overriding and not (strict and misspelt):
         return Marked(0, misspelt)
-    from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.limits import LimitError, contradictions, effective
-    from cudamem_testing.plugin.override import problems_of
+    from cudamem_testing.model.limits import LimitError
 
-    problems = list(misspelt) if strict else []
-    problems += [problem for item in overriding for problem in problems_of(item)]
+    problems = [*misspelt.values()] if strict else []
     outer = () if default is None else (default,)
-    for item in limited:
-        try:
-            found = item.stash[keys.BUDGETS] = budgets(item)
-        except LimitError as error:
-            problems += error.problems
-            continue
-        all_ = (*found, *outer)
-        scopes = {limit.device or Device("cpu") for one in all_ for limit in one.limits}
-        clashes = {clash for scope in scopes for clash in contradictions(effective(all_, scope))}
-        place = without_parameters(item)
-        problems += [f"{place}: {BUDGET} {clash}" for clash in sorted(clashes)]
-        refusal = warmup_refusal(item) if any(one.warmup for one in found) else None
-        if refusal is not None:
-            problems.append(f"{place}: {BUDGET} warmup is not possible: {refusal}")
-    problems += [problem for item in held for problem in _compare(item)]
+    checks: tuple[tuple[list[pytest.Item], Callable[[pytest.Item], list[str]]], ...] = (
+        (overriding, _override),
+        (limited, partial(_budgets, outer=outer)),
+        (held, _compare),
+    )
+    for some, check in checks:
+        for item in some:
+            try:
+                problems += check(item)
+            except LimitError as error:
+                problems += error.problems
     if problems:  # one of a class or of a function with parameters is met in every test
         raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(dict.fromkeys(problems)))
     return Marked(len({*limited, *held}), misspelt)
 
 
+def _override(item: pytest.Item) -> list[str]:
+    """Put what a test overrides into its stash."""
+    item.stash[keys.OVERRIDE] = merged(typed(item, OVERRIDE, override, "leaks"))
+    return []
+
+
+def _budgets(item: pytest.Item, outer: tuple[Budget, ...]) -> list[str]:
+    """Put a test's budgets into its stash; what is wrong with them together."""
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.limits import budget, contradictions, effective
+
+    make = partial(budget, source=f"@pytest.mark.{BUDGET}")
+    found = item.stash[keys.BUDGETS] = tuple(typed(item, BUDGET, make, "peak"))
+    all_ = (*found, *outer)
+    scopes = {limit.device or Device("cpu") for one in all_ for limit in one.limits}
+    clashes = {clash for scope in scopes for clash in contradictions(effective(all_, scope))}
+    place = without_parameters(item)
+    problems = [f"{place}: {BUDGET} {clash}" for clash in sorted(clashes)]
+    return problems + (_unrepeatable(item, BUDGET) if any(one.warmup for one in found) else [])
+
+
+def _compare(item: pytest.Item) -> list[str]:
+    """Put what is compared of a test into its stash."""
+    from cudamem_testing.model.changes import comparison
+
+    found = item.stash[keys.COMPARISON] = typed(item, BASELINE, comparison, "tolerance")[0]
+    return _unrepeatable(item, BASELINE) if found.warmup else []
+
+
+def _unrepeatable(item: pytest.Item, name: str) -> list[str]:
+    refusal = warmup_refusal(item)
+    return [] if refusal is None else [f"{without_parameters(item)}: {name} warmup is not possible: {refusal}"]
+
+
 class Marked(NamedTuple):
-    """How many tests have limits or baselines, and a line for each marker that is probably one of ours misspelt."""
+    """How many tests have limits or baselines, and a line by name for each marker that is probably one misspelt."""
 
     tests: int
-    misspelt: list[str]
+    misspelt: dict[str, str]
 
 
 def _carriers(items: Iterable[pytest.Item], names: Sequence[str], met: set[str]) -> list[list[pytest.Item]]:
@@ -190,12 +184,12 @@ def _carriers(items: Iterable[pytest.Item], names: Sequence[str], met: set[str])
     return [*found.values()]
 
 
-def _misspelt_markers(items: Sequence[pytest.Item], met: AbstractSet[str]) -> list[str]:
-    """A line for each marker that nobody registered and that is nearly one of ours."""
-    lines = []
+def _misspelt_markers(items: Sequence[pytest.Item], met: AbstractSet[str]) -> dict[str, str]:
+    """A line for each marker that is not registered and nearly one of ours, by its name."""
+    lines = {}
     for name, near in _near_ours(met, items).items():
         item = next(item for item in items if item.get_closest_marker(name) is not None)
-        lines.append(f"{place_of(item, next(item.iter_markers(name)))}: {_suggestion(name, near)}")
+        lines[name] = f"{place_of(item, next(item.iter_markers(name)))}: {_suggestion(name, near)}"
     return lines
 
 
@@ -235,10 +229,10 @@ def _number_of_ours(node: Node) -> int:
     return sum(1 for mark in node.own_markers if mark.name in OURS)
 
 
-def applied_late(items: Sequence[pytest.Item], said: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+def applied_late(items: Sequence[pytest.Item], known: AbstractSet[str] = frozenset()) -> tuple[list[str], list[str]]:
     """A line for each test, class or module that got one of our markers after collection, when they are not read.
 
-    The second list is for markers that are nearly one of ours, but for those that lines of ``said`` name.
+    The second list is for markers that are nearly one of ours and not ``known`` from collection.
     """
     lines, misspelt = [], []
     marked = [node for node in _nodes(items) if node.own_markers]
@@ -251,22 +245,7 @@ def applied_late(items: Sequence[pytest.Item], said: Sequence[str] = ()) -> tupl
             lines.append(f"{place}: {name} was applied {when}, and is read at collection alone{instead}")
     names = {mark.name for node in marked for mark in node.own_markers}
     for name, near in _near_ours(names, items).items():
-        suggestion = _suggestion(name, near)
-        if not any(line.endswith(suggestion) for line in said):
+        if name not in known:
             node = next(node for node in marked if any(mark.name == name for mark in node.own_markers))
-            misspelt.append(f"{node.nodeid or 'session'}: {suggestion}")
+            misspelt.append(f"{node.nodeid or 'session'}: {_suggestion(name, near)}")
     return lines, misspelt
-
-
-def _compare(item: pytest.Item) -> Sequence[str]:
-    """Put what is compared of a test into its stash; what is wrong with its marker."""
-    try:
-        comparison = compared(item)
-    except ValueError as error:
-        problems: Sequence[str] = getattr(error, "problems", (str(error),))
-        return problems
-    if comparison is None:
-        return ()
-    item.stash[keys.COMPARISON] = comparison
-    refusal = warmup_refusal(item) if comparison.warmup else None
-    return () if refusal is None else (f"{without_parameters(item)}: {BASELINE} warmup is not possible: {refusal}",)

@@ -5,7 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,9 @@ from cudamem_testing import torch_api
 from cudamem_testing.model.errors import together
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.finished import clear_frames
 from cudamem_testing.plugin.items import id_without_group, own_status, place_at_test
-from cudamem_testing.plugin.sent import is_forked, may_fork, plain
-from cudamem_testing.show.printable import printable
+from cudamem_testing.run.finished import clear_frames
+from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Reports:
         self.record: TestRecord | None = None
         """Of the test that has ended, until the report of its teardown takes it along."""
         self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
-        self._forks = may_fork(config)
+        self._forks = config.getoption("forked", None) is not None  # pytest-forked is installed
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -54,12 +53,17 @@ class Reports:
         if call.excinfo is None and not (ends and (report.failed or self.unsaid or self.below)):
             self.unsaid = []
         else:
-            self._complete(item, call, report)
+            try:
+                self._complete(item, call, report)
+            except Exception as error:  # the test failed all the same, for the reason that its report has
+                said = one_line(f"{type(error).__name__}: {error}")
+                report.sections.append(("cudamem", f"what is known of this failure cannot be shown: {said}"))
+                self.unsaid, self.below = [], []
         if ends and self.record is not None:
             records = self._undelivered.setdefault(item.nodeid, [])
             records.append(self.record)
-            forked = self._forks and is_forked(item)
-            report.cudamem = plain(records) if forked else [*records]  # type: ignore[attr-defined]
+            forked = self._forks and _is_forked(item)
+            report.cudamem = _plain(records) if forked else [*records]  # type: ignore[attr-defined]
             self.record = None
         return report
 
@@ -67,7 +71,7 @@ class Reports:
         """Add what we found to the report of a failure, and remember the failure."""
         session = self._session
         if call.excinfo is not None:
-            from cudamem_testing.plugin.mismatch import show_alone
+            from cudamem_testing.plugin.checked import show_alone
 
             show_alone(report, call, item.config)
         error = None if session.running is None or call.excinfo is None else call.excinfo.value
@@ -82,18 +86,18 @@ class Reports:
             report.cudamem_status = status or None  # type: ignore[attr-defined]
             place_at_test(report, item)
             if self.record is not None:
-                from cudamem_testing.plugin.brief import places_of
+                from cudamem_testing.report.deduplicate import places_of
 
                 report.cudamem_shown = places_of(self.record, self.unsaid)  # type: ignore[attr-defined]
             elif "[" in report.nodeid:
-                from cudamem_testing.plugin.brief import parts_of
+                from cudamem_testing.report.deduplicate import parts_of
 
                 report.cudamem_parts = parts_of(self.unsaid)  # type: ignore[attr-defined]
         elif report.failed and self.unsaid:
-            from cudamem_testing.windows.memory import OverBudget
+            from cudamem_testing.windows.regions import Judged
 
             raised = None if call.excinfo is None else call.excinfo.value
-            told = raised.findings if is_a(raised, OverBudget) else ()
+            told = raised.findings if is_a(raised, Judged) else ()
             rest = [finding for finding in self.unsaid if finding not in told]
             if rest:
                 report.sections.append(("cudamem", texts_of(rest)))
@@ -136,8 +140,20 @@ class Reports:
         """On its way to another process or into a log, a report carries plain types only."""
         data = yield
         if data is not None and "cudamem" in data:
-            data["cudamem"] = plain(data["cudamem"])
+            data["cudamem"] = _plain(data["cudamem"])
         return data
+
+
+def _is_forked(item: pytest.Item) -> bool:
+    """Whether pytest-forked runs the test in a process of its own, and marshals what its reports have."""
+    return bool(item.config.getoption("forked", False)) or item.get_closest_marker("forked") is not None
+
+
+def _plain(records: Iterable[TestRecord | dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of a report as plain types, which those of a forked test are already."""
+    from cudamem_testing.report.schema import TEST
+
+    return [TEST.write(record) if isinstance(record, TestRecord) else record for record in records]
 
 
 def texts_of(findings: Sequence[Finding]) -> str:

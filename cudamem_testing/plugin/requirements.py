@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cudamem_testing.model.options import flag_of
 from cudamem_testing.model.settings import RECORDED
 from cudamem_testing.plugin import keys, markers
-from cudamem_testing.plugin.settings import OF_MEASURED_TESTS, flag_of
+from cudamem_testing.plugin.settings import OF_MEASURED_TESTS
 
 if TYPE_CHECKING:
     from cudamem_testing.model.settings import Settings
@@ -50,7 +51,7 @@ def _without_markers(config: pytest.Config, settings: Settings, items: Sequence[
 
 
 def _without_a_card(settings: Settings) -> Iterator[str]:
-    if isinstance(settings.device, str) or not settings.device.is_card:
+    if isinstance(settings.device, str) or not settings.device.has_segments:
         return
     import torch  # noqa: F401 - a card was asked for: torch knows whether there is one
 

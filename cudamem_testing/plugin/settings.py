@@ -8,91 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from cudamem_testing.model import options
 from cudamem_testing.model.settings import RECORDED, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.rules import Rule
     from cudamem_testing.model.simulated_cards import Cards
 
 UNSET = None
-FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
 #: They do nothing where no test is measured.
 OF_MEASURED_TESTS = ("cudamem_device", "cudamem_dump", "cudamem_json", "cudamem_html")
-SIMULATED = "simulated"
 PLANS = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
-#: Flags that say how all tests are judged, and the values that switch the check off.
-_OF_EVERY_TEST = {
-    "cudamem_budget": (),
-    "cudamem_leaks": ("off",),
-    "cudamem_cycles": ("off",),
-    "cudamem_ignore_below": (),
-    "cudamem_known": (),
-}
 GROUP = "cudamem", "memory of PyTorch tests"
-
-
-class Option:
-    """One flag and its ini twin; ``name`` is the ini name, and the attribute of ``config.option``."""
-
-    def __init__(self, flag: str, purpose: str, metavar: str | None = None, ini: bool = True) -> None:
-        self.flag = flag
-        self.name = flag.lstrip("-").replace("-", "_")
-        self.purpose = purpose
-        self.metavar = metavar
-        self.ini = ini
-
-
-OPTIONS = (
-    Option("--cudamem", "measure every test, check it for leaks and cycles (ini: cudamem = true)"),
-    Option("--no-cudamem", "enforce no memory marker; fixtures still work", ini=False),
-    Option(
-        "--cudamem-device",
-        "what to measure: auto (CUDA if there is any, else cpu), cuda, cuda:N, cpu, all, or cards that are simulated: "
-        "simulated, simulated:h100, simulated:24GiB, simulated:2x24GiB",
-        "DEVICE",
-    ),
-    Option("--cudamem-leaks", "what a leak does to its test: fail (default), warn, off", "fail|warn|off"),
-    Option(
-        "--cudamem-cycles",
-        "what a reference cycle does to its test: fail (default on CUDA), warn (default on CPU), off, strict",
-        "fail|warn|off|strict",
-    ),
-    Option(
-        "--cudamem-ignore-below",
-        "ignore leaks of a test that add up to less (default 0 on CUDA, 64KiB on CPU)",
-        "SIZE",
-    ),
-    Option("--cudamem-budget", "budget of every test without its own, such as peak=2GiB,retained=0", "LIMITS"),
-    Option("--cudamem-stacks", "record stacks and events, to show what was live: auto (default), off", "auto|off"),
-    Option(
-        "--cudamem-gpus",
-        "auto: give each pytest-xdist worker one card; fraction: and a hard limit, its share of the card",
-        "auto|fraction",
-    ),
-    Option("--cudamem-top", "rows of the summary table (default 10); 0 hides it", "N"),
-    Option("--cudamem-dump", "write allocator snapshots of failed tests to this folder", "DIR"),
-    Option("--cudamem-audit", "fail no test; end with the largest causes and the command that records them"),
-    Option("--cudamem-known", "file of known findings (default __cudamem__/known.jsonl at rootdir)", "FILE"),
-    Option(
-        "--cudamem-baseline",
-        "compare with recorded baselines (default), require (fail a test without one), off",
-        "compare|require|off",
-    ),
-    Option(
-        "--cudamem-update",
-        "record what this run measured: baselines, known, expected (default: all three)",
-        "LIST",
-        ini=False,
-    ),
-    Option("--cudamem-prune", "remove recorded entries that a complete run did not see", ini=False),
-    Option("--cudamem-repeat", "run each test with a baseline N times and record the spread", "N", ini=False),
-    Option("--cudamem-json", "write the report as JSON", "FILE"),
-    Option("--cudamem-html", "write the report as one page that opens without a network", "FILE"),
-)
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -104,30 +31,30 @@ def read_settings(config: pytest.Config) -> Settings:
     problems: list[str] = []
     read = _Reader(config, problems)
     enforce = not config.getoption("no_cudamem")
-    device, simulated = read.parsed("cudamem_device", _device, ("auto", None))
+    device, simulated = read.parsed("cudamem_device", options.device, ("auto", None))
     settings = Settings(
         on=enforce and (read.flag("cudamem") or read.flag("cudamem_audit")),
         enforce=enforce,
         device=device,
         simulated=simulated,
-        leaks=read.parsed("cudamem_leaks", _choice("fail", "warn", "off"), "fail"),
-        cycles=read.parsed("cudamem_cycles", _choice("fail", "warn", "off", "strict"), None),
-        ignore_below=read.parsed("cudamem_ignore_below", _size, None),
+        leaks=read.parsed("cudamem_leaks", options.choice("fail", "warn", "off"), "fail"),
+        cycles=read.parsed("cudamem_cycles", options.choice("fail", "warn", "off", "strict"), None),
+        ignore_below=read.parsed("cudamem_ignore_below", options.size, None),
         ignore=read.rules("cudamem_ignore"),
-        first_use=read.parsed(FIRST_USE, _choice("fail", "warn"), "fail"),
-        budget=read.parsed("cudamem_budget", _budget, None),
-        stacks=read.parsed("cudamem_stacks", _choice("auto", "off"), "auto") == "auto",
-        gpus=read.parsed("cudamem_gpus", _choice("auto", "fraction"), None),
-        top=read.parsed("cudamem_top", _count, 10),
-        dump=read.parsed("cudamem_dump", lambda text: _folder(_base(config, "cudamem_dump"), text), None),
-        json=read.parsed("cudamem_json", lambda text: _file(_base(config, "cudamem_json"), text), None),
-        html=read.parsed("cudamem_html", lambda text: _file(_base(config, "cudamem_html"), text), None),
+        first_use=read.parsed(options.FIRST_USE, options.choice("fail", "warn"), "fail"),
+        budget=read.parsed("cudamem_budget", options.budget, None),
+        stacks=read.parsed("cudamem_stacks", options.choice("auto", "off"), "auto") == "auto",
+        gpus=read.parsed("cudamem_gpus", options.choice("auto", "fraction"), None),
+        top=read.parsed("cudamem_top", options.rows, 10),
+        dump=read.parsed("cudamem_dump", lambda text: options.folder(_base(config, "cudamem_dump"), text), None),
+        json=read.parsed("cudamem_json", lambda text: options.file(_base(config, "cudamem_json"), text), None),
+        html=read.parsed("cudamem_html", lambda text: options.file(_base(config, "cudamem_html"), text), None),
         audit=read.flag("cudamem_audit"),
-        known=read.parsed("cudamem_known", lambda text: _file(_base(config, "cudamem_known"), text), None),
-        baseline=read.parsed("cudamem_baseline", _choice("compare", "require", "off"), "compare"),
-        update=read.parsed("cudamem_update", _update, frozenset()) | _asked_by_expecttest(),
+        known=read.parsed("cudamem_known", lambda text: options.file(_base(config, "cudamem_known"), text), None),
+        baseline=read.parsed("cudamem_baseline", options.choice("compare", "require", "off"), "compare"),
+        update=read.parsed("cudamem_update", options.recorded_kinds, frozenset()) | options.asked_by_expecttest(),
         prune=read.flag("cudamem_prune"),
-        repeat=read.parsed("cudamem_repeat", _runs, 1),
+        repeat=read.parsed("cudamem_repeat", options.runs, 1),
     )
     if not problems and enforce and not settings.on and runs_tests(config):
         problems += _without_accounting(config)
@@ -147,7 +74,7 @@ def simulated_early(config: pytest.Config) -> Cards | None:
         return None
     try:
         text = getattr(config.known_args_namespace, "cudamem_device", None) or config.getini("cudamem_device")
-        return _device(str(text or "auto").strip())[1]
+        return options.device(str(text or "auto").strip())[1]
     except (ValueError, TypeError, pytest.UsageError):
         return None
 
@@ -178,11 +105,6 @@ def _is_controller(config: pytest.Config) -> bool:
     return "PYTEST_XDIST_WORKER" not in os.environ and bool(distributed)
 
 
-def flag_of(name: str) -> str:
-    """The flag of a setting."""
-    return "--" + name.replace("_", "-")
-
-
 def runs_tests(config: pytest.Config) -> bool:
     """Whether tests run, rather than only being listed or planned."""
     return not any(config.getoption(name, False) for name in PLANS)
@@ -194,7 +116,7 @@ def add_options(parser: pytest.Parser) -> None:
     Each flag names its ``dest``: without one, pytest compares it with those of all other options.
     """
     group = parser.getgroup(*GROUP)
-    for option in OPTIONS:
+    for option in options.OPTIONS:
         more: dict[str, Any] = {"dest": option.name, "default": UNSET, "help": option.purpose}
         if option.metavar is None:
             more["action"] = "store_true"
@@ -208,17 +130,17 @@ def add_options(parser: pytest.Parser) -> None:
             parser.addini(option.name, option.purpose, type=kind, default=UNSET)
     parser.addini("cudamem_ignore", "leaks to ignore, one per line: FIELD: PATTERN  # REASON", type="linelist")
     parser.addini(
-        FIRST_USE, "what the first leak of a module, class or cache does: fail (default), warn", default=UNSET
+        options.FIRST_USE, "what the first leak of a module, class or cache does: fail (default), warn", default=UNSET
     )
 
 
 def _without_accounting(config: pytest.Config) -> list[str]:
     """Problems with flags that have no effect unless every test is measured."""
-    given = {name: config.getoption(name, None) for name in _OF_EVERY_TEST}
+    given = {name: config.getoption(name, None) for name in options.OF_EVERY_TEST}
     return [
-        f"{flag_of(name)} requires --cudamem"
+        f"{options.flag_of(name)} requires --cudamem"
         for name, value in given.items()
-        if value is not None and value.strip() not in _OF_EVERY_TEST[name]
+        if value is not None and value.strip() not in options.OF_EVERY_TEST[name]
     ]
 
 
@@ -232,7 +154,7 @@ class _Reader:
     def flag(self, name: str) -> bool:
         if self._config.getoption(name):
             return True
-        return _has_ini(name) and bool(self._ini(name))
+        return options.has_ini(name) and bool(self._ini(name))
 
     def rules(self, name: str) -> tuple[Rule, ...]:
         lines = self._config.getini(name)
@@ -247,8 +169,8 @@ class _Reader:
             return ()
 
     def parsed(self, name: str, parse: Any, default: Any) -> Any:
-        given, source = self._config.getoption(name, None), flag_of(name)
-        if given is None and _has_ini(name):
+        given, source = self._config.getoption(name, None), options.flag_of(name)
+        if given is None and options.has_ini(name):
             given, source = self._ini(name), f"ini {name}"
         if given is None:
             return default
@@ -266,95 +188,8 @@ class _Reader:
             return None
 
 
-def _has_ini(name: str) -> bool:
-    return name == FIRST_USE or any(option.name == name and option.ini for option in OPTIONS)
-
-
-def _device(text: str) -> tuple[str | Device, Cards | None]:
-    from cudamem_testing.model.devices import Device, parse_selection
-
-    kind, _, cards = text.partition(":")
-    if kind != SIMULATED:
-        return parse_selection(text), None
-    from cudamem_testing.model.simulated_cards import Cards
-
-    return Device("cuda"), Cards.parse(cards)
-
-
-def _budget(text: str) -> Budget:
-    from cudamem_testing.model.limits import parse_budget
-
-    return parse_budget(text, source="--cudamem-budget")
-
-
-def _choice(*words: str) -> Callable[[str], str]:
-    """A parser that accepts one of these words."""
-
-    def parse(text: str) -> str:
-        if text not in words:
-            known = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-            raise ValueError(f"{text!r} is not known: write {known}")
-        return text
-
-    return parse
-
-
-def _update(text: str) -> frozenset[str]:
-    names = [name.strip() for name in text.split(",")]
-    unknown = [name or "''" for name in names if name not in (*RECORDED, "all")]
-    if unknown:
-        raise ValueError(f"{', '.join(unknown)} is not known: write {', '.join(RECORDED)}, or nothing for all")
-    return frozenset(RECORDED) if "all" in names else frozenset(names)
-
-
-def _asked_by_expecttest() -> frozenset[str]:
-    """What expecttest's environment variable requests."""
-    return frozenset({"expected"}) if os.environ.get("EXPECTTEST_ACCEPT") else frozenset()
-
-
-def _size(text: str) -> int:
-    from cudamem_testing.model.sizes import parse_size
-
-    return parse_size(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError(f"{text!r} is not a number of rows")
-    return int(text)
-
-
-def _runs(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ValueError(f"{text!r} is not a number of runs")
-    return int(text)
-
-
 def _base(config: pytest.Config, name: str) -> Path:
     """Where a relative path starts: at the current folder for a flag, at the ini file's folder for an ini setting."""
     if config.getoption(name) is None and config.inipath is not None:
         return config.inipath.parent
     return config.invocation_params.dir
-
-
-def _file(base: Path, text: str) -> Path:
-    if not text:
-        raise ValueError("no file is given")
-    path = base / _expanded(text)
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder")
-    return path
-
-
-def _folder(base: Path, text: str) -> Path:
-    if not text:
-        raise ValueError("no folder is given")
-    path = base / _expanded(text)
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file")
-    return path
-
-
-def _expanded(text: str) -> str:
-    """With ``~`` and variables expanded as in ``--junitxml``: a shell does not expand them after ``=``."""
-    return os.path.expanduser(os.path.expandvars(text))

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.plugin.items import is_foreign
-from cudamem_testing.run.running import Running
+from cudamem_testing.run.running import Running, not_repeatable
 from cudamem_testing.static import is_one_of
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class WarmUps:
 
     def begin(self, running: Running, item: pytest.Item) -> str:
         """The phase with which the call of a test begins."""
-        if not isinstance(item, pytest.Function) or not _runs(running):
+        if not isinstance(item, pytest.Function) or not running.warmup_runs:
             return "call"
         plugins = self._config.pluginmanager
         if not plugins.is_registered(self):  # few sessions need it, and every test of the others would pay for it
@@ -50,7 +49,7 @@ class WarmUps:
         running = self._session.running
         if running is None or running.phase.name != WARM_UP:
             return (yield)
-        runs = _runs(running)
+        runs = running.warmup_runs
         arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
         run: int | None = None
         try:
@@ -63,22 +62,7 @@ class WarmUps:
             return (yield)
         except BaseException as error:
             if not is_one_of(error, *NO_FAILURES):
-                running.findings.append(_not_repeatable(run, runs))
+                running.findings.append(not_repeatable(run, runs))
             raise
         finally:
             running.warming_up = False
-
-
-def _runs(running: Running) -> int:
-    if not running.budgets and running.comparison is None:
-        return 0
-    asked = [one.warmup for one in running.budgets]
-    if running.comparison is not None:
-        asked.append(running.comparison.warmup)
-    return next(filter(None, asked), 0)
-
-
-def _not_repeatable(run: int | None, runs: int) -> Finding:
-    from cudamem_testing.model.facts import NotRepeatable
-
-    return Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, NotRepeatable(run, runs))

@@ -48,7 +48,7 @@ class WiderFixtures:
         session.prepare()
         name = fixturedef.argname
         span = session.tracker.open(f"setup of fixture {name!r}", exclusive=True)
-        fixture = Fixture(Owner(label_of(name)))
+        fixture = Fixture(Owner(*label_of(name)))
         back = session.owners.enter(fixture.owner)
         try:
             return (yield)
@@ -64,13 +64,13 @@ class WiderFixtures:
 
     def undoing(self, path: Path) -> Fixture | None:
         """The fixture, set up last, whose end undoes what a name of a path is bound to."""
-        from cudamem_testing.plugin.undone import names_undone
+        from cudamem_testing.run.undone import names_undone
 
         if not path.steps or not self._made:
             return None
-        names = {path.root, *(step.reference.text.removeprefix(".__dict__").strip(".[]'\"") for step in path.steps)}
+        names = {path.root, *(step.reference.name for step in path.steps)}
         for definition, fixture in reversed(self._made.items()):
-            if not names.isdisjoint(names_undone(definition)):
+            if not names.isdisjoint(names_undone(definition._finalizers)):
                 return fixture
         return None
 
@@ -103,7 +103,7 @@ class WiderFixtures:
         self._session.fixtures.append(FixtureRecord(fixturedef.argname, fixturedef.scope, nodeid, windows))
 
 
-def label_of(name: str) -> str:
-    """What a fixture is called where it owns memory."""
+def label_of(name: str) -> tuple[str, str]:
+    """What a fixture is called where it owns memory: label and name."""
     match = _OF_A_CLASS.fullmatch(name)
-    return f"fixture {name!r}" if match is None else f"{match['function']} of {match['owner']}"
+    return (f"fixture {name!r}", name) if match is None else (f"{match['function']} of {match['owner']}",) * 2

@@ -9,7 +9,7 @@ import pytest
 
 from cudamem_testing.plugin import keys
 from cudamem_testing.report.codec import Codec, listed, record
-from cudamem_testing.report.schema import FINDING, FIXTURE, LEDGER, NAMES
+from cudamem_testing.report.schema import FINDING, FIXTURE, LEDGER, NAMES, UNCHECKED
 from cudamem_testing.run.totals import Totals, totals
 
 if TYPE_CHECKING:
@@ -46,5 +46,10 @@ def received(data: Mapping[str, Any]) -> Totals:
 
 def _codec() -> Codec:
     return record(
-        Totals, names=NAMES, fixtures=listed(FIXTURE, list), findings=listed(FINDING, list), ledger=listed(LEDGER, list)
+        Totals,
+        names=NAMES,
+        fixtures=listed(FIXTURE, list),
+        findings=listed(FINDING, list),
+        ledger=listed(LEDGER, list),
+        unchecked=UNCHECKED,
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.facts import OutsideUse
+    from cudamem_testing.model.failing import Trapped, Wanted
+    from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.capture import Capture, Refusal
 
 
@@ -121,8 +123,62 @@ class Recorder(Protocol):
         """
         ...
 
+    def live(self) -> Capture | None:
+        """Live blocks without events; ``None`` if nothing is recorded."""
+        ...
+
+    def operators(self) -> Trap:
+        """Count allocations by operator, on this thread, until it is lifted; none is made to fail."""
+        ...
+
+    def trap(self, wanted: Wanted, after: Trap | None = None) -> Trap:
+        """Let a wanted allocation fail with ``torch.OutOfMemoryError``, until the trap is lifted.
+
+        ``after`` is a trap without conditions that met a run of the same program.
+
+        Raises:
+            RuntimeError: if that is not possible now.
+            ValueError: if no loaded code has the wanted line.
+        """
+        ...
+
     def close(self) -> None:
         """Restore the process to its earlier state."""
+        ...
+
+
+class Call(NamedTuple):
+    """An operator that allocated: its name, the bytes that it took, and the frames that called it.
+
+    ``count`` is how many allocations it made.
+    """
+
+    operator: str
+    size: int
+    frames: Sequence[RawFrame]
+    count: int
+
+
+class Trap(Protocol):
+    """Makes an allocation fail.
+
+    ``calls`` are the operators that allocated, where each counts as one allocation; ``None`` where allocations are
+    counted themselves.
+    """
+
+    @property
+    def calls(self) -> Sequence[Call] | None: ...
+
+    def look(self) -> Trapped:
+        """What it has met so far."""
+        ...
+
+    def frames(self) -> Sequence[RawFrame]:
+        """The frames of the last allocation that failed, innermost first; empty if unknown."""
+        ...
+
+    def lift(self) -> None:
+        """Remove it; what it met can still be read."""
         ...
 
 
@@ -177,8 +233,27 @@ class WithoutEvidence:
     def capture(self) -> None:
         """Nothing is kept."""
 
+    def live(self) -> None:
+        """Nothing is kept."""
+
     def refusal(self) -> None:
         """None is recorded."""
+
+    def operators(self) -> Trap:
+        """Not possible.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("allocations cannot be counted by operator here")
+
+    def trap(self, wanted: Wanted, after: Trap | None = None) -> Trap:
+        """Not possible.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("no allocation can be made to fail here: blocks cannot be told apart")
 
 
 class WithoutWorkspaces:

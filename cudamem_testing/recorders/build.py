@@ -52,6 +52,7 @@ CPU_RECORDER = Library(
         "device_counters.h",
         "journal.h",
         "journal_calls.h",
+        "trap.h",
     ),
     "c++17",
     ("c10",),
@@ -262,7 +263,13 @@ def _run_compiler(command: list[str]) -> None:
     shown = shlex.join(command)
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RecorderUnavailable(f"the C++ compiler did not run: {error}\n  {shown}") from error

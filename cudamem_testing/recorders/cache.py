@@ -16,13 +16,17 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+
+from cudamem_testing.originals import Original
 
 _NAME = "cudamem_testing"
 _TEMPORARY = "/tmp", "/var/tmp"
+#: Seconds to wait for another process that compiles the same library.
+MOST_WAITED = 120.0
 
 
 class Refused(Exception):  # noqa: N818 - an outcome to fall back from, not a programming error
@@ -110,7 +114,8 @@ def is_whole(library: Path) -> bool:
         found = library.lstat()
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or _others_write(found):
             return False
-        return _beside(library).read_text() == _checksum(library)
+        beside = _beside(library)
+        return stat.S_ISREG(beside.lstat().st_mode) and beside.read_text() == _checksum(library)
     except (OSError, ValueError):
         return False
 
@@ -134,18 +139,37 @@ def forget(library: Path) -> None:
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Hold a lock between processes. Without one, a library may be compiled twice, which is harmless."""
+    """Hold a lock between processes. Without one, a library may be compiled twice, which is harmless.
+
+    So nothing waits for ever: neither for a process that was stopped while it compiled, nor for the reader of a pipe.
+    """
     import fcntl  # not on Windows, where this module is only imported
 
     try:
-        handle = lock.open("w")
+        handle = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError:
         yield
         return
-    with handle:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        end = Original.monotonic() + MOST_WAITED
+        while not _locked(partial(fcntl.flock, handle, fcntl.LOCK_EX | fcntl.LOCK_NB)):
+            if Original.monotonic() > end:
+                break
+            Original.sleep(0.05)
         yield
+    finally:
+        os.close(handle)
+
+
+def _locked(lock: Callable[[], object]) -> bool:
+    """Whether nobody else has the lock; also where there are none."""
+    try:
+        lock()
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _beside(library: Path) -> Path:

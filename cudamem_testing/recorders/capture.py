@@ -13,6 +13,8 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import RawFrame
 
 OFF = "no stacks and no events: none were recorded"
+GRAD_MODE = "<grad mode>"
+"""File of the last frame of a stack in snapshots of ours: its name says whether the thread's grad mode was ``on``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ EXPORT void cudamem_gather(int32_t on, const uint64_t* stops, uint32_t count) {
   gathering.on.store(on != 0, std::memory_order_release);
 }
 
+// Whether stacks that are put into words end with a frame `<grad mode>`, `on` or `off`: that of the allocating thread.
+EXPORT void cudamem_tell_grad_mode(int32_t on) { gathering.tells_grad_mode.store(on != 0, std::memory_order_relaxed); }
+
 // How many distinct stacks are kept.
 EXPORT uint64_t cudamem_kept_stacks() {
   const StacksLock lock(gathering.mutex);

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from types import CodeType
 
@@ -30,6 +31,7 @@ class CardStacks:
         codes = (ctypes.c_uint64 * len(harness))(*map(id, harness))
         self._begin = partial(library.cudamem_gather, 1, codes, len(harness))
         self._end = partial(library.cudamem_gather, 0, None, 0)
+        self._tell_grad_mode = library.cudamem_tell_grad_mode
         self._kept = library.cudamem_kept_stacks
         self._trim = library.cudamem_trim_kept_stacks
 
@@ -42,6 +44,15 @@ class CardStacks:
     def stop(self) -> None:
         """Let torch read stacks again; recorded events keep theirs."""
         self._end()
+
+    @contextmanager
+    def with_grad_mode(self) -> Iterator[None]:
+        """Stacks in snapshots taken inside end with the frame :data:`~.capture.GRAD_MODE`, named ``on`` or ``off``."""
+        self._tell_grad_mode(1)
+        try:
+            yield
+        finally:
+            self._tell_grad_mode(0)
 
     def kept(self) -> int:
         """How many distinct stacks are kept."""
@@ -84,7 +95,7 @@ class CardLibrary:
 @cache
 def _of_this_process() -> tuple[ctypes.PyDLL, bool]:
     library = load(CARD_RECORDER)
-    for name in ("add_unwinder", "gather"):
+    for name in ("add_unwinder", "gather", "tell_grad_mode"):
         getattr(library, f"cudamem_{name}").restype = None
     for name in ("kept_stacks", "trim_kept_stacks"):
         getattr(library, f"cudamem_{name}").restype = ctypes.c_uint64

@@ -8,9 +8,12 @@
 // without Python frames an empty one, of a deep one the innermost frames. An unwinder stays for the life of the process;
 // switched off it gives nothing.
 //
+// Beside each stack it keeps whether the thread's grad mode was on, for the snapshots that ask for it.
+//
 // torch asks outside the allocator's lock. What is dropped here may be dropped under it.
 #pragma once
 
+#include <c10/core/GradMode.h>
 #include <torch/csrc/profiler/combined_traceback.h>
 
 #include <mutex>
@@ -21,7 +24,8 @@
 
 namespace cudamem {
 constexpr uint32_t kMost = 256;  // the innermost frames
-constexpr int kWholeStack = -1;  // in the place of a position: the code is a `Kept`, or null for an empty stack
+// In the place of a position: the code is a `Kept`, or null for an empty stack, of a thread without or with grad mode.
+constexpr int kWholeStack[] = {-1, -2};
 
 using Traceback = torch::CapturedTraceback;
 using StacksLock = std::lock_guard<BriefMutex>;
@@ -34,6 +38,7 @@ using Kept = StackSet<Held, kMost>::Stack;
 
 struct Gathering {
   std::atomic<bool> on{false};
+  std::atomic<bool> tells_grad_mode{false};  // by a last frame of each stack that is put into words
   std::atomic<uint64_t> stops[kStopCodes] = {};
   BriefMutex mutex;
   Python python = {};
@@ -59,7 +64,8 @@ class Unwinder final : public Traceback::Python {
   std::vector<Traceback::PyFrame> gather() override {
     if (!canGather()) return {};
     Walk<kMost> stack;
-    return {{walk(gathering.python, gathering.stops, &stack) ? held(stack) : nullptr, kWholeStack}};
+    Kept* const kept = walk(gathering.python, gathering.stops, &stack) ? held(stack) : nullptr;
+    return {{kept, kWholeStack[c10::GradMode::is_enabled()]}};
   }
 
   void release(std::vector<Traceback::PyFrame>& frames) override {
@@ -85,13 +91,20 @@ class Unwinder final : public Traceback::Python {
     next_->appendSymbolized(frames, into);
     const std::vector<std::vector<uint64_t>> words(into.tracebacks.begin() + before, into.tracebacks.end());
     into.tracebacks.resize(before);
+    const bool tells_grad_mode = gathering.tells_grad_mode.load(std::memory_order_relaxed);
+    const uint64_t grad_modes = into.all_frames.size();
+    if (tells_grad_mode) {
+      for (const char* mode : {"off", "on"}) into.all_frames.push_back({"<grad mode>", mode, 0});
+    }
     for (const auto& stack : stacks) {
       auto& whole = into.tracebacks.emplace_back();
-      if (!stack.code) continue;
-      const auto first = words.begin() + static_cast<std::ptrdiff_t>(start[stack.code]);
-      for (auto each = first; each != first + static_cast<const Kept*>(stack.code)->depth; ++each) {
-        whole.insert(whole.end(), each->begin(), each->end());
+      if (stack.code) {
+        const auto first = words.begin() + static_cast<std::ptrdiff_t>(start[stack.code]);
+        for (auto each = first; each != first + static_cast<const Kept*>(stack.code)->depth; ++each) {
+          whole.insert(whole.end(), each->begin(), each->end());
+        }
       }
+      if (tells_grad_mode) whole.push_back(grad_modes + (stack.lasti == kWholeStack[1]));
     }
   }
 

@@ -23,11 +23,18 @@ Say = Callable[[str], None]
 
 def missing(selection: str | Device) -> str | None:
     """Why nothing of a selection can be measured on this machine; ``None`` if something can. Needs torch."""
-    number = torch_api.cuda_device_count()
-    if select(selection, number):
+    kind, number = cards_here()
+    if select(selection, kind, number):
         return None
-    there = ", ".join(f"cuda:{index}" for index in range(number)) or "no CUDA device"
+    there = ", ".join(f"{kind}:{index}" for index in range(number)) or "no CUDA device"
     return f"{selection} is not on this machine (torch finds {there})"
+
+
+def cards_here() -> tuple[str, int]:
+    """The kind and the number of the cards of this machine: of CUDA, else of torch's accelerator. Needs torch."""
+    number = torch_api.cuda_device_count()
+    other = None if number else torch_api.other_accelerator()
+    return ("cuda", number) if other is None else other
 
 
 class Recorders:
@@ -72,11 +79,11 @@ class Recorders:
 
     def _open_selected(self, say: Say) -> None:
         backend = torch_api.allocator_backend()
-        devices = select(self._selection, torch_api.cuda_device_count())
+        devices = select(self._selection, *cards_here())
         if not devices:
             self.notes.append(f"{missing(self._selection)}: nothing is measured")
         self._leaving.callback(cards.close)
-        opened = [self._cpu(say) if device.kind == "cpu" else self._cuda(device, backend, say) for device in devices]
+        opened = [self._recorder(device, backend, say) for device in devices]
         if self._statistics is not None:
             from cudamem_testing.recorders import host
 
@@ -86,6 +93,17 @@ class Recorders:
         self._open = tuple(opened)
         names = tuple(f"{device} ({name})" if (name := cards.name(device)) else str(device) for device in devices)
         self.environment = Environment(names, torch_api.version(), _allocator(devices, backend))
+
+    def _recorder(self, device: Device, backend: str, say: Say) -> Recorder:
+        if device.kind == "cpu":
+            return self._cpu(say)
+        if device.is_card:
+            return self._cuda(device, backend, say)
+        from cudamem_testing.recorders.accelerator import AcceleratorRecorder
+
+        recorder = AcceleratorRecorder(device)
+        self._leaving.callback(recorder.close)
+        return recorder
 
     def _cuda(self, device: Device, backend: str, say: Say) -> Recorder:
         from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
@@ -131,4 +149,4 @@ class Recorders:
 def _allocator(devices: Sequence[Device], backend: str) -> str | None:
     """The allocator of the measured devices: that of the cards if there are any."""
     kinds = {device.kind for device in devices}
-    return backend if "cuda" in kinds else "cpu" if kinds else None
+    return backend if "cuda" in kinds else next(iter(kinds - {"cpu"}), "cpu") if kinds else None

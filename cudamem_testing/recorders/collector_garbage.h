@@ -54,17 +54,26 @@ class Garbage {
 
   const std::vector<Object*>& objects() const { return objects_; }
 
+  // A dictionary, and the place of the instance that has its values.
+  struct Made {
+    Object* dictionary;
+    size_t owner;
+  };
+
   // Dictionaries that reading made of the values in an instance (Python 3.11 and 3.12) hold what was garbage: they are
   // of it now, else the collector would take that for saved by a finalizer. Nothing but the instance holds them.
-  void adopt(Object* mark) {
+  // Returns those that were made since this was called last.
+  const std::vector<Made>& adopt(Object* mark) {
     made_.clear();
     adopting_ = true;
-    for (size_t i = 0; i < listed_; ++i) {
-      Object* const object = objects_[i];
+    for (owner_ = 0; owner_ < listed_; ++owner_) {
+      Object* const object = objects_[owner_];
       const Class& cls = class_of(object);
       if (cls.managed && cls.traverse) cls.traverse(object, &visit, this);
     }
-    for (Object* made : made_) {
+    adopting_ = false;
+    for (const Made& one : made_) {
+      Object* const made = one.dictionary;
       PyObject_GC_UnTrack(made);
       Link* const place = link_of(mark);
       Link* const next = reinterpret_cast<Link*>(place->after & ~kFlags);
@@ -74,6 +83,7 @@ class Garbage {
       next->before = reinterpret_cast<uintptr_t>(link) | (next->before & kFlags);
       place->after = reinterpret_cast<uintptr_t>(link) | (place->after & kFlags);
     }
+    return made_;
   }
 
   // Judged once a collection: later another class may lie there.
@@ -101,8 +111,10 @@ class Garbage {
   uint64_t kind_of(Object* object) {
     const uint64_t kind = class_of(object).kind;
     Object* const function = object->type == &PyMethod_Type ? PyMethod_Function(object) : object;
-    return function->type == &PyFunction_Type ? kind ^ reinterpret_cast<uintptr_t>(PyFunction_GetCode(function)) << 1
-                                              : kind;
+    if (function->type != &PyFunction_Type) return kind;
+    Object* const code = PyFunction_GetCode(function);
+    const uint64_t line = static_cast<uint64_t>(PyCode_Addr2Line(code, -1));  // another code may lie there later
+    return kind ^ reinterpret_cast<uintptr_t>(code) << 1 ^ line << 48;
   }
 
   void traverse(Object* object, Visit visit, void* argument) {
@@ -124,7 +136,7 @@ class Garbage {
     if (adopting_) {
       if (object->type == &PyDict_Type && references_to(object) == 1 && PyObject_GC_IsTracked(object)) {
         older_.insert(object);
-        made_.push_back(object);
+        made_.push_back({object, owner_});
       }
       return;
     }
@@ -134,7 +146,9 @@ class Garbage {
     }
   }
 
-  std::vector<Object*> objects_, made_;
+  std::vector<Object*> objects_;
+  std::vector<Made> made_;
+  size_t owner_ = 0;
   const size_t listed_;                       // those in the collector's list come first
   Object* const wanted_;
   std::unordered_map<Object*, Class> classes_;

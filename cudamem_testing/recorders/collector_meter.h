@@ -2,7 +2,11 @@
 //
 // Objects of one kind have one class or one code, blocks of one kind the size and the calls that allocated them. A part
 // of the garbage is shown where it has a kind that was not shown before; of the others the freed blocks are counted.
-// Tensors whose memory is not known from themselves (what autograd saved, other devices, wrappers) are always shown.
+// What autograd saved for a tensor is the rest of what the owner has no longer afterwards. Tensors of other devices and
+// wrappers, whose memory is not known at all, are always shown.
+//
+// Parts that were shown to the watch stay known until it is another's turn, by the number of objects and blocks of each
+// kind in them. When a part like that comes back after `begin`, the watch is asked whether it recognises it.
 #pragma once
 
 #include <c10/core/TensorImpl.h>
@@ -11,6 +15,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -25,10 +30,18 @@ class Meter {
   using Totals = int32_t (*)(uint32_t, cudamem::OwnerTotals*);
 
   // Blocks that one collection freed, and the block that was shown in their place: that of a collection at an address,
-  // zeros where there is none.
+  // zeros where there is none. Where `saved` is not 0, autograd had saved them, for what was shown there; `size` is that
+  // of all then.
   struct Count {
-    uint64_t collection, size, blocks, shown_in, address;
+    uint64_t collection, size, blocks, shown_in, address, saved;
   };
+  // A part of what is shown: how many of the chosen objects, which come one part after the other, and what tells it
+  // from others, zero where it has memory that is not known.
+  struct Part {
+    uint64_t fingerprint, objects;
+  };
+  // Whether the watch recognises a part by its fingerprint and its objects; gets dictionaries that asking made.
+  using Recognise = std::function<bool(uint64_t, const std::vector<Object*>&, std::vector<Garbage::Made>*)>;
 
   Object* watch = nullptr;
   uint64_t small = 0;  // bytes that garbage kept below the limit
@@ -36,7 +49,11 @@ class Meter {
   // From here on for a watch; `impl_offset` is where the object of a tensor has the address of its C++ tensor.
   void begin(Object* new_watch, BlockAt block_at, Totals totals, uint32_t impl_offset, Object* parameter,
              uint32_t owner, uint64_t limit) {
+    auto parts = std::move(parts_);
+    Object* const before = last_watch_;
     *this = Meter();
+    if (new_watch == nullptr || before == new_watch) parts_ = std::move(parts);
+    last_watch_ = new_watch ? new_watch : before;
     watch = new_watch;
     block_at_ = block_at;
     totals_ = totals;
@@ -47,15 +64,17 @@ class Meter {
   }
 
   // Chooses the objects of a collection that are to be shown.
-  std::vector<Object*> choose(Garbage& garbage, uint64_t collection) {
+  std::vector<Object*> choose(Garbage& garbage, uint64_t collection, const Recognise& recognise) {
     collection_ = collection;
     forget();
     seen_.clear();
     const std::vector<Object*>& objects = garbage.objects();
     std::vector<Held> held;
-    std::vector<size_t> opaque;
+    std::vector<Opaque> opaque;
     for (size_t place = 0; place < objects.size(); ++place) {
-      if (garbage.class_of(objects[place]).wanted && !read(objects[place], place, &held)) opaque.push_back(place);
+      if (!garbage.class_of(objects[place]).wanted) continue;
+      const Memory memory = read(objects[place], place, &held);
+      if (memory != Memory::kRead) opaque.push_back({place, memory == Memory::kSaved});
     }
     uint64_t bytes = 0;
     for (const Held& one : held) bytes += one.block.size;
@@ -72,12 +91,15 @@ class Meter {
       small += bytes;
       return {};
     }
-    if (below_ && small + live() < limit_) {  // however much autograd saved, it is not enough
-      before_ = live();
+    if (below_ && small + live().bytes < limit_) {  // however much autograd saved, it is not enough
+      before_ = live().bytes;
       return {};
     }
-    return choose_parts(garbage, held, opaque);
+    return choose_parts(garbage, held, opaque, recognise);
   }
+
+  // The parts that `choose` chose last.
+  const std::vector<Part>& parts() const { return chosen_; }
 
   // Bytes that are not among what is shown.
   uint64_t unshown() const {
@@ -86,26 +108,28 @@ class Meter {
     return bytes;
   }
 
-  bool waits() const { return !counted_.empty() || !shown_.empty() || before_ > 0; }
+  bool waits() const { return !counted_.empty() || !shown_.empty() || before_ > 0 || saved_part_; }
 
   // A collection is over; `looked` tells whether what was chosen was read.
   void finish(bool looked) {
     const auto is_gone = [this](const Held& one) { return is_freed(one.block); };
     if (looked && std::all_of(shown_.begin(), shown_.end(), is_gone)) {
       known_.insert(candidates_.begin(), candidates_.end());
-      for (const Held& one : shown_) {
-        const Shown shown = {one.part, {collection_, one.block.pointer}};
-        if (shown_for_.emplace(one.kind, shown).first->second.part != one.part) shared_.insert(one.kind);
-        shown_for_.emplace(one.kind ^ one.part, shown);
-      }
+      for (const Held& one : shown_) show(one.kind, one.part, {collection_, one.block.pointer});
+      keep();
     }
-    const uint64_t now = before_ > 0 ? live() : 0;
-    small += before_ > now ? before_ - now : 0;
+    const Live now = before_ > 0 || saved_part_ ? live() : Live{};
+    small += before_ > now.bytes ? before_ - now.bytes : 0;
+    Live rest = {saved_before_.bytes - std::min(saved_before_.bytes, now.bytes),
+                 saved_before_.blocks - std::min(saved_before_.blocks, now.blocks)};
+    for (const Held& one : shown_) rest.take(is_gone(one) ? one.block.size : 0);
     for (const Held& one : counted_) {
+      rest.take(is_gone(one) ? one.block.size : 0);
       if (below_ && !looked && !known_.count(one.kind)) small += one.block.size;
       // What was shown in its place may have been saved by a finalizer: then a later one tells what it was.
       if ((looked || known_.count(one.kind)) && is_freed(one.block)) count(one);
     }
+    if (saved_part_ && rest.bytes && rest.blocks) freed_.push_back({collection_, 0, saved_part_, rest.bytes, rest.blocks});
     forget();
   }
 
@@ -115,7 +139,7 @@ class Meter {
       auto shown = shown_for_.find(one.kind ^ one.part);
       if (shown == shown_for_.end()) shown = shown_for_.find(one.kind);
       const Place place = shown == shown_for_.end() ? Place{} : shown->second.place;
-      found.push_back({one.collection, one.size, one.blocks, place.collection, place.address});
+      found.push_back({one.collection, one.size, one.blocks, place.collection, place.address, one.kind == 0});
     }
     return found;
   }
@@ -124,7 +148,8 @@ class Meter {
   struct Held {
     size_t place;
     cudamem::Block block;
-    uint64_t kind, part;  // its own, and that of the part of the garbage that holds it, zero where it is not known
+    // Its own, and that of the part of the garbage that holds it, zero where it is not known; see `Described`.
+    uint64_t kind, part, fingerprint;
   };
   struct Place {
     uint64_t collection, address;
@@ -134,8 +159,33 @@ class Meter {
     Place place;
   };
   struct Freed {
-    uint64_t collection, kind, part, size, blocks;
+    uint64_t collection, kind, part, size, blocks;  // the kind is zero for what autograd saved
   };
+  struct Live {
+    uint64_t bytes, blocks;
+    void take(uint64_t size) {
+      bytes -= std::min(bytes, size);
+      blocks -= size && blocks ? 1 : 0;
+    }
+  };
+  enum class Memory { kRead, kSaved, kUnknown };
+  struct Opaque {
+    size_t place;
+    bool is_saved;
+  };
+  // What is known of a part once it was shown: its kinds, and of its blocks where each was shown.
+  struct Known {
+    uint64_t part;
+    std::vector<uint64_t> kinds;
+    std::vector<std::pair<uint64_t, Place>> blocks;
+  };
+  struct Described {
+    uint64_t fingerprint, part;  // of as many of each kind; of these kinds, however many
+    std::vector<uint64_t> kinds;
+    bool is_saved, is_unknown, is_fresh;
+  };
+  static constexpr size_t kMostParts = 4096;  // that stay known
+  static constexpr uint64_t kSaves = 0x5A7ED;
 
   static uint64_t mixed(uint64_t value) { return (value ^ value >> 29) * 0x9E3779B97F4A7C15ull; }
 
@@ -143,27 +193,31 @@ class Meter {
     shown_.clear();
     counted_.clear();
     candidates_.clear();
-    before_ = 0;
+    described_.clear();
+    chosen_.clear();
+    saved_before_ = {};
+    saved_part_ = before_ = 0;
     below_ = false;
   }
 
-  // Bytes of the owner.
-  uint64_t live() const {
+  // What the owner has.
+  Live live() const {
     cudamem::OwnerTotals totals = {};
     totals_(owner_, &totals);
-    return totals.bytes > 0 ? static_cast<uint64_t>(totals.bytes) : 0;
+    return {totals.bytes > 0 ? static_cast<uint64_t>(totals.bytes) : 0, totals.blocks};
   }
 
-  // Adds the block of a tensor, and that of its gradient. False if the tensor itself does not show them.
-  bool read(Object* object, size_t place, std::vector<Held>* held) {
+  // Adds the block of a tensor, and that of its gradient; whether that is all, or what else there is.
+  Memory read(Object* object, size_t place, std::vector<Held>* held) {
     const char* const field = reinterpret_cast<const char*>(object) + impl_offset_;
     const c10::TensorImpl* const impl = *reinterpret_cast<c10::TensorImpl* const*>(field);
-    if (!add(impl, place, held)) return false;
-    if (!impl->autograd_meta()) return true;
-    if (object->type != parameter_) return false;
+    if (!add(impl, place, held)) return Memory::kUnknown;
+    if (!impl->autograd_meta()) return Memory::kRead;
+    if (object->type != parameter_) return Memory::kSaved;
     // A tensor in C++ is nothing but a pointer.
     const c10::TensorImpl* const grad = *reinterpret_cast<c10::TensorImpl* const*>(&impl->grad());
-    return grad == c10::UndefinedTensorImpl::singleton() || add(grad, place, held);
+    const bool is_read = grad == c10::UndefinedTensorImpl::singleton() || add(grad, place, held);
+    return is_read ? Memory::kRead : Memory::kUnknown;
   }
 
   bool add(const c10::TensorImpl* impl, size_t place, std::vector<Held>* held) {
@@ -175,7 +229,7 @@ class Meter {
     } catch (const std::exception&) {
       return false;  // a tensor without data
     }
-    Held found = {place, {}, 0, 0};
+    Held found = {place, {}, 0, 0, 0};
     if (seen_.insert(address).second && block_at_(address, &found.block) && found.block.owner == owner_) {
       found.kind = mixed(found.block.size << 1 | 1) ^ mixed(~uint64_t{found.block.stack});
       held->push_back(found);
@@ -183,36 +237,117 @@ class Meter {
     return true;
   }
 
-  std::vector<Object*> choose_parts(Garbage& garbage, std::vector<Held>& held, const std::vector<size_t>& opaque) {
+  std::vector<Object*> choose_parts(Garbage& garbage, std::vector<Held>& held, const std::vector<Opaque>& opaque,
+                                    const Recognise& recognise) {
     const std::vector<Object*>& objects = garbage.objects();
     Parts parts(garbage);
     std::vector<std::vector<size_t>> members(objects.size());
     std::vector<std::vector<Held*>> blocks(objects.size());
-    std::vector<char> is_opaque(objects.size());
+    std::vector<std::vector<Opaque>> opaque_of(objects.size());
     for (size_t place = 0; place < objects.size(); ++place) members[parts.of(place)].push_back(place);
     for (Held& one : held) blocks[parts.of(one.place)].push_back(&one);
-    for (size_t place : opaque) is_opaque[parts.of(place)] = 1;
-    std::vector<Object*> chosen;
+    for (const Opaque& one : opaque) opaque_of[parts.of(one.place)].push_back(one);
+    std::vector<size_t> all;
+    std::vector<Garbage::Made> made;
     for (size_t part = 0; part < objects.size(); ++part) {
-      if (blocks[part].empty() && !is_opaque[part]) continue;
-      std::vector<uint64_t> kinds;
-      for (size_t place : members[part]) kinds.push_back(garbage.kind_of(objects[place]));
-      for (const Held* one : blocks[part]) kinds.push_back(one->kind);
-      std::sort(kinds.begin(), kinds.end());
-      kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
-      const auto is_met = [this](uint64_t kind) { return known_.count(kind) || candidates_.count(kind); };
-      const bool fresh = is_opaque[part] || !std::all_of(kinds.begin(), kinds.end(), is_met);
-      uint64_t kind_of_part = 1;
-      for (uint64_t kind : kinds) kind_of_part = mixed(kind_of_part ^ kind);
-      for (Held* one : blocks[part]) {
-        one->part = kind_of_part;
-        (fresh ? shown_ : counted_).push_back(*one);
+      if (blocks[part].empty() && opaque_of[part].empty()) continue;
+      all.push_back(part);
+      described_.push_back(describe(garbage, members[part], blocks[part], opaque_of[part]));
+      Described& one = described_.back();
+      if (one.is_fresh && !one.is_unknown && recognises(one, garbage, members[part], recognise, &made)) {
+        one.is_fresh = false;
       }
-      if (!fresh) continue;
-      candidates_.insert(kinds.begin(), kinds.end());
-      for (size_t place : members[part]) chosen.push_back(objects[place]);
+      if (one.is_fresh) candidates_.insert(one.kinds.begin(), one.kinds.end());
+    }
+    choose_saved();
+    std::vector<std::vector<Object*>> dictionaries(objects.size());
+    for (const Garbage::Made& one : made) dictionaries[parts.of(one.owner)].push_back(one.dictionary);
+    std::vector<Object*> chosen;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Described& one = described_[i];
+      for (Held* block : blocks[all[i]]) {
+        block->part = one.part;
+        block->fingerprint = one.fingerprint;
+        (one.is_fresh ? shown_ : counted_).push_back(*block);
+      }
+      if (!one.is_fresh) continue;
+      const std::vector<Object*>& more = dictionaries[all[i]];
+      chosen_.push_back({one.is_unknown ? 0 : one.fingerprint, members[all[i]].size() + more.size()});
+      for (size_t place : members[all[i]]) chosen.push_back(objects[place]);
+      chosen.insert(chosen.end(), more.begin(), more.end());
     }
     return chosen;
+  }
+
+  Described describe(Garbage& garbage, const std::vector<size_t>& members, const std::vector<Held*>& blocks,
+                     const std::vector<Opaque>& opaque) {
+    Described found = {members.size(), 1, {}, false, false, false};
+    for (size_t place : members) found.kinds.push_back(garbage.kind_of(garbage.objects()[place]));
+    for (const Held* one : blocks) found.kinds.push_back(one->kind);
+    for (const Opaque& one : opaque) {
+      found.is_saved = found.is_saved || one.is_saved;
+      found.is_unknown = found.is_unknown || !one.is_saved;
+      found.kinds.push_back(mixed(garbage.kind_of(garbage.objects()[one.place]) ^ kSaves));
+    }
+    for (uint64_t kind : found.kinds) found.fingerprint += mixed(kind);
+    std::sort(found.kinds.begin(), found.kinds.end());
+    found.kinds.erase(std::unique(found.kinds.begin(), found.kinds.end()), found.kinds.end());
+    for (uint64_t kind : found.kinds) found.part = mixed(found.part ^ kind);
+    const auto is_met = [this](uint64_t kind) { return known_.count(kind) || candidates_.count(kind); };
+    found.is_fresh = found.is_unknown || !std::all_of(found.kinds.begin(), found.kinds.end(), is_met);
+    return found;
+  }
+
+  // Whether a part is one that was shown before `begin`; it is known from here on then.
+  bool recognises(const Described& one, const Garbage& garbage, const std::vector<size_t>& members,
+                  const Recognise& recognise, std::vector<Garbage::Made>* made) {
+    const auto found = parts_.find(one.fingerprint);
+    if (found == parts_.end() || found->second.kinds != one.kinds) return false;
+    std::vector<Object*> objects;
+    for (size_t place : members) objects.push_back(garbage.objects()[place]);
+    if (!recognise(one.fingerprint, objects, made)) return false;
+    const Known& known = found->second;
+    known_.insert(known.kinds.begin(), known.kinds.end());
+    for (const auto& block : known.blocks) show(block.first, known.part, block.second);
+    return true;
+  }
+
+  // What autograd saved is told apart where it was saved for parts of one kind; else each such part is shown.
+  void choose_saved() {
+    std::unordered_set<uint64_t> kinds;
+    bool is_shown = false;
+    for (const Described& one : described_) {
+      if (one.is_saved) kinds.insert(one.part);
+      is_shown = is_shown || one.is_unknown || (one.is_saved && one.is_fresh);
+    }
+    if (kinds.empty()) return;
+    if (is_shown || kinds.size() > 1) {
+      for (Described& one : described_) one.is_fresh = one.is_fresh || one.is_saved;
+      return;
+    }
+    saved_part_ = *kinds.begin();
+    saved_before_ = live();
+  }
+
+  void show(uint64_t kind, uint64_t part, Place place) {
+    const Shown shown = {part, place};
+    if (shown_for_.emplace(kind, shown).first->second.part != part) shared_.insert(kind);
+    shown_for_.emplace(kind ^ part, shown);
+    shown_for_.emplace(part, shown);  // for what autograd saved
+  }
+
+  // Keeps what was shown for after the next `begin`.
+  void keep() {
+    if (parts_.size() > kMostParts) parts_.clear();
+    for (Described& one : described_) {
+      if (!one.is_fresh || one.is_unknown) continue;
+      Known known = {one.part, one.kinds, {}};
+      for (const Held& block : shown_) {
+        const Place place = {collection_, block.block.pointer};
+        if (block.fingerprint == one.fingerprint) known.blocks.push_back({block.kind, place});
+      }
+      parts_[one.fingerprint] = std::move(known);
+    }
   }
 
   bool is_freed(const cudamem::Block& block) {
@@ -236,11 +371,17 @@ class Meter {
   uint64_t before_ = 0;  // bytes of the owner before a collection of which more is not known
   uint32_t owner_ = 0, impl_offset_ = 0;
   uint64_t limit_ = 0, collection_ = 0;
+  uint64_t saved_part_ = 0;  // the kind of the parts for which autograd saved what is not told otherwise
+  Live saved_before_ = {};   // of the owner, before a collection of these
   Object* parameter_ = nullptr;
   // Kinds that were shown before and, by kind of block, the first one that was shown; of those that parts of several
   // kinds have, also by the kinds of both.
   std::unordered_set<uint64_t> known_, candidates_, shared_, seen_;
   std::unordered_map<uint64_t, Shown> shown_for_;
   std::vector<Held> shown_, counted_;
+  std::vector<Described> described_;
+  std::vector<Part> chosen_;
+  std::unordered_map<uint64_t, Known> parts_;  // by fingerprint; of the watch that was metered last
+  Object* last_watch_ = nullptr;
   std::vector<Freed> freed_;
 };

@@ -348,27 +348,57 @@ Object* list_of(const std::vector<Object*>& objects) {
   return list;
 }
 
+// Calls a method of a watch with some garbage and numbers that say what it is, in the order of their pairs.
+bool call_with(Object* watch, const char* name, const std::vector<Object*>& objects,
+               const std::vector<Meter::Part>& parts) {
+  Object* const list = list_of(objects);
+  Object* const numbers = PyList_New(0);
+  bool answer = false;
+  for (const Meter::Part& one : parts) {
+    for (uint64_t number : {one.fingerprint, one.objects}) {
+      Object* const made = numbers ? PyLong_FromUnsignedLongLong(number) : nullptr;
+      if (made) PyList_Append(numbers, made), Py_DecRef(made);
+    }
+  }
+  Object* const pair = list && numbers ? PyTuple_Pack(2, list, numbers) : nullptr;
+  if (pair) answer = call(watch, name, pair);
+  if (list) PyList_SetSlice(list, 0, PyList_Size(list), nullptr);
+  for (Object* one : {pair, list, numbers}) {
+    if (one) Py_DecRef(one);
+  }
+  return answer;
+}
+
 // Has each watch look at the garbage, or at what its meter chooses. Whether one did.
 bool look(Garbage& garbage) {
   bool looks = false;
   for (ssize_t i = 0; i < PyList_Size(state.watches); ++i) {
     Object* const watch = PyList_GetItem(state.watches, i);
     const bool metered = watch == state.meter.watch;
-    const std::vector<Object*> chosen = metered ? state.meter.choose(garbage, state.seen) : std::vector<Object*>();
+    const auto recognise = [&](uint64_t fingerprint, const std::vector<Object*>& objects,
+                               std::vector<Garbage::Made>* made) {
+      const Genuine genuine;
+      looks = true;
+      const bool answer = call_with(watch, "recognise", objects, {{fingerprint, objects.size()}});
+      if (state.adopts) {
+        const std::vector<Garbage::Made>& found = garbage.adopt(state.mark);
+        made->insert(made->end(), found.begin(), found.end());
+      }
+      return answer;
+    };
+    std::vector<Object*> chosen;
+    if (metered) chosen = state.meter.choose(garbage, state.seen, recognise);
     if (metered && chosen.empty()) continue;
-    Object* const list = list_of(metered ? chosen : garbage.objects());
-    if (!list) break;
     const Genuine genuine;
     looks = true;
     Py_IncRef(watch);
-    if (call(watch, "look", list)) {
+    if (call_with(watch, "look", metered ? chosen : garbage.objects(),
+                  metered ? state.meter.parts() : std::vector<Meter::Part>())) {
       state.looked.push_back(watch);
       state.metered = state.metered || metered;
     } else {
       Py_DecRef(watch);
     }
-    PyList_SetSlice(list, 0, PyList_Size(list), nullptr);
-    Py_DecRef(list);
   }
   PyErr_Clear();
   return looks;
@@ -478,8 +508,8 @@ EXPORT int64_t cudamem_collector_collections() { return collections(); }
 
 EXPORT int64_t cudamem_collector_seen() { return static_cast<int64_t>(state.seen); }
 
-// Measures for one watch, which is null for none: it is shown what may keep `limit` bytes, and of that what it was not
-// shown before. See collector_meter.h.
+// Measures for one watch, which is none for no watch: it is shown what may keep `limit` bytes, and of that what it was
+// not shown before. See collector_meter.h.
 EXPORT void cudamem_collector_meter(Object* watch, Meter::BlockAt block_at, Meter::Totals totals, uint32_t impl_offset,
                                     Object* parameter, uint32_t owner, uint64_t limit) {
   Object* const metered = watch == &_Py_NoneStruct ? nullptr : watch;

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.failing import Wanted
 from cudamem_testing.recorders.base import Owned, WithoutWorkspaces
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.native import NativeRecorder
@@ -18,7 +19,9 @@ from cudamem_testing.recorders.native_records import FREED, Reading, Recording
 
 if TYPE_CHECKING:
     from cudamem_testing.model.stacks import RawFrame
+    from cudamem_testing.recorders.base import Trap
     from cudamem_testing.recorders.capture import CpuCapture, Refusal
+    from cudamem_testing.recorders.dispatch_trap import Taken
 
 _new = tuple.__new__  # three times as fast as the named tuple's own
 EVENTS = 1 << 18
@@ -203,7 +206,7 @@ class CpuRecorder(WithoutWorkspaces):
 
     def frames(self, stack: int) -> list[RawFrame]:
         """The frames of a stack number, innermost first."""
-        return [(frame.filename, frame.line or 0, frame.qualname) for frame in self._native.frames(stack)]
+        return self._native.raw_frames(stack)
 
     def refusal(self) -> Refusal | None:
         """The last allocation that a hard limit refused."""
@@ -239,16 +242,42 @@ class CpuRecorder(WithoutWorkspaces):
             self._counters = _new(Counters, counters)
         return self._counters
 
+    def live(self) -> CpuCapture:
+        """All live blocks."""
+        from cudamem_testing.recorders.capture import CpuCapture
+
+        return CpuCapture(self.device, self._native.scan(), (), self.frames)
+
+    def operators(self) -> Trap:
+        """Counted by a dispatch mode."""
+        from cudamem_testing.recorders.dispatch_trap import DispatchTrap
+
+        return DispatchTrap(self._taken, Wanted())
+
+    def _taken(self) -> Taken:
+        from cudamem_testing.recorders.dispatch_trap import Taken
+
+        reading = self._slot.peek()
+        return Taken(reading.allocations, reading.allocated_total)
+
+    def trap(self, wanted: Wanted, after: Trap | None = None) -> Trap:
+        """The allocator itself fails, inside the operator and on any thread."""
+        self._take_place("an allocation on cpu cannot be made to fail")
+        return self._native.trap(wanted)
+
+    def _take_place(self, otherwise: str) -> None:
+        if not self._native.is_installed():
+            self._return()
+        if self.incomplete is not None:
+            raise RuntimeError(f"{otherwise}: {self.incomplete}")
+
     def limit(self, size: int) -> Callable[[], None]:
         """An exact limit for allocations on any thread.
 
         Raises:
             RuntimeError: if another allocator has replaced the recorder, and it cannot be installed again.
         """
-        if not self._native.is_installed():
-            self._return()
-        if self.incomplete is not None:
-            raise RuntimeError(f"a hard limit on cpu cannot hold: {self.incomplete}")
+        self._take_place("a hard limit on cpu cannot hold")
         taken = self._slot.peek().allocated
         wanted = taken + size
         self._bases[wanted] = taken

@@ -26,6 +26,7 @@
 #include "cpu_mutex.h"
 #include "cpu_stacks.h"
 #include "journal.h"
+#include "trap.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -38,7 +39,7 @@ struct Shared {
   BriefMutex mutex;
   std::atomic<int> mode{kPassive};
   std::atomic<bool> gather{false};    // stacks wanted, and Python is there to give them
-  std::atomic<bool> limited{false};
+  std::atomic<bool> limited{false};   // a limit or a trap is set
   std::atomic<uint64_t> stops[kStopCodes] = {};
   std::atomic<uint32_t> threads{0};
   std::atomic<c10::Allocator*> inner{nullptr};  // bound by the first install, for ever
@@ -47,6 +48,7 @@ struct Shared {
   bool python_ready = false;
   CodeWatch code_watch;
   StackTable stacks;
+  Trap trap;
   Ledger ledger;                      // last: its tail is big and rarely touched
 };
 
@@ -72,6 +74,9 @@ Walk<kDepth> stack_here() {
   return stack;
 }
 
+// With the mutex held.
+bool is_limited() { return shared.ledger.limit >= 0 || shared.trap.on(); }
+
 // Its id, with the mutex held; 0 for one without frames.
 uint32_t id_of(const Walk<kDepth>& stack) { return stack.depth ? shared.stacks.note(stack) : 0; }
 
@@ -92,16 +97,28 @@ class Promise {
  public:
   explicit Promise(size_t size) {
     if (C10_LIKELY(!shared.limited.load(std::memory_order_relaxed))) return;
+    const Walk<kDepth> stack = stack_here();
     int64_t allocated, limit;
+    bool trapped;
     {
       const Lock lock(shared.mutex);
-      if (shared.ledger.admits(size)) {
+      trapped = shared.trap.springs(size, stack.frames, stack.depth);
+      if (trapped) {
+        shared.trap.trapped.stack = id_of(stack);
+        shared.trap.trapped.thread = thread_number();
+      } else if (shared.ledger.admits(size)) {
         size_ = static_cast<int64_t>(size);
         shared.ledger.promised += size_;
         return;
       }
     }
-    const Walk<kDepth> stack = stack_here();
+    // Programs that try again look for torch's words: those of a card, or of the CPU's own allocator.
+    if (trapped) {
+      throw c10::OutOfMemoryError(
+          "CPU out of memory. DefaultCPUAllocator: can't allocate memory: you tried to allocate " +
+              std::to_string(size) + " bytes (made to fail by cudamem)",
+          nullptr);
+    }
     {
       const Lock lock(shared.mutex);
       shared.ledger.refuse(size, id_of(stack), thread_number());
@@ -213,7 +230,7 @@ EXPORT int32_t cudamem_install() {
   }
   const Lock lock(shared.mutex);
   if (shared.mode.load() == kPassive) shared.ledger.forget();
-  shared.limited.store(shared.ledger.limit >= 0);
+  shared.limited.store(is_limited());
   shared.mode.store(kRecording);
   return kInPlace;
 }
@@ -341,7 +358,7 @@ EXPORT void cudamem_stack_counts(uint64_t* out) {
   out[1] = shared.stacks.overflow;
 }
 
-// Drops the stacks that no live block, no event in the ring and no last refusal refers to. The caller holds the GIL.
+// Drops the stacks that no live block, no event in the ring and no last refusal or trap refers to. The caller holds the GIL.
 EXPORT uint64_t cudamem_trim_stacks() {
   StackTable::Gone gone;
   {
@@ -353,6 +370,7 @@ EXPORT uint64_t cudamem_trim_stacks() {
     const EventRing& events = shared.ledger.events;
     for (uint64_t i = events.first(); i < events.total(); ++i) shared.stacks.mark(events.at(i).stack);
     shared.stacks.mark(shared.ledger.refusal.stack);
+    shared.stacks.mark(shared.trap.trapped.stack);
     gone = shared.stacks.take_unmarked();
   }
   return gone.drop(shared.python);
@@ -388,8 +406,28 @@ EXPORT int64_t cudamem_set_limit(int64_t limit) {
   const Lock lock(shared.mutex);
   const int64_t before = shared.ledger.limit;
   shared.ledger.limit = limit;
-  shared.limited.store(limit >= 0);
+  shared.limited.store(is_limited());
   return before;
+}
+
+// Returns 0 where a trap is set already: there is one.
+EXPORT int32_t cudamem_set_trap(uint64_t above, uint64_t nth, int32_t every, const Place* places, uint32_t count) {
+  const Lock lock(shared.mutex);
+  if (shared.trap.on()) return 0;
+  shared.trap.set(above, nth, every != 0, places, count);
+  shared.limited.store(true);
+  return 1;
+}
+
+EXPORT void cudamem_clear_trap() {
+  const Lock lock(shared.mutex);
+  shared.trap.clear();
+  shared.limited.store(is_limited());
+}
+
+EXPORT void cudamem_trapped(Trapped* out) {
+  const Lock lock(shared.mutex);
+  *out = shared.trap.trapped;
 }
 
 EXPORT void cudamem_refusal(Refusal* out) {

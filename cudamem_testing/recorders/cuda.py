@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.counters import PEAKS, ZERO, Counters
+from cudamem_testing.model.failing import Wanted
 from cudamem_testing.recorders.base import WithoutOwners
+from cudamem_testing.recorders.native_trap import NativeTrap
 from cudamem_testing.recorders.peaks import Levels, Peaks, Stats, peaks_of
 from cudamem_testing.recorders.views import NOTHING, Counts, Views, counts
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.facts import OutsideUse
+    from cudamem_testing.model.stacks import RawFrame
+    from cudamem_testing.recorders.base import Trap
     from cudamem_testing.recorders.capture import CudaCapture, Refusal
+    from cudamem_testing.recorders.dispatch_trap import Taken
     from cudamem_testing.recorders.history import CudaHistory
     from cudamem_testing.recorders.native_device import NativeDevice
 
@@ -195,6 +200,49 @@ class CudaRecorder(WithoutOwners):
     def refusal(self) -> Refusal | None:
         """The last out-of-memory error of this card, with the snapshot taken before it unwound anything."""
         return None if self._history is None else self._history.refusal(self.device)
+
+    def live(self) -> CudaCapture | None:
+        """The blocks of the allocator's snapshot, without events."""
+        if self._history is None:
+            return None
+        from cudamem_testing.recorders.capture import CudaCapture
+        from cudamem_testing.torch_api.graphs import fast_snapshot
+
+        segments = fast_snapshot() if torch_api.cuda_initialized() else []
+        return CudaCapture(self.device, {"segments": segments, "device_traces": []})
+
+    def operators(self) -> Trap:
+        """Counted by a dispatch mode."""
+        from cudamem_testing.recorders.dispatch_trap import DispatchTrap
+
+        return DispatchTrap(self._taken, Wanted())
+
+    def trap(self, wanted: Wanted, after: Trap | None = None) -> Trap:
+        """On a simulated card its allocator fails; on a card an operator, see :mod:`.dispatch_trap`."""
+        simulated = torch_api.simulated_trap()
+        if simulated is not None:
+            put = partial(simulated.put, self._index)
+            return NativeTrap(put, simulated.read, simulated.clear, wanted, self._frames_of_failure)
+        if not self._native:
+            raise RuntimeError(f"no allocation can be made to fail: {self.why_untold}")
+        from cudamem_testing.recorders.dispatch_trap import DispatchTrap
+
+        return DispatchTrap(self._taken, wanted, after if isinstance(after, DispatchTrap) else None)
+
+    def _taken(self) -> Taken:
+        from cudamem_testing.recorders.dispatch_trap import Taken
+
+        stats = self._statistics.peek(self._index)
+        return Taken(stats["allocation"]["all"]["allocated"], stats["requested_bytes"]["all"]["allocated"])
+
+    def _frames_of_failure(self, number: int) -> list[RawFrame]:
+        """Those of the last out-of-memory error in the history."""
+        if self._history is None:
+            return []
+        traces = self._history.capture(self.device).snapshot["device_traces"]
+        events = traces[self._index] if self._index < len(traces) else []
+        last = next((event for event in reversed(events) if event["action"] == "oom"), {})
+        return [(one["filename"], one["line"], one["name"]) for one in last.get("frames", ())]
 
     def boundary(self) -> Counters:
         """One C call, which resets peaks if needed; zeros, without a call, before CUDA is initialised."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,9 @@ class CudaHistory:
         if not torch_api.cuda_initialized():
             return CudaCapture(device, {"segments": [], "device_traces": []}, missing="CUDA is not initialised")
         missing = USERS if self._users else None if self._ours else OFF
-        return CudaCapture(device, snapshot(), MAX_ENTRIES if self._ours else None, missing)
+        with nullcontext() if self._stacks is None or not self._ours else self._stacks.with_grad_mode():
+            taken = snapshot()
+        return CudaCapture(device, taken, MAX_ENTRIES if self._ours else None, missing)
 
     def close(self) -> None:
         """Restore the earlier state of the history."""

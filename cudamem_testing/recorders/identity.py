@@ -26,7 +26,14 @@ def identity(device: Device) -> str | None:
         import torch
 
         return f"{platform.machine()}, {count(torch.get_num_threads(), 'thread')}, torch {_version()}"
-    if device.kind != "cuda" or not torch_api.cuda_initialized():
+    if device.pseudo:
+        return None
+    if not device.is_card:
+        if not torch_api.accelerator_started():
+            return None
+        name = torch_api.accelerator_name(device.kind, device.index or 0)
+        return ", ".join((name, f"torch {_version()}", *allocator_settings(os.environ)))
+    if not torch_api.cuda_initialized():
         return None
     import torch
 

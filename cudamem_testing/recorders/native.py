@@ -35,8 +35,11 @@ from cudamem_testing.recorders.native_records import (
     Trace,
     position_of,
 )
+from cudamem_testing.recorders.native_trap import NativeTrap
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.failing import Wanted
+    from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.native_device import NativeDevice
     from cudamem_testing.recorders.native_journal import NativeJournal
 
@@ -289,6 +292,10 @@ class NativeRecorder:
                 self._frames[stack] = found
         return found
 
+    def raw_frames(self, stack: int) -> list[RawFrame]:
+        """As `frames`, without columns."""
+        return [(frame.filename, frame.line or 0, frame.qualname) for frame in self.frames(stack)]
+
     def stack_counts(self) -> StackCounts:
         """How many distinct stacks are kept, and how many were not because there was no room."""
         counts = (ctypes.c_uint64 * 2)()
@@ -346,6 +353,17 @@ class NativeRecorder:
         self._library.cudamem_refusal(buffer)
         refusal = Refusal._make(_REFUSAL.unpack(buffer))
         return refusal if refusal.number else None
+
+    def trap(self, wanted: Wanted) -> NativeTrap:
+        """Let a wanted allocation fail, with `torch.OutOfMemoryError` at the line that asked.
+
+        Raises:
+            RuntimeError: another one is made to fail already.
+            ValueError: no loaded code has the wanted line.
+        """
+        library = self._library
+        calls = library.cudamem_set_trap, library.cudamem_trapped, library.cudamem_clear_trap
+        return NativeTrap(*calls, wanted, self.raw_frames)
 
     def thread(self) -> int:
         """The number of the calling thread in blocks and events."""

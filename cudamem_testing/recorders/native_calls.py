@@ -17,6 +17,8 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     restart_events(c_uint64 capacity) -> c_int64 first index, or -1                 events_capacity() -> c_uint64
     events(c_uint64 from, Event*, c_uint64 room, c_uint64* first, c_uint64* total) -> c_uint64 copied
     set_limit(c_int64 or -1) -> c_int64 earlier         refusal(Refusal*) -> None
+    set_trap(c_uint64 above, c_uint64 nth, c_int32 every, Place*, c_uint32 count) -> c_int32    0 one is set already
+    clear_trap() -> None                                trapped(Trapped*) -> None
     thread() -> c_uint32
     open_journal(c_int32 device type or -1, c_int32 index) -> c_int32 handle, or below 0
     note(c_int32 handle) -> c_int64 number              close_journal(c_int32 handle) -> None
@@ -32,6 +34,8 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     Event        8u: pointer, size, sequence; 8s: time_ns; 4u: stack, owner, thread; 2u: kind, grad
                                                                                             (48 bytes, "=3Qq3I2H")
     Refusal      8u: count, size, event; 8s: allocated, limit; 4u: stack, thread                (48 bytes, "=3Q2q2I")
+    Trapped      8u: requests, failed, number, size; 4u: stack, thread                          (40 bytes, "=4Q2I")
+    Place        8u: code object; 8s: its first position, and the one behind its last           (24 bytes, "=Q2q")
     Frame        8u: code object; 8s: position in its bytecode                                  (16 bytes, "=Qq")
     Note         8s: allocated, peak, allocated_total, allocations, active, reserved, retries   (56 bytes, "=7q")
     DeviceWatch  8s: those of Counters, allocated_total, 29 peaks; a flag; 8s: 29 peaks         (576 bytes)
@@ -42,6 +46,8 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import ctypes
+
+from cudamem_testing.recorders import native_trap
 
 
 def declare(library: ctypes.PyDLL) -> None:
@@ -62,7 +68,16 @@ def declare(library: ctypes.PyDLL) -> None:
         ("notes", ctypes.c_uint64),
     ):
         getattr(library, f"cudamem_{name}").restype = result
-    for name in ("uninstall", "set_python", "swap_stop_codes", "stack_counts", "refusal", "close_journal"):
+    for name in (
+        "uninstall",
+        "set_python",
+        "swap_stop_codes",
+        "stack_counts",
+        "refusal",
+        "clear_trap",
+        "trapped",
+        "close_journal",
+    ):
         getattr(library, f"cudamem_{name}").restype = None
     library.cudamem_set_owner.argtypes = [ctypes.c_uint32]
     library.cudamem_owner_totals.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
@@ -73,4 +88,5 @@ def declare(library: ctypes.PyDLL) -> None:
     counter = ctypes.POINTER(ctypes.c_uint64)
     library.cudamem_events.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, counter, counter]
     library.cudamem_set_limit.argtypes = [ctypes.c_int64]
+    library.cudamem_set_trap.argtypes = native_trap.ARGUMENTS
     library.cudamem_notes.argtypes = [ctypes.c_int32, ctypes.c_char_p, ctypes.c_uint64]

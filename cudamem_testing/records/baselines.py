@@ -1,10 +1,9 @@
 """Baseline files: ``__cudamem__/<test module>.json`` beside the test module, one line an entry.
 
-Such a file is JSON, and it is read line by line: an error names its line, and after a merge any line can be kept or
-dropped by itself. Every entry's line ends with a comma (a ``null`` closes the list), so that adding the last entry
+Such a file is JSON. Every entry's line ends with a comma (a ``null`` closes the list), so that adding the last entry
 changes no other line. Each environment has one line, which gives it a short name made of its own text: two branches
 that add the same one write the same line. Beside exact bytes stands what people read, and both must agree. Files of
-schema 1 are read too, and become schema 2 when an entry changes. What cannot be read is never overwritten.
+schema 1 are read too, and become schema 2 when an entry changes.
 PYTEST_DONT_REWRITE
 """
 
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +20,8 @@ from cudamem_testing.model.baselines import Entry, Place
 from cudamem_testing.model.changes import COUNTS, SIZES, TRACKED, Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.identity import without_threads
-from cudamem_testing.records.lines import CONFLICT, check_keys, json_of, text_of
-from cudamem_testing.show.files import change_file, shown
+from cudamem_testing.records import store
+from cudamem_testing.records.store import Line, RecordError, Row, Store, check_keys, text_of
 
 SCHEMA = 2
 READABLE = (1, 2)
@@ -31,7 +30,7 @@ _HEADER = f'{_OPENING}{SCHEMA}, "entries": ['
 _FOOTER = "null]}"
 _WHERE = ("in", "device", "environment")
 _PLACE = 'top is no list of ["file::qualname", "text", bytes, blocks]'
-_MORE: Mapping[str, type] = {"saved": int, "nth": int, "recorded": bool}  # of a place, where they are not 0
+_MORE: Mapping[str, type] = {"saved": int, "nth": int, "recorded": bool}  # of a place, where they are not 0, and known
 
 
 class Key(NamedTuple):
@@ -83,15 +82,6 @@ def _without_threads(key: Key) -> Key:
     return key._replace(environment=without_threads(key.environment))
 
 
-class BaselineError(ValueError):
-    """A file that cannot be read, with its name, the line and the reason."""
-
-    def __init__(self, path: Path, line: int | None, reason: str) -> None:
-        place = shown(path) if line is None else f"{shown(path)}:{line}"
-        super().__init__(f"{place}: {reason}")
-        self.reason = reason
-
-
 def module_of(path: Path) -> Path:
     """The test module of a baseline file: the Python file of that name, or the file that is called so."""
     named = path.parent.parent / path.stem
@@ -101,43 +91,6 @@ def module_of(path: Path) -> Path:
 def name_in_module(nodeid: str) -> str:
     """A test's id inside its module: ``TestDecoder::test_step[bf16]``."""
     return nodeid.partition("::")[2]
-
-
-def read_file(path: Path) -> dict[Key, Entry]:
-    """The entries of a file; none where there is no file.
-
-    Raises:
-        BaselineError: when it is no such file, or an entry is wrong.
-        OSError: when it cannot be read.
-    """
-    return parse(path, path.read_bytes()) if path.exists() else {}
-
-
-def change_entries(path: Path, change: Callable[[dict[Key, Entry]], Entries]) -> bool:
-    """Replace a file in one step by what a function makes of its entries; whether that was something else.
-
-    A file that would be empty is removed; the function may be called twice. Other processes that change files of the
-    folder wait for each other.
-
-    Raises:
-        BaselineError: when the file cannot be understood; it is then untouched.
-        OSError: when it cannot be read or written.
-    """
-    if not path.exists() and not change({}):
-        return False  # and no folder is made
-    removed = False
-
-    def changed(content: bytes | None) -> bytes | None:
-        nonlocal removed
-        old = {} if content is None else parse(path, content)
-        new = change(dict(old))
-        if new or content is None:
-            return content if new == old else render(new)
-        path.unlink()
-        removed = True
-        return None
-
-    return change_file(path, changed) or removed
 
 
 def render(entries: Entries) -> bytes:
@@ -178,60 +131,42 @@ def _ends(spread: Spread) -> int | list[int]:
 
 
 def _place_row(place: Place) -> list[Any]:
-    more = {name: getattr(place, name) for name in _MORE if getattr(place, name)}
+    told = {name: getattr(place, name) for name in _MORE}
+    more = {name: value for name, value in told.items() if value or value is False}
     return [place.name, place.text, place.bytes, place.blocks, *([more] if more else [])]
 
 
-def parse(path: Path, content: bytes) -> dict[Key, Entry]:
-    """The entries of a file's content; ``path`` is for errors.
+def parse(name: str, content: bytes) -> dict[Key, Entry]:
+    """The entries of a file's content; ``name`` is for errors.
 
     Raises:
-        BaselineError: naming the line and the reason.
+        RecordError: naming the line and the reason.
     """
-    try:
-        lines = content.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise BaselineError(path, content[: error.start].count(b"\n") + 1, "is not UTF-8 text") from None
-    numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
-    for number, line in numbered:
-        if line.startswith(CONFLICT):
-            raise BaselineError(path, number, "an unresolved merge conflict")
-    reader = _Reader(_schema(path, numbered))
-    rows: list[tuple[int, dict[str, Any]]] = []
-    for number, line in numbered[1:-1]:
+    lines = store.lines(name, content)
+    reader = _Reader(_schema(name, lines))
+    rows = store.rows(name, lines[1:-1])
+    for row in filter(reader.is_place, rows):
         try:
-            row = json_of(line.removesuffix(","))
-            if not isinstance(row, dict):
-                raise ValueError("is no entry: an object is expected")
-            if not reader.is_place(row):
-                rows.append((number, row))
+            reader.add(row.data)
         except ValueError as error:
-            raise BaselineError(path, number, str(error)) from None
-    found: dict[Key, Entry] = {}
-    places: dict[Key, int] = {}
-    for number, row in rows:
-        try:
-            key, entry = reader.entry(row)
-        except ValueError as error:
-            raise BaselineError(path, number, str(error)) from None
-        if key in found:
-            raise BaselineError(path, number, f"the same test, device and environment as in line {places[key]}")
-        found[key], places[key] = entry, number
-    return found
+            raise RecordError(name, row.number, str(error)) from None
+    return store.entries(
+        name, (row for row in rows if not reader.is_place(row)), reader.entry, "test, device and environment"
+    )
 
 
-def _schema(path: Path, numbered: list[tuple[int, str]]) -> int:
+def _schema(name: str, lines: list[Line]) -> int:
     """The schema of a file that has its first and its last line."""
-    number, header = numbered[0] if numbered else (1, "")
+    number, header = lines[0] if lines else (1, "")
     schema = header.removeprefix(_OPENING).partition(",")[0]
     known = next((one for one in READABLE if header == f'{_OPENING}{one}, "entries": ['), None)
     if known is None:
         newer = header.startswith(_OPENING) and schema.isdecimal() and int(schema) not in READABLE
         reason = f"schema {schema} is not known here, only 1 and 2" if newer else f"does not begin with {_HEADER}"
-        raise BaselineError(path, number, reason)
-    number, footer = numbered[-1]
+        raise RecordError(name, number, reason)
+    number, footer = lines[-1]
     if footer != _FOOTER:
-        raise BaselineError(path, number, f"does not end with {_FOOTER}: the file was cut off")
+        raise RecordError(name, number, f"does not end with {_FOOTER}: the file was cut off")
     return known
 
 
@@ -242,20 +177,21 @@ class _Reader:
         self._schema = schema
         self._environments: dict[str, tuple[Device, str]] = {}
 
-    def is_place(self, row: dict[str, Any]) -> bool:
-        """Whether a row is that of an environment, which is noted."""
-        if self._schema == 1 or "test" in row or "environment" not in row:
-            return False
+    def is_place(self, row: Row) -> bool:
+        """Whether a row is that of an environment."""
+        return self._schema > 1 and "test" not in row.data and "environment" in row.data
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Note an environment."""
         check_keys(row, _WHERE)
         label, device, environment = (text_of(name, row[name]) for name in _WHERE)
         found = Device.parse(device), environment
         if self._environments.setdefault(label, found) != found:
             raise ValueError(f"another line says something else of {label!r}")
-        return True
 
-    def entry(self, row: dict[str, Any]) -> tuple[Key, Entry]:
+    def entry(self, row: Row) -> tuple[Key, Entry]:
         """A row that is an entry."""
-        return self._first(row) if self._schema == 1 else self._second(row)
+        return self._first(row.data) if self._schema == 1 else self._second(row.data)
 
     def _first(self, row: dict[str, Any]) -> tuple[Key, Entry]:
         check_keys(row, ("test", "device", "environment", "top"), optional=TRACKED)
@@ -315,3 +251,7 @@ def _old_top(value: object) -> tuple[Place, ...]:
     if len(pairs) < len(places) or any(type(name) is not str or type(size) is not int for name, size in pairs):
         raise ValueError('top is no list of ["file::qualname", bytes]')
     return tuple(Place(name, size) for name, size in pairs)
+
+
+#: The files of baselines.
+BASELINES: Store[Key, Entry] = Store(parse, render)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.model.facts import Changed
 from cudamem_testing.model.findings import Verdict
-from cudamem_testing.model.records import TestRecord
+from cudamem_testing.model.records import TestRecord, Unchecked, Unseen
 from cudamem_testing.model.sizes import count
 from cudamem_testing.records.baselines import name_in_module
 from cudamem_testing.records.known import file_of
@@ -30,11 +30,15 @@ SHOWN = 5
 
 
 class Said(NamedTuple):
-    """What is worth a line: ``problems`` fail a run that was green, ``unchecked`` counts what was not compared."""
+    """What is worth a line: ``problems`` fail a run that was green, ``unchecked`` counts what was not compared.
+
+    ``unseen`` are known findings that did not appear.
+    """
 
     lines: list[str]
     problems: list[str]
-    unchecked: Mapping[str, int] = MappingProxyType({})
+    unchecked: Mapping[Unchecked, int] = MappingProxyType({})
+    unseen: Unseen = Unseen()
 
 
 def finish(
@@ -55,7 +59,7 @@ def finish(
     tests = last_attempts(tests)
     lines: list[str] = []
     problems: list[str] = []
-    unchecked: dict[str, int] = {}
+    unchecked: dict[Unchecked, int] = {}
     written: list[Kept] = []
     if "baselines" in settings.update:
         updated = update(root, tests)
@@ -71,7 +75,7 @@ def finish(
             if demanded:
                 problems.append(f"{count(number, 'test')}: {where}")
             else:
-                unchecked[f"test: {where}"] = number
+                unchecked[Unchecked("test", where)] = number
         seen = {nodeid for nodeid in seen if file_of(nodeid) not in outside}
     reviewed = review(root, tests, seen, whole, written)
     if reviewed.renamed and "baselines" in settings.update:

@@ -10,36 +10,26 @@ text; such patterns are for causes without a line of their own. Pure: text in, t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from cudamem_testing.model.causes import Cause, has_cause, key_of
+from cudamem_testing.model.causes import Cause, has_cause, key_of, kind_of
 from cudamem_testing.model.changes import Tolerance
 from cudamem_testing.model.facts import Note, OnRecord
 from cudamem_testing.model.findings import Finding, Severity, Standing
-from cudamem_testing.model.records import RunRecord, TestRecord
+from cudamem_testing.model.records import RunRecord, TestRecord, Unseen
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.records import store
 from cudamem_testing.records.cause_text import current, pattern_of
-from cudamem_testing.records.lines import CONFLICT, check_keys, json_of, text_of
-from cudamem_testing.show.printable import short_lines
+from cudamem_testing.records.store import Row, Store, check_keys, text_of
 
 TOLERANCE = Tolerance.parse("1%|64KiB")
 #: Where more test functions than that have a cause, their files are named.
 MOST_TESTS = 50
-#: Causes that were not seen, of which one line names so many.
-SHOWN = 3
-_UNSEEN = " not seen ("
 _KEYS = ("cause", "device", "bytes", "tests", "reason")
 
 CauseKey = tuple[str, str]
 Lines = Mapping[CauseKey, "KnownFinding"]
-
-
-class KnownError(ValueError):
-    """A file of known findings that cannot be read, with its name, the line and the reason."""
-
-    def __init__(self, name: str, line: int, reason: str) -> None:
-        super().__init__(f"{name}:{line}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +51,7 @@ class KnownFinding:
     @property
     def kind(self) -> str:
         """The kind of its findings."""
-        return self.cause.partition(" | ")[0]
+        return kind_of(self.cause)
 
     @property
     def is_pattern(self) -> bool:
@@ -91,23 +81,13 @@ def parse(name: str, content: bytes) -> dict[CauseKey, KnownFinding]:
     Lines of older files that are one cause now are one line, which allows what they allowed together.
 
     Raises:
-        KnownError: naming the line and the reason.
+        RecordError: naming the line and the reason.
     """
+    rows = store.rows(name, store.lines(name, content))
     found: dict[CauseKey, KnownFinding] = {}
-    written: dict[CauseKey, int] = {}
-    for number, raw in enumerate(content.split(b"\n"), 1):
-        try:
-            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-            if text:
-                one = _line(text, number)
-                if one.key in written:
-                    raise ValueError(f"the same cause and device as in line {written[one.key]}: keep one of them")
-                written[one.key] = number
-                one = replace(one, cause=current(one.cause))
-                found[one.key] = _together(found[one.key], one) if one.key in found else one
-        except ValueError as error:
-            reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-            raise KnownError(name, number, reason) from None
+    for line in store.entries(name, rows, _line, "cause and device").values():
+        one = replace(line, cause=current(line.cause))
+        found[one.key] = _together(found[one.key], one) if one.key in found else one
     return found
 
 
@@ -297,17 +277,9 @@ def last_matches(lines: Lines, run: RunRecord) -> dict[CauseKey, tuple[str, str]
     return {line.key: met for key, met in last.items() for line in lines.values() if line.matches(key)}
 
 
-def unseen_lines(gone: Sequence[KnownFinding], flag: str) -> str:
-    """What is said of causes that were not seen; ``flag`` is the one that drops them."""
-    was = "known cause was" if len(gone) == 1 else "known causes were"
-    rest = [f"... and {len(gone) - SHOWN} more"] if len(gone) > SHOWN else []
-    names = [f"{line.cause} ({line.device})" for line in gone[:SHOWN]]
-    return short_lines("\n".join((f"{len(gone)} {was}{_UNSEEN}{flag} drops what is gone):", *names, *rest)))
-
-
-def is_unseen_note(note: str) -> bool:
-    """Whether a run's note is what :func:`unseen_lines` says: it holds for that run alone."""
-    return _UNSEEN in note.partition("\n")[0]
+def named(gone: Iterable[KnownFinding], flag: str) -> Unseen:
+    """The causes of some lines as a run keeps them; ``flag`` removes them."""
+    return Unseen(flag, tuple(f"{line.cause} ({line.device})" for line in gone))
 
 
 def without(lines: Lines, gone: Iterable[KnownFinding]) -> Update:
@@ -345,12 +317,8 @@ def _together(one: KnownFinding, other: KnownFinding) -> KnownFinding:
     return replace(one, bytes=one.bytes + other.bytes, tests=places((), (*one.tests, *other.tests)), reason=reason)
 
 
-def _line(text: str, number: int) -> KnownFinding:
-    if text.startswith(CONFLICT):
-        raise ValueError("an unresolved merge conflict: keep one line of each cause and device")
-    data = json_of(text)
-    if not isinstance(data, dict):
-        raise ValueError("is no object")
+def _line(row: Row) -> tuple[CauseKey, KnownFinding]:
+    number, data = row
     check_keys(data, ("cause", "device", "bytes", "tests"), optional=("reason",))
     cause, device, reason = (text_of(key, data.get(key, "")) for key in ("cause", "device", "reason"))
     size, tests = data["bytes"], data["tests"]
@@ -358,4 +326,9 @@ def _line(text: str, number: int) -> KnownFinding:
         raise ValueError("bytes is no whole number of 0 or more")
     if not isinstance(tests, list):
         raise ValueError("tests is no list")
-    return KnownFinding(cause, device, size, tuple(text_of("tests", one) for one in tests), reason, number)
+    line = KnownFinding(cause, device, size, tuple(text_of("tests", one) for one in tests), reason, number)
+    return line.key, line
+
+
+#: Files of known findings.
+KNOWN_FILES: Store[CauseKey, KnownFinding] = Store(parse, render, keeps_empty=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cudamem_testing.model.causes import Cause
 from cudamem_testing.model.sizes import count
-from cudamem_testing.records.known import Evidence, Lines, Update, file_of, parse, recorded, render
-from cudamem_testing.show.files import change_file, why_not
+from cudamem_testing.records.known import KNOWN_FILES, Evidence, Lines, Update, file_of, recorded
+from cudamem_testing.show.files import why_not
 from cudamem_testing.show.places import KNOWN
 from cudamem_testing.show.printable import one_line, short_lines
 
@@ -48,25 +48,24 @@ class Changed:
     written: bool
 
     def __str__(self) -> str:
-        return f"known findings: {self.update} ({self.name} {'was written' if self.written else 'is as it was'})"
+        return f"known findings: {self.update} ({self.name} {'was written' if self.written else 'is unchanged'})"
 
 
 def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> Changed:
     """Change the file as it is now; what came of it. Processes that do so wait for each other.
 
     Raises:
-        KnownError: when it cannot be understood; it is then untouched.
+        RecordError: when it cannot be understood; it is then untouched.
         OSError: when it cannot be read or written.
     """
     update = Update({})
 
-    def changed(content: bytes | None) -> bytes | None:
+    def changed(lines: Lines) -> Lines:
         nonlocal update
-        update = change(parse(name, content or b""))
-        return render(update.lines) if content is not None or update.lines else None
+        update = change(lines)
+        return update.lines
 
-    is_needed = path.exists() or bool(change({}).lines)  # else no folder is made
-    written = is_needed and change_file(path, changed)
+    written = KNOWN_FILES.change(path, changed, name)
     return Changed(update, name, written)
 
 
@@ -76,7 +75,7 @@ def accept(path: Path, name: str, root: Path, causes: Iterable[Cause], *, record
     Nothing is dropped or lowered: a report does not say what it did not look for.
 
     Raises:
-        KnownError: when the file cannot be understood; it is then untouched.
+        RecordError: when the file cannot be understood; it is then untouched.
         OSError: when it cannot be read or written.
     """
     found = [(cause, {*map(file_of, cause.tests)}) for cause in causes]
@@ -84,7 +83,7 @@ def accept(path: Path, name: str, root: Path, causes: Iterable[Cause], *, record
     here = [cause for cause, files in found if not files or None in map(reasons.get, files)]
     elsewhere = {file for cause, files in found if cause not in here for file in files}
     if not record:
-        update = recorded(parse(name, path.read_bytes() if path.exists() else b""), here, Evidence())
+        update = recorded(KNOWN_FILES.read(path, name), here, Evidence())
         sizes = tuple(update.sizes)
         them = "it" if len(sizes) == 1 else "them"
         return Accepted(f"known findings: {count(len(sizes), 'cause')} not recorded (--known records {them}):", sizes)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.causes import causes
-from cudamem_testing.model.records import RunRecord
+from cudamem_testing.model.records import RunRecord, Unseen
 from cudamem_testing.records.baselines_of_run import Said
-from cudamem_testing.records.known import KnownError, evidence_of, open_lines, recorded, unseen, unseen_lines, without
+from cudamem_testing.records.known import evidence_of, named, open_lines, recorded, unseen, without
 from cudamem_testing.records.known_file import change_known
+from cudamem_testing.records.store import RecordError
 
 if TYPE_CHECKING:
     from cudamem_testing.model.settings import Settings
@@ -36,18 +37,19 @@ def finish(settings: Settings, file: Path, name: str, lines: Lines, run: RunReco
     evidence = replace(evidence, looked=lambda line: judged(line) and line.bytes >= least)
     gone = unseen(lines, found, evidence)
     said: list[str] = []
+    left = Unseen()
     try:
         if "known" in settings.update:
             said.append(str(change_known(file, name, lambda now: recorded(now, found, evidence))))
         if settings.prune and gone:
             said.append(str(change_known(file, name, lambda now: without(now, gone))))
         elif gone:
-            said.append(unseen_lines(gone, "--cudamem-prune"))
+            left = named(gone, "--cudamem-prune")
         if settings.prune and (rest := open_lines(lines, found, gone)):
             said.append(f"known findings: {rest} not pruned: {UNJUDGED}")
-    except (KnownError, OSError) as error:
+    except (RecordError, OSError) as error:
         return Said(said, [f"known findings were not written: {error}"])
-    return Said(said, [])
+    return Said(said, [], unseen=left)
 
 
 def recording_command(arguments: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cudamem_testing.model.baselines import Entry
 from cudamem_testing.model.changes import Spread, shown
+from cudamem_testing.model.sizes import from_to, without_unit
 
 
 class Numbers(NamedTuple):
@@ -22,9 +23,8 @@ class Numbers(NamedTuple):
     def __str__(self) -> str:
         """``peak 1.0 -> 0.5 MiB``: the unit once where both have the same."""
         before, after = (_text(self.metric, spread) for spread in (self.before, self.after))
-        unit = f" {after.rpartition(' ')[2]}"
         name = "peak" if self.metric == "requested" else self.metric
-        return f"{name} {before.removesuffix(unit) if unit.strip().isalpha() else before} -> {after}"
+        return f"{name} {without_unit(before, after)} -> {after}"
 
 
 def numbers_of(before: Entry, after: Entry) -> tuple[Numbers, ...]:
@@ -55,8 +55,4 @@ def _line(name: str, some: Sequence[tuple[str, Sequence[Numbers]]]) -> str:
 
 def _text(metric: str, spread: Spread) -> str:
     """``1.0 MiB``, ``1.0 to 4.0 MiB``."""
-    low, high = shown(metric, spread.low), shown(metric, spread.high)
-    if low == high:
-        return high
-    unit = f" {high.rpartition(' ')[2]}"
-    return f"{low.removesuffix(unit)} to {high}"
+    return from_to(shown(metric, spread.low), shown(metric, spread.high))

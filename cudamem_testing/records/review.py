@@ -7,19 +7,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cudamem_testing.model.records import TestRecord
+from cudamem_testing.model.records import TestRecord, Unchecked
 from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders.identity import recorded_with, without_threads
 from cudamem_testing.records.baselines import (
-    BaselineError,
+    BASELINES,
     Entries,
     Key,
     Recorded,
     module_of,
     name_in_module,
-    read_file,
 )
 from cudamem_testing.records.renames import Kept, Renamed, body_of, renames
+from cudamem_testing.records.store import RecordError
 from cudamem_testing.show.places import baseline_file
 
 SHOWN = 3
@@ -53,14 +53,14 @@ class Review:
         return replace(self, unseen={path: keys for path, keys in left.items() if keys}, renamed=())
 
     @property
-    def unchecked(self) -> dict[str, int]:
+    def unchecked(self) -> dict[Unchecked, int]:
         """How many baselines and tests were not compared, by what and why."""
-        none = {f"test: no baseline ({RECORD})": self.without} if self.without else {}
+        none = {Unchecked("test", f"no baseline ({RECORD})"): self.without} if self.without else {}
         return {
-            **{f"baseline: {reason} ({RECORD})": number for reason, number in self.elsewhere.items()},
+            **{Unchecked("baseline", f"{reason} ({RECORD})"): number for reason, number in self.elsewhere.items()},
             **none,
-            **{f"test: no baseline of {metrics} ({RECORD})": number for metrics, number in self.lacking.items()},
-            **{f"test: no {what} to compare": number for what, number in self.unknown.items()},
+            **{Unchecked("test", f"no baseline of {one} ({RECORD})"): number for one, number in self.lacking.items()},
+            **{Unchecked("test", f"no {what} to compare"): number for what, number in self.unknown.items()},
         }
 
     def lines(self, pruned: bool) -> list[str]:
@@ -230,8 +230,8 @@ class _Files:
         """The entries of a file; ``None`` where it cannot be read."""
         if path not in self._read:
             try:
-                self._read[path] = Recorded(read_file(path))
-            except (BaselineError, OSError) as error:
+                self._read[path] = Recorded(BASELINES.read(path))
+            except (RecordError, OSError) as error:
                 self._read[path] = None
                 self.broken.append(f"baselines not compared: {error}")
         return self._read[path]

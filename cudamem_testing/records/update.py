@@ -12,17 +12,16 @@ from cudamem_testing.model.baselines import Entry, Measured, fold
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
 from cudamem_testing.records.baselines import (
-    BaselineError,
+    BASELINES,
     Entries,
     Key,
     Recorded,
-    change_entries,
     module_of,
     name_in_module,
-    read_file,
 )
 from cudamem_testing.records.names import folded, numbers_of
 from cudamem_testing.records.renames import Renamed, body_of
+from cudamem_testing.records.store import RecordError
 from cudamem_testing.show.files import shown, why_not
 from cudamem_testing.show.places import baseline_file
 from cudamem_testing.show.printable import one_line
@@ -130,10 +129,10 @@ def rename(pairs: Iterable[Renamed]) -> Updated:
     total = Updated()
     for before, after, _ in pairs:
         try:
-            old = {key: entry for key, entry in read_file(before.path).items() if key.test == before.key.test}
+            old = {key: entry for key, entry in BASELINES.read(before.path).items() if key.test == before.key.test}
             moved = {key._replace(test=after.key.test): entry for key, entry in old.items()}
-            change_entries(after.path, partial(_joined, moved))
-        except (BaselineError, OSError) as error:
+            BASELINES.change(after.path, partial(_joined, moved))
+        except (RecordError, OSError) as error:
             total += Updated(refused=(f"not renamed: {error}",))
         else:
             total += drop({before.path: old})
@@ -177,9 +176,9 @@ def _change(path: Path, found: Mapping[Key, Measured], dropped: Mapping[Key, Non
         return kept
 
     try:
-        if change_entries(path, changed):
+        if BASELINES.change(path, changed):
             result += Updated(files=(path,))
-    except (BaselineError, OSError) as error:
+    except (RecordError, OSError) as error:
         return Updated(refused=(f"not written: {error}",))
     return result
 

@@ -59,11 +59,13 @@ def read_stacks(data: Mapping[str, Any]) -> tuple[Stack, ...]:
 def write_curve(curve: Curve, stacks: StackNumbers) -> Json:
     """One curve."""
     data: Json = _CURVE.write(curve)
-    data["live"] = [
-        [part.bytes, part.blocks, part.label if part.stack is None else stacks.number(part.stack), part.origin]
-        for part in curve.live
-    ]
+    data["live"] = [write_part(part, stacks) for part in curve.live]
     return data
+
+
+def write_part(part: Part, stacks: StackNumbers) -> list[object]:
+    """What was live of one stack, or for one reason."""
+    return [part.bytes, part.blocks, part.label if part.stack is None else stacks.number(part.stack), part.origin]
 
 
 def read_curve(data: Any, place: str, stacks: Sequence[Stack]) -> Curve:

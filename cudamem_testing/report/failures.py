@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cudamem_testing.model.records import RunRecord
+from cudamem_testing.model.records import RunRecord, Unchecked
 from cudamem_testing.model.sizes import count
-from cudamem_testing.show.printable import one_line
+from cudamem_testing.show.printable import one_line, short_lines
 
 SHOWN = 5
+NAMED = 3
+"""Causes of known findings that one note names."""
 
 
 def failure_lines(failures: Sequence[str], most: int = SHOWN) -> list[str]:
@@ -19,6 +21,16 @@ def failure_lines(failures: Sequence[str], most: int = SHOWN) -> list[str]:
 
 def unchecked_lines(run: RunRecord) -> list[str]:
     """What was asked for and not checked, one line for each reason."""
-    every = {**{f"budget: {reason}": number for reason, number in run.unenforced.items()}, **run.unchecked}
-    parts = ((*what.partition(": "), number) for what, number in every.items())
-    return [f"NOT CHECKED: {count(number, noun)}: {reason}" for noun, _, reason, number in parts]
+    every = {**{Unchecked("budget", why): number for why, number in run.unenforced.items()}, **run.unchecked}
+    return [f"NOT CHECKED: {count(number, what)}: {why}" for (what, why), number in every.items()]
+
+
+def notes(run: RunRecord) -> tuple[str, ...]:
+    """The notes of a run, the last about known findings that did not appear."""
+    flag, causes = run.unseen
+    if not causes:
+        return run.notes
+    was = "known cause was" if len(causes) == 1 else "known causes were"
+    rest = [f"... and {len(causes) - NAMED} more"] if len(causes) > NAMED else []
+    lines = (f"{len(causes)} {was} not seen ({flag} drops what is gone):", *causes[:NAMED], *rest)
+    return (*run.notes, short_lines("\n".join(lines)))

@@ -14,9 +14,9 @@ from cudamem_testing.model.baselines import Measured, fold
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.findings import Finding
-from cudamem_testing.model.records import Environment, Extent, RunRecord
+from cudamem_testing.model.records import Environment, Extent, RunRecord, Unchecked
 from cudamem_testing.model.sizes import count
-from cudamem_testing.records.known import KnownFinding, Lines, evidence_of, is_unseen_note, judged, unseen
+from cudamem_testing.records.known import KnownFinding, Lines, evidence_of, judged, unseen
 from cudamem_testing.records.update import measured_by_test
 
 SHOWN = 3
@@ -32,7 +32,7 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
     """
     first = runs[0].environment
     devices = dict.fromkeys(device for run in runs for device in run.environment.devices)
-    unenforced, unchecked = Counter[str](), Counter[str]()
+    unenforced, unchecked = Counter[str](), Counter[Unchecked]()
     for run in runs:
         unenforced.update(run.unenforced)
         unchecked.update(run.unchecked)
@@ -41,7 +41,7 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
         tuple(test for run in runs for test in run.tests),
         tuple(fixture for run in runs for fixture in run.fixtures),
         tuple(finding for run in runs for finding in run.findings),
-        tuple(dict.fromkeys((*_notes(runs), *_across(runs)))),
+        tuple(dict.fromkeys((*(note for run in runs for note in run.notes), *_across(runs)))),
         dict(sorted(unenforced.items())),
         tuple(entry for run in runs for entry in run.ledger),
         tuple(one for run in runs for one in run.checked),
@@ -102,10 +102,6 @@ def _has_windows(run: RunRecord) -> bool:
 
 def _measured(run: RunRecord) -> set[str]:
     return {window.device.kind for test in run.tests for window in test.windows if window.complete}
-
-
-def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
-    return (note for run in runs for note in run.notes if not is_unseen_note(note))
 
 
 def _across(runs: Sequence[RunRecord]) -> list[str]:

@@ -23,7 +23,7 @@ from cudamem_testing.records.known import KnownFinding, places
 from cudamem_testing.report.codec import Json
 from cudamem_testing.report.compare import Compared
 from cudamem_testing.report.curves import StackNumbers, write_curve
-from cudamem_testing.report.failures import failure_lines, unchecked_lines
+from cudamem_testing.report.failures import failure_lines, notes, unchecked_lines
 from cudamem_testing.show.pages import in_script, page
 from cudamem_testing.show.printable import elide, one_line, printable
 from cudamem_testing.wording import details, headline
@@ -75,7 +75,7 @@ def run_data(run: RunRecord) -> Json:
             [one_line(one.name), one.scope, one.first_used_by, [_window(window, devices) for window in one.windows]]
             for one in run.fixtures
         ],
-        "notes": [*map(printable, run.notes)],
+        "notes": [*map(printable, notes(run))],
         "failures": failure_lines(run.failures, most=100),
         "unchecked": [*map(one_line, unchecked_lines(run))],
         "expected": [_expected(one) for one in run.checked if one.actual is not None],

@@ -28,6 +28,8 @@ from cudamem_testing.model.records import (
     LedgerEntry,
     RunRecord,
     TestRecord,
+    Unchecked,
+    Unseen,
 )
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.model.windows import Window
@@ -57,7 +59,7 @@ _COLUMNS = ("kind", "verdict", "severity", "bytes", "device", "allocated", "hold
 NAMES = {
     **{
         cls.__name__: cls
-        for cls in (Checked, Curve, Environment, Exhibit, Finding, FixtureRecord, LedgerEntry, Measured)
+        for cls in (Checked, Curve, Environment, Exhibit, Finding, FixtureRecord, LedgerEntry, Measured, Unchecked)
     },
     "Fact": facts.Fact,
     "Note": facts.Note,
@@ -131,10 +133,24 @@ def _checked() -> Codec:
     return Codec(fields.write, read)
 
 
+def _unchecked() -> Codec:
+    """Numbers of checks, each under ``what: why``."""
+    counts = mapped(WHOLE)
+
+    def read(value: Any, place: str) -> Any:
+        return {
+            Unchecked(*key.split(": ", 1)) if ": " in key else Unchecked("check", key): number
+            for key, number in counts.read(value, place).items()
+        }
+
+    return Codec(lambda value: {str(one): number for one, number in value.items()}, read)
+
+
 def _place() -> Codec:
     """``[name, bytes]``, and behind them what reports of earlier versions did not have."""
     short = row("[name, bytes]", TEXT, WHOLE)
-    long = row("[name, bytes, text, blocks, saved, nth, recorded]", TEXT, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, FLAG)
+    words = "[name, bytes, text, blocks, saved, nth, recorded]"
+    long = row(words, TEXT, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, optional(FLAG))
 
     def read(value: Any, place: str) -> Any:
         wide = isinstance(value, list) and len(value) > 2
@@ -174,6 +190,8 @@ CHECKED = _checked()
 ENVIRONMENT = record(Environment, required=Environment._fields)
 EXTENT = record(Extent)
 COUNTS = mapped(WHOLE)
+UNCHECKED = _unchecked()
+UNSEEN = record(Unseen)
 CAUSE = record(Cause, skip=("example",), keys={"text": "cause"})
 RUN = record(
     RunRecord,
@@ -185,6 +203,7 @@ RUN = record(
     findings=listed(FINDING),
     ledger=listed(LEDGER),
     checked=listed(CHECKED),
+    unchecked=UNCHECKED,
 )
 _EXHIBITS = listed(record(Exhibit))
 
@@ -253,9 +272,10 @@ def run_to_json(run: RunRecord, listing: Callable[[Iterator[Any]], object] = lis
             "unenforced": COUNTS.write(run.unenforced),
             "extent": EXTENT.write(run.extent),
             "failures": list(run.failures),
-            "unchecked": dict(run.unchecked),
+            "unchecked": UNCHECKED.write(run.unchecked),
             "expected": listing(map(CHECKED.write, run.checked)),
             "flags": list(run.flags),
+            "unseen": UNSEEN.write(run.unseen),
         },
     }
 

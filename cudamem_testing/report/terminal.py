@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from cudamem_testing.model.findings import Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
-from cudamem_testing.model.sizes import count, format_size
+from cudamem_testing.model.sizes import count, format_size, from_to
 from cudamem_testing.model.windows import Window
 from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.show.tables import Column, Table
 
 #: Verdicts of memory that is still there when its test is over, and no leak.
 KEPT = (Verdict.TEST_INSTANCE, Verdict.COMPILER_CACHE, Verdict.FIXTURE, Verdict.HARNESS)
-_FINDING = re.compile(r"[a-z ]+: \d+ findings? \([^)]*?(, warning)?\) in ")
 FOLDED = 3
 """Parameters of a test from which on they are one row of the table."""
 Row = tuple[TestRecord, Window]
@@ -34,11 +33,20 @@ COLUMNS = (
 )
 
 
+class Line(NamedTuple):
+    """A line of the summary; what fails is red, what warns yellow."""
+
+    text: str
+    colour: str = ""
+
+
+RED, YELLOW = "red", "yellow"
+
+
 def summary_lines(
     run: RunRecord, *, top: int, width: int, offers: int = 3, grouped: bool = True, cut: bool = True
-) -> list[str]:
-    """The lines of the summary: failures of the run, findings, the table of the ``top`` tests, totals, and budgets
-    to paste.
+) -> list[Line]:
+    """The summary: failures of the run, findings, the table of the ``top`` tests, totals, and budgets to paste.
 
     Text is wrapped at ``width`` characters. Tables are as wide as they must be, or where they may be ``cut`` names in
     them lose what stands before the last one. ``grouped`` is false where the causes of the findings are told elsewhere.
@@ -49,41 +57,47 @@ def summary_lines(
     lines += _findings(run, width, most, grouped) if run.all_findings else []
     rows = folded(ranked(measured))
     if top and rows:
-        lines += _table(rows[:top]).lines(most)
+        lines += map(Line, _table(rows[:top]).lines(most))
         if len(rows) > top:
-            lines.append(f"... {len(rows) - top} more (--cudamem-top={len(rows)} shows them)")
-    lines += _wrapped(total_line(run, measured), width)
+            lines.append(Line(f"... {len(rows) - top} more (--cudamem-top={len(rows)} shows them)"))
+    lines += _wrapped([total_line(run, measured)], width)
     lines += _unchecked(run, width) if run.unenforced or run.unchecked else []
-    lines += [piece for line in _retained(run) for piece in _wrapped(line, width)]
-    for note in run.notes:
-        lines += _wrapped(f"note: {note}", width)
+    lines += _wrapped(_retained(run), width)
+    lines += _notes(run, width) if run.notes or run.unseen.causes else []
     if top:
-        lines += _offers(measured, offers)
+        lines += map(Line, _offers(measured, offers))
     return lines
 
 
-def _failures(run: RunRecord, width: int) -> list[str]:
+def _failures(run: RunRecord, width: int) -> list[Line]:
     from cudamem_testing.report.failures import failure_lines
 
-    return [piece for line in failure_lines(run.failures) for piece in _wrapped(line, width)]
+    return _wrapped(failure_lines(run.failures), width, RED)
 
 
-def _unchecked(run: RunRecord, width: int) -> list[str]:
+def _unchecked(run: RunRecord, width: int) -> list[Line]:
     from cudamem_testing.report.failures import unchecked_lines
 
-    return [piece for line in unchecked_lines(run) for piece in _wrapped(line, width)]
+    return _wrapped(unchecked_lines(run), width, YELLOW)
 
 
-def _findings(run: RunRecord, width: int, most: int | None, grouped: bool) -> list[str]:
+def _notes(run: RunRecord, width: int) -> list[Line]:
+    from cudamem_testing.report.failures import notes
+
+    return _wrapped((f"note: {note}" for note in notes(run)), width, YELLOW)
+
+
+def _findings(run: RunRecord, width: int, most: int | None, grouped: bool) -> list[Line]:
     from cudamem_testing.report.causes import cause_lines, known_lines, warning_lines
     from cudamem_testing.wording import text
 
     failing = [finding for finding in run.findings if finding.severity is Severity.FAIL]  # pytest shows those of tests
-    whole = [line for finding in failing for line in text(finding).splitlines()]
+    lines = finding_lines(run)
+    lines += [Line(line) for finding in failing for line in text(finding).splitlines()]
     if grouped:
-        whole += cause_lines(run, most)
-        whole += [piece for line in warning_lines(run) for piece in _wrapped(line, width)]
-    return [*finding_lines(run), *whole, *known_lines(run)]
+        lines += map(Line, cause_lines(run, most))
+        lines += _wrapped(warning_lines(run), width)
+    return [*lines, *map(Line, known_lines(run))]
 
 
 def ranked(tests: Iterable[TestRecord]) -> list[Row]:
@@ -114,30 +128,23 @@ def _counts(window: Window) -> bool:
     return not window.device.pseudo or bool(window.peak_growth)
 
 
-def finding_lines(run: RunRecord) -> list[str]:
+def finding_lines(run: RunRecord) -> list[Line]:
     """One line for each kind of finding that fails or warns."""
+    from cudamem_testing.wording.meanings import reason
+
     where: dict[tuple[str, str, str], list[str]] = {}
     for nodeid, finding in run.all_findings:
         if finding.severity is not Severity.NOTE:
-            key = (finding.severity.value, finding.kind.value, finding.verdict.value)
+            key = (finding.severity.value, finding.kind.value, reason(finding))
             where.setdefault(key, []).append(nodeid)
     lines = []
     for (severity, kind, verdict), nodeids in sorted(where.items()):
-        warning = ", warning" if severity == Severity.WARN.value else ""
+        warning, colour = (", warning", YELLOW) if severity == Severity.WARN.value else ("", RED)
         tests = len({*nodeids} - {""})
         places = ([count(tests, "test")] if tests else []) + (["the run itself"] if "" in nodeids else [])
-        lines.append(f"{kind}: {count(len(nodeids), 'finding')} ({verdict}{warning}) in {' and '.join(places)}")
+        text = f"{kind}: {count(len(nodeids), 'finding')} ({verdict}{warning}) in {' and '.join(places)}"
+        lines.append(Line(text, colour))
     return lines
-
-
-def colour_of(line: str) -> dict[str, bool]:
-    """How a line of the summary is shown where there are colours: what fails is red, what warns yellow."""
-    if line.startswith(("NOT CHECKED: ", "note: ")):
-        return {"yellow": True}
-    found = _FINDING.match(line)
-    if found is not None:
-        return {"yellow": True} if found[1] else {"red": True}
-    return {"red": True} if line.startswith("failed: ") else {}
 
 
 def _retained(run: RunRecord) -> list[str]:
@@ -199,7 +206,7 @@ def _table(rows: Sequence[Sequence[Row]]) -> Table:
                 _sizes([one.reserved_growth for _, one in some]) if window.device.has_segments else NONE,
                 _sizes([*retained]),
                 _range([one.allocations for _, one in some], str),
-                f"{max(used):.0%}" if used else NONE,
+                _share(max(used)) if used else NONE,
                 str(window.device),
                 test.nodeid if len(some) == 1 else several,
             )
@@ -213,13 +220,20 @@ def _table(rows: Sequence[Sequence[Row]]) -> Table:
     return Table(tuple(COLUMNS[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in cells))
 
 
-def _wrapped(line: str, width: int) -> list[str]:
-    """The line in pieces that fit, indented from the second on; one that has several lines keeps them."""
-    first, *more = printable(line).split("\n")
-    indented = [f"  {piece}" for piece in more]
-    return (
-        textwrap.wrap(first, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + indented
-    )
+def _share(used: float) -> str:
+    """A share of a limit; of a limit of 0 it is in the millions, which says no more than ten times."""
+    return f"{used:.0%}" if used < 10 else ">999%"
+
+
+def _wrapped(lines: Iterable[str], width: int, colour: str = "") -> list[Line]:
+    """Lines in pieces that fit, indented from the second on; only the first of each has the colour."""
+    found = []
+    for line in lines:
+        first, *more = printable(line).split("\n")
+        pieces = textwrap.wrap(first, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        found += [Line(piece, "" if place else colour) for place, piece in enumerate(pieces)]
+        found += [Line(f"  {piece}") for piece in more]
+    return found
 
 
 def _offers(measured: Sequence[TestRecord], offers: int) -> list[str]:
@@ -228,7 +242,7 @@ def _offers(measured: Sequence[TestRecord], offers: int) -> list[str]:
     for test, window in ranked(test for test in measured if test.budget_used is None and test.outcome == "passed"):
         if window.peak_growth:
             peaks.setdefault(test.nodeid.partition("[")[0], window.peak_growth)
-    lines = ["to hold a test to what it takes now, with a tenth to spare:"] if peaks and offers else []
+    lines = ["suggested budgets (current peak + 10 %):"] if peaks and offers else []
     for name, peak in [*peaks.items()][:offers]:
         lines += [f"  {one_line(name)}", f'    @pytest.mark.memory_budget(peak="{offered(peak)}")']
     return lines
@@ -252,7 +266,5 @@ def _range(numbers: Sequence[int | None], text: Callable[[int], str]) -> str:
     known = [number for number in numbers if number is not None]
     if not known:
         return UNKNOWN
-    low, high = text(min(known)), text(max(known))
-    unit = f" {high.rpartition(' ')[2]}"
-    both = high if low == high else f"{low.removesuffix(unit)} to {high}"
+    both = from_to(text(min(known)), text(max(known)))
     return both if len(known) == len(numbers) else f"{both} or {UNKNOWN}"

@@ -110,9 +110,10 @@ class Baselines:
 
 
 def _read(path: Path) -> Recorded | None:
-    from cudamem_testing.records.baselines import BaselineError, Recorded, read_file
+    from cudamem_testing.records.baselines import BASELINES, Recorded
+    from cudamem_testing.records.store import RecordError
 
     try:
-        return Recorded(read_file(path))
-    except (BaselineError, OSError):  # said once, at the end of the run
+        return Recorded(BASELINES.read(path))
+    except (RecordError, OSError):  # said once, at the end of the run
         return None

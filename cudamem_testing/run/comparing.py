@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from cudamem_testing.guards import thawed
 from cudamem_testing.model.baselines import Entry, Measured
 from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.changes import COUNTS, TRACKED, Change, Comparison, Spread
@@ -20,9 +21,17 @@ from cudamem_testing.model.evidence import NoEvidence, Why
 from cudamem_testing.model.facts import Changed, NoBaseline
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.stacks import NO_STACK
+from cudamem_testing.objects import find_holders
 from cudamem_testing.recorders.identity import apart
 from cudamem_testing.records.baselines import Key, name_in_module
+from cudamem_testing.snapshots.backward import made_with_grad, saved_for_backward
 from cudamem_testing.snapshots.evidence import allocations_before, failed, first_moment, moment_of
+from cudamem_testing.snapshots.record import Kind as Event
+from cudamem_testing.snapshots.replay import moment_between
+from cudamem_testing.verdicts.changed import changed_places
+from cudamem_testing.verdicts.grown import allocations_by_line, frees_of_others, peak_without, segments_taken, without
+from cudamem_testing.verdicts.lines import fingerprints, lines_of, top_of
+from cudamem_testing.verdicts.verdict import is_unclaimed
 from cudamem_testing.wording.evidence import WORKSPACES
 
 if TYPE_CHECKING:
@@ -219,19 +228,13 @@ class Comparing:
 
     def _lines(self, replayed: Replay, live: LiveSet, start: int, end: int) -> tuple[Line, ...]:
         """A live set by line, with what autograd kept of it."""
-        from cudamem_testing.snapshots.backward import made_with_grad, saved_for_backward
-        from cudamem_testing.verdicts.lines import lines_of
-
         orders = replayed.orders
-        saved, with_grad = (
-            {orders[place] for place in find(replayed, start, end)} for find in (saved_for_backward, made_with_grad)
-        )
+        saved = {orders[place] for place in saved_for_backward(replayed, start, end)}
+        made = made_with_grad(replayed, start, end)
+        with_grad = None if made is None else {orders[place] for place in made}
         return lines_of(live, self._evidence.locator.written, saved, with_grad)
 
     def _examine(self, window: Window, measured: Measured, now: Counters | None) -> tuple[Measured, Look | NoEvidence]:
-        from cudamem_testing.verdicts.grown import frees_of_others, peak_without, without
-        from cudamem_testing.verdicts.lines import top_of
-
         replayed = self._evidence.replay(window.device, counter="requested")
         if replayed is None:
             return measured.but(top=()), self._evidence.unknown(window.device)
@@ -262,17 +265,12 @@ class Comparing:
 
     def _fingerprints(self, replayed: Replay, start: int, end: int) -> str:
         """Those of all lines that allocated."""
-        from cudamem_testing.snapshots.record import Kind
-        from cudamem_testing.verdicts.lines import fingerprints
-
         events, stacks = replayed.recording.events, replayed.recording.stacks
-        numbers = {events.stacks[place] for place in range(start, end) if events.kinds[place] == Kind.ALLOC}
+        numbers = {events.stacks[place] for place in range(start, end) if events.kinds[place] == Event.ALLOC}
         return fingerprints((stacks[number] for number in numbers), self._evidence.locator.written)
 
     @staticmethod
     def _end(replayed: Replay, window: Window, now: Counters | None) -> int:
-        from cudamem_testing.snapshots.replay import moment_between
-
         end = moment_between(replayed.recording, window.closed, now)
         return replayed.end if end is None else end
 
@@ -292,10 +290,6 @@ class Comparing:
 
     @staticmethod
     def _unclaimed(replayed: Replay, blocks: Sequence[LiveBlock]) -> set[int]:
-        from cudamem_testing.guards import thawed
-        from cudamem_testing.objects import find_holders
-        from cudamem_testing.verdicts.verdict import is_unclaimed
-
         with thawed():
             holders = find_holders([block.address for block in blocks], budget_seconds=10.0)
         stacks = replayed.recording.stacks
@@ -353,8 +347,6 @@ def _finding(
 
 
 def _grown(change: Change, look: Look | NoEvidence, entry: Entry) -> Changed:
-    from cudamem_testing.verdicts.changed import changed_places
-    from cudamem_testing.verdicts.grown import allocations_by_line, segments_taken
 
     if isinstance(look, NoEvidence):
         return Changed(change, missing=look)

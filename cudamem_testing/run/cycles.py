@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cudamem_testing.cycles.watch import CycleWatch, prepare
+from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.static import error_text
@@ -21,7 +21,8 @@ from cudamem_testing.static import error_text
 if TYPE_CHECKING:
     from cudamem_testing.cycles.allocations import Blocks
     from cudamem_testing.cycles.collect import ReferenceCycles
-    from cudamem_testing.cycles.explain import Memory, Question
+    from cudamem_testing.cycles.explain import Question
+    from cudamem_testing.cycles.memory import Memory
     from cudamem_testing.model.facts import NotExplained
     from cudamem_testing.model.rules import Rule
     from cudamem_testing.model.stacks import Stack
@@ -56,8 +57,7 @@ class CycleCheck:
         self._evidence = evidence
         self._notes = notes
         self._rules = rules
-        self._watch = CycleWatch(self._question, self._note)
-        leaks.before_settling = self._prepare  # it collects garbage
+        self._watch = CycleWatch(self._question, self._note, draws=False)
         self._problems: list[NotExplained] = []
         self._subject: Subject | None = None
         #: Whether collections can be watched here.
@@ -80,7 +80,7 @@ class CycleCheck:
 
     @cached_property
     def _memory(self) -> Memory:
-        from cudamem_testing.cycles.explain import Memory
+        from cudamem_testing.cycles.memory import Memory
 
         return Memory(self._evidence.locator)
 
@@ -106,11 +106,11 @@ class CycleCheck:
         if self.watches:
             try:
                 self._watch.start()
-            except RuntimeError as error:  # no compiler, or another build of Python: it stays so
+                counts = self._counts
+            except Exception as error:  # no compiler, another build of Python, or another torch: it stays so
                 self.watches = False
                 self._notes.append(f"{NOT_CHECKED}: {error}")
                 return
-            counts = self._counts
             if counts is not None and self._counting is not None:
                 owner = subject.owner.numbers.get(self._counting.device)
                 if owner is None:
@@ -122,10 +122,6 @@ class CycleCheck:
         """The test is about to be settled; torch may have come only during it."""
         if self._subject is None:
             self.begin(subject)
-
-    def _prepare(self) -> None:
-        if self.watches:
-            prepare()
 
     def drop(self) -> None:
         """The test is over, and nobody asks for its cycles."""
@@ -156,8 +152,6 @@ class CycleCheck:
         found = self._watch.take()
         seen, self._missed = self._missed, self._watch.missed
         missed, unshown = self._missed - seen, self._watch.unshown()
-        if unshown:
-            prepare()  # larger garbage may follow, and importing takes long inside a collection
         if subject is None or asked == "off":
             return []
         if self._skipped or missed:
@@ -208,7 +202,8 @@ class CycleCheck:
         if self._watch.seconds - self._before > MOST_SECONDS:
             self._skipped += 1
             return None
-        return replace(self._ask(self._subject), known_only=True, enough=self._is_enough, memory=self._memory)
+        asked = self._ask(self._subject)
+        return replace(asked, known_only=True, enough=self._is_enough, memory=self._memory, draws=False)
 
     def _is_enough(self, kept: Mapping[str, int]) -> bool:
         """Whether garbage and what was passed over before it reach the size from which cycles are judged."""

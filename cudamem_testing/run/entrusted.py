@@ -30,8 +30,7 @@ def entrusted(device: Device, blocks: Sequence[Block], held: Holders, subject: S
         fixture = subject.undoing(holder.path)
         if fixture is not None:
             root = f"{fixture.owner.label} > {holder.path.root}"
-            name = fixture.owner.label.removeprefix("fixture '").removesuffix("'")
-            path = replace(holder.path, root=root, root_kind=RootKind.FIXTURE, root_name=name)
+            path = replace(holder.path, root=root, root_kind=RootKind.FIXTURE, root_name=fixture.owner.name)
             changed[block.address or 0] = replace(holder, reach=Reach.HARNESS, path=path)
             handed.setdefault(id(fixture), (fixture, set()))[1].add((block.address, block.size))
     for fixture, some in handed.values():

@@ -19,6 +19,7 @@ from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.churn import Churn
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.evidence import Evidence as Piece
@@ -87,6 +88,12 @@ class Evidence:
         from cudamem_testing.snapshots.pictures import draw_window
 
         return draw_window(self, windows, now, path)
+
+    def churn(self, windows: Sequence[Window], now: Counters) -> Churn:
+        """The allocations of a window by line; see :func:`.snapshots.pictures.churn_of_window`."""
+        from cudamem_testing.snapshots.pictures import churn_of_window
+
+        return churn_of_window(self, windows, now)
 
     def replay(
         self, device: Device, counter: Counter = "allocated", *, owners: Mapping[int, str] | None = None
@@ -173,12 +180,12 @@ class Evidence:
 
     def dump(self, folder: Path, nodeid: str) -> list[str]:
         """Write a snapshot of each device for a failed test; what was written or not, for people."""
-        from cudamem_testing.records.expected.side import file_stem
+        from cudamem_testing.records.expected.side import dump_stem
         from cudamem_testing.snapshots import export
 
         said = []
         for recorder in self._tracker.recorders:
-            path = folder / f"{file_stem(nodeid)}.{str(recorder.device).replace(':', '')}.pickle"
+            path = folder / f"{dump_stem(nodeid)}.{str(recorder.device).replace(':', '')}.pickle"
             try:
                 capture = recorder.capture()
                 if capture is not None:

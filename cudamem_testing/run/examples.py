@@ -252,7 +252,7 @@ class Run:
 
     def _judged(self, windows: Sequence[Window]) -> tuple[BaseException | None, list[Finding]]:
         """The limits of markers: the error, and what was found."""
-        from cudamem_testing.windows.memory import OverBudget
+        from cudamem_testing.windows.regions import OverBudget
 
         examples, budgets = self._examples, self._examples.running.budgets
         found = examples.judge.each(budgets, windows) if budgets else []
@@ -268,7 +268,7 @@ class Run:
 
 
 def _is_breach(error: BaseException | None) -> bool:
-    from cudamem_testing.windows.memory import OverBudget
+    from cudamem_testing.windows.regions import OverBudget
 
     return error is not None and (is_a(error, OverBudget) or torch_api.is_out_of_memory(error))
 

@@ -2,7 +2,7 @@
 
 Places where the run found holders before are looked at first; they answer in milliseconds, and only where they explain
 every block. Else the whole heap is searched. Both may come before garbage is collected: what a root reaches is none.
-What no root reaches is searched for once more after the collection.
+What no root reaches is not described then, and searched for once more after the collection.
 
 PYTEST_DONT_REWRITE
 """
@@ -52,7 +52,7 @@ class BlockHolders:
         """Whether a root reaches every block: then no garbage is among them. Those that are known are not searched."""
         for device, some in blocks.items():
             if missing := self._unexplained(device, some):
-                self._search(device, missing)
+                self._search(device, missing, reached_only=True)
         return not any(self._unexplained(device, some) for device, some in blocks.items())
 
     def _unexplained(self, device: Device, blocks: Sequence[Block]) -> list[Block]:
@@ -84,9 +84,9 @@ class BlockHolders:
             return {address: _uncollected(holder) for address, holder in found.items()}
         return found
 
-    def _search(self, device: Device, blocks: Sequence[Block]) -> Holders:
+    def _search(self, device: Device, blocks: Sequence[Block], *, reached_only: bool = False) -> Holders:
         with thawed():
-            found = self._places.search(_addresses(blocks), budget_seconds=SEARCH_SECONDS)
+            found = self._places.search(_addresses(blocks), budget_seconds=SEARCH_SECONDS, reached_only=reached_only)
         self._note(device, blocks, found)
         return found
 

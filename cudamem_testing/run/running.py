@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cudamem_testing.model.findings import Finding, Kind
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.override import NOTHING, Override
 from cudamem_testing.model.records import Exhibit, TestRecord
+from cudamem_testing.originals import Original
 from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Span
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.windows import SharedWindows, Window
     from cudamem_testing.objects import Path
+    from cudamem_testing.run.allocator import Allocator
 
 
 @dataclass(slots=True)
@@ -32,7 +34,8 @@ class Subject:
     counts, as under a limit. ``undoing`` tells which wider fixture will undo what a path leads to. ``keepers`` tells
     objects of pytest's that may keep what the test made: its item, and the fixtures that it used. ``unjudged`` gets the
     kinds of findings of which there may be more than were found, ``leaked`` the blocks of findings that fail.
-    ``examples`` are those that a library made of the test. A wider fixture is a subject of its own, without a span.
+    ``collector`` is how often the collector had run when it began, ``examples`` are those that a library made of the
+    test. A wider fixture is a subject of its own, without a span.
     """
 
     whole: Span | None
@@ -47,6 +50,7 @@ class Subject:
     undoing: Callable[[Path], Fixture | None] = lambda path: None
     unjudged: set[Kind] = field(default_factory=set)
     leaked: list[Entrusted] = field(default_factory=list)
+    collector: Sequence[Mapping[str, int]] = field(default_factory=Original.get_stats)
     examples: Examples | None = None
 
 
@@ -151,6 +155,8 @@ class Running:
         self.exhibits: list[Exhibit] = []
         self.used: float | None = None
         self.notes: list[str] = []
+        self.allocators: dict[str, Allocator] = {}
+        """The allocator's settings when each phase began, if cards are measured."""
         self.warming_up = False
         self.failure: BaseException | None = None
         self.skipped = False
@@ -201,6 +207,12 @@ class Running:
         self.failed_call = self.failed_call or (failed and when == "call")
 
     @property
+    def warmup_runs(self) -> int:
+        """How often the body runs before the run that is measured."""
+        asked = [one.warmup for one in self.budgets]
+        return next(filter(None, asked), 0 if self.comparison is None else self.comparison.warmup)
+
+    @property
     def asks_what_is_left(self) -> bool:
         """Whether a limit or a baseline is on what the test retains."""
         compared = self.comparison
@@ -226,3 +238,10 @@ class Running:
             self.curves,
             tuple(self.exhibits),
         )
+
+
+def not_repeatable(run: int | None, runs: int) -> Finding:
+    """The note on a body that failed in a warm-up run, or after ``runs`` of them."""
+    from cudamem_testing.model.facts import NotRepeatable
+
+    return Finding(Kind.OTHER, Verdict.NOT_REPEATABLE, Severity.NOTE, NotRepeatable(run, runs))

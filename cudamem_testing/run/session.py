@@ -19,11 +19,12 @@ from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity, Verdict
 from cudamem_testing.model.override import NOTHING, Override, cycles_of
-from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord
+from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord, Unchecked
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.windows import SharedWindows
 from cudamem_testing.recorders.base import untold
 from cudamem_testing.recorders.choose import Recorders
+from cudamem_testing.run.allocator import read, restored
 from cudamem_testing.run.attribution import Attributions
 from cudamem_testing.run.baselines import Baselines
 from cudamem_testing.run.evidence import Evidence
@@ -93,7 +94,7 @@ class Session:
         self.evidence = Evidence(self.tracker, root, self.owners.names, **asked)
         self.attributions = Attributions(self.tracker, self.owners, self.evidence)
         self.outside = OutsideCheck(self.tracker, shared=sent)
-        self.judge = Judge(self.evidence.explainer, self.evidence.draw)
+        self.judge = Judge(self.evidence.explainer, self.evidence.draw, self.evidence.churn)
         self.baselines = Baselines(settings, root, self.evidence, self.tracker, without, sent=sent)
         self.policy = Policy(settings, root, known)
         self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
@@ -103,13 +104,14 @@ class Session:
         self.findings: list[Finding] = []
         self.fixtures: list[FixtureRecord] = []
         """Setups and teardowns of wider fixtures."""
-        self.unchecked: Counter[str] = Counter()
+        self.unchecked: Counter[Unchecked] = Counter()
         self.running: Running | None = None
         self.attempts: dict[str, int] = {}
         self._say, self._early = say, early
         self._leaked: dict[str, list[Entrusted]] = {}
         self._shared = SharedWindows()
         self._unmarked = self.asked()
+        self._cards: tuple[Device, ...] = ()
 
     @property
     def environment(self) -> Environment:
@@ -145,6 +147,7 @@ class Session:
         from cudamem_testing.run.retained import Retained
 
         self.tracker.attach(self.recorders.open(self._say))
+        self._cards = tuple(one.device for one in self.tracker.recorders if one.device.is_card)
         if self._early is not None and all(one.device != Device("cpu") for one in self.tracker.recorders):
             self._early.close()
         self.baselines.identify()
@@ -199,6 +202,8 @@ class Session:
             self.prepare()  # the phase that ends may have been the first to import torch
         windows = self.tracker.switch(running.phase, phase)
         running.windows += windows
+        if self._cards:
+            running.allocators[phase] = read(self._cards)
         return windows
 
     def judge_call(self, running: Running, *, failed: bool, skipped: bool) -> tuple[list[Finding], Sequence[Window]]:
@@ -246,6 +251,8 @@ class Session:
             self._leaked[running.nodeid] = [*running.earlier, *running.subject.leaked]
         if self.recorders.opened and not running.windows:
             running.notes.append(UNMEASURED)
+        if self._cards:
+            self._restore_allocator(running)
         if self.evidence.curves is not None and self.recorders.opened:
             self.evidence.curves.add(running, whole)
         record = running.record(whole if self.tracker.recorders else (), self._shared)
@@ -255,6 +262,12 @@ class Session:
             for recorder in self.tracker.recorders:
                 recorder.sleep()
         return Ended(found, below, record)
+
+    def _restore_allocator(self, running: Running) -> None:
+        """Undo what the call changed in the allocator's settings and the teardown left."""
+        before, after = (running.allocators.get(phase) for phase in ("call", "teardown"))
+        if before is not None and after is not None and before != after:
+            running.notes += restored(before, after, read(self._cards))
 
     def border(self, place: str) -> None:
         """The last test of a file has ended: look for what no test was blamed for."""
@@ -270,7 +283,7 @@ class Session:
         if not asked == self.settings.cycles == "off":
             tests = sum(self.attempts.values())
             blind = [one for one in self.tracker.recorders if not one.device.pseudo and not one.tells_blocks]
-            self.unchecked.update({f"test: leaks and cycles: {untold(one)}": tests for one in blind})
+            self.unchecked.update({Unchecked("test", f"leaks and cycles: {untold(one)}"): tests for one in blind})
         if self.leaks is None or asked == "off":
             return
         try:

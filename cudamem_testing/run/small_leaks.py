@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cudamem_testing.guards import collect_garbage
+from cudamem_testing.objects import KnownPlaces
+from cudamem_testing.run.holders import BlockHolders
+from cudamem_testing.verdicts.leaks import small_leaks
+
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.findings import Finding, Severity
@@ -40,11 +45,6 @@ class SmallLeaks:
         return way.bytes_set_aside >= self._ignore_below(way.recorder.device) > 0
 
     def _judged(self, way: Attribution, severity: Severity) -> list[Finding]:
-        from cudamem_testing.guards import collect_garbage
-        from cudamem_testing.objects import KnownPlaces
-        from cudamem_testing.run.holders import BlockHolders
-        from cudamem_testing.verdicts.leaks import small_leaks
-
         device = way.recorder.device
         collect_garbage()
         blocks = way.blocks_set_aside()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
-    from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry
+    from cudamem_testing.model.records import Environment, FixtureRecord, LedgerEntry, Unchecked
     from cudamem_testing.run.session import Session
 
 
@@ -23,7 +23,7 @@ class Totals(NamedTuple):
     ledger: list[LedgerEntry]
     ignored: Mapping[str, int]
     notes: list[str]
-    unchecked: Mapping[str, int]
+    unchecked: Mapping[Unchecked, int]
 
 
 def totals(session: Session) -> Totals:

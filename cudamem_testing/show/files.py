@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -78,43 +78,6 @@ def _stream(path: Path) -> Path | int | None:
             if os.path.samestat(there, os.fstat(handle)):
                 return handle
     return None if stat.S_ISREG(there.st_mode) else path
-
-
-def change_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> bool:
-    """Replace a file's content by a function of it; returns whether it changed.
-
-    The function gets ``None`` for a file that does not exist, and returns ``None`` to leave it so. Other processes of
-    this machine that change a file in the same folder wait for each other, so that none loses what another added.
-
-    Raises:
-        OSError: it cannot be read or written; the old file is untouched. Exceptions of the function are raised too.
-    """
-    target = Path(os.path.realpath(path))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target.parent):
-        old = target.read_bytes() if target.exists() else None
-        new = change(old)
-        if new is None or new == old:
-            return False
-        replace_file(target, new)
-        return True
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock between processes; does nothing without locks (Windows, some network file systems)."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def below(root: Path, file: str) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 from cudamem_testing.show.printable import printable
 
 _LOOK = "font-family: ui-monospace, monospace; line-height: 1.35; overflow-x: auto"
@@ -13,15 +15,11 @@ class InNotebook:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        import html  # every run imports this module, and few are notebooks
-
         return f'<pre style="{_LOOK}">{html.escape(printable(str(self)))}</pre>'
 
 
 def framed(page: str, height: int = 620) -> str:
     """A whole page inside of a notebook, in a frame of its own that may run its scripts and nothing else."""
-    import html
-
     source = html.escape(page)
     return (
         f'<iframe srcdoc="{source}" sandbox="allow-scripts" width="100%" height="{height}" style="border: 0"></iframe>'

@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import place
+from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.simulated_cards import CARDS, DEFAULT, CardModel, Cards
-from cudamem_testing.simulated.allocator_settings import AllocatorSettings
 from cudamem_testing.simulated.bindings import Bindings, SimulatedCardError, refuse
 from cudamem_testing.torch_api import cuda_build
 
@@ -76,7 +76,9 @@ def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Calla
             )
             functions = Bindings(native, cards, settings).functions()
             stack.callback(place(cuda_build.cuda_build(functions, properties, refuse)))
-            stack.callback(place([(torch_api.bindings(), torch_api.SIMULATED, cards.titles)]))
+            trap = torch_api.SimulatedTrap(native.set_trap, native.trapped, native.clear_trap)
+            own = ((torch_api.SIMULATED, cards.titles), (torch_api.SIMULATED_TRAP, trap))
+            stack.callback(place([(torch_api.bindings(), name, value) for name, value in own]))
             cuda_build.set_generators(cards.count, native.default_generator)
             if cuda_build.engine_lacks_cards(cards.count):
                 if say is not None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.simulated_cards import Cards
-from cudamem_testing.simulated.allocator_settings import AllocatorSettings
 from cudamem_testing.simulated.native import STACKS, NativeCard
 
 CUDA = 1  # of c10::DeviceType

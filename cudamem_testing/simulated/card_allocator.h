@@ -9,6 +9,8 @@
 #include <functional>
 #include <optional>
 
+#include "../recorders/cpu_stacks.h"
+#include "../recorders/trap.h"
 #include "card_streams.h"
 
 namespace cudamem {
@@ -43,9 +45,12 @@ struct Simulation {
   bool values = true, recording = false;
   Stacks stacks = kNoStacks;
   size_t beside = 0;
+  Trap trap;
+  c10::DeviceIndex trap_card = 0;
 };
 
 inline std::atomic<Simulation*> simulation{nullptr};
+inline Python python = {};  // how to read the frames of the calling thread; unknown where there is no `this_thread_state`
 inline std::vector<Observer>& observers = *new std::vector<Observer>;
 
 inline Context stack_for(Simulation& all, Stacks least) {
@@ -120,6 +125,15 @@ inline void report(Simulation& all, size_t index, void* at, int64_t change) {
                                    c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
 }
 
+// Whether the request is the one that is made to fail. Called with the mutex held.
+inline bool is_trapped(Simulation& all, c10::DeviceIndex card, size_t size) {
+  if (!all.trap.on() || all.trap_card != card) return false;
+  static const std::atomic<uint64_t> no_stops[kStopCodes] = {};
+  Walk<kDepth> stack;
+  if (python.this_thread_state) walk(python, no_stops, &stack);
+  return all.trap.springs(size, stack.frames, stack.depth);
+}
+
 // A block of the current stream on a card; null for nothing.
 inline void* take(c10::DeviceIndex card, size_t size, const StreamId* stream = nullptr) {
   if (size == 0) return nullptr;
@@ -134,9 +148,12 @@ inline void* take(c10::DeviceIndex card, size_t size, const StreamId* stream = n
   int64_t allowed = 0, free = 0;
   void* at = nullptr;
   int64_t taken = 0;
+  bool trapped;
   {
     const std::lock_guard<std::mutex> lock(all->mutex);
-    if (Block* const block = memory.allocate(size, used, context)) {
+    trapped = is_trapped(*all, card, size);
+    Block* const block = trapped ? nullptr : memory.allocate(size, used, context);
+    if (block) {
       at = block->at;
       taken = static_cast<int64_t>(block->size);
     } else {
@@ -144,13 +161,14 @@ inline void* take(c10::DeviceIndex card, size_t size, const StreamId* stream = n
       memory.note(Action::oom, reinterpret_cast<void*>(free), size, used, context);
       allowed = static_cast<int64_t>(memory.limited() ? memory.allowed() : memory.driver()->total());
       message = full_message(index, memory, size, all->beside);
+      if (trapped) message += " (made to fail by cudamem)";
     }
   }
   if (at) {
     report(*all, index, at, taken);
     return at;
   }
-  for (const Observer observer : observers) observer(card, static_cast<int64_t>(size), allowed, free);
+  if (!trapped) for (const Observer observer : observers) observer(card, static_cast<int64_t>(size), allowed, free);
   throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, message);
 }
 

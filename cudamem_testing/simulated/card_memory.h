@@ -246,6 +246,64 @@ class CardMemory {
     release(small_, context);
   }
 
+  struct Adopted {
+    char* at;
+    size_t size, requested;
+  };
+
+  // A segment that was there before, with its live blocks by address; what lies between them is free. For replays: the
+  // driver has counted it. The live blocks, in their order.
+  std::vector<Block*> adopt(char* at, size_t size, StreamId stream, bool small, bool expandable,
+                            const std::vector<Adopted>& live) {
+    Pool& pool = small ? small_ : large_;
+    Range* range = nullptr;
+    if (expandable) {
+      ranges_.push_back(std::make_unique<Range>(Range{at, size, small ? kSmallSegment : kLargeSegment}));
+      range = ranges_.back().get();
+    }
+    Block* before = nullptr;
+    const auto append = [&](char* start, size_t bytes) {
+      auto* const block = new Block{stream, bytes, start, &pool};
+      block->range = range;
+      link(before, block, nullptr);
+      return before = block;
+    };
+    std::vector<Block*> made, unused;
+    char* place = at;
+    for (const Adopted& one : live) {
+      if (one.at > place) unused.push_back(append(place, static_cast<size_t>(one.at - place)));
+      Block* const block = append(one.at, one.size);
+      block->allocated = true;
+      block->requested = one.requested;
+      active_[block->at] = block;
+      made.push_back(block);
+      for (const auto& [counted, value] : {std::pair{kAllocation, size_t{1}}, std::pair{kActive, size_t{1}},
+                                           std::pair{kAllocatedBytes, one.size}, std::pair{kActiveBytes, one.size},
+                                           std::pair{kRequestedBytes, one.requested}}) {
+        add(&pool, counted, static_cast<int64_t>(value));
+      }
+      place = one.at + one.size;
+    }
+    if (place < at + size) unused.push_back(append(place, static_cast<size_t>(at + size - place)));
+    for (Block* block : unused) {
+      pool.insert(block);
+      if (!block->is_split() || block->range) continue;
+      add(&pool, kInactiveSplit, 1);
+      add(&pool, kInactiveSplitBytes, static_cast<int64_t>(block->size));
+    }
+    reserved_ += size;
+    if (!range) add(&pool, kSegment, 1);
+    add(&pool, kReservedBytes, static_cast<int64_t>(size));
+    return made;
+  }
+
+  // The largest free block of the pool for large requests.
+  size_t largest_free() const {
+    size_t most = 0;
+    for (const Block* block : large_.blocks) most = std::max(most, block->size);
+    return most;
+  }
+
   void set_fraction(double fraction) {
     allowed_ = static_cast<size_t>(fraction * static_cast<double>(driver_->total()));
     limited_ = true;

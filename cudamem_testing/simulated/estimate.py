@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -43,8 +45,6 @@ def estimate(function: Callable[..., object], *inputs: Any, device: str = DEFAUL
         RecorderUnavailable: no card can be simulated in this process.
         ValueError: no such card.
     """
-    import os
-
     import torch
 
     from cudamem_testing import torch_api
@@ -72,7 +72,5 @@ MOST_EVENTS = 1_000_000
 
 def _moved(value: Any, torch: Any) -> Any:
     if is_a(value, torch.nn.Module):
-        import copy
-
         return copy.deepcopy(value).to("cuda")
     return value.to("cuda") if is_a(value, torch.Tensor) else value

@@ -5,17 +5,22 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from cudamem_testing.model.allocator_settings import INTERVALS, AllocatorSettings
 from cudamem_testing.model.simulated_cards import Cards
 from cudamem_testing.recorders.build import Library, RecorderUnavailable, compiled, load
+from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native_device import COUNTED, POOLS
-from cudamem_testing.simulated.allocator_settings import INTERVALS, AllocatorSettings
+from cudamem_testing.recorders.native_python import this_python
+from cudamem_testing.recorders.native_trap import ARGUMENTS
 
 ENGINE = Library(
     "simulated_card_engine",
@@ -30,6 +35,9 @@ LIBRARY = Library(
     "the simulated card",
     (
         "simulated_card.cpp",
+        "../recorders/codes.h",
+        "../recorders/cpu_stacks.h",
+        "../recorders/trap.h",
         "card_allocator.h",
         "card_attention.h",
         "card_driver.h",
@@ -317,6 +325,7 @@ def _of_this_process() -> ctypes.PyDLL:
         "take",
         "pass",
         "renew",
+        "set_trap",
     )
     for name in (*wide, "recording", "snapshot"):
         getattr(library, f"cudamem_card_{name}").restype = ctypes.c_int64
@@ -339,6 +348,10 @@ def _of_this_process() -> ctypes.PyDLL:
         "default_generator": [ctypes.c_int64],
         "pass": [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64],
         "multiply": [ctypes.c_int64],
+        "set_trap": [ctypes.c_int64, *ARGUMENTS],
     }.items():
         getattr(library, f"cudamem_card_{name}").argtypes = types
+    with suppress(FramesUnreadable):  # then no line can be told
+        library.cudamem_card_set_python(ctypes.byref(this_python()))
+        atexit.register(library.cudamem_card_set_python, None)
     return library

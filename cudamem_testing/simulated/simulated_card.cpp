@@ -195,6 +195,33 @@ EXPORT int64_t cudamem_card_take(int64_t card, int64_t size, int64_t stream, int
 }
 EXPORT void cudamem_card_give(int64_t at) { give(reinterpret_cast<void*>(at)); }
 EXPORT void cudamem_card_observe(Observer observer) { observers.push_back(observer); }
+
+// The trap: 0 where one is set already, or no card is simulated.
+EXPORT int64_t cudamem_card_set_trap(int64_t card, uint64_t above, uint64_t nth, int32_t every, const Place* places,
+                                     uint32_t count) {
+  Simulation* const all = simulation;
+  if (!all) return 0;
+  const std::lock_guard<std::mutex> lock(all->mutex);
+  if (all->trap.on()) return 0;
+  all->trap_card = static_cast<c10::DeviceIndex>(card);
+  all->trap.set(above, nth, every != 0, places, count);
+  return 1;
+}
+EXPORT void cudamem_card_clear_trap() {
+  Simulation* const all = simulation;
+  if (!all) return;
+  const std::lock_guard<std::mutex> lock(all->mutex);
+  all->trap.clear();
+}
+EXPORT void cudamem_card_trapped(Trapped* out) {
+  Simulation* const all = simulation;
+  if (!all) return;
+  const std::lock_guard<std::mutex> lock(all->mutex);
+  *out = all->trap.trapped;
+}
+// How to read Python's frames.
+EXPORT void cudamem_card_set_python(const Python* given) { python = given ? *given : Python{}; }
+
 EXPORT void cudamem_card_pinned(int64_t* into) {
   const at::HostStats stats = pinned.get_stats();
   for (const auto* stat : {&stats.active_requests, &stats.active_bytes, &stats.allocations, &stats.allocated_bytes}) {

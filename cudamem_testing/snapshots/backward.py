@@ -3,7 +3,7 @@
 An operator of a backward pass allocates below autograd's engine: on the CPU the engine's call is in the stack, on a
 card it runs in a thread without Python frames. What was allocated before such a pass and freed between its first and
 its last allocation was let go by a node that the pass had finished with: autograd had saved it. A graph that is never
-run is let go with its output, which events do not tell from other memory; what they do tell, on the CPU, is grad mode.
+run is let go with its output, which events do not tell from other memory; what they do tell is grad mode.
 One pass over the events. PYTEST_DONT_REWRITE
 """
 
@@ -27,10 +27,15 @@ def saved_for_backward(replayed: Replay, start: int, end: int) -> set[int]:
     return found
 
 
-def made_with_grad(replayed: Replay, start: int, end: int) -> set[int]:
-    """The blocks that were allocated from ``start`` to ``end`` while grad mode was on, by event; none on cards."""
-    grads = replayed.recording.events.grads
-    return set() if grads is None else {place for place in range(start, end) if grads[place]}
+def made_with_grad(replayed: Replay, start: int, end: int) -> set[int] | None:
+    """The blocks that were allocated from ``start`` to ``end`` while grad mode was on, by event.
+
+    ``None`` where that was not recorded, as on a card without the native library.
+    """
+    kinds, grads = replayed.recording.events.kinds, replayed.recording.events.grads
+    if grads is None:
+        return None
+    return {place for place in range(start, end) if grads[place] and kinds[place] == Kind.ALLOC}
 
 
 def backward_passes(replayed: Replay, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -36,10 +36,11 @@ BEFORE = "(live before the test)"
 ROUNDING = "(counted by the allocator beyond its blocks' sizes)"
 _K = TypeVar("_K")
 _Owner = tuple[str, Origin]
-BEFORE_OWNER: _Owner = (BEFORE, "before")
 
 
-def curve(replayed: Replay, windows: Sequence[Window], now: Counters, call: str = "call") -> Curve | None:
+def curve(
+    replayed: Replay, windows: Sequence[Window], now: Counters, call: str = "call", before: str = BEFORE
+) -> Curve | None:
     """The curve of one device; ``None`` where no event was recorded.
 
     Args:
@@ -47,6 +48,7 @@ def curve(replayed: Replay, windows: Sequence[Window], now: Counters, call: str 
         windows: of the test on this device, in the order in which they ended; they become stretches.
         now: the counters when the record was taken.
         call: the name of the window whose peak is meant; without such a window it is the peak of everything.
+        before: what is said of blocks from before the first window, or where there is none, before the first event.
     """
     recording = replayed.recording
     if not len(recording.events):
@@ -74,10 +76,10 @@ def curve(replayed: Replay, windows: Sequence[Window], now: Counters, call: str 
         "line",
         tuple(moment - start for moment in moments),
         _times(recording, moments),
-        tuple(_bands(replayed, moments)),
+        tuple(_bands(replayed, moments, before)),
         tuple(Stretch(one_line(one.name), where[begin], where[end]) for one, begin, end in shown),
         where[peak],
-        tuple(_live(replayed, peak, start, measured)),
+        tuple(_live(replayed, peak, start, measured, before)),
         stop - start,
         tuple(_notes(replayed, len(known) - len(shown))),
     )
@@ -122,10 +124,11 @@ def _times(recording: Recording, moments: Sequence[int]) -> tuple[int, ...] | No
     return tuple(accumulate((max(time - found[0], 0) for time in found), max))
 
 
-def _bands(replayed: Replay, moments: Sequence[int]) -> Iterable[Band]:
+def _bands(replayed: Replay, moments: Sequence[int], called: str) -> Iterable[Band]:
     """The largest lines by their highest point, all others together, and what was there before."""
     owners = _Owners(replayed)
     points = len(moments)
+    older: _Owner = (called, "before")
     changes: dict[_Owner, list[int]] = {}
 
     def add(owner: _Owner, size: int, first: int, last: int) -> None:
@@ -137,12 +140,12 @@ def _bands(replayed: Replay, moments: Sequence[int]) -> Iterable[Band]:
         column[bisect_left(moments, last + 1)] -= size
 
     for old, size in replayed.before:
-        add(BEFORE_OWNER, size, 0, old.freed)
+        add(older, size, 0, old.freed)
     start = moments[0]
     stacks = replayed.recording.events.stacks
     for place, (freed, size) in enumerate(zip(replayed.lives.freed, replayed.sizes, strict=True)):
         if freed >= 0 and size:
-            owner = owners.of(stacks[place]) if place >= start else BEFORE_OWNER
+            owner = owners.of(stacks[place]) if place >= start else older
             add(owner, size, place + 1, freed)
     columns = {owner: [*accumulate(column[:points])] for owner, column in changes.items()}
     lines = sorted(
@@ -178,7 +181,7 @@ class _Owners:
         return self._known[number]
 
 
-def _live(replayed: Replay, moment: int, start: int, measured: int | None) -> Iterable[Part]:
+def _live(replayed: Replay, moment: int, start: int, measured: int | None, called: str) -> Iterable[Part]:
     """What was live at a moment, by stack, largest first; then what no stack explains."""
     sums: dict[int, list[int]] = {}
     before: dict[str | None, list[int]] = {}
@@ -220,7 +223,7 @@ def _live(replayed: Replay, moment: int, start: int, measured: int | None) -> It
         yield Part(stackless[0], stackless[1], None, f"({one_line(recording.stackless)})", "stackless")
     owners = sorted(before.items(), key=lambda item: -item[1][0])
     for name, (size, blocks) in owners[:MOST_BANDS]:
-        yield Part(size, blocks, None, BEFORE if name is None else f"(left by {one_line(name)})", "before")
+        yield Part(size, blocks, None, called if name is None else f"(left by {one_line(name)})", "before")
     yield from _summed("(left by others)", "before", owners[MOST_BANDS:])
     rounding = 0 if measured is None else measured - replayed.totals[moment]
     if rounding > 0:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from cudamem_testing.snapshots.replay import Replay
 
 BEFORE = "this test, before the window"
-#: Fewer events make no line of bars; and the most bars of one.
-FEW, STRETCHES = 8, 60
+#: Fewer events make no line of bars; and the most bars of one, which fits into 80 columns with what stands beside it.
+FEW, STRETCHES = 8, 36
 DROPPED = "this test, or live before it: its first events were dropped"
 
 
@@ -81,26 +81,36 @@ class Explainer:
 
     def _explain(self, breach: Breach) -> tuple[Evidence, ...]:
         window, metric = breach.window, breach.limit.metric
-        if metric in ("retries", "allocations") or breach.limit.side == "at least":
+        if metric == "retries" or breach.limit.side == "at least":
             return ()
         if window.device not in self._replays:
             self._replays[window.device] = self._records.replay(window.device)
         replayed = self._replays[window.device]
         if replayed is None or not len(replayed.recording.events):
-            title = "still live" if metric == "retained" else "live at the peak"
+            title = {"retained": "still live", "allocations": "allocations, by line"}.get(metric, "live at the peak")
             return (self._records.unknown(window.device, title),)
         start = first_moment(replayed.recording, window)
+        if metric == "allocations":
+            return (allocations(replayed, start),)
         source = self._records.locator.source
         if metric == "retained":
             return (new_since(replayed, window, start, source),)
         found: list[Evidence] = [*trends(replayed, start)] if metric == "peak" and self._records.trends else []
         found += [at_peak(replayed, window, start, self._records.running, source)]
-        if metric == "reserved":
+        if metric in ("reserved", "fragmentation"):
             from cudamem_testing.snapshots.fragmentation import fragmentation
 
             use = fragmentation(replayed.recording)
             found += [use.main, *use.private]
         return (*found, *self._records.purposes(window))
+
+
+def allocations(replayed: Replay, start: int) -> Evidence:
+    """The allocations since a moment, by line."""
+    from cudamem_testing.model.evidence import Shown
+    from cudamem_testing.snapshots.churn import churn
+
+    return Shown(churn(replayed, start).allocated())
 
 
 def first_moment(recording: Recording, window: Window) -> int:

@@ -1,7 +1,8 @@
 """Exports a recording as a snapshot that pytorch.org/memory_viz and ``torch.cuda._memory_viz`` load.
 
 The format is the dict of ``torch.cuda.memory._snapshot()``, pickled with protocol 4. A recording of the CPU has no
-segments, so each block gets a separate segment, and segment events are added around allocations and frees.
+segments, so each block gets a separate segment, and segment events are added around allocations and frees; its name and
+the numbers of its blocks are kept under a key that viewers pass over (:mod:`read_written`).
 PYTEST_DONT_REWRITE
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cudamem_testing.show.files import replace_file
+from cudamem_testing.snapshots.read_written import KEY
 from cudamem_testing.snapshots.record import NO_STACK, Events, Extra, Kind, LiveBlock, Recording, Segment
 
 PROTOCOL = 4
@@ -35,6 +37,7 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
     settings = recording.settings
     return {
         **(recording.extra or {}),
+        **({} if real else {KEY: _of_cpu(recording)}),
         "segments": list(_segments(recording, segments, frames, index)),
         "device_traces": [trace if place == index else [] for place in range(index + 1)],
         "allocator_settings": dict(
@@ -48,6 +51,17 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
             {"name": one.name, "stage": one.stage, "device": index, "time_us": one.time, **(one.extra or {})}
             for one in recording.annotations
         ],
+    }
+
+
+def _of_cpu(recording: Recording) -> dict[str, Any]:
+    """What torch's format has no place for: the device, the number of the first event, who owns blocks by number."""
+    most = max(recording.owners, default=0)
+    return {
+        "device": str(recording.device),
+        "first": recording.first,
+        "truncated": recording.truncated is True,
+        "owners": [recording.owners.get(number, "") for number in range(1, most + 1)],
     }
 
 
@@ -119,11 +133,18 @@ def _pieces(segment: Segment, blocks: list[LiveBlock], frames: _Frames) -> Itera
             "requested_size": block.requested,
             "state": "active_awaiting_free" if block.awaiting_free else "active_allocated",
             "frames": frames.of(block.stack),
+            **_numbers(block.sequence, block.owner, block.thread),
             **(block.extra or {}),
         }
         place = max(place, block.address + block.size)
     if place < segment.end:
         yield _free(place, segment.end)
+
+
+def _numbers(sequence: int | None, owner: int | None, thread: int | None) -> dict[str, int]:
+    """What the recorder of the CPU knows of a block."""
+    known = {"sequence": sequence, "owner": owner, "thread": thread}
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def _free(start: int, end: int) -> dict[str, Any]:
@@ -156,6 +177,10 @@ def _entry(recording: Recording, events: Events, place: int, kind: Kind, frames:
         entry["time_us"] = events.times[place]
     if events.pools is not None:
         entry["pool_id"] = recording.pool(events.pools[place])
+    if events.sequences is not None:
+        owner = None if events.owners is None else events.owners[place]
+        thread = None if events.threads is None else events.threads[place]
+        entry |= _numbers(events.sequences[place], owner, thread)
     entry["frames"] = frames.of(events.stacks[place])
     extra: Extra | None = events.extra.get(place)
     return {**entry, **extra} if extra else entry

@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,15 +34,21 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_file(
-    path: str | Path, device: Device | None = None, locator: Locator | None = None, max_entries: int | None = None
+    path: str | Path,
+    device: Device | None = None,
+    locator: Locator | None = None,
+    max_entries: int | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Recording:
     """One device's recording from a file; see :func:`cudamem_testing.snapshots.read.read`.
+
+    ``progress`` is told now and then which share of a pickle was read.
 
     Raises:
         SnapshotError: if the file cannot be read or holds no snapshot.
     """
     with _Reading(path):
-        return read(loads(_bytes(Path(path), LARGEST)), device, locator, max_entries)
+        return read(loads(_bytes(Path(path), LARGEST), progress), device, locator, max_entries)
 
 
 def load(path: str | Path, largest: int = LARGEST) -> Any:
@@ -76,14 +83,14 @@ class _Reading:
             raise SnapshotError(f"{self._name}: {error}") from error
 
 
-def loads(data: bytes) -> Any:
-    """The plain value in the bytes of a pickle or of JSON.
+def loads(data: bytes, progress: Callable[[float], None] | None = None) -> Any:
+    """The plain value in the bytes of a pickle or of JSON; ``progress`` is that of :func:`unpickle`.
 
     Raises:
         SnapshotError: as :func:`load`.
     """
     if data[:1] == b"\x80":
-        return unpickle(data)
+        return unpickle(data, progress)
     if data.lstrip()[:1] in (b"{", b"["):
         try:
             return json.loads(data)

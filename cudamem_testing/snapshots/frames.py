@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cudamem_testing.model.stacks import Locator, RawFrame, Stack
+from cudamem_testing.recorders.capture import GRAD_MODE
 from cudamem_testing.snapshots.record import NO_STACK
 
 _NATIVE = (".cpp", ".cc", ".cxx", ".c", ".cu", ".cuh", ".h", ".hpp", ".inl")
@@ -22,6 +23,7 @@ class FrameTable:
 
     def __init__(self) -> None:
         self._by_list: dict[int, int] = {}
+        self._grad_modes: dict[int, bool] = {}  # of lists that tell it
         self._by_frames: dict[tuple[int, ...], int] = {}
         self._by_text: dict[tuple[RawFrame, ...], int] = {}
         self._frames: dict[int, RawFrame | None] = {}
@@ -35,6 +37,8 @@ class FrameTable:
         known = self._by_list.get(id(frames))
         if known is None:
             known = self._by_list[id(frames)] = self._number(frames) if isinstance(frames, list) else NO_STACK
+            if isinstance(frames, list) and frames and _file(frames[-1]) == GRAD_MODE:
+                self._grad_modes[id(frames)] = frames[-1].get("name") == "on"
         return known
 
     def column(self, frames: list[Any]) -> array[int]:
@@ -43,6 +47,14 @@ class FrameTable:
             self.number(one)
         known = self._by_list
         return array("q", [known[id(one)] for one in frames])
+
+    def grad_modes(self, frames: list[Any]) -> bytes | None:
+        """1 for each of many lists of frames that were recorded while grad mode was on; ``None`` if none tells.
+
+        They must have been numbered before.
+        """
+        known = self._grad_modes
+        return bytes([known.get(id(one), False) for one in frames]) if known else None
 
     def resolver(self, locator: Locator | None) -> Callable[[int], Stack]:
         """The function from number to stack."""
@@ -72,12 +84,16 @@ class FrameTable:
         return self._frames[id(frame)]
 
 
+def _file(frame: object) -> object:
+    return frame.get("filename") if isinstance(frame, dict) else None
+
+
 def _raw_frame(frame: object) -> RawFrame | None:
     """File, line and function of a Python frame; ``None`` for C++ frames, which a history may also hold."""
     if not isinstance(frame, dict):
         return None
     file, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
-    if not isinstance(file, str) or not isinstance(name, str) or file in ("", "??"):
+    if not isinstance(file, str) or not isinstance(name, str) or file in ("", "??", GRAD_MODE):
         return None
     if file.endswith(_NATIVE) or ".so" in file.rsplit("/", 1)[-1]:
         return None

@@ -1,17 +1,19 @@
-"""The picture of a window: memory over time by line. PYTEST_DONT_REWRITE"""
+"""What a window shows of itself: a picture of its memory over time by line, and its churn. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from cudamem_testing.model.churn import Churn
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.curves import Band, Curve
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.show.plots import area
 from cudamem_testing.show.plots.style import LINE_COLOURS, save
-from cudamem_testing.snapshots.curves import curve
+from cudamem_testing.snapshots.churn import churn
+from cudamem_testing.snapshots.curves import curve, moments_of
 from cudamem_testing.snapshots.evidence import Records
 
 _GREYS = {"before": "#BBBBBB", "rest": "#DDDDDD", "stackless": "#999999", "rounding": "#DDDDDD"}
@@ -30,6 +32,20 @@ def draw_window(records: Records, windows: Sequence[Window], now: Counters, path
     if found is None:
         raise ValueError(f"no picture of {window.name}: no events were recorded on {window.device}")
     return plot(found, path, f"Memory of {window.name} on {window.device} over its events")
+
+
+def churn_of_window(records: Records, windows: Sequence[Window], now: Counters) -> Churn:
+    """The churn of the first of some windows; ``now`` are the counters at this moment.
+
+    Raises:
+        ValueError: no events were recorded on its device.
+    """
+    window = windows[0]
+    replayed = records.replay(window.device)
+    if replayed is None or not len(replayed.recording.events):
+        raise ValueError(f"the churn of {window.name} is unknown: no events were recorded on {window.device}")
+    first, last = moments_of(replayed.recording, [window.opened, window.closed], now)
+    return churn(replayed, first or 0, last if window.closed is not None else None)
 
 
 def plot(drawn: Curve, path: str | Path, title: str) -> Path:

@@ -22,6 +22,7 @@ from cudamem_testing.model.pools import MAIN_POOL, Pool
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots.frames import FrameTable
+from cudamem_testing.snapshots.read_written import CPU, is_of_cpu, read_written_cpu
 from cudamem_testing.snapshots.record import (
     Annotation,
     Events,
@@ -74,12 +75,14 @@ class Notes:
 
 
 def devices(snapshot: object) -> tuple[Device, ...]:
-    """The CUDA devices in a snapshot.
+    """The CUDA devices in a snapshot; the CPU in one that this package wrote of it.
 
     Raises:
         SnapshotError: if ``snapshot`` is not a snapshot.
     """
     top = _top(snapshot)
+    if is_of_cpu(top):
+        return (CPU,)
     named = (segment.get("device", 0) for segment in _dicts(top["segments"]))
     found = {index for index in named if _is_index(index)}
     traces = _list(top.get("device_traces"))
@@ -100,8 +103,14 @@ def read(
         SnapshotError: if ``snapshot`` is not a snapshot, or has several devices and none was named.
     """
     top = _top(snapshot)
-    if device is None:
+    if device is None or device == CPU or is_of_cpu(top):
         known = devices(snapshot)
+        if (device or CPU) == CPU and known == (CPU,):
+            return read_written_cpu(top, locator)
+        if device is not None:
+            raise SnapshotError(
+                f"the snapshot is not of {device}: it is of {', '.join(map(str, known)) or 'no device'}"
+            )
         if len(known) > 1:
             raise SnapshotError(f"the snapshot has several devices, name one of {', '.join(map(str, known))}")
         device = known[0] if known else Device("cuda", 0)
@@ -301,16 +310,18 @@ def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Note
         free = trace[place].get("device_free")
         columns["addr"][place] = free if _is_size(free) else 0
     times = columns["time_us"] if "time_us" in keys else None
+    stacks = [entry.get("frames") for entry in trace]
     if times is not None:
         notes.add("the clock of the events runs backwards", sum(map(operator.gt, times, times[1:])))
     return Events(
         kinds=kinds,
         addresses=columns["addr"],
         sizes=columns["size"],
-        stacks=frames.column([entry.get("frames") for entry in trace]),
+        stacks=frames.column(stacks),
         streams=columns["stream"],
         times=times,
         pools=_pool_column(trace, pools) if "pool_id" in keys else None,
+        grads=frames.grad_modes(stacks),
         extra=extra,
     )
 

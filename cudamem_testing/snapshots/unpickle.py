@@ -36,6 +36,9 @@ _VALUE, _PLACE = 64, 100
 _ALLOWED, _ALLOWED_PER_BYTE = 2**24, 40
 #: Longest text and number in bytes, longest tuple. If a dict has more keys than ``_FEW_KEYS``, they are checked.
 _LONGEST_TEXT, _LONGEST_NUMBER, _LONGEST_TUPLE, _FEW_KEYS = 2**20, 2**10, 64, 64
+#: A list begins that is kept and gets items which were kept before; one of more items is not looked up among stacks.
+_STACK, _LONGEST_STACK = b"\x94(j", 300
+_PLACES = struct.Struct("<xI").iter_unpack
 #: Python's hash of an integer is the integer itself below this prime, and its remainder above.
 _MODULUS: Final = sys.hash_info.modulus
 _BUILDERS = {
@@ -52,8 +55,8 @@ _BUILDERS = {
 }
 
 
-def unpickle(data: bytes) -> Any:
-    """The value pickled in ``data``.
+def unpickle(data: bytes, progress: Callable[[float], None] | None = None) -> Any:
+    """The value pickled in ``data``. ``progress`` is told now and then which share of the bytes was read.
 
     Raises:
         SnapshotError: if the pickle is cut off or damaged, or asks for anything but plain containers; a class that
@@ -61,7 +64,7 @@ def unpickle(data: bytes) -> Any:
     """
     try:
         with CollectorPaused():  # it would scan millions of small objects again and again
-            return _Machine(data).run()
+            return _Machine(data, progress).run()
     except SnapshotError:
         raise
     except (IndexError, KeyError, struct.error):
@@ -75,11 +78,16 @@ def unpickle(data: bytes) -> Any:
 class _Machine:
     """A stack, a memo, and a position in the input."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, progress: Callable[[float], None] | None = None) -> None:
         self.data = data
+        self.progress = progress
         self.at = 0
         self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
+        self.memo: list[Any] = []
+        self.others: dict[int, Any] = {}
+        """Values that are kept under numbers out of order."""
+        self.runs: dict[bytes, list[Any]] = {}
+        """Stacks by the instructions that make them."""
         self.kept = 0
         """Values that were put into containers."""
 
@@ -93,7 +101,8 @@ class _Machine:
             at += 1
             # The nine most frequent instructions of snapshots come first.
             if code == 0x68:  # BINGET
-                push(memo[data[at]])
+                place = data[at]
+                push(memo[place] if place < len(memo) else self.get(place))
                 at += 1
             elif code == 0x4B:  # BININT1
                 push(data[at])
@@ -105,9 +114,12 @@ class _Machine:
                     raise self.cut(at)
                 push(int.from_bytes(data[at - size : at], "little", signed=True))
             elif code == 0x94:  # MEMOIZE
-                memo[len(memo)] = stack[-1]
+                if self.others:
+                    self.put(len(memo) + len(self.others))
+                else:
+                    memo.append(stack[-1])
             elif code == 0x6A:  # LONG_BINGET
-                push(memo[int.from_bytes(data[at : at + 4], "little")])
+                push(self.get(int.from_bytes(data[at : at + 4], "little")))
                 at += 4
             elif code == 0x28:  # MARK
                 push(_MARK)
@@ -115,8 +127,17 @@ class _Machine:
                 self.set_items(self.pop_to_mark())
             elif code == 0x7D:  # EMPTY_DICT
                 push({})
+            elif code == 0x5D:  # EMPTY_LIST
+                if data[at : at + 3] == _STACK and not self.others:  # one of frames, which are there already
+                    last = self.run_end(at + 2)
+                    if last:
+                        push(self.stack_of(data[at + 2 : last]))
+                        memo.append(stack[-1])
+                        at = last + 1
+                        continue
+                push([])
             elif code == 0x71:  # BINPUT
-                memo[data[at]] = stack[-1]
+                self.put(data[at])
                 at += 1
             elif code == 0x2E:  # STOP
                 if len(stack) != 1 or stack[0] is _MARK:
@@ -130,14 +151,48 @@ class _Machine:
                 step(self)
                 at = self.at
 
+    def put(self, place: int) -> None:
+        """Keep the last value under a number: all writers of pickles count from 0 on."""
+        if place < len(self.memo):
+            self.memo[place] = self.stack[-1]
+        elif place == len(self.memo) and not self.others:
+            self.memo.append(self.stack[-1])
+        else:
+            self.others[place] = self.stack[-1]
+
+    def get(self, place: int) -> Any:
+        """The value that was kept under a number."""
+        return self.memo[place] if place < len(self.memo) else self.others[place]
+
+    def run_end(self, first: int) -> int:
+        """Where a run of LONG_BINGET ends with APPENDS; 0 if it is no such run, or a long one."""
+        data = self.data
+        last = data.find(b"e", first, first + 5 * _LONGEST_STACK)
+        while last >= 0:
+            places, rest = divmod(last - first, 5)
+            if not rest and data[first:last:5].count(b"j") == places:
+                return last
+            last = data.find(b"e", last + 1, first + 5 * _LONGEST_STACK)
+        return 0
+
+    def stack_of(self, run: bytes) -> list[Any]:
+        """The list of a run of LONG_BINGET; equal runs are one list, because a history repeats its stacks."""
+        known = self.runs.get(run)
+        if known is None:
+            known = self.runs[run] = [self.memo[place] for (place,) in _PLACES(run)]
+            self.kept += len(known)
+        return known
+
     def next_count(self, at: int) -> int:
         """The position of the next count. Refuses a file without an end, or with more values than its bytes allow."""
         end = len(self.data)
         if at >= end:
             raise SnapshotError(f"the pickle ends after {end} bytes without its end mark: it is cut off or empty")
-        made = _VALUE * (self.kept + len(self.stack)) + _PLACE * len(self.memo)
+        if self.progress is not None:
+            self.progress(at / end)
+        made = _VALUE * (self.kept + len(self.stack)) + _PLACE * (len(self.memo) + len(self.others))
         if made > _ALLOWED + _ALLOWED_PER_BYTE * at:
-            count = self.kept + len(self.stack) + len(self.memo)
+            count = self.kept + len(self.stack) + len(self.memo) + len(self.others)
             raise SnapshotError(f"the pickle makes {count} values of {at} bytes: refused, no snapshot does that")
         return min(end, at + _STEP)
 
@@ -280,7 +335,7 @@ def _skip(size: int) -> Callable[[_Machine], None]:
 
 
 def _put(machine: _Machine) -> None:
-    machine.memo[machine.number(4)] = machine.stack[-1]
+    machine.put(machine.number(4))
 
 
 def _signed(machine: _Machine) -> None:

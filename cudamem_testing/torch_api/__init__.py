@@ -10,8 +10,10 @@ then unknown.
 | ``torch._C._cuda_memoryStats`` | 1.4 | no CUDA counters |
 | ``torch._C._cuda_resetPeakMemoryStats`` | 1.4 | no CUDA peaks |
 | ``torch._C._cuda_resetAccumulatedMemoryStats`` | 1.4 | counts restart when a test resets them |
-| ``torch._C._accelerator_getDeviceStats`` and resets | 2.9 | nothing: tests cannot call them either |
+| ``torch._C._accelerator_getDeviceStats`` and resets | 2.9 | accelerators other than CUDA are not measured |
 | ``torch._C._cuda_setMemoryFraction`` / ``_cuda_getMemoryFraction`` | 1.8 / 2.8 | hard limits reset to no limit |
+| ``torch._C._accelerator_getAllocatorSettings``, ``_accelerator_setAllocatorSettings`` | 2.10 | settings that a test
+changes stay changed, and no note says so |
 | ``torch.cuda.memory._record_memory_history``, ``_snapshot`` | 2.1 | no stacks, no live at the peak |
 | ``torch._lazy_modules`` | 2.1 | the first snapshot of a process imports torch's compiler, which takes 2 s |
 | ``torch._C._cuda_isHistoryEnabled`` | 2.1 | a history that the user started before the session is not noticed |
@@ -50,10 +52,22 @@ allocator | | ``torch.cuda._lazy_call`` | 1.0 | the history starts with the test
 PYTEST_DONT_REWRITE
 """
 
+from cudamem_testing.torch_api.accelerator import (
+    ACCELERATOR_PEAK_RESET,
+    ACCELERATOR_READER,
+    Accelerator,
+    accelerator_name,
+    accelerator_started,
+    other_accelerator,
+    synchronize_accelerator,
+)
 from cudamem_testing.torch_api.cuda import (
     NOTICED,
     SIMULATED,
+    SIMULATED_TRAP,
+    SimulatedTrap,
     allocator_backend,
+    allocator_settings,
     capturing,
     clear_workspaces,
     compiler_pools,
@@ -66,8 +80,10 @@ from cudamem_testing.torch_api.cuda import (
     is_out_of_memory,
     memory_fraction,
     memory_in_use,
+    set_allocator_settings,
     set_memory_fraction,
     simulated_cards,
+    simulated_trap,
     synchronize,
     take_workspaces,
     total_memory,
@@ -106,11 +122,19 @@ from cudamem_testing.torch_api.profiler import (
 )
 
 __all__ = [
+    "ACCELERATOR_PEAK_RESET",
+    "ACCELERATOR_READER",
     "NOTICED",
     "SIMULATED",
+    "SIMULATED_TRAP",
+    "Accelerator",
     "EventTypes",
+    "SimulatedTrap",
     "Stats",
+    "accelerator_name",
+    "accelerator_started",
     "allocator_backend",
+    "allocator_settings",
     "bindings",
     "capturing",
     "clear_workspaces",
@@ -141,16 +165,20 @@ __all__ = [
     "older_profiler_is_running",
     "older_profiler_stays",
     "operator_schemas",
+    "other_accelerator",
     "prepared_by_another",
     "profiler_is_running",
     "profiler_keeps_callers",
     "profiler_modules",
+    "set_allocator_settings",
     "set_memory_fraction",
     "simulated_cards",
+    "simulated_trap",
     "snapshot",
     "stop_history",
     "strided_bytes",
     "synchronize",
+    "synchronize_accelerator",
     "take_workspaces",
     "total_memory",
     "transform_plans",

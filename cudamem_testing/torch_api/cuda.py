@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.process import bindings, imported
@@ -14,6 +15,16 @@ from cudamem_testing.torch_api.process import bindings, imported
 NOTICED = "cudamem_streams"
 #: The attribute of ``torch._C`` with the names of the simulated cards, while there are any.
 SIMULATED = "_cudamem_simulated_cards"
+#: The attribute of ``torch._C`` with what makes an allocation on them fail.
+SIMULATED_TRAP = "_cudamem_simulated_trap"
+
+
+class SimulatedTrap(NamedTuple):
+    """Native functions: ``put`` sets the trap of a card, ``read`` says what it met, ``clear`` removes it."""
+
+    put: Callable[..., int]
+    read: Callable[..., object]
+    clear: Callable[..., object]
 
 
 def simulated_cards() -> tuple[str, ...]:
@@ -21,6 +32,12 @@ def simulated_cards() -> tuple[str, ...]:
     torch = sys.modules.get("torch")
     names: tuple[str, ...] = getattr(getattr(torch, "_C", None), SIMULATED, ())
     return names
+
+
+def simulated_trap() -> SimulatedTrap | None:
+    """What makes an allocation on simulated cards fail; ``None`` if no card is simulated."""
+    found: SimulatedTrap | None = getattr(bindings(), SIMULATED_TRAP, None)
+    return found
 
 
 def cuda_device_count() -> int:
@@ -124,6 +141,24 @@ def set_memory_fraction(index: int, fraction: float) -> None:
     set_(fraction, index)
 
 
+def allocator_settings() -> str | None:
+    """The allocator's settings as ``PYTORCH_ALLOC_CONF`` has them, those given last; ``None`` if torch cannot tell."""
+    get = cuda_function("_accelerator_getAllocatorSettings")
+    return None if get is None else str(get())
+
+
+def set_allocator_settings(settings: str) -> None:
+    """Change settings of the allocator while the process runs.
+
+    Raises:
+        RuntimeError: this torch cannot, or refuses them.
+    """
+    set_ = cuda_function("_accelerator_setAllocatorSettings")
+    if set_ is None:
+        raise RuntimeError("this torch cannot change them while it runs")
+    set_(settings)
+
+
 def synchronize(index: int) -> None:
     """Wait for a card, unless a stream is capturing: waiting would break the capture."""
     import torch
@@ -204,8 +239,6 @@ def workspace_sizes() -> frozenset[int]:
 
     From the environment variables that set them, otherwise torch's defaults, which depend on the card.
     """
-    import os
-
     written = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
     parts = [part for part in written.split(":") if part]
     if len(parts) >= 2 and len(parts) % 2 == 0 and all(part.isdecimal() for part in parts):

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DispatchMode", "operator_name"]
+__all__ = ["DispatchMode", "PlainDispatchMode", "operator_name"]
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
@@ -35,6 +35,14 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its _
         mode = type(self)
         for operator in torch._ops._higher_order_ops.values():
             operator.python_key_table.setdefault(mode, functools.partial(_called, operator))
+
+
+class PlainDispatchMode(DispatchMode):  # type: ignore[no-untyped-call]  # the same
+    """The same without torch's wrapper, which imports its compiler at the first operator: seconds for one run."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 def _called(operator: Any, mode: TorchDispatchMode, *args: Any, **kwargs: Any) -> Any:

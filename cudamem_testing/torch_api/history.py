@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cudamem_testing.torch_api.cuda import cuda_function, cuda_initialized
@@ -18,9 +20,6 @@ def history_enabled() -> bool:
 
 def history_starter(max_entries: int) -> Callable[[], None]:
     """A function that restarts the allocator's history: Python stacks, at most ``max_entries`` events per card."""
-    import inspect
-    from functools import partial
-
     import torch
 
     record = torch.cuda.memory._record_memory_history

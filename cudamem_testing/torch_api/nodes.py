@@ -50,14 +50,23 @@ def shows_saved() -> bool:
     return hasattr(torch._C._autograd.SavedTensor, "data")
 
 
+#: Those of classes that live as long as the process, by id.
+_names: dict[int, tuple[str, ...]] = {}
+
+
 def saved_names(cls: type) -> tuple[str, ...]:
     """Names of the fields that hold a node's saved tensors, for ``saved``."""
-    return tuple(
-        name
-        for base in static.mro(cls)
-        for name, descriptor in static.class_dict(base).items()
-        if name.startswith(_SAVED_PREFIX) and type(descriptor) is types.GetSetDescriptorType
-    )
+    known = _names.get(id(cls))
+    if known is None:
+        known = tuple(
+            name
+            for base in static.mro(cls)
+            for name, descriptor in static.class_dict(base).items()
+            if name.startswith(_SAVED_PREFIX) and type(descriptor) is types.GetSetDescriptorType
+        )
+        if not static.is_heap_type(cls):
+            _names[id(cls)] = known
+    return known
 
 
 def saved(node: object, names: tuple[str, ...] | None = None) -> Iterator[tuple[str, object]]:

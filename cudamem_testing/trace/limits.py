@@ -15,7 +15,7 @@ from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.trace.peak import Peak
 from cudamem_testing.trace.series import NAMES
 from cudamem_testing.windows.judge import Judge
-from cudamem_testing.windows.memory import OverBudget
+from cudamem_testing.windows.regions import OverBudget
 
 __tracebackhide__ = hide_wrong_arguments
 

@@ -28,6 +28,8 @@ from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import Any
 
+from torch.profiler import record_function
+
 from cudamem_testing.guards import collect_garbage, restore_python_profiler
 from cudamem_testing.model.facts import OverLimit
 from cudamem_testing.model.findings import Finding
@@ -45,6 +47,7 @@ from cudamem_testing.torch_api import (
     profiler_is_running,
     profiler_keeps_callers,
 )
+from cudamem_testing.torch_api.calls import DispatchedCalls
 from cudamem_testing.trace.categories import Categories, categories
 from cudamem_testing.trace.dispatched import dispatched, sightings
 from cudamem_testing.trace.expect import Expectations
@@ -67,7 +70,7 @@ from cudamem_testing.trace.reader import read_events
 from cudamem_testing.trace.records import Trace
 from cudamem_testing.trace.timeline import Timeline, timeline
 from cudamem_testing.trace.witnesses import optimizers_in, parts_of, state_of
-from cudamem_testing.windows.memory import OverBudget
+from cudamem_testing.windows.regions import OverBudget
 from cudamem_testing.windows.tracker import Tracker
 
 __tracebackhide__ = hide_wrong_arguments
@@ -170,8 +173,6 @@ class MemoryProfile(Expectations):
         profiler = new_profiler()
         self._python_profiler = sys.getprofile()
         if self._dispatched:
-            from cudamem_testing.torch_api.calls import DispatchedCalls
-
             self._calls = DispatchedCalls()
             self._calls.__enter__()
         try:
@@ -252,8 +253,6 @@ class MemoryProfile(Expectations):
     @staticmethod
     def region(name: str) -> AbstractContextManager[object]:
         """Name what happens inside, for texts with ``regions=True``; torch's ``record_function``."""
-        from torch.profiler import record_function
-
         return record_function(name)
 
     def mark(self, name: str) -> None:

@@ -37,10 +37,9 @@ def changed_places(before: Sequence[Place], lines: Sequence[Line], known: str = 
     numbers = _numbers(lines) if not by_line else {}
     orders: dict[int, int] = {}
     found = []
-    without_grad = bool(before) and not any(place.recorded for place in before)
     there = {known[start : start + DIGITS] for start in range(0, len(known), DIGITS)}
     for place, line in pairs:
-        one = _changed(place, line, hidden, numbers, without_grad)
+        one = _changed(place, line, hidden, numbers, before)
         if line is not None and place is None and not hidden and there:
             is_old = fingerprint(line.name, line.text, line.nth) in there
             one = replace(one, before=0) if is_old else one  # not at the peak then
@@ -139,7 +138,7 @@ def _together(lines: Sequence[Line]) -> Line:
     size, blocks = sum(line.bytes for line in lines), sum(line.blocks for line in lines)
     saved = sum(line.saved for line in lines)
     first = min(line.order for line in lines)
-    return Line(most.name, "", 0, most.frame, size, blocks, saved, 0, first, most.call, most.caller)
+    return Line(most.name, "", 0, most.frame, size, blocks, saved, None, first, most.call, most.caller)
 
 
 def _numbers(lines: Sequence[Line]) -> Mapping[str, tuple[int, ...]]:
@@ -151,9 +150,12 @@ def _numbers(lines: Sequence[Line]) -> Mapping[str, tuple[int, ...]]:
 
 
 def _changed(
-    place: Place | None, line: Line | None, hidden: int, numbers: Mapping[str, tuple[int, ...]], without_grad: bool
+    place: Place | None,
+    line: Line | None,
+    hidden: int,
+    numbers: Mapping[str, tuple[int, ...]],
+    before: Sequence[Place],
 ) -> ChangedPlace:
-    """``without_grad`` is whether nothing was made in grad mode when the baseline was recorded."""
     if line is None:
         if place is None:
             raise ValueError("neither a place nor a line is given")
@@ -175,5 +177,15 @@ def _changed(
         place.text if place is not None and place.text != line.text else "",
         line.call,
         line.caller,
-        recorded=2 * line.recorded > line.bytes and (without_grad if place is None else not place.recorded),
+        recorded=line.is_recorded is True and _was_without_grad(place, line, before),
     )
+
+
+def _was_without_grad(place: Place | None, line: Line, before: Sequence[Place]) -> bool:
+    """Whether grad mode was off at a line when the baseline was recorded.
+
+    Of a line that has no place of its own, those of its function tell, and if it has none, all.
+    """
+    function = [one for one in before if one.name == line.name]
+    telling = [place] if place is not None else function or before
+    return bool(telling) and all(one.recorded is False for one in telling)

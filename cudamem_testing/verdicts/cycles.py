@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cudamem_testing.cycles.origins import MOCKS
 from cudamem_testing.cycles.results import Cycle
 from cudamem_testing.cycles.source import Sources, worded
 from cudamem_testing.model.devices import Device
@@ -81,14 +80,14 @@ class CycleFindings:
             device=device,
             allocated=None if stack is None else stack.line,
             holder=holder,
-            cause=" | ".join((Kind.CYCLE.value, Verdict.CYCLE.value, *_where(cycle.signature, stack))),
+            cause=" | ".join((Kind.CYCLE.value, Verdict.CYCLE.value, *_where(cycle, stack))),
         )
 
     def _severity(
         self, cycle: Cycle, device: Device, asked: str | None, failed: bool
     ) -> tuple[Severity, Remark | None]:
         if cycle.harness and asked != "strict":
-            return Severity.NOTE, _harness(cycle)
+            return Severity.NOTE, cycle.harness
         wanted = asked or ("fail" if cycles_fail(device) else "warn")
         severity = Severity.WARN if wanted == "warn" or failed else Severity.FAIL
         if cycle.project or asked == "strict":
@@ -96,19 +95,11 @@ class CycleFindings:
         return Severity.WARN, Remark.LIBRARY
 
 
-def _harness(cycle: Cycle) -> Remark:
-    """Which part of the harness it is; functions that ``autospec`` makes are in no module."""
-    if "ExceptionInfo" in cycle.signature:
-        return Remark.HARNESS
-    mocked = any(name in cycle.signature for name in MOCKS) or cycle.signature.startswith("?.")
-    return Remark.MOCK if mocked else Remark.OTHER_HARNESS
-
-
-def _where(signature: str, stack: Stack | None) -> Iterator[str]:
+def _where(cycle: Cycle, stack: Stack | None) -> Iterator[str]:
     """What names the fault: a cycle of plain lists looks like any other, so the function that allocated helps."""
-    if stack is not None and stack.where and all(part.startswith("builtins.") for part in signature.split(" | ")):
+    if stack is not None and stack.where and cycle.plain:
         yield stack.place
-    yield signature
+    yield cycle.signature
 
 
 def _bytes(together: Sequence[Cycle], signature: str, device: str) -> int:

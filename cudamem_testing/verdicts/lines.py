@@ -34,8 +34,8 @@ class Line:
 
     Where the line calls a model of a library, each function of the library that allocates has a line of its own: its
     ``name`` is ``test_a.py::test_step > transformers/modeling_gpt2.py::GPT2MLP.forward``. ``saved`` and ``recorded``
-    are bytes that autograd kept for backward, and that operators made which it recorded. ``call`` is the library call
-    of most bytes behind the line, ``caller`` the project's line that called its function.
+    are bytes that autograd kept for backward, and that were made in grad mode (``None``: unknown). ``call`` is the
+    library call of most bytes behind the line, ``caller`` the project's line that called its function.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Line:
     bytes: int
     blocks: int
     saved: int = 0
-    recorded: int = 0
+    recorded: int | None = None
     order: int = 0
     call: str = ""
     caller: Frame | None = None
@@ -53,18 +53,24 @@ class Line:
     @property
     def place(self) -> Place:
         """What a baseline keeps of it."""
-        return Place(
-            self.name, self.bytes, self.text, self.blocks, self.saved, self.nth, 2 * self.recorded > self.bytes
-        )
+        return Place(self.name, self.bytes, self.text, self.blocks, self.saved, self.nth, self.is_recorded)
+
+    @property
+    def is_recorded(self) -> bool | None:
+        """Whether most of it was made in grad mode; ``None`` if unknown."""
+        return None if self.recorded is None else 2 * self.recorded > self.bytes
 
 
 def lines_of(
     live: LiveSet,
     written: Written = unwritten,
     saved: Collection[int | None] = (),
-    recorded: Collection[int | None] = (),
+    recorded: Collection[int | None] | None = None,
 ) -> tuple[Line, ...]:
-    """The lines of a live set, largest first, those of equal size by name; blocks are told by order of allocation."""
+    """The lines of a live set, largest first, those of equal size by name.
+
+    ``saved`` and ``recorded`` tell blocks by their order of allocation; ``recorded`` is ``None`` if unknown.
+    """
     found: dict[tuple[str, str, int], list[Block]] = {}
     known: dict[int, tuple[str, str, int]] = {}
     for block in live:
@@ -106,7 +112,7 @@ def _line(
     nth: int,
     blocks: Sequence[Block],
     saved: Collection[int | None],
-    recorded: Collection[int | None],
+    recorded: Collection[int | None] | None,
 ) -> Line:
     calls: dict[tuple[str, Frame | None], int] = {}
     frames: dict[Frame | None, int] = {}
@@ -124,7 +130,7 @@ def _line(
         sum(block.size for block in blocks),
         len(blocks),
         sum(block.size for block in blocks if block.order in saved),
-        sum(block.size for block in blocks if block.order in recorded),
+        None if recorded is None else sum(block.size for block in blocks if block.order in recorded),
         min(block.order or 0 for block in blocks),
         call,
         caller,

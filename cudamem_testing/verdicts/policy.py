@@ -27,7 +27,7 @@ class Policy:
     ``known`` is the content of the file of known findings, where another process has read it.
 
     Raises:
-        KnownError: when the file is broken.
+        RecordError: when the file is broken.
         OSError: when it cannot be read.
     """
 

@@ -70,7 +70,7 @@ def _is_compiler(path: Path | None) -> bool:
     if path is None:
         return False
     of_module = path.root_kind is RootKind.MODULE and bool(path.steps)
-    if of_module and path.steps[0].reference.text.startswith(_COMPILED_GLOBALS):
+    if of_module and path.steps[0].reference.name.startswith(_COMPILED_GLOBALS):
         return True
     named = path.root_kind in (RootKind.MODULE, RootKind.CLASS, RootKind.LRU_CACHE)
     return named and any(path.root_name == name or path.root_name.startswith(f"{name}.") for name in _COMPILER)

@@ -12,6 +12,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cudamem_testing.model.churn import Churn
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.evidence import Evidence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     Explain = Callable[[Breach], Sequence[Evidence]]
     Draw = Callable[[Sequence[Window], Counters, str | Path], Path]
+    Count = Callable[[Sequence[Window], Counters], Churn]
 
 IGNORED_BELOW = {"cpu": 64 * 1024}
 WHOLE = ("retained",)
@@ -31,13 +33,19 @@ class Judge:
     """Compares windows with budgets, and counts the budgets that could not be enforced by reason.
 
     ``explainer`` is called once for each set of windows with a broken limit; what it returns is the evidence
-    of each finding. ``draw`` draws the memory of a window over time.
+    of each finding. ``draw`` draws the memory of a window over time, ``churn`` counts its allocations by line.
     """
 
-    def __init__(self, explainer: Callable[[], Explain] | None = None, draw: Draw | None = None) -> None:
+    def __init__(
+        self,
+        explainer: Callable[[], Explain] | None = None,
+        draw: Draw | None = None,
+        churn: Count | None = None,
+    ) -> None:
         self.unenforced: Counter[str] = Counter()
         self._explainer = explainer
         self._draw = draw
+        self._churn = churn
 
     def call(self, budgets: Sequence[Budget], windows: Sequence[Window], *, summed: bool = True) -> list[Finding]:
         """The limits of a call window; also counts what is not enforced.
@@ -86,6 +94,16 @@ class Judge:
         if self._draw is None:
             raise ValueError("no picture: stacks and events are not recorded here")
         return self._draw(windows, now, path)
+
+    def churn(self, windows: Sequence[Window], now: Counters) -> Churn:
+        """The allocations of a window by line; ``now`` are the counters at this moment.
+
+        Raises:
+            ValueError: nothing was recorded.
+        """
+        if self._churn is None:
+            raise ValueError("churn is unknown: stacks and events are not recorded here")
+        return self._churn(windows, now)
 
     def _judge(
         self, budgets: Sequence[Budget], windows: Sequence[Window], asked: Callable[[Limit], bool]

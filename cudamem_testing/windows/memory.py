@@ -14,203 +14,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import parse_selection
 from cudamem_testing.model.entered import Blocks, NotEnteredError
+from cudamem_testing.model.failing import Sweep, Wanted
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.growth import Growth
-from cudamem_testing.model.limits import Budget, Limit
 from cudamem_testing.model.limits import budget as parse_limits
 from cudamem_testing.model.scaling import Scaling
 from cudamem_testing.model.sizes import count, parse_size
 from cudamem_testing.model.windows import Window
-from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.choose import Recorders, missing
-from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.usage import hide_wrong_arguments, refuse_unknown
-from cudamem_testing.static import type_name
-from cudamem_testing.windows.grow import Explain, measure_growth
+from cudamem_testing.windows.analysis import Analysis
+from cudamem_testing.windows.failing import FailAllocation
+from cudamem_testing.windows.grow import measure_growth
 from cudamem_testing.windows.judge import Judge
-from cudamem_testing.windows.readings import Readings
-from cudamem_testing.windows.scale import Lines, measure_scaling
-from cudamem_testing.windows.tracker import Span, Tracker
+from cudamem_testing.windows.regions import Limited, OpenWindow, Region
+from cudamem_testing.windows.scale import measure_scaling
+from cudamem_testing.windows.tracker import Tracker
 
 __tracebackhide__ = hide_wrong_arguments
 
-R = TypeVar("R", bound="OpenWindow | Limited")
-#: Names of the windows that every test has.
-PHASES = ("setup", "call", "teardown", "warm-up", "test")
-NO_DECORATOR = "this is not a decorator: write `with cuda_memory.budget(...):` inside the function"
-
-
-class OverBudget(AssertionError):  # noqa: N818 - the name of the verdict
-    """A budget was broken; ``findings`` says which."""
-
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        from cudamem_testing.wording import texts
-
-        super().__init__(texts(findings))
-        self.findings = tuple(findings)
-
-
-class OpenWindow(Readings):
-    """A window that can be read while it is open (the numbers so far) and after its end (the final ones).
-
-    Its attributes are those of :class:`~cudamem_testing.model.windows.Window` for the first measured device; index it
-    with any spelling of a device for another one.
-    """
-
-    def __init__(self, memory: Memory, name: str, budgets: Sequence[Budget] = ()) -> None:
-        if not isinstance(name, str):  # it is written into reports
-            raise TypeError(f"the name of a window is text, not {type_name(name)}")
-        if name in PHASES or not name.strip():
-            raise ValueError(f"a window cannot be called {name!r}: reports call a test's own {', '.join(PHASES)}")
-        self._memory = memory
-        self._name = one_line(name)
-        self._budgets = tuple(budgets)
-        self._span: Span | None = None
-        self._final: tuple[Window, ...] | None = None
-
-    def __enter__(self) -> OpenWindow:
-        if self._span is not None:
-            raise RuntimeError(f"window {self._name!r} was entered twice: make another one for each with block")
-        self._span = self._memory.tracker.open(f"{self._memory.place()}{self._name}")
-        self._memory.entered.append(self)
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        __tracebackhide__ = True
-        if self._span is None:
-            raise RuntimeError(f"window {self._name!r} was left before it was entered")
-        if self._final is not None:  # abandoned with its memory
-            return
-        self._final = self._memory.tracker.close(self._span)
-        self._memory.entered.remove(self)
-        broken = self._memory.judge.all(self._budgets, self._final)
-        enforced = self._memory.tell(self._final, broken)
-        if broken and kind is None and enforced:
-            raise OverBudget(broken)
-
-    def __call__(self, *_: object) -> NoReturn:
-        """Refuse to be a decorator: only one call of the function would be measured.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(NO_DECORATOR)
-
-    @property
-    def entered(self) -> bool:
-        """Whether it has begun."""
-        return self._span is not None
-
-    @property
-    def left(self) -> bool:
-        """Whether it has ended."""
-        return self._final is not None
-
-    def abandon(self) -> None:
-        """End it silently."""
-        if self._span is not None and self._final is None:
-            self._final = self._memory.tracker.close(self._span)
-
-    @property
-    def windows(self) -> tuple[Window, ...]:
-        """One window per measured device."""
-        if self._final is not None:
-            return self._final
-        if self._span is None:
-            raise RuntimeError(f"window {self._name!r} has not begun")
-        return self._memory.tracker.peek(self._span)
-
-    def plot(self, path: str | Path, device: object = None) -> Path:
-        """Draw the memory of the window over time, by line of code, into a PNG or SVG file; an open one up to now.
-
-        In a test it works until the next one begins: then its events are dropped.
-
-        Raises:
-            ModuleNotFoundError: matplotlib is not installed (extra ``plot``).
-            ValueError: for another ending, and where no events were recorded.
-        """
-        window = self._first if device is None else self[device]
-        tracker = self._memory.tracker
-        recorder = tracker.recorder(window.device)
-        return self._memory.judge.draw((window,), tracker.read(recorder), path)
-
-    def __repr__(self) -> str:
-        if self._span is None:
-            return f"<window {self._name!r}, not entered>"
-        return f"<window, {'open' if self._final is None else 'over'}: {'; '.join(map(str, self.windows))}>"
-
-
-class Limited:
-    """A region in which the allocator refuses requests that would exceed a limit."""
-
-    def __init__(self, memory: Memory, size: int, recorders: Sequence[Recorder]) -> None:
-        self._memory = memory
-        self._size = size
-        self._recorders = recorders
-        self._lifts: list[Callable[[], None]] = []
-        limits = [Limit("peak", size, device=recorder.device) for recorder in recorders]
-        self._window = OpenWindow(memory, "limit", (Budget(tuple(limits), source="limit(...)"),))
-
-    def __enter__(self) -> None:
-        __tracebackhide__ = True
-        try:
-            with self._memory.tracker.turn:
-                for recorder in self._recorders:
-                    self._lifts.append(recorder.limit(self._size))
-            self._window.__enter__()
-        except BaseException:
-            self._lift()
-            raise
-        self._memory.entered.append(self)
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        __tracebackhide__ = True
-        if self in self._memory.entered:
-            self._memory.entered.remove(self)
-        self._lift()
-        self._window.__exit__(kind, error, traceback)
-
-    def __call__(self, *_: object) -> NoReturn:
-        """Refuse to be a decorator.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(NO_DECORATOR)
-
-    @property
-    def entered(self) -> bool:
-        """Whether it has begun."""
-        return self._window.entered
-
-    @property
-    def left(self) -> bool:
-        """Whether it has ended."""
-        return self._window.left
-
-    def abandon(self) -> None:
-        """Lift the limit silently."""
-        self._lift()
-        self._window.abandon()
-
-    def _lift(self) -> None:
-        with self._memory.tracker.turn:
-            while self._lifts:
-                self._lifts.pop()()
+R = TypeVar("R", bound="OpenWindow | Limited | FailAllocation")
 
 
 class Memory:
     """Windows, budgets and hard limits over a tracker.
 
     ``told`` is called with each window that ends, and with the findings of a budget that it broke; it returns whether
-    the budget is enforced. ``name`` is its name in the code, ``place`` what the name of each window begins with,
-    ``ranks`` has processes measured that start inside a block.
+    the budget is enforced. ``name`` is its name in the code, ``place`` what the name of each window begins
+    with, and ``ranks`` has processes measured that start inside a block.
     """
 
     records = False
@@ -221,20 +57,18 @@ class Memory:
         tracker: Tracker,
         told: Callable[[Sequence[Window], Sequence[Finding]], bool] | None = None,
         judge: Judge | None = None,
-        explain_growth: Explain | None = None,
-        lines: Lines | None = None,
+        analysis: Analysis | None = None,
         name: str = "memory",
         place: Callable[[], str] = str,
         ranks: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
         self.judge = judge or Judge()
-        self._explain_growth = explain_growth
-        self._lines = lines
+        self._analysis = analysis or Analysis()
         self.tracker = tracker
         self.place = place
         self._ranks = ranks
         self.tell = told or (lambda windows, findings: True)
-        self.entered: list[OpenWindow | Limited] = []
+        self.entered: list[Region] = []
         self.blocks = Blocks()
         self._name = name
 
@@ -256,7 +90,7 @@ class Memory:
                 recorder.wake(limited=True)
                 recorder.boundary()  # what is measured begins here
             tracker = Tracker(opened)
-            memory = cls(tracker, judge=cls.judge_of(tracker), lines=cls.lines_of(tracker))
+            memory = cls(tracker, judge=cls.judge_of(tracker), analysis=cls.analysis_of(tracker))
             try:
                 yield memory
             finally:
@@ -272,9 +106,9 @@ class Memory:
         return Judge()
 
     @classmethod
-    def lines_of(cls, tracker: Tracker) -> Lines | None:
-        """Finds the lines at the peak of a window; ``None`` if nothing is recorded."""
-        return None
+    def analysis_of(cls, tracker: Tracker) -> Analysis:
+        """Reads the records of a tracker."""
+        return Analysis()
 
     def __repr__(self) -> str:
         devices = ", ".join(str(one.device) for one in self.tracker.recorders) or "nothing"
@@ -308,6 +142,7 @@ class Memory:
         retained: object = None,
         allocations: object = None,
         retries: object = None,
+        fragmentation: object = None,
         at_least: object = None,
         device: object = None,
         absolute: bool = False,
@@ -331,6 +166,7 @@ class Memory:
             retained=retained,
             allocations=allocations,
             retries=retries,
+            fragmentation=fragmentation,
             at_least=at_least,
             device=device,
             absolute=absolute,
@@ -352,6 +188,67 @@ class Memory:
         bytes_ = parse_size(size)
         return self._made(Limited(self, bytes_, self.tracker.chosen(device)), "limit")
 
+    def fail_allocation(
+        self, *, above: object = None, nth: object = None, at: object = None, device: object = None
+    ) -> FailAllocation:
+        """Fail an allocation of a region on purpose: ``with memory.fail_allocation(at="model.py:88") as failure``.
+
+        ``above="1GiB"`` fails each request of more than so many bytes, ``nth=5`` the fifth of the region, ``at`` the
+        first at a line of code; together they must all hold. It raises ``torch.OutOfMemoryError`` where memory is
+        requested, on every thread; on a card behind the operator that allocated, whose result is dropped.
+        ``failure.assert_freed()`` says afterwards whether the memory of the first try was free in the next one.
+
+        Raises:
+            ValueError: for wrong arguments, and a line without code.
+            NothingFailed: at the end of a region in which no allocation failed.
+            RuntimeError: in the region's ``with``, if nothing can be made to fail here.
+        """
+        wanted = Wanted.parse(above, nth, at)
+        recorder = self.tracker.chosen(device)[0]
+        region = FailAllocation(self, recorder, wanted, self._analysis.first_try)
+        return self._made(region, "fail_allocation")
+
+    def fail_each_allocation(
+        self,
+        step: Callable[[], object],
+        *,
+        check: Callable[[], object] | None = None,
+        sample: int | None = None,
+        seconds: float | None = 60.0,
+        progress: Callable[[str], object] | None = None,
+        gradients: object = None,
+        device: object = None,
+        **state: object,
+    ) -> Sweep:
+        """Run a step once for each of its allocations, with that one failing, and check that the step recovers.
+
+        After each failure nothing may be retained or kept by a cycle, and torch's modes, hooks and locks must be as
+        before. Objects given by name (``model=model, optimizer=optimizer``) must have changed completely or not at
+        all; the gradients of ``gradients`` as well. ``check()`` must hold: it returns ``False`` or raises otherwise.
+        Then a run without a failure must work. The largest ``sample`` of allocations is tried, one of each distinct
+        stack first, for at most ``seconds``; ``progress`` is called with a line now and then.
+
+        Raises:
+            DoesNotRecover: with a finding for each place that does not recover.
+            ValueError: if the step allocates nothing, or for wrong arguments.
+            RuntimeError: if nothing can be made to fail here.
+        """
+        __tracebackhide__ = True
+        if sample is not None and (type(sample) is not int or sample < 1):
+            raise ValueError(f"sample={sample!r}: write a whole number from 1")
+        if self._analysis.sweep is None:
+            raise RuntimeError("no allocation can be made to fail here: nothing is recorded")
+        return self._analysis.sweep(
+            self.tracker.chosen(device)[0],
+            step,
+            check=check,
+            sample=sample,
+            seconds=seconds,
+            progress=progress,
+            gradients=gradients,
+            state=state,
+        )
+
     def growth(self, step: Callable[[], object], steps: int = 20, warmup: int = 3, device: object = None) -> Growth:
         """Measure whether a repeated step keeps memory: ``memory.growth(lambda: train(batch)).assert_plateau()``.
 
@@ -359,7 +256,7 @@ class Memory:
             ValueError: for fewer than 4 steps, or a device that is not measured.
         """
         recorder = self.tracker.chosen(device)[0]
-        return measure_growth(self.tracker, recorder, step, steps, warmup, self._explain_growth)
+        return measure_growth(self.tracker, recorder, step, steps, warmup, self._analysis.growth)
 
     def scaling(
         self,
@@ -383,7 +280,7 @@ class Memory:
             raise ValueError(f"sizes and {', '.join(variables)} were given: write sizes=, or variables by name")
         recorder = self.tracker.chosen(device)[0]
         chosen = variables or {"n": sizes}
-        return measure_scaling(self.tracker, recorder, function, chosen, self._lines, named=bool(variables))
+        return measure_scaling(self.tracker, recorder, function, chosen, self._analysis.lines, named=bool(variables))
 
     def ranks(self) -> AbstractContextManager[None]:
         """Measure processes that start inside the block with ``subprocess`` and ask for it, such as those of torchrun.

@@ -13,12 +13,13 @@ from cudamem_testing.windows.tracker import Tracker
 
 
 class Owner:
-    """An owner of blocks: a label, and a number on each device whose blocks record owners."""
+    """An owner of blocks: a label, its own name in it, and a number on each device whose blocks record owners."""
 
-    __slots__ = ("label", "numbers")
+    __slots__ = ("label", "name", "numbers")
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, name: str = "") -> None:
         self.label = label
+        self.name = name
         self.numbers: dict[Device, int] = {}
 
 

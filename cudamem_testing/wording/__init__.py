@@ -11,7 +11,7 @@ from typing import Any
 from cudamem_testing.model import facts
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.show.printable import printable, short_lines
-from cudamem_testing.wording import baselines, cycles, leaks, limits, memory, remarks
+from cudamem_testing.wording import baselines, cycles, leaks, limits, memory, recovery, remarks
 
 _PREFIX = "cudamem: "
 #: What makes the lines of a finding, by the type of its fact; the first line is its title.
@@ -27,6 +27,8 @@ _LINES: dict[type, Callable[[Finding, Any], list[str]]] = {
     facts.NotExplained: cycles.not_explained,
     facts.OutOfMemory: memory.out_of_memory,
     facts.Refused: memory.refused,
+    facts.NotRecovered: recovery.not_recovered,
+    facts.NotTried: recovery.not_tried,
     facts.EmptyPool: memory.empty_pool,
     facts.CompilerPool: memory.compiler_pool,
     facts.OutsideGrew: memory.outside_grew,

@@ -169,12 +169,17 @@ def _emptied(path: Path, end: str) -> str:
 
 
 def expression(path: Path, steps: int) -> str:
-    """The object after some steps of a chain, as source code would write it: ``project.cache._CACHE['x']``."""
+    """The object after some steps of a chain, as source code would write it: ``project.cache._CACHE['x']``.
+
+    A local variable of a function goes by its name alone.
+    """
     named = path.root_kind in (RootKind.MODULE, RootKind.CLASS, RootKind.LRU_CACHE)
     text = path.root_name if named or path.root_kind is RootKind.HARNESS else path.root
-    for step in path.steps[:steps]:
+    for place, step in enumerate(path.steps[:steps]):
         if step.reference.kind is Kind.GLOBAL:
             text += f".{step.reference.text}"
+        elif step.reference.kind is Kind.LOCAL and path.root_kind is RootKind.FRAME and not place:
+            text = step.reference.name
         elif step.reference.text[:1] in (".", "[") and not step.reference.text.startswith("._"):
             text += step.reference.text
         else:

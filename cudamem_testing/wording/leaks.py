@@ -11,10 +11,9 @@ from cudamem_testing.model.facts import (
     LeftOver,
     Retained,
     RetainedBlock,
-    View,
 )
 from cudamem_testing.model.findings import LEAKED, Finding, Verdict
-from cudamem_testing.model.references import Doubt, Reach, Unsure
+from cudamem_testing.model.references import Doubt, Reach, RootKind, Unsure, View, is_frame
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.wording import evidence
@@ -132,7 +131,8 @@ def _block(block: RetainedBlock, verdict: Verdict, in_cpp: str | None) -> list[s
 
 def _is_of_error(block: RetainedBlock) -> bool:
     """Whether the error itself refers to it, so that clearing frames does not free it."""
-    return block.path is not None and "frame " not in block.path.text
+    path = block.path
+    return path is not None and path.root_kind is not RootKind.FRAME and not any(map(is_frame, path.steps))
 
 
 def _advice(hint: Hint | None, *more: str) -> list[str]:

@@ -15,6 +15,11 @@ def over_limit(finding: Finding, fact: OverLimit) -> list[str]:
     levels = {
         "peak": (("start", window.start), ("peak", window.peak), ("end", window.end)),
         "reserved": (("start", window.reserved_start), ("peak", window.reserved_peak)),
+        "fragmentation": (
+            ("reserved at the start", window.reserved_start),
+            ("at its peak", window.reserved_peak),
+            ("allocated at its peak", window.peak),
+        ),
         "retained": (("start", window.start), ("end", window.end)),
     }.get(breach.limit.metric)
     lines = [broken(breach)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cudamem_testing.model.findings import Verdict
+from cudamem_testing.model.findings import Finding, Kind, Verdict
 
 #: The kind of findings that is explained like a verdict; its own verdicts are those of limits.
 BASELINE = "baseline"
@@ -102,6 +102,22 @@ MEANINGS: dict[Verdict, Meaning] = {
             "for fragmentation set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         ),
         "evidence.md",
+    ),
+    Verdict.NOT_RECOVERED: Meaning(
+        "an allocation failed on purpose, and the code did not leave everything as before, or completely changed",
+        "restore state in a finally block, and change it only when all memory is there",
+        FAILS,
+        (
+            "state that is set before the work and reset behind it, without try and finally",
+            "an update in a loop: parameters, caches or results of which only a part has changed",
+            "an error, and with its traceback the tensors of the failed work, that is kept for later",
+        ),
+        (
+            "use a context manager, or reset state in a finally block",
+            "allocate first, then change state: build an entry before it is stored, clear results before a retry",
+            "keep the text of an error instead of the error, and try again behind the except block",
+        ),
+        "failing-allocations.md",
     ),
     Verdict.REACHABLE: Meaning(
         "a chain of Python references keeps it alive",
@@ -302,6 +318,12 @@ def _page(name: str, meaning: Meaning) -> str:
     lines += [f"  - {cause}" for cause in meaning.causes]
     lines += ["", "What to do", *(f"  - {fix}" for fix in meaning.fixes)]
     return "\n".join((*lines, "", f"More: docs/{meaning.page}"))
+
+
+def reason(finding: Finding) -> str:
+    """The reason of a finding in a word or two; a baseline is no budget."""
+    above = finding.kind is Kind.BASELINE and finding.verdict is Verdict.OVER
+    return "above the baseline" if above else finding.verdict.value
 
 
 def sentence(text: str) -> str:

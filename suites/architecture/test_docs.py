@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
+import cudamem_testing
+from cudamem_testing.model.options import OPTIONS
 from cudamem_testing.model.override import Override
 from cudamem_testing.plugin import __all__ as fixtures
-from cudamem_testing.plugin.settings import OPTIONS
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-README = PAGES[0].read_text(encoding="utf-8")
-ROWS = [line for line in README.splitlines() if line.startswith("| `")]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+REFERENCE = (DOCS / "reference.md").read_text(encoding="utf-8")
+ROWS = [line for line in REFERENCE.splitlines() if line.startswith("| `")]
+SITE = (ROOT / ".ci" / "mkdocs.yml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("flag", [option.flag for option in OPTIONS])
@@ -45,6 +48,11 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not heading or heading in [re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings]
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
-def test_every_page_is_linked_from_the_readme(page: Path) -> None:
-    assert f"(docs/{page.name})" in README
+def test_every_page_is_in_the_site() -> None:
+    pages = [str(page.relative_to(DOCS)) for page in PAGES[1:]]
+    assert sorted(re.findall(r"^ +- (\S+\.md)$", SITE, re.M)) == pages
+
+
+def test_every_public_name_has_its_docstring_in_the_reference() -> None:
+    names = re.findall(r"^::: cudamem_testing\.(\w+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.M)
+    assert sorted(names) == sorted(cudamem_testing.__all__)

@@ -6,11 +6,14 @@ A ratio is the median of those of runs side by side, with its quartiles behind i
 
 On a card layers of width 256 take less time than their launch, so that all that is done for an allocation shows. What
 names the line of every allocation cannot cost nothing there: the limit is what torch's own memory history costs alone,
-with Python stacks, in runs side by side. Its ratios are close to each other, and have twice as many rounds.
+with Python stacks, in runs side by side. These are sessions of one process, which starts the card once: 40 s in all.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import io
 import json
 import os
 import statistics
@@ -22,15 +25,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from cudamem_testing.show.tables import Column, Table
 
 OUT = "out.json"
+ARGUMENTS = ("-q", "-p", "no:cacheprovider", "-p", "cudamem_testing.plugin")
 #: Width and batch of layers: on a card those of width 256 are done before the next one is launched, others are not.
-SHAPES = {"cpu": ((256, 64),), "cuda": ((256, 64), (1024, 2048))}
+NARROW, WIDE = (256, 64), (1024, 2048)
 #: Ratios, and for loading milliseconds.
 LIMITS = {"clean": 1.08, "million": 1.3, "loading": 3.0}
 LAYERS_LIMITS = {"cpu": 1.10, "cuda": 1.05}
-NARROW = 256  # the width whose limit on a card is torch's memory history
 RING_MIB = 12  # the events that the CPU recorder keeps, which may not all have come by a tenth of the run
 CONFTEST = """
 import json, os, time
@@ -46,6 +51,9 @@ def pytest_runtest_logfinish():
     finished.append((time.perf_counter(), time.process_time()))
 
 def pytest_sessionfinish():
+    if "BENCH_HISTORY" in os.environ:
+        import torch
+        torch.cuda.memory._record_memory_history(None)
     if len(finished) > 1:  # the first test also starts the device
         with open(os.environ["BENCH_OUT"], "w") as out:
             tests, tests_cpu = (last - first for first, last in zip(finished[0], finished[-1]))
@@ -145,7 +153,45 @@ OFF, ON, HISTORY = "off", "on", "history"
 """Kinds of runs: without the plugin, with it, and with torch's own record of Python stacks in its place."""
 
 
-def side_by_side(source: str, rounds: int, device: str, kinds: Sequence[str] = (OFF, ON)) -> dict[str, list[Run]]:
+def process(folder: Path, *flags: str, history: bool = False) -> Run:
+    """Run the tests in a process of their own."""
+    command = [sys.executable, "-m", "pytest", *ARGUMENTS, *flags]
+    start = time.perf_counter()
+    started = subprocess.Popen(
+        command, cwd=folder, env=_environment(folder, history), stdout=subprocess.PIPE, text=True
+    )
+    output = started.stdout.read() if started.stdout else ""
+    _, status, usage = os.wait4(started.pid, 0)
+    wall = time.perf_counter() - start
+    started.returncode = os.waitstatus_to_exitcode(status)
+    if started.returncode:
+        raise RuntimeError(f"the measured run failed: {' '.join(command)}\n{output}")
+    return Run(wall, usage.ru_utime + usage.ru_stime, **json.loads((folder / OUT).read_text()))
+
+
+def session(folder: Path, *flags: str, history: bool = False) -> Run:
+    """Run the tests in a session of this process."""
+    for name in ("conftest", "test_bench"):
+        sys.modules.pop(name, None)
+    gc.collect()
+    said, before = io.StringIO(), {**os.environ}
+    start, start_cpu = time.perf_counter(), time.process_time()
+    os.environ.update(_environment(folder, history))
+    try:
+        with contextlib.redirect_stdout(said):
+            status = pytest.main([*ARGUMENTS, *flags, f"--rootdir={folder}", str(folder)])
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    if status:
+        raise RuntimeError(f"the measured session failed:\n{said.getvalue()}")
+    wall, cpu = time.perf_counter() - start, time.process_time() - start_cpu
+    return Run(wall, cpu, **json.loads((folder / OUT).read_text()))
+
+
+def side_by_side(
+    source: str, rounds: int, device: str, kinds: Sequence[str] = (OFF, ON), run: Callable[..., Run] = process
+) -> dict[str, list[Run]]:
     """Runs of each kind in turn; each round begins with the next one."""
     flags = ("--cudamem", f"--cudamem-device={device}")
     found: dict[str, list[Run]] = {kind: [] for kind in kinds}
@@ -153,11 +199,11 @@ def side_by_side(source: str, rounds: int, device: str, kinds: Sequence[str] = (
         folder = Path(name)
         (folder / "conftest.py").write_text(CONFTEST)
         (folder / "test_bench.py").write_text(source)
-        _pytest(folder, *flags)  # fills every cache
+        run(folder, *flags)  # fills every cache
         for number in range(rounds):
             first = number % len(kinds)
             for kind in (*kinds[first:], *kinds[:first]):
-                found[kind].append(_pytest(folder, *(flags if kind == ON else ()), history=kind == HISTORY))
+                found[kind].append(run(folder, *(flags if kind == ON else ()), history=kind == HISTORY))
     return found
 
 
@@ -169,25 +215,40 @@ def clean(rounds: int, device: str, tests: int = 1000) -> list[Outcome]:
 
 
 def layers(rounds: int, device: str, tests: int = 200) -> list[Outcome]:
-    """Tests of about 10 ms of operators of each shape."""
-    outcomes: list[Outcome] = []
-    for width, batch in SHAPES[device]:
-        work = _calibrate(device, width, batch)
-        source = LAYERS.format(device=device, tests=tests, work=work, width=width, batch=batch)
-        name = f"{tests} tests of {work} layers, width {width}"
-        beside_history = device == "cuda" and width == NARROW
-        kinds = (OFF, ON, HISTORY) if device == "cuda" else (OFF, ON)
-        runs = side_by_side(source, 2 * rounds if beside_history else rounds, device, kinds)
-        off, on = runs[OFF], runs[ON]
-        limit = None if beside_history else LAYERS_LIMITS[device]
-        outcomes += [*_outcomes(name, off, on, "tests", limit), *_shares(off, on)]
-        if HISTORY in runs:
-            history, least = runs[HISTORY], 1.0 if beside_history else None
-            outcomes += [
-                _outcome("  off, and torch's memory history alone: tests alone", off, history, "tests"),
-                *_shares(off, history),
-                _outcome("  torch's memory history alone, and on: tests alone", history, on, "tests", least),
-            ]
+    """Tests of about 10 ms of operators, on a card of those that take longer than their launch."""
+    name, source = _of_layers(device, *(NARROW if device == "cpu" else WIDE), tests)
+    runs = side_by_side(source, rounds, device, (OFF, ON) if device == "cpu" else (OFF, ON, HISTORY))
+    return _beside_history(name, runs, LAYERS_LIMITS[device])
+
+
+def narrow(rounds: int, device: str, tests: int = 80) -> list[Outcome]:
+    """Tests of about 10 ms of operators that take less than their launch, each kind in turn in this process."""
+    name, source = _of_layers(device, *NARROW, tests)
+    kinds = (OFF, ON, HISTORY) if device == "cuda" else (OFF, ON)
+    runs = side_by_side(source, rounds, device, kinds, session)
+    return _beside_history(name, runs, None, least=1.0)
+
+
+def _of_layers(device: str, width: int, batch: int, tests: int) -> tuple[str, str]:
+    """A name, and the source of the tests."""
+    work = _calibrate(device, width, batch)
+    source = LAYERS.format(device=device, tests=tests, work=work, width=width, batch=batch)
+    return f"{tests} tests of {work} layers, width {width}", source
+
+
+def _beside_history(
+    name: str, runs: Mapping[str, Sequence[Run]], limit: float | None, least: float | None = None
+) -> list[Outcome]:
+    """What the plugin costs, and, where it was run, what torch's memory history costs and how they compare."""
+    off, on = runs[OFF], runs[ON]
+    outcomes = [*_outcomes(name, off, on, "tests", limit), *_shares(off, on)]
+    if HISTORY in runs:
+        history = runs[HISTORY]
+        outcomes += [
+            _outcome("  off, and torch's memory history alone: tests alone", off, history, "tests"),
+            *_shares(off, history),
+            _outcome("  torch's memory history alone, and on: tests alone", history, on, "tests", least),
+        ]
     return outcomes
 
 
@@ -211,7 +272,7 @@ def loading(rounds: int) -> list[Outcome]:
     return [Outcome("loading the plugin (best), CPU", "", f"{best:.1f} ms", "", f"{limit:.0f} ms", best <= limit)]
 
 
-PARTS = ("clean", "layers", "million", "loading")
+PARTS = ("clean", "layers", "narrow", "million", "loading")
 
 
 def measure(device: str, rounds: int, scale: int, chosen: Sequence[str] = PARTS) -> bool:
@@ -222,6 +283,7 @@ def measure(device: str, rounds: int, scale: int, chosen: Sequence[str] = PARTS)
     parts: Mapping[str, Callable[[], list[Outcome]]] = {
         "clean": lambda: clean(rounds, device, 1000 // scale),
         "layers": lambda: layers(rounds, device, 200 // scale),
+        "narrow": lambda: narrow(rounds + 1, device, 80 // scale) if device == "cuda" else [],  # else that is layers
         "million": lambda: million(rounds, device, 1_000_000 // scale),
         "loading": lambda: loading(8 * rounds),
     }
@@ -233,23 +295,9 @@ def measure(device: str, rounds: int, scale: int, chosen: Sequence[str] = PARTS)
     return all(outcome.passed is not False for outcome in outcomes)
 
 
-def _pytest(folder: Path, *flags: str, history: bool = False) -> Run:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "cudamem_testing.plugin"]
-    command += flags
-    start = time.perf_counter()
-    environment = {**_environment(folder), **({"BENCH_HISTORY": "1"} if history else {})}
-    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
-    output = process.stdout.read() if process.stdout else ""
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"the measured run failed: {' '.join(command)}\n{output}")
-    return Run(wall, usage.ru_utime + usage.ru_stime, **json.loads((folder / OUT).read_text()))
-
-
-def _environment(folder: Path) -> Mapping[str, str]:
+def _environment(folder: Path, history: bool = False) -> Mapping[str, str]:
     """One thread, no other plugin, and Python files compiled once, as everywhere."""
+    asked = {"BENCH_HISTORY": "1"} if history else {}
     package = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     return os.environ | {
@@ -259,6 +307,7 @@ def _environment(folder: Path) -> Mapping[str, str]:
         "PYTEST_ADDOPTS": "",
         "OMP_NUM_THREADS": "1",
         "BENCH_OUT": str(folder / OUT),
+        **asked,
     }
 
 

@@ -45,7 +45,7 @@ def ring(size: int = 256) -> None:
 @contextlib.contextmanager
 def watched(look: Callable[[list[object]], object], kind: type = Node) -> Iterator[None]:
     """Every collection with an instance of a class in it is looked at."""
-    watch = GarbageWatch((kind,), lambda garbage: look(garbage) and False, lambda: False, lambda error: None)
+    watch = GarbageWatch((kind,), lambda garbage, parts: look(garbage) and False, lambda: False, lambda error: None)
     watch.start(library())
     try:
         yield

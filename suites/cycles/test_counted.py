@@ -22,7 +22,7 @@ def test_blocks_count_for_the_cycle_that_was_looked_at_in_their_place() -> None:
     one = Cycle(("A",), (tensor(10, A, 1), tensor(4, A, 2), tensor(4, A, 3)), "one")
     other = Cycle(("B",), (tensor(10, A, 1),), "other")
     counts = [Count(5, 10, 3, 4, 1), Count(5, 4, 6, 4, 3), Count(6, 10, 2, 6, 1)]
-    first, second, third = with_counted([(4, [one]), (6, [other])], counts)
+    first, second, third = with_counted([(4, [one]), (6, [other])], counts, {})
     assert first == [one]
     assert [*map(facts, second)] == [("other", 1, 10, 1), ("other", 2, 20, 2)]
     assert [*map(facts, third)] == [("one", 3, 54, 9)]
@@ -30,14 +30,14 @@ def test_blocks_count_for_the_cycle_that_was_looked_at_in_their_place() -> None:
 
 def test_cycles_that_were_looked_at_together_share_a_kind() -> None:
     found = [(1, [Cycle(("A",), (tensor(10, A, 1), tensor(10, A, 2), tensor(10, B, 3)), "one", count=2)])]
-    (_, counted) = with_counted(found, [Count(2, 10, 5, 1, 2)])
+    (_, counted) = with_counted(found, [Count(2, 10, 5, 1, 2)], {})
     assert [*map(facts, counted)] == [("one", 5, 50, 5)]
-    (_, counted) = with_counted(found, [Count(2, 10, 5, 1, 3)])
+    (_, counted) = with_counted(found, [Count(2, 10, 5, 1, 3)], {})
     assert [*map(facts, counted)] == [("one", 10, 50, 5)]
 
 
 def test_blocks_of_no_cycle_are_of_one_that_was_not_read() -> None:
     found = [(1, [Cycle(("A",), (tensor(10, A, 1),), "one")])]
-    first, second = with_counted(found, [Count(1, 10, 1, 0, 0), Count(1, 11, 4, 1, 9), Count(2, 10, 1, 2, 1)])
+    first, second = with_counted(found, [Count(1, 10, 1, 0, 0), Count(1, 11, 4, 1, 9), Count(2, 10, 1, 2, 1)], {})
     assert [*map(facts, first)] == [("one", 1, 10, 1), (UNREAD, 4, 54, 5)]
     assert [*map(facts, second)] == [(UNREAD, 1, 10, 1)]

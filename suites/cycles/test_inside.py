@@ -157,7 +157,7 @@ def test_a_signal_that_comes_each_time_is_no_endless_look(monkeypatch: pytest.Mo
     def handler(number: int, frame: types.FrameType | None) -> None:
         raise Late
 
-    monkeypatch.setattr("cudamem_testing.cycles.explain.explain", lambda garbage, question: signal.raise_signal(12))
+    monkeypatch.setattr("cudamem_testing.cycles.explain.explain", lambda *_: signal.raise_signal(12))
     before = signal.signal(12, handler)
     watch.start()
     try:
@@ -323,7 +323,7 @@ def test_who_empties_the_callbacks_delays_only_the_end(watch: CycleWatch) -> Non
 
 def test_garbage_without_tensors_runs_nothing(watch: CycleWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    monkeypatch.setattr("cudamem_testing.cycles.explain.explain", lambda garbage, _: looked.append(len(garbage)) or ())
+    monkeypatch.setattr("cudamem_testing.cycles.explain.explain", lambda garbage, *_: looked.append(len(garbage)) or ())
     with CollectorPaused():
         one: Any = Node()
         one.me = one
@@ -454,7 +454,7 @@ import test.test_gc
 
 def run(kind, order):
     looked, failed = [], []
-    watch = GarbageWatch((kind,), lambda garbage: looked.append(len(garbage)) is None, bool, failed.append)
+    watch = GarbageWatch((kind,), lambda garbage, parts: looked.append(len(garbage)) is None, bool, failed.append)
     gc.collect()
     gc.freeze()
     watch.start(library())

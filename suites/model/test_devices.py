@@ -30,6 +30,9 @@ ANY = st.sampled_from([CUDA0, CUDA1, Device("cuda", 7), CUDA, CPU, HOST])
         (torch.device("cpu"), CPU),
         (torch.device("cpu", 0), CPU),
         ("host", HOST),
+        ("xpu", Device("xpu")),
+        ("xpu:1", Device("xpu", 1)),
+        (torch.device("xpu", 0), Device("xpu", 0)),
         (CUDA1, CUDA1),
     ],
 )
@@ -91,8 +94,8 @@ def test_devices_sort_by_kind_and_index() -> None:
     ],
 )
 def test_select(selection: str, cards: int, devices: tuple[Device, ...]) -> None:
-    assert select(parse_selection(selection), cards) == devices
-    assert select(selection, cards) == devices
+    assert select(parse_selection(selection), "cuda", cards) == devices
+    assert select(selection, "cuda", cards) == devices
 
 
 @pytest.mark.parametrize("selection", ["", "gpu", "host", "cuda:x", "Auto", "cpu,cuda"])

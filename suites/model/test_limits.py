@@ -13,6 +13,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.limits import (
     COUNTS,
     METRICS,
+    SHARES,
     SIZES,
     Breach,
     Budget,
@@ -24,11 +25,14 @@ from cudamem_testing.model.limits import (
     parse_budget,
 )
 from cudamem_testing.model.windows import Window
+from cudamem_testing.windows.judge import over_budget
+from cudamem_testing.wording import texts
 
 MIB = 2**20
 CUDA, CUDA0, CUDA1, CPU, HOST = map(Device.parse, ("cuda", "cuda:0", "cuda:1", "cpu", "host"))
 CONCRETE = (CUDA0, CUDA1, CPU, HOST)
 HINT = "write bytes as an int, or a number with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
+METRIC_NAMES = ", ".join(("peak", "reserved", "retained", "allocations", "retries", "fragmentation"))
 
 
 def test_a_size_alone_means_at_most_on_every_device() -> None:
@@ -103,7 +107,7 @@ def test_a_warm_up_needs_no_limit() -> None:
         ({"retries": 1.0}, ["retries: 1.0 is not a count: write an int of 0 or more"]),
         (
             {"at_least": {"peek": 1}},
-            ["at_least has the unknown metric 'peek': write peak, reserved, retained, allocations, retries"],
+            [f"at_least has the unknown metric 'peek': write {METRIC_NAMES}"],
         ),
         ({"peak": 1, "absolute": 1}, ["absolute=1 is not True or False"]),
         ({"peak": 1, "warmup": -1}, ["warmup=-1 is not a number of runs"]),
@@ -143,8 +147,14 @@ def test_the_option(text: str, limits: tuple[Limit, ...]) -> None:
     ("text", "problems"),
     [
         ("", ["sets no limit: write for example peak='512MiB'"]),
-        ("2GiB", ["'2GiB' is not METRIC=SIZE with a metric of peak, reserved, retained, allocations, retries"]),
-        ("peek=1", ["'peek=1' is not METRIC=SIZE with a metric of peak, reserved, retained, allocations, retries"]),
+        (
+            "2GiB",
+            [f"'2GiB' is not METRIC=SIZE with a metric of {METRIC_NAMES}"],
+        ),
+        (
+            "peek=1",
+            [f"'peek=1' is not METRIC=SIZE with a metric of {METRIC_NAMES}"],
+        ),
         ("peak=1B,peak=2B", ["peak is given twice"]),
         ("peak=4", [f"peak: size '4' has no unit: {HINT}"]),
         ("peak=", [f"peak: size '' is not understood: {HINT}"]),
@@ -192,10 +202,21 @@ def reference(stack: list[tuple[dict[str, Any], dict[str, Any]]], device: Device
     return found
 
 
+def in_percent(written: dict[str, Any]) -> dict[str, Any]:
+    """Shares as they are written, of numbers that are hundredths of a percent."""
+
+    def share(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {device: share(one) for device, one in value.items()}
+        return value if value is None else f"0.0{value}%"
+
+    return {metric: share(value) if metric in SHARES else value for metric, value in written.items()}
+
+
 def parsed(written: tuple[dict[str, Any], dict[str, Any]]) -> Budget | None:
     """The budget; ``None`` when it contradicts itself."""
     try:
-        return budget(**written[0], at_least=written[1] or None)
+        return budget(**in_percent(written[0]), at_least=in_percent(written[1]) or None)
     except LimitError as error:
         if all(problem.startswith("at_least ") for problem in error.problems):
             return None
@@ -254,6 +275,7 @@ WINDOW = Window(
         (Limit("retained", 0), -10),
         (Limit("allocations", 0), 4),
         (Limit("retries", 0), 1),
+        (Limit("fragmentation", 0), 0),
     ],
 )
 def test_what_is_measured(limit: Limit, measured: int) -> None:
@@ -278,6 +300,58 @@ def test_what_is_unknown_or_lifted_is_not_judged() -> None:
 
 
 def test_the_metrics_are_all_there_is() -> None:
-    assert (*SIZES, *COUNTS) == METRICS
+    assert (*SIZES, *COUNTS, *SHARES) == METRICS
     window = Window("call", CPU, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     assert [Limit(metric, 0).measured(window) for metric in METRICS] == [0] * len(METRICS)
+
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("start", "most", "peak", "share"),
+    [
+        (0, 100, 60, 4000),  # 40 of 100 were not needed
+        (0, 100, 100, 0),
+        (90, 100, 10, 0),  # 10 are within what cannot be avoided
+        (40, 100, 10, 6000),  # what was reserved before is not its fault
+        (100, 100, 10, 0),  # it added nothing
+        (0, 82, 60, 0),
+        (0, 83, 60, 2771),
+    ],
+)
+def test_fragmentation_of_a_window(start: int, most: int, peak: int, share: int) -> None:
+    window = Window("call", CUDA0, 0, peak * MIB, 0, reserved_start=start * MIB, reserved_peak=most * MIB)
+    assert window.fragmentation == share
+    broken = Limit("fragmentation", 2770).judge(window)
+    assert (broken is not None) is (share > 2770)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("20%", 2000), ("0.5 %", 50), ("100%", 10_000), ("0%", 0), ("12.345%", 1234)]
+)
+def test_shares(text: str, value: int) -> None:
+    (limit,) = budget(fragmentation=text).limits
+    assert limit.value == value
+    assert parse_budget(f"fragmentation={text}").limits == (limit,)
+
+
+@pytest.mark.parametrize("wrong", ["20", "101%", "-1%", 20, 0.2, True, "a%"])
+def test_wrong_shares(wrong: object) -> None:
+    with pytest.raises(LimitError) as raised:
+        budget(fragmentation=wrong)
+    assert raised.value.problems == (f"fragmentation: {wrong!r} is not a share: write a percentage, such as '20%'",)
+
+
+def test_a_share_as_text() -> None:
+    assert str(budget(fragmentation={"cuda": "12.5%"})) == "fragmentation at most 12.5 % on cuda"
+
+
+def test_the_sentence_of_a_broken_share() -> None:
+    window = Window("call", CUDA0, 0, 60 * MIB, 0, reserved_start=0, reserved_peak=100 * MIB)
+    found = over_budget(Limit("fragmentation", 2000).judge(window))  # type: ignore[arg-type]
+    assert found.bytes is None
+    assert texts([found]).splitlines()[:2] == [
+        "cudamem: fragmentation 40.0 % is over its budget of 20.0 % by 20.0 % (cuda:0)",
+        "reserved at the start 0 B, at its peak 100.0 MiB, allocated at its peak 60.0 MiB",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import re
 import sys
 import threading
 import types
@@ -17,13 +18,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cudamem_testing.objects import KnownPlaces, Reach, find_holders
+from cudamem_testing.objects import HolderResult, KnownPlaces, Reach, find_holders
 from cudamem_testing.torch_api import tensors
 
 HERE = f"module {__name__}"
 CACHE: list[Any] = []
 TABLE: dict[str, Any] = {}
 LAST: Any = None
+FRESH: Any = None
 OTHER: list[Any] = []
 
 
@@ -34,7 +36,7 @@ class Registry:
         self.items: list[Any] = []
 
 
-REGISTRY = Registry()
+REGISTRY, REPLACED = Registry(), Registry()
 
 
 def _closure() -> Callable[[Any], None]:
@@ -56,9 +58,9 @@ def _empty() -> Iterator[None]:
 
 
 def _empty_all() -> None:
-    for kept in (CACHE, TABLE, OTHER, REGISTRY.items, Registry.shared):
+    for kept in (CACHE, TABLE, OTHER, REGISTRY.items, REPLACED.items, Registry.shared):
         kept.clear()  # type: ignore[attr-defined]
-    globals()["LAST"] = None
+    globals()["LAST"] = globals()["FRESH"] = None
 
 
 def address(tensor: torch.Tensor) -> int:
@@ -90,7 +92,7 @@ def _instance(made: torch.Tensor) -> None:
 
 
 def _new_list(made: torch.Tensor) -> None:
-    REGISTRY.items = [made]
+    REPLACED.items = [made]
 
 
 #: What keeps a new tensor, and the chain that is found, where ``*`` is the number of the time.
@@ -100,7 +102,7 @@ ANSWERED: dict[str, tuple[Callable[[torch.Tensor], object], str]] = {
     "nested": (lambda made: CACHE.append({"a": (1, made)}), " > CACHE (list)[*] > dict['a'] > tuple[1]"),
     "global": (_named, " > LAST"),
     "attribute": (lambda made: REGISTRY.items.append(made), " > REGISTRY (Registry).items (list)[*]"),
-    "replaced attribute": (_new_list, " > REGISTRY (Registry).items (list)[0]"),
+    "replaced attribute": (_new_list, " > REPLACED (Registry).items (list)[0]"),
     "class attribute": (lambda made: Registry.shared.append(made), "Registry.shared (list)[*]"),
     "closure": (
         lambda made: keep_in_closure(made),
@@ -114,29 +116,29 @@ ANSWERED: dict[str, tuple[Callable[[torch.Tensor], object], str]] = {
 }
 
 
-OFTEN = ("list", "model", "instance")
-"""Kinds that every run tries; a search for each takes seconds in a large heap."""
-
-
-@pytest.mark.parametrize(
-    "kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.slow) for kind in ANSWERED]
-)
-def test_the_second_time_is_answered_as_a_search_would(kind: str) -> None:
-    keep, chain = ANSWERED[kind]
+def test_the_second_time_is_answered_as_a_search_would() -> None:
+    """All kinds side by side: a search of the whole heap takes its time for one block and for many."""
     places = KnownPlaces()
+    answers: list[dict[int, HolderResult] | None] = []
     for time in range(2):
-        made = torch.ones(64)
-        keep(made)
-        where = address(made)
-        del made
-        found = places.find([where])
-        assert (found is None) == (time == 0), "the first is not known"
-        whole = places.search([where]) if found is None else find_holders([where], budget_seconds=60)
-        assert found is None or found == whole
+        blocks = {}
+        for kind, (keep, _) in ANSWERED.items():
+            made = torch.ones(64)
+            keep(made)
+            blocks[kind] = address(made)
+            del made
+        answers = [places.find([where]) for where in blocks.values()]
+        if time == 0:
+            assert answers == [None] * len(ANSWERED), "nothing is known at first"
+            places.search(blocks.values())
+    whole = find_holders(blocks.values(), budget_seconds=60)
+    for found, (kind, where) in zip(answers, blocks.items(), strict=True):
+        assert found == {where: whole[where]}, kind
         assert whole[where].reach is Reach.REACHABLE
-        assert whole[where].path is not None
-        root = f"class {__name__}." if kind == "class attribute" else HERE
-        assert whole[where].path.text == root + chain.replace("*", str(time))
+        path = whole[where].path
+        assert path is not None
+        wanted = (f"class {__name__}." if kind == "class attribute" else HERE) + ANSWERED[kind][1]
+        assert re.fullmatch(re.escape(wanted).replace(r"\*", r"\d+"), path.text), path.text
 
 
 def _in_a_local(made: torch.Tensor) -> object:
@@ -186,32 +188,32 @@ def _saved(made: torch.Tensor) -> object:
     return torch.ones(64, requires_grad=True) * made
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "keep",
-    [
-        *(_in_a_local, _in_another_list, _array, _view_elsewhere, _alias_elsewhere, _capsule, _storage),
-        *(_shared_gradient, _saved),
-    ],
+HELD_TWICE = (
+    *(_in_a_local, _in_another_list, _array, _view_elsewhere, _alias_elsewhere, _capsule, _storage),
+    *(_shared_gradient, _saved),
 )
-def test_what_something_else_holds_too_is_searched_for(keep: Callable[[torch.Tensor], object]) -> None:
+
+
+@pytest.mark.slow
+def test_what_something_else_holds_too_is_searched_for() -> None:
     """It may be held by a shorter chain there; without the other holder it is answered."""
     places = KnownPlaces()
 
-    def step() -> tuple[int, object]:
+    def step(keep: Callable[[torch.Tensor], object]) -> tuple[int, object]:
         made = torch.ones(64)
         return address(made), keep(made)
 
-    where, held = step()
-    del held
-    places.search([where])
-    where, held = step()
-    assert places.find([where]) is None
-    assert held is not None
-    del held
-    found = places.find([where])
-    assert found is not None
-    assert found == find_holders([where], budget_seconds=60)
+    places.search([step(keep)[0] for keep in HELD_TWICE])
+    answers: dict[int, HolderResult] = {}
+    for keep in HELD_TWICE:
+        where, held = step(keep)
+        assert places.find([where]) is None, keep.__name__
+        assert held is not None
+        del held
+        found = places.find([where])
+        assert found is not None, keep.__name__
+        answers |= found
+    assert answers == find_holders(answers, budget_seconds=60)
 
 
 @pytest.mark.slow
@@ -231,7 +233,7 @@ def test_one_unknown_block_leaves_all_to_the_search() -> None:
         del sys.modules["elsewhere"]
 
 
-def _in_another_list(made: torch.Tensor) -> None:
+def _in_the_other_list(made: torch.Tensor) -> None:
     OTHER.append([made])
 
 
@@ -244,7 +246,7 @@ def _in_a_class(made: torch.Tensor) -> None:
 
 
 def _in_a_new_class(made: torch.Tensor) -> None:
-    globals()["LAST"] = type("Fresh", (), {"__module__": __name__, "__qualname__": "LAST", "kept": [made]})
+    globals()["FRESH"] = type("Fresh", (), {"__module__": __name__, "__qualname__": "FRESH", "kept": [made]})
 
 
 @functools.lru_cache
@@ -253,8 +255,7 @@ def cached(made: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep", [_named, _in_another_list, _in_an_object, _in_a_class, _in_a_new_class, cached])
-def test_another_name_in_a_known_module_needs_no_search(keep: Callable[[torch.Tensor], None]) -> None:
+def test_another_name_in_a_known_module_needs_no_search() -> None:
     """Also where it was looked at before, and empty then."""
     places = KnownPlaces()
     CACHE.append(torch.ones(64))
@@ -263,16 +264,19 @@ def test_another_name_in_a_known_module_needs_no_search(keep: Callable[[torch.Te
         CACHE.append(torch.ones(64))
         where = address(CACHE[-1])
         assert places.find([where]) == find_holders([where], budget_seconds=60)
+    answers: dict[int, HolderResult] = {}
     try:
-        made = torch.ones(64)
-        where = address(made)
-        keep(made)
-        del made
-        passed_over = {*places._looked_at}
-        found = places.find([where])
-        assert found is not None
-        assert found == find_holders([where], budget_seconds=60)
-        assert passed_over <= places._looked_at | places._known  # nothing had to be looked at once more
+        for keep in (_named, _in_the_other_list, _in_an_object, _in_a_class, _in_a_new_class, cached):
+            made = torch.ones(64)
+            where = address(made)
+            keep(made)
+            del made
+            passed_over = {*places._looked_at}
+            found = places.find([where])
+            assert found is not None, keep
+            assert passed_over <= places._looked_at | places._known, keep  # nothing had to be looked at once more
+            answers |= found
+        assert answers == find_holders(answers, budget_seconds=60)
     finally:
         cached.cache_clear()
 

@@ -30,6 +30,8 @@ from cudamem_testing.report.files import read_json
 KIB, MIB = 2**10, 2**20
 Files = str | Mapping[str, str]
 CACHE = str(cache_folder(os.environ))  # pytester moves the home folder, and compiling takes seconds
+#: Plugins of pytest's own that hardly a test needs; each takes time at the start of a run. A run that names one has it.
+UNUSED = ("pastebin", "setuponly", "setupplan", "stepwise", "junitxml", "faulthandler", "legacypath")
 HEEDED = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "FORCE_COLOR", "PY_COLORS")  # pytest prints otherwise under these
 
 
@@ -110,12 +112,6 @@ class Inner:
         return tuple(record for record in self.run.fixtures if record.name == name)
 
 
-class _Forgetful(list[pytest.RecordedHookCall]):
-    """Replaces the list of calls that pytester records: it would keep every failure of the run alive."""
-
-    def append(self, call: pytest.RecordedHookCall) -> None: ...
-
-
 class _Catch:
     """Hears of the inner session's config before it is gone."""
 
@@ -141,11 +137,12 @@ def run_inner(pytester: pytest.Pytester, files: Files, *args: str, plugins: Sequ
     write(pytester, files)
     catch = _Catch()
     loaded = [piece for name in ("cudamem", *plugins) for piece in ("-p", name)]
+    loaded += [piece for name in UNUSED if name not in plugins for piece in ("-p", f"no:{name}")]
     record_calls = pytester.make_hook_recorder
 
     def record_nothing(pluginmanager: pytest.PytestPluginManager) -> pytest.HookRecorder:
         recorder = record_calls(pluginmanager)
-        recorder.calls = _Forgetful()
+        recorder.finish_recording()  # it would keep every failure of the run alive
         return recorder
 
     with pytest.MonkeyPatch.context() as patch:

@@ -10,6 +10,7 @@ import torch
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.changes import Comparison
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.records import Unchecked
 from cudamem_testing.model.windows import Window
 from cudamem_testing.plugin import keys
 from cudamem_testing.records.baselines import parse, render
@@ -184,7 +185,7 @@ def test_a_metric_without_a_baseline_is_noted_or_required(run_inner, pytester, m
     }
     inner = run(run_inner, monkeypatch, 0, files=files)
     assert (inner.status, inner.run.notes) == (0, ())
-    assert inner.run.unchecked == {f"test: no baseline of retained, allocations {RECORD}": 1}
+    assert inner.run.unchecked == {Unchecked("test", f"no baseline of retained, allocations {RECORD}"): 1}
     inner = run(run_inner, monkeypatch, 0, "--cudamem-baseline=require")
     assert [title(finding) for finding in inner.test("test_peak").failing] == [
         f"cudamem: no baseline of {metric} on cpu ({HERE}): --cudamem-update=baselines records one"
@@ -203,7 +204,7 @@ def test_a_metric_that_the_device_does_not_have(run_inner, pytester):
         def test_it(): torch.empty(256)
     """
     inner = run_inner(file, UPDATE)
-    assert inner.run.unchecked == {"test: no reserved on cpu to compare": 1}
+    assert inner.run.unchecked == {Unchecked("test", "no reserved on cpu to compare"): 1}
     assert not (pytester.path / "__cudamem__").exists()
     assert run_inner({}, "--cudamem-baseline=require").last == "1 passed"
 
@@ -215,7 +216,7 @@ def test_other_environments_are_kept_and_named_once(run_inner, pytester):
     inner = run_inner({})
     assert inner.last == "2 passed"
     reason = f"recorded with torch 2.1, this run has torch {VERSION} {RECORD}"
-    assert inner.run.unchecked == {f"baseline: {reason}": 2}
+    assert inner.run.unchecked == {Unchecked("baseline", reason): 2}
     assert not [one for one in inner.summary if one.startswith("note")]
     for quiet in ("-q", "-qq"):
         inner = run_inner({}, quiet)

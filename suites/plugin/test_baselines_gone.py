@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from cudamem_testing.model.records import Unchecked
 from suites.plugin.recorded import SMALL, UPDATE, entries
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -17,7 +18,7 @@ def test_gone_tests_are_named_and_pruned_after_a_whole_run_only(run_inner, pytes
     (pytester.path / "test_gone.py").unlink()
     renamed = {"test_it.py": SMALL.replace("def test_b", "def test_c")}
     run = run_inner(renamed).run
-    assert run.unchecked == {"test: no baseline (record with --cudamem-update=baselines)": 1}
+    assert run.unchecked == {Unchecked("test", "no baseline (record with --cudamem-update=baselines)"): 1}
     assert run.notes == (
         (
             "1 baseline looks renamed: test_it.py::test_b -> test_c (same function body) "

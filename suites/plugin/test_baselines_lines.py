@@ -53,10 +53,16 @@ NET = """
         k = x + 1
         s = q @ k.T
         return torch.softmax(s, -1)
+
+    @torch.no_grad()
+    def probe(w, x):
+        h = x @ w
+        h = F.gelu(h)
+        return h + 1
 """
 TESTS = """
     import pytest, torch
-    from net import Net, embed, scaled, scores, train
+    from net import Net, embed, probe, scaled, scores, train
 
     pytestmark = pytest.mark.memory_baseline(tolerance="2%|16KiB")
 
@@ -70,6 +76,7 @@ TESTS = """
     def test_train(net, x): train(net, x)
     def test_scaled(x): scaled(x)
     def test_scores(x): scores(x)
+    def test_probe(x): assert probe(torch.ones(64, 1024, requires_grad=True), x) is not None
 """
 FILES = {"net.py": NET, "test_it.py": TESTS}
 
@@ -92,6 +99,16 @@ def fresh_modules(monkeypatch):
                 "   | h = self.up(x)",
                 "saved for backward: +3.0 MiB by net.py:13 in Block.forward (gelu) <- net.py:23",
                 "saved for backward: +1.0 MiB by net.py:14 in Block.forward <- net.py:23",
+                "   hint: grad mode was off there when the baseline was recorded: is a torch.no_grad() missing?",
+            ],
+        ),
+        (
+            "test_probe",
+            "@torch.no_grad()",
+            "# lost",
+            [
+                "saved for backward: +4.0 MiB by net.py:48 in probe <- test_it.py:16, 0 B -> 4.0 MiB",
+                "   | h = x @ w",
                 "   hint: grad mode was off there when the baseline was recorded: is a torch.no_grad() missing?",
             ],
         ),
@@ -138,11 +155,19 @@ def fresh_modules(monkeypatch):
             ],
         ),
     ],
-    ids=["no_grad", "in place", "copy", "dtype", "dtype before", "checkpoint"],
+    ids=[
+        "no_grad",
+        "no_grad at what autograd does not keep",
+        "in place",
+        "copy",
+        "dtype",
+        "dtype before",
+        "checkpoint",
+    ],
 )
 def test_the_first_line_names_the_cause(run_inner, pytester, test, old, new, first):
-    assert run_inner(FILES, UPDATE).last == "4 passed"
-    assert run_inner({}).last == "4 passed"  # the control: what was recorded
+    assert run_inner(FILES, UPDATE).last == "5 passed"
+    assert run_inner({}).last == "5 passed"  # the control: what was recorded
     assert NET.count(old) == 1
     inner = run_inner({"net.py": NET.replace(old, new)})
     assert [name for name, outcome in inner.outcomes.items() if outcome == "failed"] == [test]

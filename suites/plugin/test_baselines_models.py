@@ -114,7 +114,7 @@ def broken_source(broken: str) -> str:
     return PROJECT.replace(old, new)
 
 
-def wanted(broken: str, device: str) -> str:
+def wanted(broken: str) -> str:
     """The first line of explanation, as a pattern; on cards functions have no class in their names."""
     _, new, _, marker = BREAKS[broken]
     lines = broken_source(broken).splitlines()[1:]
@@ -123,20 +123,31 @@ def wanted(broken: str, device: str) -> str:
     if broken == "no_grad":  # most is kept of what the models themselves make
         kept = r"by project\.py:22 in (Adapted\.)?forward \((activations|modeling_\w+)\.py:\d+ in [\w.]+\)"
         place = rf"({place}|{kept}|by fixtures/models\.py:113 in (Residual\.)?forward \(batch_norm\))"
-    keeps = broken == "checkpoint" or (broken == "no_grad" and device == "cpu")  # grad mode is not recorded on cards
+    keeps = broken in ("checkpoint", "no_grad")
     return rf"{'saved for backward' if keeps else '(grew|new)'}: \+\d.* {place}"
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, str]:
+    """The file of baselines of the models as they are, by device: recorded once."""
+    return {}
 
 
 @pytest.mark.parametrize("broken", BREAKS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.subprocess])])
-def test_the_first_line(request, device, broken):
+def test_the_first_line(request, pytester, recorded, device, broken):
     run = request.getfixturevalue("run_inner" if device == "cpu" else "run_on_card")
     options = ("-vv", "--import-mode=importlib", "-o", f"pythonpath=. {ROOT}", "--cudamem-leaks=off")
     if device == "cpu":
         options += ("--cudamem", "--cudamem-device=cpu")
-    recorded = run({"project.py": PROJECT, "test_it.py": TESTS.format(device=device, models=MODELS)}, UPDATE, *options)
-    assert recorded.last == "8 passed", recorded.out
-    inner = run({"project.py": broken_source(broken)}, *options)
+    tests, baselines = TESTS.format(device=device, models=MODELS), "__cudamem__/test_it.json"
+    if device not in recorded:
+        before = run({"project.py": PROJECT, "test_it.py": tests}, UPDATE, *options)
+        assert before.last == "8 passed", before.out
+        recorded[device] = (pytester.path / baselines).read_text(encoding="utf-8")
+    test = BREAKS[broken][2]
+    files = {"project.py": broken_source(broken), "test_it.py": tests, baselines: recorded[device]}
+    inner = run(files, *options, "-k", test)
     for name in MODELS:
-        first = inner.section(f"{BREAKS[broken][2]}[{name}]")[1]
-        assert re.match(wanted(broken, device), first), inner.out
+        first = inner.section(f"{test}[{name}]")[1]
+        assert re.match(wanted(broken), first), inner.out

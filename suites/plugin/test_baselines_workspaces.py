@@ -15,7 +15,7 @@ from cudamem_testing.model.stacks import Locator
 from cudamem_testing.model.windows import Window
 from cudamem_testing.objects import HolderResult, Reach
 from cudamem_testing.recorders.cpu import CpuRecorder
-from cudamem_testing.records.baselines import read_file
+from cudamem_testing.records.baselines import BASELINES
 from cudamem_testing.run.comparing import Comparing
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.replay import replay
@@ -147,7 +147,7 @@ def test_the_first_product_on_a_card_takes_what_the_second_does(pytester, monkey
     pytester.makepyfile(test_it=textwrap.dedent(CARD))
     first = pytester.runpytest_subprocess("-p", "cudamem", UPDATE)
     assert first.ret == 0
-    recorded = read_file(pytester.path / FILE)
+    recorded = BASELINES.read(pytester.path / FILE)
     assert {key.test: entry.values["requested"].low for key, entry in recorded.items()} == {
         "test_product": 3 * MIB,
         "test_again": 3 * MIB,

@@ -276,7 +276,7 @@ def test_stop_and_last_failed(run_inner):
 
 
 def test_junit(run_inner, pytester):
-    run_inner(REST, "--cudamem", "--junitxml=junit.xml", "-o", "junit_family=xunit2")
+    run_inner(REST, "--cudamem", "--junitxml=junit.xml", "-o", "junit_family=xunit2", plugins=["junitxml"])
     suite = ElementTree.parse(pytester.path / "junit.xml").getroot()[0]
     assert {name: suite.attrib[name] for name in ("tests", "failures", "errors")} == {
         "tests": "4",

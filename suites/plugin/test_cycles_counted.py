@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from cudamem_testing.cycles import explain
+from cudamem_testing.cycles import explain, memory, words
+from cudamem_testing.model.facts import CycleKept
+from cudamem_testing.model.findings import Finding
 from cudamem_testing.wording import details
 from suites.plugin.inner import KIB, Inner
 
@@ -47,9 +49,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     original = explain.explain
 
-    def counted(garbage: list[object], question: Any) -> Any:
+    def counted(garbage: list[object], question: Any, parts: Any = ()) -> Any:
         sizes.append(len(garbage))
-        return original(garbage, question)
+        return original(garbage, question, parts)
 
     monkeypatch.setattr(explain, "explain", counted)
     return sizes
@@ -128,3 +130,136 @@ def test_memory_that_autograd_saved_counts(run_inner: Run) -> None:
     test = f"gc.collect()\n        {make}\n        del one\n        gc.collect()"
     ((size, _, _),) = judged(run_inner, test)
     assert size >= 256 * KIB
+
+
+SAME = """
+    import pytest
+
+    class Owner:
+        def __init__(self):
+            self.state = torch.empty(2**15)
+
+    @pytest.fixture
+    def owner():
+        return Owner()
+
+    @pytest.mark.parametrize("number", range(4))
+    def test_same(number, owner):
+        owner.me = owner
+
+    def test_by_another_name(owner):
+        owner.other = owner
+
+    @pytest.mark.parametrize("number", range(3))
+    def test_with_history(number):
+        one = Node()
+        one.big = torch.ones(64 * 1024, requires_grad=True).exp().sum()
+        one.history = [one]
+"""
+
+
+def test_garbage_alike_is_recognised_in_later_tests(
+    run_inner: Run, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What differs by a name only is read again; findings are the same as those of what was read."""
+    read: list[list[int]] = []  # of how many objects references are read, each time
+    recognises, edges = memory.Memory.recognises, words.edges
+
+    def counted(self: memory.Memory, objects: list[object], fingerprint: int) -> bool:
+        read.append([len(objects), 0])
+        found = recognises(self, objects, fingerprint)
+        read[-1].append(int(found))
+        return found
+
+    def counting(holder: object) -> Any:
+        if read and len(read[-1]) == 2:
+            read[-1][1] += 1
+        return edges(holder)
+
+    monkeypatch.setattr(memory.Memory, "recognises", counted)
+    monkeypatch.setattr(words, "edges", counting)
+    inner = run_inner(HEAD + SAME, "--cudamem")
+    found = {test.nodeid.partition("::")[2]: test.findings for test in inner.run.tests}
+    same = [found[f"test_same[{number}]"] for number in range(4)]
+    assert [len(one) for one in same] == [1] * 4
+    assert {(one.cause, one.bytes, str(one.fact)) for (one,) in same} == {
+        (same[0][0].cause, 2**17, str(same[0][0].fact))
+    }
+    ((other,),) = [found["test_by_another_name"]]
+    assert (other.holder, other.bytes) == ("Owner.__dict__['other'] -> Owner", 2**17)
+    history = [found[f"test_with_history[{number}]"] for number in range(3)]
+    assert {(one.cause, one.bytes, str(one.fact)) for (one,) in history} == {
+        (history[0][0].cause, history[0][0].bytes, str(history[0][0].fact))
+    }
+    assert len(looks) == 3  # of eight tests
+    assert read == [[2, 1, 1]] * 3 + [[2, 1, 0]] + [[36, 2, 1]] * 2
+
+
+VARIED = """
+    import pytest, random
+
+    class Tree(torch.nn.Module):
+        def __init__(self, rng, depth):
+            super().__init__()
+            self.lin = torch.nn.Linear(64, rng.choice((64, 128)))
+            self.parts = [Tree(rng, depth - 1) for _ in range(rng.randrange(3))] if depth else []
+            if rng.random() < 0.5:
+                self.lin(torch.ones(64)).sum().backward()
+
+        def step(self): pass
+
+    def close(tree, rng):
+        kind = rng.randrange(6)
+        if kind == 0:
+            tree.fn = tree.step
+        elif kind == 1:
+            setattr(tree, rng.choice("ab"), [tree])
+        elif kind == 2:
+            tree.table = {rng.choice("ab"): tree}
+        elif kind == 3:
+            tree.call = lambda: tree
+        elif kind == 4:
+            tree.out = tree.lin(torch.ones(8, 64)).relu()
+            tree.outs = (tree,)
+        else:
+            tree.hook = tree.lin.register_forward_hook(lambda *_: tree)
+
+    @pytest.mark.parametrize("number", range(30))
+    def test_varied(number):
+        rng = random.Random(number % 10)
+        gc.collect(1)
+        gc.disable()
+        for _ in range(1 + number % 3):
+            for _ in range(1 + number % 2):
+                tree = Tree(rng, 2)
+                close(tree, rng)
+                del tree
+            gc.collect(0)
+        gc.enable()
+"""
+
+
+@pytest.mark.slow
+def test_what_is_recognised_is_what_reading_it_tells(run_inner: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> dict[str, list[tuple[Any, ...]]]:
+        inner = run_inner(HEAD + VARIED, "--cudamem")
+        return {test.nodeid: sorted(map(numbers, test.findings)) for test in inner.run.tests}
+
+    def numbers(finding: Finding) -> tuple[Any, ...]:
+        """Names and positions aside: of several cycles of one cause, which stands for them may differ."""
+        fact = finding.fact
+        assert isinstance(fact, CycleKept)
+        return finding.cause, finding.bytes, fact.count, fact.times, fact.at_once, len(fact.chain)
+
+    original, answers = memory.Memory.recognises, []
+
+    def counted(self: memory.Memory, objects: list[object], fingerprint: int) -> bool:
+        answers.append(original(self, objects, fingerprint))
+        return answers[-1]
+
+    monkeypatch.setattr(memory.Memory, "recognises", counted)
+    recognised = found()
+    assert (answers.count(True), len(recognised)) == (43, 30)
+    monkeypatch.setattr(memory.Memory, "recognises", lambda self, objects, fingerprint: False)
+    read = found()
+    assert {name: (one, read[name]) for name, one in recognised.items() if one != read[name]} == {}

@@ -220,7 +220,7 @@ def test_out_of_memory_without_a_record_says_what_is_missing(run_inner: Run) -> 
 def test_a_snapshot_of_each_failed_test(run_inner: Run) -> None:
     inner = run_inner(LEAK_AND_LIMIT, "--cudamem", "--cudamem-leaks=off", "--cudamem-dump=dumps")
     (path,) = (inner.folder / "dumps").iterdir()
-    assert path.name == "test_it%2epy.test_runs_out.cpu.pickle"
+    assert path.name == "test_it.test_runs_out.cpu.pickle"
     data = path.read_bytes()
     assert data[:2] == b"\x80\x04"  # protocol 4, which pytorch.org/memory_viz reads
     snapshot = pickle.loads(data)
@@ -270,7 +270,7 @@ def test_every_measured_test_that_fails_has_one_snapshot(run_inner: Run, options
     inner = run_inner(FAILURES, *options, "--cudamem-dump=dumps")
     names = ["leaks", "never", "retains", "twice"] if options else ["retains"]
     found = sorted((inner.folder / "dumps").iterdir())
-    assert [path.name for path in found] == [f"test_it%2epy.test_{name}.cpu.pickle" for name in names]
+    assert [path.name for path in found] == [f"test_it.test_{name}.cpu.pickle" for name in names]
     for name, path in zip(names, found, strict=True):
         assert inner.test(f"test_{name}").notes == (str(path),)
         assert inner.out.count(f"{path.name}\n") == 1
@@ -286,7 +286,7 @@ def test_a_snapshot_that_cannot_be_written_is_a_note(run_inner: Run, monkeypatch
 
     monkeypatch.setattr("cudamem_testing.snapshots.export.write", full)
     inner = run_inner(FAILURES, "--cudamem-dump=dumps")
-    path = inner.folder / "dumps" / "test_it%2epy.test_retains.cpu.pickle"
+    path = inner.folder / "dumps" / "test_it.test_retains.cpu.pickle"
     line = f"{path} was not written: OSError: [Errno 28] No space left on device"
     assert inner.test("test_retains").notes == (line,)
     assert [one.strip() for one in inner.lines if "No space" in one] == [line]

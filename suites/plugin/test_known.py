@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from cudamem_testing.model.findings import Severity, Standing
+from cudamem_testing.model.records import Unseen
 from cudamem_testing.records.known_of_run import recording_command
+from cudamem_testing.report.failures import notes
 from cudamem_testing.wording import details
 from fixtures import legacy
 from suites.plugin.inner import KIB, Inner, run_inner
@@ -55,7 +57,7 @@ class TestRecorded:
         assert f"note: known findings: 1 new ({FILE} was written)" in first.summary
         assert "known: 1 finding of 1 cause" in first.summary
         again = run(pytester, {}, "--cudamem-update=known")
-        assert f"note: known findings: 1 the same ({FILE} is as it was)" in again.summary
+        assert f"note: known findings: 1 the same ({FILE} is unchanged)" in again.summary
         after = run(pytester, {})
         assert (after.status, standing(after)) == (0, [(Severity.NOTE, Standing.KNOWN)])
         assert details(after.test("test_leaks").findings[0])[-1] == f"   known: no reason given ({FILE}:1)"
@@ -78,7 +80,7 @@ class TestRecorded:
 
     def test_nothing_to_record_makes_no_file(self, pytester: pytest.Pytester) -> None:
         inner = run(pytester, "import torch\ndef test_clean(): torch.zeros(9)", "--cudamem-update=known")
-        assert f"note: known findings: none ({FILE} is as it was)" in inner.summary
+        assert f"note: known findings: none ({FILE} is unchanged)" in inner.summary
         assert not (pytester.path / FILE).exists()
 
     def test_without_the_accounting_the_file_is_not_even_read(self, pytester: pytest.Pytester) -> None:
@@ -134,24 +136,23 @@ class TestUnseen:
     """A cause that is gone."""
 
     GONE = line("leak | reachable | test_it.py::f | module test_it > OLD (list)[*]")
-    SAID = (
-        "1 known cause was not seen (--cudamem-prune drops what is gone):\n"
-        "leak | reachable | test_it.py::f | module test_it > OLD (list)[*] (cpu)"
-    )
+    LEFT = Unseen("--cudamem-prune", ("leak | reachable | test_it.py::f | module test_it > OLD (list)[*] (cpu)",))
 
     def test_it_is_told_and_dropped(self, pytester: pytest.Pytester) -> None:
         files = {"test_it.py": "import torch\ndef test_leaks(): torch.zeros(9)", FILE: self.GONE}
         inner = run(pytester, files)
-        assert (inner.status, inner.run.notes, known(pytester)) == (0, (self.SAID,), self.GONE)
+        assert (inner.status, inner.run.unseen, known(pytester)) == (0, self.LEFT, self.GONE)
+        assert "note: 1 known cause was not seen (--cudamem-prune drops what is gone):" in inner.summary
         pruned = run(pytester, {}, "--cudamem-prune")
         assert pruned.run.notes == (f"known findings: 1 dropped ({FILE} was written)",)
         assert known(pytester) == ""
-        assert run(pytester, {}).run.notes == ()
+        again = run(pytester, {}).run
+        assert (again.notes, again.unseen) == ((), Unseen())
 
     def test_many_are_told_briefly(self, pytester: pytest.Pytester) -> None:
         text = "".join(line(f"leak | {name}") for name in "abcde")
         inner = run(pytester, {"test_it.py": "import torch\ndef test_leaks(): torch.zeros(9)", FILE: text})
-        assert inner.run.notes == (
+        assert notes(inner.run) == (
             (
                 "5 known causes were not seen (--cudamem-prune drops what is gone):\n"
                 "leak | a (cpu)\nleak | b (cpu)\nleak | c (cpu)\n... and 2 more"
@@ -207,7 +208,7 @@ class TestBroken:
         inner = run(pytester, {"test_it.py": ONE, FILE: text}, *arguments)
         assert inner.status == 4
         assert inner.err.splitlines()[0] == (
-            f"ERROR: cudamem: {FILE}:2: an unresolved merge conflict: keep one line of each cause and device"
+            f"ERROR: cudamem: {FILE}:2: an unresolved merge conflict: keep one line of each entry"
         )
         assert (known(pytester), inner.record) == (text, None)
 

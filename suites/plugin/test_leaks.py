@@ -203,10 +203,10 @@ class TestRules:
         files = {"test_it.py": ONE, "pytest.ini": ini("file: vendor/*  # not ours", "file: test_it.py  # by design")}
         inner = run_inner(files, "--cudamem")
         assert inner.run.notes == (
-            "rule 'file: vendor/*' (not ours) ignored nothing: it can go from cudamem_ignore",
+            "rule 'file: vendor/*' (not ours) ignored nothing: it can be removed from cudamem_ignore",
             "ignored 1 finding by rule 'file: test_it.py' (by design)",
         )
-        assert "note: rule 'file: vendor/*' (not ours) ignored nothing: it can go from" in inner.summary
+        assert "note: rule 'file: vendor/*' (not ours) ignored nothing: it can be" in inner.summary
 
     @pytest.mark.parametrize(
         "arguments",

@@ -89,7 +89,7 @@ def test_budgets_in_a_test(run_inner, options):
     window = inner.window("test_over", "decode")
     assert errors[:2] == [
         (
-            "cudamem_testing.windows.memory.OverBudget: "
+            "cudamem_testing.windows.regions.OverBudget: "
             "cudamem: peak 3.0 KiB above start is over its budget of 1.0 KiB by 2.0 KiB (decode, cpu)"
         ),
         f"start {format_size(window.start)}, peak {format_size(window.peak)}, end {format_size(window.end)}",

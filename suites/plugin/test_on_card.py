@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cudamem_testing.model.records import Unchecked
 from cudamem_testing.report.files import read_json
 from cudamem_testing.wording import text
 from suites.plugin.inner import CACHE, Inner, write
@@ -54,8 +56,8 @@ def test_an_allocator_that_tells_no_blocks_says_what_is_not_checked(run_on_card)
     inner = run_on_card(LEAK, PYTORCH_ALLOC_CONF=setting, PYTORCH_CUDA_ALLOC_CONF=setting)
     assert inner.last == "1 passed"
     only = "allocator cudaMallocAsync counts allocated and reserved bytes only"
-    why = f"test: leaks and cycles: blocks of cuda:0 cannot be told apart here: {only}"
-    assert inner.run.unchecked == {why: 1}
+    why = f"leaks and cycles: blocks of cuda:0 cannot be told apart here: {only}"
+    assert inner.run.unchecked == {Unchecked("test", why): 1}
     assert any(line.startswith("NOT CHECKED: 1 test: leaks and cycles: blocks of cuda:0 ") for line in inner.summary)
     (header,) = [line for line in inner.lines if line.startswith("cudamem: device")]
     assert "backend:cudaMallocAsync (leaks and cycles are not checked)" in header
@@ -152,3 +154,41 @@ def test_a_workspace_is_asked_for_once(run_on_card):
     print(inner.lines[-1], found, *(text(one) for test in inner.run.tests for one in test.findings), sep="\n")
     assert inner.last == "100 passed"
     assert len(found) <= 2
+
+
+LOST = """
+    import pytest, torch
+    import torch.nn.functional as F
+
+    W = torch.ones(64, 1024, device="cuda", requires_grad=True)
+
+    def embed(x):
+        with torch.no_grad():
+            h = F.gelu(x @ W)
+            return h + 1
+
+    def train(x):
+        h = F.gelu(x @ W)
+        return h + 1
+
+    @pytest.mark.memory_baseline
+    def test_embed(): assert embed(torch.ones(1024, 64, device="cuda")) is not None
+
+    @pytest.mark.memory_baseline
+    def test_train():
+        train(torch.ones(1024, 64, device="cuda")).sum().backward()
+        W.grad = None
+"""
+TOLD = r"^saved for backward: \+4\.0 MiB by test_it\.py:9 in embed "
+HINT = "   hint: grad mode was off there when the baseline was recorded: is a torch.no_grad() missing?"
+
+
+def test_a_lost_no_grad_is_told(run_on_card):
+    """Grad mode is known from the stacks of the history; the control is the other test."""
+    assert run_on_card(LOST, "--cudamem-update=baselines").last == "2 passed"
+    lost = LOST.replace("with torch.no_grad():", "if True:")
+    inner = run_on_card({"test_it.py": lost})
+    assert inner.last == "1 failed, 1 passed", inner.out
+    told = inner.section("test_embed")
+    assert re.match(TOLD, told[1]), inner.out
+    assert HINT in told

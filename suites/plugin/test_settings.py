@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.model.limits import budget
+from cudamem_testing.model.options import OPTIONS, device
 from cudamem_testing.model.rules import Rule
 from cudamem_testing.model.settings import Settings
-from cudamem_testing.plugin.settings import OPTIONS, _device
 
 PASSES = "def test_passes(): pass"
 TORCH = metadata.version("torch")
@@ -370,7 +370,7 @@ def test_a_number_in_native_toml_is_a_usage_error(run_inner, pytester):
     ],
 )
 def test_header(run_inner, monkeypatch, arguments, line):
-    monkeypatch.setattr("cudamem_testing.plugin.header.visible_names", lambda: ())
+    monkeypatch.setattr("cudamem_testing.report.header.visible_names", lambda: ())
     inner = run_inner(PASSES, "--cudamem", *arguments)
     assert [one for one in inner.lines if one.startswith("cudamem: ")] == [line]
 
@@ -384,14 +384,14 @@ def test_header_says_what_an_allocator_leaves_unchecked(run_inner, monkeypatch):
 
 
 def test_header_names_cards_that_nvml_knows_once(run_inner, monkeypatch):
-    monkeypatch.setattr("cudamem_testing.plugin.header.visible_names", lambda: ("NVIDIA H100", "NVIDIA H100", "T4"))
+    monkeypatch.setattr("cudamem_testing.report.header.visible_names", lambda: ("NVIDIA H100", "NVIDIA H100", "T4"))
     inner = run_inner(PASSES, "--cudamem")
     assert f"cudamem: device auto, torch {TORCH}, NVIDIA H100, T4" in inner.lines
 
 
 def test_header_without_torch(run_inner, monkeypatch):
     monkeypatch.setattr("cudamem_testing.torch_api.version", lambda: None)
-    monkeypatch.setattr("cudamem_testing.plugin.header.visible_names", lambda: ())
+    monkeypatch.setattr("cudamem_testing.report.header.visible_names", lambda: ())
     assert "cudamem: device auto, torch is not installed" in run_inner(PASSES, "--cudamem").lines
 
 
@@ -422,5 +422,5 @@ def test_fixtures_stand_in_the_list_of_fixtures(run_inner):
 
 
 def test_simulated_cards_are_measured_as_cards() -> None:
-    assert [str(one) for one in _device("simulated:2x24GiB")] == ["cuda", "simulated 24GiB x 2"]
-    assert _device("cpu")[1] is None
+    assert [str(one) for one in device("simulated:2x24GiB")] == ["cuda", "simulated 24GiB x 2"]
+    assert device("cpu")[1] is None

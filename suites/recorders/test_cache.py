@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
 import stat
 import subprocess
 import sys
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -226,6 +230,40 @@ os.environ["CXX"] = 'g++ "'
 opened(b"")
 opened(whole)
 """
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "held"])
+def test_nothing_waits_for_a_lock_for_ever(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, other = tmp_path / "a.lock", tmp_path / "other"
+    other.write_text("kept")
+    monkeypatch.setattr(cache, "MOST_WAITED", 0.1)
+    with ExitStack() as stack:
+        if kind == "pipe":
+            os.mkfifo(lock)
+        elif kind == "link":
+            lock.symlink_to(other)
+        else:  # a process that was stopped while it compiled
+            fcntl.flock(stack.enter_context(lock.open("w")), fcntl.LOCK_EX)
+        start = time.monotonic()
+        with cache.alone(lock):
+            assert time.monotonic() - start < 5
+    assert other.read_text() == "kept"
+    with cache.alone(tmp_path / "b.lock"), (tmp_path / "b.lock").open() as same, pytest.raises(BlockingIOError):
+        fcntl.flock(same, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_checksum_that_is_no_file_is_not_read(tmp_path: Path) -> None:
+    library, beside = tmp_path / "a.so", tmp_path / "a.so.sha256"
+    library.write_text("code")
+    library.chmod(0o700)
+    beside.write_text(hashlib.sha256(b"code").hexdigest())
+    assert cache.is_whole(library)
+    beside.unlink()
+    os.mkfifo(beside)
+    assert not cache.is_whole(library)
+    beside.unlink()
+    beside.symlink_to("/dev/zero")
+    assert not cache.is_whole(library)
 
 
 @pytest.mark.subprocess

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.recorders import card_recorder
 from cudamem_testing.recorders.build import compile_library
+from cudamem_testing.recorders.capture import GRAD_MODE
 from cudamem_testing.recorders.card_recorder import CardLibrary, CardStacks
 from cudamem_testing.recorders.host import HostRecorder
 from cudamem_testing.recorders.layout import FramesUnreadable
@@ -228,6 +229,22 @@ def test_records_of_two_stacks_keep_their_order(stacks: CardStacks) -> None:
     third = gather()
     found = [frames[0]["line"] for frames in symbolize([third, first, second, third])]
     assert [line - found[1] for line in found] == [3, 0, 0, 3]
+
+
+def test_grad_mode_is_told_in_snapshots_of_ours_alone(stacks: CardStacks) -> None:
+    records = []
+    for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+        with mode():
+            records.append(directly(gather))
+    assert stacks.kept() == 1
+    with stacks.with_grad_mode():
+        told = symbolize(records)
+    untold = symbolize(records)
+    assert [frames[-1] for frames in told] == [
+        {"filename": GRAD_MODE, "name": mode, "line": 0} for mode in ("on", "off", "off")
+    ]
+    assert [frames[:-1] for frames in told] == untold
+    assert GRAD_MODE not in {frame["filename"] for frames in untold for frame in frames}
 
 
 def test_beside_records_of_torchs_own(stacks: CardStacks) -> None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -20,14 +16,13 @@ from cudamem_testing.model.baselines import Entry, Place
 from cudamem_testing.model.changes import TRACKED, Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.records.baselines import (
-    BaselineError,
+    BASELINES,
     Entries,
     Key,
-    change_entries,
+    RecordError,
     module_of,
     name_in_module,
     parse,
-    read_file,
     render,
 )
 from cudamem_testing.show.places import baseline_file
@@ -38,7 +33,7 @@ ENTRIES = {
     Key("test_b[x]", CPU, HERE): Entry({"requested": Spread(5, 5)}),
     Key("test_b[x]", CARD, THERE): Entry(
         {"requested": Spread(5, 9), "retained": Spread(-1, -1), "allocations": Spread(3, 3)},
-        (Place("a.py::f", 4, "x = f(y)", 2, 3, 1, True), Place("b.py::C.g", 1)),
+        (Place("a.py::f", 4, "x = f(y)", 2, 3, 1, True), Place("b.py::C.g", 1, recorded=False)),
         "1a2b3c4d",
         "00ff12ab",
     ),
@@ -52,7 +47,7 @@ TEXT = """\
 {"test": "test_b[x]", "in": "cpu-1ce278", "peak": "5 B", "bytes": {"requested": 5}, "top": []},
 {"test": "test_b[x]", "in": "cuda:1-25f2a9", "peak": "5 B to 9 B", "retained": "-1 B", "bytes": {"requested": [5, 9], \
 "retained": -1}, "counts": {"allocations": 3}, "top": [["a.py::f", "x = f(y)", 4, 2, {"saved": 3, "nth": 1, \
-"recorded": true}], ["b.py::C.g", "", 1, 0]], "body": "1a2b3c4d", \
+"recorded": true}], ["b.py::C.g", "", 1, 0, {"recorded": false}]], "body": "1a2b3c4d", \
 "lines": "00ff12ab"},
 null]}
 """
@@ -77,10 +72,10 @@ ANY_ENTRIES = st.dictionaries(
 
 def test_a_file() -> None:
     assert render(ENTRIES).decode() == TEXT
-    assert parse(PATH, TEXT.encode()) == ENTRIES
+    assert parse(str(PATH), TEXT.encode()) == ENTRIES
     assert json.loads(TEXT)["entries"][-1] is None  # the file is JSON too
     assert render({}) == b'{"kind": "baselines", "schema": 2, "entries": [\nnull]}\n'
-    assert parse(PATH, render({})) == {}
+    assert parse(str(PATH), render({})) == {}
 
 
 def test_a_file_of_schema_1_is_read_and_stays_until_an_entry_changes(tmp_path: Path) -> None:
@@ -88,22 +83,22 @@ def test_a_file_of_schema_1_is_read_and_stays_until_an_entry_changes(tmp_path: P
     path.write_text(FIRST, encoding="utf-8")
     key = Key("test_b[x]", CPU, HERE)
     entry = Entry({"requested": Spread(5, 9), "allocations": Spread(3, 3)}, (Place("a.py::f", 4),))
-    assert read_file(path) == {key: entry}
-    assert not change_entries(path, lambda entries: dict(entries))
+    assert BASELINES.read(path) == {key: entry}
+    assert not BASELINES.change(path, lambda entries: dict(entries))
     assert path.read_text(encoding="utf-8") == FIRST
     more = {Key("test_c", CPU, HERE): Entry({"requested": Spread(1, 1)})}
-    assert change_entries(path, lambda entries: {**entries, **more})
-    assert read_file(path) == {key: entry, **more}
+    assert BASELINES.change(path, lambda entries: {**entries, **more})
+    assert BASELINES.read(path) == {key: entry, **more}
     assert path.read_text(encoding="utf-8").splitlines()[0] == HEADER
 
 
 @given(ANY_ENTRIES)
 def test_every_entry_comes_back(entries: Entries) -> None:
     content = render(entries)
-    assert parse(PATH, content) == entries
+    assert parse(str(PATH), content) == entries
     assert json.loads(content)["kind"] == "baselines"
     assert len(content.splitlines()) == len(entries) + len({key[1:] for key in entries}) + 2
-    assert render(parse(PATH, content)) == content
+    assert render(parse(str(PATH), content)) == content
 
 
 @given(ANY_ENTRIES, ANY_ENTRIES)
@@ -123,16 +118,16 @@ def test_two_branches_merge_line_by_line(tmp_path: Path) -> None:
     theirs.write_bytes(render({second: ENTRIES[second], third: ENTRIES[third]}))
     command = ["git", "merge-file", "-p", "--union", ours, base, theirs]
     merged = subprocess.run(command, check=True, capture_output=True).stdout
-    assert parse(PATH, merged) == ENTRIES
-    assert render(parse(PATH, merged)).decode() == TEXT
+    assert parse(str(PATH), merged) == ENTRIES
+    assert render(parse(str(PATH), merged)).decode() == TEXT
 
 
 def test_order_blank_lines_and_commas_are_forgiven() -> None:
     lines = TEXT.splitlines()
     shuffled = [lines[0], "", lines[5].removesuffix(","), f"  {lines[1]}", lines[4], lines[2], "", *lines[3::3]]
     content = "\r\n".join(shuffled).encode()
-    assert parse(PATH, content) == ENTRIES
-    assert parse(PATH, b"\xef\xbb\xbf" + content) == ENTRIES  # an editor's mark
+    assert parse(str(PATH), content) == ENTRIES
+    assert parse(str(PATH), b"\xef\xbb\xbf" + content) == ENTRIES  # an editor's mark
 
 
 def changed(line: int, old: str, new: str) -> bytes:
@@ -143,6 +138,7 @@ def changed(line: int, old: str, new: str) -> bytes:
 
 
 DEVICES = "2: device 'tpu' is not known: write cpu, cuda, cuda:N or host"
+SAME = "5: the same test, device and environment as in line 4: keep one of them"
 PLACE = 'top is no list of ["file::qualname", "text", bytes, blocks]'
 HEADER = '{"kind": "baselines", "schema": 2, "entries": ['
 
@@ -157,13 +153,14 @@ HEADER = '{"kind": "baselines", "schema": 2, "entries": ['
         (TEXT.encode()[:-7], "6: does not end with null]}: the file was cut off"),
         (TEXT.encode()[:300], "4: does not end with null]}: the file was cut off"),
         (changed(7, "null]}", "]}"), "7: does not end with null]}: the file was cut off"),
-        (changed(5, "{", "<<<<<<< ours\n{"), "5: an unresolved merge conflict"),
-        (changed(5, "{", "=======\n{"), "5: an unresolved merge conflict"),
-        (changed(5, "test_b[x]", "TestA::test_a"), "5: the same test, device and environment as in line 4"),
+        (changed(5, "{", "<<<<<<< ours\n{"), "5: an unresolved merge conflict: keep one line of each entry"),
+        (
+            changed(5, "test_b[x]", "TestA::test_a"),
+            SAME,
+        ),
         (changed(5, "5}", "}"), "5: is no JSON: Expecting value (column 81)"),
         (changed(5, '"test"', '"tset"'), "5: has the unknown key 'tset'"),
         (changed(5, '"test": "test_b[x]", ', ""), "5: has no 'test'"),
-        (changed(5, '"test": "test_b[x]", ', '"test": "a", "test": "b", '), "5: has a key twice"),
         (changed(5, '"test_b[x]"', "5"), "5: test is no text"),
         (changed(2, '"device": "cpu"', '"device": "tpu"'), DEVICES),
         (changed(2, '"environment"', '"environ"'), "2: has the unknown key 'device'"),
@@ -184,9 +181,7 @@ HEADER = '{"kind": "baselines", "schema": 2, "entries": ['
         (changed(5, "[]", '[["a", "b", 1, true]]'), f"5: {PLACE}"),
         (changed(5, "[]", '[["a", "b", 1, 1, {"saved": true}]]'), f"5: {PLACE}"),
         (changed(5, "[]", '[["a", "b", 1, 1, {"kept": 1}]]'), f"5: {PLACE}"),
-        (changed(5, TEXT.splitlines()[4], "5,"), "5: is no entry: an object is expected"),
-        (changed(5, TEXT.splitlines()[4], "[" * 100_000), "5: is nested too deeply"),
-        (TEXT.encode().replace(b"TestA", b"\xff"), "4: is not UTF-8 text"),
+        (changed(5, TEXT.splitlines()[4], "5,"), "5: is no object"),
         (FIRST.encode().replace(b'[["a.py::f", 4]]', b'[["a"]]'), '2: top is no list of ["file::qualname", bytes]'),
         (FIRST.encode().replace(b'"requested"', b'"bytes"'), "2: has the unknown key 'bytes'"),
     ],
@@ -194,11 +189,11 @@ HEADER = '{"kind": "baselines", "schema": 2, "entries": ['
 def test_a_broken_file_is_named_with_line_and_reason_and_stays(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "test_x.json"
     path.write_bytes(content)
-    with pytest.raises(BaselineError) as caught:
-        read_file(path)
+    with pytest.raises(RecordError) as caught:
+        BASELINES.read(path)
     assert str(caught.value) == f"{path}:{message}"
-    with pytest.raises(BaselineError) as caught:
-        change_entries(path, lambda entries: {**entries, **ENTRIES})
+    with pytest.raises(RecordError) as caught:
+        BASELINES.change(path, lambda entries: {**entries, **ENTRIES})
     assert str(caught.value) == f"{path}:{message}"
     assert path.read_bytes() == content
     assert [one.name for one in tmp_path.iterdir()] == ["test_x.json"]
@@ -212,37 +207,28 @@ def test_nothing_but_its_own_error_comes_of_a_damaged_file(piece: bytes, place: 
         path = Path(folder) / "test_x.json"
         path.write_bytes(content)
         try:
-            entries = read_file(path)
-        except BaselineError:
-            with pytest.raises(BaselineError, match=f"^{re.escape(str(path))}:[0-9]+: "):
-                change_entries(path, lambda old: {})
+            entries = BASELINES.read(path)
+        except RecordError:
+            with pytest.raises(RecordError, match=f"^{re.escape(str(path))}:[0-9]+: "):
+                BASELINES.change(path, lambda old: {})
             assert path.read_bytes() == content
         else:
-            assert parse(path, render(entries)) == entries
+            assert parse(str(path), render(entries)) == entries
 
 
 def test_changing_entries(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "__cudamem__" / "test_x.json"
-    assert not change_entries(path, lambda entries: entries)
+    assert not BASELINES.change(path, lambda entries: entries)
     assert [*tmp_path.iterdir()] == []
-    assert change_entries(path, lambda entries: {**entries, **ENTRIES})
+    assert BASELINES.change(path, lambda entries: {**entries, **ENTRIES})
     assert path.read_text(encoding="utf-8") == TEXT
-    assert not change_entries(path, lambda entries: dict(reversed(entries.items())))
+    assert not BASELINES.change(path, lambda entries: dict(reversed(entries.items())))
     first, *_ = ENTRIES
-    assert change_entries(path, lambda entries: {key: one for key, one in entries.items() if key != first})
-    assert read_file(path) == {key: one for key, one in ENTRIES.items() if key != first}
-    assert change_entries(path, lambda entries: {})
+    assert BASELINES.change(path, lambda entries: {key: one for key, one in entries.items() if key != first})
+    assert BASELINES.read(path) == {key: one for key, one in ENTRIES.items() if key != first}
+    assert BASELINES.change(path, lambda entries: {})
     assert not path.exists()
-    assert read_file(path) == {}
-
-
-def test_a_file_in_another_order_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "test_x.json"
-    lines = TEXT.splitlines()
-    path.write_text("\n".join([lines[0], *reversed(lines[1:6]), lines[6]]), encoding="utf-8")
-    before = path.read_bytes()
-    assert not change_entries(path, lambda entries: entries)
-    assert path.read_bytes() == before
+    assert BASELINES.read(path) == {}
 
 
 @pytest.mark.parametrize(
@@ -262,70 +248,3 @@ def test_where_a_test_is_recorded(tmp_path: Path, nodeid: str, file: str, test: 
     module.touch()
     assert module_of(tmp_path / file) == module
     module.unlink()
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from cudamem_testing.records.baselines import Key, change_entries
-from cudamem_testing.model.baselines import Entry
-from cudamem_testing.model.changes import Spread
-from cudamem_testing.model.devices import Device
-
-path, name, most = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(most):
-    key = Key(f"test_{name}_{number % 50}", Device("cpu"), "here" * 500)
-    change_entries(path, lambda entries: {**entries, key: Entry({"requested": Spread(number, number)})})
-"""
-
-
-def writer(path: Path, name: str, most: int) -> subprocess.Popen[str]:
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), name, str(most)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environ,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def go(*processes: subprocess.Popen[str]) -> None:
-    """Let processes that are ready begin at one time."""
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-
-
-@pytest.mark.subprocess
-def test_two_processes_lose_nothing_of_each_other(tmp_path: Path) -> None:
-    path = tmp_path / "test_x.json"
-    processes = [writer(path, name, 50) for name in ("a", "b")]
-    go(*processes)
-    for process in processes:
-        process.communicate(timeout=60)
-        assert process.returncode == 0
-    assert {key.test for key in read_file(path)} == {f"test_{name}_{number}" for name in "ab" for number in range(50)}
-    assert [one.name for one in tmp_path.iterdir()] == ["test_x.json"]
-
-
-@pytest.mark.subprocess
-def test_a_process_that_is_killed_while_it_writes_leaves_a_whole_file(tmp_path: Path) -> None:
-    path = tmp_path / "test_x.json"
-    for delay in (0.01, 0.03, 0.05, 0.08, 0.13):
-        process = writer(path, "a", 10**9)
-        go(process)
-        time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
-        entries = read_file(path)
-        assert all(entry.values["requested"].low % 50 == int(key.test[7:]) for key, entry in entries.items())
-    assert entries
-    assert change_entries(path, lambda entries: dict(ENTRIES))
-    assert read_file(path) == ENTRIES

@@ -22,7 +22,7 @@ from cudamem_testing.records.expected import (
     accepting,
     assert_text,
 )
-from cudamem_testing.records.expected.side import file_stem, side_file
+from cudamem_testing.records.expected.side import dump_stem, file_stem, side_file
 from cudamem_testing.show.files import replace_file
 
 
@@ -201,6 +201,18 @@ def test_names_of_side_files():
     assert file_stem("test_step[a/b\\c é]") == "test_step[a%2fb%5cc%20%c3%a9]"
     assert file_stem("TestStep::test") == "TestStep.test~x57e042566a"
     assert len(file_stem("test_step[" + "x" * 1000 + "]")) == 162
+
+
+@given(st.lists(st.text(st.sampled_from("aA.:/[]-~@%é2 x"), max_size=9), min_size=2, max_size=2, unique=True))
+def test_dumps_of_two_tests_never_meet(ids):
+    assert len({dump_stem(one).lower() for one in ids}) == 2
+    assert not any("%2e" in dump_stem(f"a/b.py::{one}") for one in ids)
+
+
+def test_names_of_dumps():
+    assert dump_stem("suites/a/test_it.py::test_step[bf16-1.5]") == "suites.a.test_it.test_step[bf16-1.5]"
+    assert dump_stem("test_it.py::TestStep::test") == "test_it.TestStep.test~x9e108c55da"
+    assert dump_stem("a/README.md::README.md") == "a.README_md.README_md~x9dd47e58b2"
 
 
 # -- contradictions ---------------------------------------------------------------------------------------

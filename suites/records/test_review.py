@@ -7,7 +7,7 @@ from pathlib import Path
 from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.records import TestRecord
+from cudamem_testing.model.records import TestRecord, Unchecked
 from cudamem_testing.records.baselines import Key
 from cudamem_testing.records.review import RECORD, Review, review
 from cudamem_testing.records.update import update
@@ -48,7 +48,7 @@ def test_tests_without_a_baseline(tmp_path: Path) -> None:
     new = [record("test_a"), record("test_b"), record("test_c", allocations=0), record("test_d", metrics=())]
     found = look(tmp_path, new)
     assert found == Review(without=1)
-    assert found.unchecked == {f"test: no baseline ({RECORD})": 1}
+    assert found.unchecked == {Unchecked("test", f"no baseline ({RECORD})"): 1}
 
 
 def test_metrics_that_a_baseline_was_recorded_without(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_metrics_that_a_baseline_was_recorded_without(tmp_path: Path) -> None:
     )
     assert found == Review(without=1, lacking={"allocations": 1, "requested": 1})
     assert found.unchecked == {
-        f"test: no baseline ({RECORD})": 1,
-        f"test: no baseline of allocations ({RECORD})": 1,
-        f"test: no baseline of requested ({RECORD})": 1,
+        Unchecked("test", f"no baseline ({RECORD})"): 1,
+        Unchecked("test", f"no baseline of allocations ({RECORD})"): 1,
+        Unchecked("test", f"no baseline of requested ({RECORD})"): 1,
     }
 
 
@@ -75,7 +75,7 @@ def test_metrics_that_a_device_does_not_have(tmp_path: Path) -> None:
     assert str(update(tmp_path, records)) == "no baseline"  # an entry without numbers would say that there is one
     found = look(tmp_path, records)
     assert found == Review(unknown={"reserved, segments on cpu": 2})
-    assert found.unchecked == {"test: no reserved, segments on cpu to compare": 2}
+    assert found.unchecked == {Unchecked("test", "no reserved, segments on cpu to compare"): 2}
     card = Measured(CARD, HERE, {"reserved": Spread(1, 1)}, (), ("reserved",), True)
     both = TestRecord("test_x.py::test_c", measured=(*record("test_c", metrics=("reserved",)).measured, card))
     assert look(tmp_path, [both]) == Review(without=1)
@@ -90,7 +90,10 @@ def test_baselines_of_other_environments(tmp_path: Path) -> None:
     older = "recorded with torch 2.11, this run has torch 2.13"
     other = "recorded with aarch64, this run has x86_64"
     assert found == Review({other: 3, older: 2})
-    assert found.unchecked == {f"baseline: {other} ({RECORD})": 3, f"baseline: {older} ({RECORD})": 2}
+    assert found.unchecked == {
+        Unchecked("baseline", f"{other} ({RECORD})"): 3,
+        Unchecked("baseline", f"{older} ({RECORD})"): 2,
+    }
     assert found.lines(pruned=False) == []
     assert look(tmp_path, [record("test_0", device=CARD)]).elsewhere == {}  # of another device: no baseline at all
 

@@ -8,7 +8,7 @@ from cudamem_testing.model.baselines import Entry, Measured, Place
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import TestRecord
-from cudamem_testing.records.baselines import Key, read_file
+from cudamem_testing.records.baselines import BASELINES, Key
 from cudamem_testing.records.update import Updated, drop, last_attempts, update
 from cudamem_testing.show.places import baseline_file
 
@@ -49,10 +49,10 @@ def test_another_number_of_threads_has_an_entry_where_it_takes_something_else(tm
     two, old = "x86_64, 2 threads, torch 2.13", "x86_64, 2 threads, torch 2.11"
     path = tmp_path / FILE
     update(tmp_path, [record("test_same"), record("test_other"), record("test_old")])
-    before = read_file(path)
+    before = BASELINES.read(path)
     found = [record("test_same", environment=two), record("test_other", 7, environment=two)]
     assert update(tmp_path, [*found, record("test_old", environment=old)]) == Updated(new=2, same=1, files=(path,))
-    assert read_file(path) == before | {key("test_other", two): entry(7), key("test_old", old): entry(5)}
+    assert BASELINES.read(path) == before | {key("test_other", two): entry(7), key("test_old", old): entry(5)}
     assert update(tmp_path, [record("test_other", environment="x86_64, 8 threads, torch 2.13")]).new == 1
 
 
@@ -68,7 +68,7 @@ def test_what_is_recorded(tmp_path: Path) -> None:
     ]
     path = tmp_path / FILE
     assert update(tmp_path, records) == Updated(new=4, files=(path,))
-    assert read_file(path) == {
+    assert BASELINES.read(path) == {
         key("test_a"): entry(5),
         key("test_marked_and_idle"): entry(0, top=()),
         key("test_retained"): Entry({"requested": Spread(5, 5), "retained": Spread(1, 1)}, TOP),
@@ -105,7 +105,7 @@ def test_what_an_update_changes(tmp_path: Path) -> None:
         f"written: {path}",
     ]
     assert str(updated) == "\n".join(updated.lines)
-    assert read_file(path) == {
+    assert BASELINES.read(path) == {
         key("same"): entry(5),
         key("more"): entry(6, top=other),
         key("less"): entry(4, top=()),
@@ -127,14 +127,14 @@ def test_only_the_last_attempt_counts(tmp_path: Path) -> None:
     attempts = [record("test_a", 9).ended("rerun"), record("test_a", 5).ended("passed")]
     assert last_attempts(attempts) == attempts[1:]
     update(tmp_path, attempts)
-    assert read_file(tmp_path / FILE) == {key("test_a"): entry(5)}
+    assert BASELINES.read(tmp_path / FILE) == {key("test_a"): entry(5)}
 
 
 def test_each_module_has_its_file(tmp_path: Path) -> None:
     other = TestRecord("other/test_y.py::test_b", measured=record("x").measured)
     updated = update(tmp_path, [record("test_a"), other])
     assert updated == Updated(new=2, files=(tmp_path / "other/__cudamem__/test_y.json", tmp_path / FILE))
-    assert read_file(updated.files[0]) == {key("test_b"): entry(5)}
+    assert BASELINES.read(updated.files[0]) == {key("test_b"): entry(5)}
 
 
 def test_a_file_that_cannot_be_read_is_refused_and_the_others_are_written(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_dropping(tmp_path: Path) -> None:
     path = tmp_path / FILE
     update(tmp_path, [record("test_a"), record("test_b")])
     assert drop({path: [key("test_a"), key("test_never")]}) == Updated(dropped=1, files=(path,))
-    assert read_file(path) == {key("test_b"): entry(5)}
+    assert BASELINES.read(path) == {key("test_b"): entry(5)}
     assert drop({path: [key("test_b")]}) == Updated(dropped=1, files=(path,))
     assert not path.exists()
     assert drop({}) == Updated()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from dataclasses import replace
+from typing import Any
 
 from cudamem_testing.model.baselines import Measured, Place
 from cudamem_testing.model.changes import Change, Spread
@@ -24,7 +27,7 @@ from cudamem_testing.model.facts import (
 )
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.limits import Breach, Limit
-from cudamem_testing.model.records import Environment, LedgerEntry, RunRecord, TestRecord
+from cudamem_testing.model.records import Environment, LedgerEntry, RunRecord, TestRecord, Unchecked
 from cudamem_testing.model.references import Kind as Edge
 from cudamem_testing.model.references import Reach
 from cudamem_testing.model.stacks import Frame, Stack
@@ -194,6 +197,13 @@ def everything() -> RunRecord:
         (LedgerEntry("cuda:0", "test_a.py::test_leak", 12 * MIB, 1), LedgerEntry("cuda:0", HOSTILE, MIB, 2)),
         (Checked("test_a.py::test_text", "test_a.py", None, None, "cuda", {"cuda": "a\nb\nc"}, f"a\nB\nc\n{HOSTILE}"),),
         failures=("interrupted: KeyboardInterrupt",),
-        unchecked={"baseline: recorded with torch 2.11, this run has torch 2.13": 3},
+        unchecked={Unchecked("baseline", "recorded with torch 2.11, this run has torch 2.13"): 3},
         flags=("--cudamem", "--cudamem-leaks=fail"),
     )
+
+
+def data_of(text: str) -> dict[str, Any]:
+    """What the scripts of a page read."""
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    data: dict[str, Any] = json.loads(found)
+    return data

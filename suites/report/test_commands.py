@@ -17,7 +17,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
-from cudamem_testing.records.baselines import read_file
+from cudamem_testing.records.baselines import BASELINES
 from cudamem_testing.records.known_file import PLACE
 from cudamem_testing.report.files import write_json
 
@@ -63,7 +63,7 @@ def test_an_overlong_name_does_not_stop_the_rest(project: Path, capsys: pytest.C
         f"    line 1, {LONG}::test_a:",
         "        | text",
     ]
-    assert len(read_file(project / "__cudamem__/test_x.json")) == 1
+    assert len(BASELINES.read(project / "__cudamem__/test_x.json")) == 1
     (project / PLACE).write_text(
         f'{{"cause": "leak | old", "device": "cpu", "bytes": 1, "tests": ["{LONG}::test_a"]}}\n', encoding="utf-8"
     )

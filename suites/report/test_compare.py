@@ -14,7 +14,7 @@ from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
-from cudamem_testing.records.baselines import read_file
+from cudamem_testing.records.baselines import BASELINES
 from cudamem_testing.report.compare import Compared, Row, compare_runs
 from cudamem_testing.report.files import read_json, write_json
 from cudamem_testing.report.merge import merge_runs
@@ -268,7 +268,7 @@ def test_a_test_that_several_shards_ran(reports: Path, capsys: pytest.CaptureFix
     write_json(run(record("test_a", 2 * MIB), record("test_b", 2 * MIB)), reports / "d.json")
     main(["merge", "c.json", "d.json", "-o", "e.json"])
     assert main(["accept", "e.json", "--baselines"]) == 0
-    entries = read_file(Path("tests/__cudamem__/test_x.json"))
+    entries = BASELINES.read(Path("tests/__cudamem__/test_x.json"))
     assert {key[::2]: entry.values["requested"] for key, entry in entries.items()} == {
         ("test_a", HERE): Spread(2 * MIB, 3 * MIB),
         ("test_b", HERE): Spread.of(2 * MIB),

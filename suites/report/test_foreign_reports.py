@@ -14,7 +14,7 @@ from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.records import Environment, LedgerEntry, RunRecord, TestRecord
+from cudamem_testing.model.records import Environment, LedgerEntry, RunRecord, TestRecord, Unchecked
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.schema import run_to_json
 
@@ -40,7 +40,7 @@ def report(word: str, requested: int) -> dict[str, Any]:
         (test,),
         notes=(f"note {word}", "", f"two\nlines {word}"),
         unenforced={f"because {word}": 1},
-        unchecked={f"{word}: {word}": 1, word: 2},
+        unchecked={Unchecked(word, word): 1, Unchecked("check", word): 2},
         ledger=(LedgerEntry("cpu", word, 1, 1),),
     )
     data = run_to_json(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
-from cudamem_testing.model.records import RunRecord
+from cudamem_testing.model.records import RunRecord, Unchecked
 from cudamem_testing.report.markdown import markdown
 from cudamem_testing.report.named import named_lines
 from suites.report.pages import LINE, everything, leak, over_budget, regression
@@ -56,7 +56,7 @@ def test_what_was_not_checked_and_why_the_run_failed() -> None:
         tests=(measured(),),
         failures=("interrupted: KeyboardInterrupt",),
         unenforced={"cuda is not measured here": 2},
-        unchecked={"baseline: recorded with 2 threads, this run has 1 thread": 1},
+        unchecked={Unchecked("baseline", "recorded with 2 threads, this run has 1 thread"): 1},
     )
     assert markdown(stopped) == exactly("""
         ### Memory: The run failed

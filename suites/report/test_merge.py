@@ -13,9 +13,9 @@ from cudamem_testing.model.causes import causes
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
-from cudamem_testing.model.records import Environment, Extent, RunRecord, TestRecord
+from cudamem_testing.model.records import Environment, Extent, RunRecord, TestRecord, Unseen
 from cudamem_testing.model.windows import Window
-from cudamem_testing.records.known import KnownFinding, evidence_of, judged, render, unseen, unseen_lines
+from cudamem_testing.records.known import KnownFinding, evidence_of, judged, named, render, unseen
 from cudamem_testing.report.files import read_json, write_json
 from cudamem_testing.report.merge import judge, merge_runs, unseen_by_all
 
@@ -172,8 +172,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert read_json(Path("all.json")).notes == ()
     capsys.readouterr()
     assert main(["merge", "1.json", "2.json", "-o", "all.json"]) == 1  # the test failed where it ran
-    said = "1 known cause was not seen (merge --prune drops what is gone):\nleak | old (cpu)"
-    assert read_json(Path("all.json")).notes == (said,)
+    assert read_json(Path("all.json")).unseen == Unseen("merge --prune", ("leak | old (cpu)",))
     assert capsys.readouterr().out.splitlines()[-3:] == [
         "measured 2 tests on cpu",
         "note: 1 known cause was not seen (merge --prune drops what is gone):",
@@ -195,19 +194,19 @@ def test_what_shards_did_not_see_is_said_once(
     """By the merge, with its own flag; other notes stay, and a note of two shards is one."""
     monkeypatch.chdir(tmp_path)
     for number, old in enumerate(("old", "other"), 1):
-        unseen_here = unseen_lines([known(old, MIB), LINE], "--cudamem-prune")
-        run = shard(A, B)._replace(notes=(unseen_here, "the build took 5 s"))
+        unseen_here = named([known(old, MIB), LINE], "--cudamem-prune")
+        run = shard(A, B)._replace(unseen=unseen_here, notes=("the build took 5 s",))
         write_json(run, Path(f"{number}.json"))
     Path("__cudamem__").mkdir()
     Path("__cudamem__/known.jsonl").write_bytes(render(lines(LINE)))
     command = ["merge", "1.json", "2.json", "-o"]
     assert main([*command, "all.json"]) == 0
-    said = "1 known cause was not seen (merge --prune drops what is gone):\nleak | old (cpu)"
-    notes = ("the build took 5 s", "2 tests in more than one report", said)
-    assert read_json(Path("all.json")).notes == notes
+    left = Unseen("merge --prune", ("leak | old (cpu)",))
+    notes = ("the build took 5 s", "2 tests in more than one report")
+    assert (read_json(Path("all.json")).notes, read_json(Path("all.json")).unseen) == (notes, left)
     assert "--cudamem-prune" not in capsys.readouterr().out
     assert main(["merge", "all.json", "-o", "again.json"]) == 0
-    assert read_json(Path("again.json")).notes == notes
+    assert (read_json(Path("again.json")).notes, read_json(Path("again.json")).unseen) == (notes, left)
     assert main([*command, "all.json", "--prune"]) == 0
-    notes = (*notes[:2], "known findings: 1 dropped (__cudamem__/known.jsonl was written)")
+    notes = (*notes, "known findings: 1 dropped (__cudamem__/known.jsonl was written)")
     assert read_json(Path("all.json")).notes == notes

@@ -17,25 +17,31 @@ import pytest
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.changes import TRACKED
 from cudamem_testing.model.curves import Curve
-from cudamem_testing.model.records import Environment, RunRecord
+from cudamem_testing.model.records import Environment, RunRecord, Unchecked
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.report.compare import compare_runs
 from cudamem_testing.report.curves import read_curve
 from cudamem_testing.report.files import read_json, write_html, write_json
 from cudamem_testing.report.page import compare_page, run_data, run_page
 from cudamem_testing.show.pages import page
-from suites.report.pages import HOSTILE, LONG, MIB, curve, cycle, everything, leak, over_budget, record, regression
+from suites.report.pages import (
+    HOSTILE,
+    LONG,
+    MIB,
+    curve,
+    cycle,
+    data_of,
+    everything,
+    leak,
+    over_budget,
+    record,
+    regression,
+)
 
 MB = 10**6
 ELEMENTS = {
     *("html", "head", "meta", "title", "style", "body", "header", "h1", "main", "aside", "noscript", "p", "script")
 }
-
-
-def data_of(text: str) -> dict[str, Any]:
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
-    data: dict[str, Any] = json.loads(found)
-    return data
 
 
 @pytest.mark.parametrize("made", [run_page(everything()), page(HOSTILE, {"a": HOSTILE}, "diagram")])
@@ -120,7 +126,7 @@ def test_a_page_from_a_file_is_that_of_the_run(tmp_path: Path) -> None:
         (RunRecord(), "nothing", "Nothing was measured"),
         (RunRecord(tests=(record("a", "passed"),)), "passed", "No fault: 1 test"),
         (
-            RunRecord(tests=(record("a", "passed"),), unchecked={"baseline: x": 1}),
+            RunRecord(tests=(record("a", "passed"),), unchecked={Unchecked("baseline", "x"): 1}),
             "partly",
             "No fault in what was checked: 1 test, some of it not checked",
         ),

@@ -13,7 +13,7 @@ from cudamem_testing.model.records import RunRecord
 from cudamem_testing.report.compare import compare_runs
 from cudamem_testing.report.page import compare_page, run_data, run_page
 from cudamem_testing.report.schema import run_from_json
-from suites.report.test_page import data_of
+from suites.report.pages import data_of
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "recordings"
 

@@ -28,6 +28,8 @@ from cudamem_testing.model.records import (
     LedgerEntry,
     RunRecord,
     TestRecord,
+    Unchecked,
+    Unseen,
 )
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.model.windows import Window
@@ -131,8 +133,9 @@ RUN = RunRecord(
     ),
     Extent((".",), ("test_a.py::test_d",), ("cycle", "leak")),
     ("interrupted: KeyboardInterrupt",),
-    {"baseline: recorded with torch 2.11, this run has torch 2.13": 3},
+    {Unchecked("baseline", "recorded with torch 2.11, this run has torch 2.13"): 3},
     ("--cudamem",),
+    Unseen("--cudamem-prune", ("leak | old (cpu)",)),
 )
 UNKNOWN = {
     "start": None,
@@ -352,6 +355,7 @@ DOCUMENT = {
             },
         ],
         "flags": ["--cudamem"],
+        "unseen": {"flag": "--cudamem-prune", "causes": ["leak | old (cpu)"]},
     },
 }
 
@@ -386,6 +390,7 @@ def test_the_smallest_report() -> None:
             "unchecked": {},
             "expected": [],
             "flags": [],
+            "unseen": {"flag": "", "causes": []},
         },
     }
     assert run_from_json(found) == RunRecord()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.records import Environment, RunRecord, TestRecord
+from cudamem_testing.model.records import Environment, RunRecord, TestRecord, Unchecked, Unseen
 from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.terminal import folded, offered, ranked, summary_lines
@@ -48,7 +48,7 @@ def finding(kind: Kind = Kind.BUDGET, verdict: Verdict = Verdict.OVER, severity:
 
 
 def summary(run: RunRecord, top: int = 10, width: int = 80, **options: Any) -> str:
-    lines = summary_lines(run, top=top, width=width, **options)
+    lines = [line.text for line in summary_lines(run, top=top, width=width, **options)]
     assert all(line == line.rstrip() for line in lines)
     return "\n".join(lines) + "\n"
 
@@ -86,10 +86,17 @@ def test_one_card() -> None:
         measured 4 tests on cuda:0 (NVIDIA H100 80GB HBM3); 1 test without torch
         NOT CHECKED: 1 budget: cpu is not measured here
         note: report written to report.json
-        to hold a test to what it takes now, with a tenth to spare:
+        suggested budgets (current peak + 10 %):
           tests/test_cache.py::test_grows
             @pytest.mark.memory_budget(peak="14MiB")
         """)
+
+
+def test_shares_of_tiny_limits_are_short() -> None:
+    """A budget of 0, broken to see what is live, is not broken by 1678336800 %."""
+    for used, text in ((9.994, " 999%"), (16_783_368.0, ">999%")):
+        run = RunRecord(Environment(("cpu",)), (measured("a.py::test_a", (CPU, MIB, None, 0, 1), used=used),))
+        assert f"{text}  a.py::test_a" in summary(run)
 
 
 def test_what_is_retained_for_a_reason_is_one_line() -> None:
@@ -120,7 +127,7 @@ def test_a_laptop_without_budgets_has_no_empty_columns() -> None:
         5.0 GiB       0 B  1234567  tests/test_a.py::test_large
             3 B       0 B        1  tests/test_a.py::test_small
         measured 2 tests on cpu
-        to hold a test to what it takes now, with a tenth to spare:
+        suggested budgets (current peak + 10 %):
           tests/test_a.py::test_large
             @pytest.mark.memory_budget(peak="5633MiB")
           tests/test_a.py::test_small
@@ -194,7 +201,7 @@ def test_only_the_top_is_shown() -> None:
          7 B       0 B       1  a.py::test_7
         ... 2 more (--cudamem-top=4 shows them)
         measured 4 tests on cpu
-        to hold a test to what it takes now, with a tenth to spare:
+        suggested budgets (current peak + 10 %):
           a.py::test_9
             @pytest.mark.memory_budget(peak="1KiB")
         """)
@@ -233,6 +240,32 @@ def test_findings_are_counted_by_kind_verdict_and_severity() -> None:
         cudamem: ...
         nothing was measured; 3 tests without torch
         """)
+
+
+def test_what_fails_is_red_and_what_warns_is_yellow() -> None:
+    leak = finding(Kind.LEAK, Verdict.REACHABLE)
+    cycle = finding(Kind.CYCLE, Verdict.CYCLE, Severity.WARN)
+    grew = finding(Kind.BASELINE)
+    name = "test_a.py::test_leak[leak: 2 findings (b) in c]"
+    run = RunRecord(
+        tests=(measured(name, (CPU, MIB, None, 0, 1), findings=(leak, cycle, grew, grew)),),
+        notes=("first\nsecond",),
+        failures=("interrupted",),
+        unchecked={Unchecked("baseline", "other threads"): 2},
+        unseen=Unseen("--cudamem-prune", ("leak | a (cpu)",)),
+    )
+    found = {line.text: line.colour for line in summary_lines(run, top=1, width=90, offers=0)}
+    assert {text: colour for text, colour in found.items() if colour} == {
+        "failed: interrupted": "red",
+        "baseline: 2 findings (above the baseline) in 1 test": "red",
+        "leak: 1 finding (reachable) in 1 test": "red",
+        "cycle: 1 finding (cycle, warning) in 1 test": "yellow",
+        "NOT CHECKED: 2 baselines: other threads": "yellow",
+        "note: first": "yellow",
+        "note: 1 known cause was not seen (--cudamem-prune drops what is gone):": "yellow",
+    }
+    assert {"  second", "  leak | a (cpu)", "nothing was measured"} <= found.keys()
+    assert any(text.endswith(name) for text in found)
 
 
 def test_a_run_of_nothing() -> None:
@@ -279,7 +312,7 @@ def test_offers_name_each_test_once_and_only_where_a_marker_would_pass() -> None
     )
     assert summary(run, top=1).endswith(
         exactly("""
-        to hold a test to what it takes now, with a tenth to spare:
+        suggested budgets (current peak + 10 %):
           a.py::test_p
             @pytest.mark.memory_budget(peak="56MiB")
         """)
@@ -318,7 +351,7 @@ def test_the_table_is_aligned_and_fits_80_columns(tests: list[Any]) -> None:
     run = RunRecord(
         Environment(("cuda:0", "cuda:1", "cpu")), tuple(measured(name, call, used=used) for name, call, used in tests)
     )
-    lines = summary_lines(run, top=10, width=80, offers=0)
+    lines = [line.text for line in summary_lines(run, top=10, width=80, offers=0)]
     table = lines[: 1 + min(len(folded(ranked(run.tests))), 10)]
     start = table[0].index("test")
     assert all(len(line) <= 80 or not re.search("/|::", line[start + 12 :].partition("[")[0]) for line in lines)

@@ -1,7 +1,7 @@
-"""Replays the recorded streams of requests on a simulated card: ``python -m suites.simulated.streams SETTING``.
+"""Replays the recorded streams of requests on a simulated card: ``python -m suites.simulated.streams SETTING...``.
 
-Prints as JSON which events differ from the card's, and which counters. Its own process: the allocator's settings are
-read from the environment when cards are put in place.
+Prints as JSON, for each of these settings of the allocator, which events differ from the card's, and which counters.
+Its own process: the allocator's settings are read from the environment when cards are put in place.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ def kinds(events: list[list[Any]], streams: list[int]) -> list[tuple[Any, ...]]:
     return [(one[0], one[2], places[one[3] if len(one) > 3 else 0]) for one in events]
 
 
-def main(setting: str) -> None:
-    """Compare one setting."""
+def compared(setting: str, card: dict[str, Any]) -> dict[str, Any]:
+    """One setting."""
+    from cudamem_testing import simulated_cuda
     from fixtures.simulated.record import SETTINGS, record_requests
 
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = SETTINGS[setting]
-    card = json.loads(gzip.decompress(RECORDED.read_bytes()))[setting]
-    from cudamem_testing import simulated_cuda
-
     with simulated_cuda("h200", values=False):
         mine = record_requests(setting)[setting]
     expected, found = (kinds(one["events"], one["streams"]) for one in (card, mine))
@@ -37,8 +35,14 @@ def main(setting: str) -> None:
     different = set()
     for (_, before), (_, after) in zip(card["stats"], mine["stats"], strict=True):
         different |= {name for name in before if before[name] != after[name]}
-    print(json.dumps({"events": len(expected), "found": len(found), "same": same, "different": sorted(different)}))
+    return {"events": len(expected), "found": len(found), "same": same, "different": sorted(different)}
+
+
+def main(*settings: str) -> None:
+    """Compare some settings."""
+    cards = json.loads(gzip.decompress(RECORDED.read_bytes()))
+    print(json.dumps({setting: compared(setting, cards[setting]) for setting in settings}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.simulated_cards import CARDS, Cards
-from cudamem_testing.simulated.allocator_settings import AllocatorSettings
 
 GIB = 2**30
 

@@ -77,7 +77,7 @@ def test_what_is_checked_on_a_card_is_checked(tmp_path: Path) -> None:
 
 
 def test_a_wrong_card_is_a_usage_error(tmp_path: Path) -> None:
-    from cudamem_testing.plugin.settings import _device
+    from cudamem_testing.model.options import device
 
     with pytest.raises(ValueError, match="no card 'h900' can be simulated"):
-        _device("simulated:h900")
+        device("simulated:h900")

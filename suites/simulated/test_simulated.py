@@ -67,11 +67,20 @@ def test_values_are_the_cpus_and_errors_are_torchs() -> None:
 PLACED = {"inactive_split", "inactive_split_bytes"}
 
 
+SETTINGS = ("default", "expandable", "collecting", "split", "roundup_list")
+
+
+@pytest.fixture(scope="module")
+def streams() -> dict[str, Any]:
+    """All settings in one process."""
+    return run("streams", *SETTINGS)
+
+
 @pytest.mark.slow
 @pytest.mark.subprocess
-@pytest.mark.parametrize("setting", ["default", "expandable", "collecting", "split", "roundup_list"])
-def test_a_stream_of_requests_is_served_as_on_a_card(setting: str) -> None:
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_stream_of_requests_is_served_as_on_a_card(setting: str, streams: dict[str, Any]) -> None:
     """Every event of 1,500 random steps on three streams, and every counter every fifty steps."""
-    found = run("streams", setting)
+    found = streams[setting]
     assert found["found"] == found["events"] == found["same"]
     assert set(found["different"]) - (set() if "expandable" in setting else PLACED) == set()

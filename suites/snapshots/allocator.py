@@ -43,6 +43,7 @@ class Allocator:
     def __init__(self, expandable=False, max_split_size=-1, roundup=None):
         self.expandable, self.max_split, self.roundup = expandable, max_split_size, roundup
         self.segments, self.trace, self.next_address = [], [], 0x7F00_0000_0000
+        self.every = []  # also those that are gone; no address is used twice
         self.allocated = self.active = self.requested = 0
         self.history = []  # counters before each event of the trace, and at the end
         self.clock = 1_700_000_000_000_000
@@ -116,6 +117,7 @@ class Allocator:
         total = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
         segment = Segment(self.next_address, total, stream, pool, small)
         self.next_address += total  # segments touch: merging across them would be wrong
+        self.every.append(segment)
         segment.pieces.append(Piece(segment.address, total, segment))
         self.segments.append(segment)
         self.event("segment_alloc", segment.address, total, stream)

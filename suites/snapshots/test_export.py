@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.cuda import _memory_viz
 
+from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots.export import to_snapshot, write
 from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
+from cudamem_testing.snapshots.record import SnapshotError
 from cudamem_testing.snapshots.replay import replay
 from suites.snapshots.allocator import Allocator, run
 from suites.snapshots.test_read_cpu import recording as cpu_recording
@@ -72,9 +74,45 @@ def test_torch_reads_a_recording_of_the_cpu(tmp_path):
     text = _memory_viz.segments(loaded, format_flamegraph=lambda text: text)
     assert "stream_0;seg_512;active_allocated;a.py:2:f 100" in text
     assert _memory_viz.segsum(loaded).count("total_allocated: 139.0B") == 1
-    back = read_file(tmp_path / "cpu.pickle")
-    assert back.allocated == 139
-    assert [(segment.address, segment.size) for segment in back.segments] == [(0x50, 7), (0x100, 32), (0x200, 100)]
+
+
+def test_a_recording_of_the_cpu_reads_back_as_one(tmp_path):
+    """Device, events, numbers, owners and stacks are those that were written; only nanoseconds are rounded."""
+    first = cpu_recording(first=1000, truncated=True)
+    write(tmp_path / "cpu.pickle", first)
+    back = read_file(tmp_path / "cpu.pickle", locator=Locator("/p"))
+    assert str(back.device) == "cpu"
+    assert (back.segments, back.first, back.truncated, back.notes) == ((), 1000, True, ())
+    for name in ("kinds", "addresses", "sizes", "sequences", "owners", "threads", "times"):
+        assert getattr(back.events, name) == getattr(first.events, name), name
+    key = lambda block: block.address  # noqa: E731
+    for one, other in zip(sorted(back.blocks, key=key), sorted(first.blocks, key=key), strict=True):
+        assert (one.size, one.sequence, one.owner, one.thread) == (
+            other.size,
+            other.sequence,
+            other.owner,
+            other.thread,
+        )
+    assert str(replay(back).peak()) == str(replay(first).peak())
+    assert [block.owner for block in replay(back).live_at()] == [block.owner for block in replay(first).live_at()]
+
+
+def test_a_device_that_a_snapshot_is_not_of(tmp_path):
+    write(tmp_path / "cpu.pickle", cpu_recording())
+    write(tmp_path / "card.pickle", read(Allocator().snapshot()))
+    with pytest.raises(SnapshotError, match=r"cpu.pickle: the snapshot is not of cuda:0: it is of cpu$"):
+        read_file(tmp_path / "cpu.pickle", Device("cuda", 0))
+    with pytest.raises(SnapshotError, match=r"card.pickle: the snapshot is not of cpu: it is of no device$"):
+        read_file(tmp_path / "card.pickle", Device("cpu"))
+
+
+def test_damaged_entries_of_the_cpu_are_left_out():
+    snapshot = to_snapshot(cpu_recording())
+    snapshot["device_traces"][0] += [5, {"action": "alloc", "addr": -1, "size": 1}, {"action": "alloc", "size": 2**63}]
+    snapshot["segments"] += [7, {"blocks": [{"state": "active_allocated", "address": "a", "size": 1}]}]
+    back = read(snapshot)
+    assert back.notes == ("entries that are no blocks or events of the CPU were left out (4 times)",)
+    assert (len(back.events), len(back.blocks)) == (6, 3)
 
 
 def test_unknown_values_pass_unchanged(tmp_path):

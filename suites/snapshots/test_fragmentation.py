@@ -37,6 +37,31 @@ def test_gaps_are_free_and_private_pools_are_apart():
     assert use.private[0].padding == 511
 
 
+def test_a_request_against_the_ranges_of_its_stream_and_size():
+    allocator = Allocator()
+    blocks = [allocator.malloc(4 * MIB) for _ in range(4)]  # in one segment of 20 MiB
+    allocator.free(blocks[0])
+    allocator.free(blocks[2])
+    allocator.free(allocator.malloc(30 * MIB, stream=7))
+    allocator.malloc(700)
+    recording = read(allocator.snapshot())
+    use = fragmentation(recording)
+    fits = [use.serves(recording, size) for size in (4 * MIB, 8 * MIB, 2**20, 700)]
+    assert [(one.fits, one.largest, one.unused) for one in fits] == [
+        (True, 4 * MIB, 12 * MIB),
+        (False, 4 * MIB, 12 * MIB),
+        (True, 2 * MIB - 1024, 2 * MIB - 1024),
+        (True, 2 * MIB - 1024, 2 * MIB - 1024),
+    ]
+    assert use.serves(recording, 8 * MIB).returnable == 30 * MIB
+    assert use.serves(recording, 30 * MIB, stream=7).fits
+    assert [(one.stream, one.free, one.fragmented) for one in use.streams] == [
+        (0, 14 * MIB - 1024, 1 - 4 * MIB / (14 * MIB - 1024)),
+        (7, 30 * MIB, 0.0),
+    ]
+    assert str(use.streams[1]).startswith("main pool, stream 7: 30.0 MiB reserved in 1 segment")
+
+
 def test_nothing_reserved_is_nothing_fragmented():
     assert str(fragmentation(read({"segments": []}))) == (
         "main pool: 0 B reserved in 0 segments, 0 B allocated, 0 B unused"

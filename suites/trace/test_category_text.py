@@ -16,7 +16,7 @@ from cudamem_testing.trace.places import region_name
 from cudamem_testing.trace.profile import memory_profile
 from cudamem_testing.trace.series import NAMES
 from cudamem_testing.trace.timeline_text import unit_of
-from cudamem_testing.windows.memory import OverBudget
+from cudamem_testing.windows.regions import OverBudget
 from cudamem_testing.wording import text
 
 

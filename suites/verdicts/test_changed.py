@@ -63,7 +63,7 @@ def test_lines_of_a_live_set() -> None:
         Line("net.py::forward", "h = self.fc1(x)", 1, Frame("net.py", 12, "forward"), 1, 1, 0, 0, 4, "", caller),
     )
     assert top_of(found, 2) == (
-        Place("net.py::forward", 9, "h = gelu(h)", 1, saved=9),
+        Place("net.py::forward", 9, "h = gelu(h)", 1, saved=9, recorded=False),
         Place("net.py::forward", 8, "h = self.fc1(x)", 2, saved=4, recorded=True),
     )
     assert len(top_of(lines_of(live(*(block(1, 1, f"f{number}") for number in range(2 * TOP)))))) == TOP
@@ -121,15 +121,42 @@ def test_larger_blocks_begin_at_the_first_line_that_allocates() -> None:
 
 
 def test_what_autograd_keeps() -> None:
-    before = (place("a = f(x)", 8), place("b = g(a)", 8, saved=8), place("c = h(b)", 8), place("d = i(c)", 8))
+    before = (
+        place("a = f(x)", 8),
+        place("b = g(a)", 8, saved=8),
+        place("c = h(b)", 8, recorded=False),
+        place("d = i(c)", 8),
+        place("e = j(d)", 8),
+    )
     lines = (
         line("a = f(x)", 16, saved=4),
         line("b = g(a)", 16, saved=11),
         line("c = h(b)", 16, recorded=16),
         line("d = i(c)", 16, saved=3),
+        line("e = j(d)", 16, recorded=16),  # unknown before
     )
     found = {one.text[0]: one.is_for_backward for one in changed_places(before, lines)[0]}
-    assert found == {"a": True, "b": False, "c": True, "d": False}
+    assert found == {"a": True, "b": False, "c": True, "d": False, "e": False}
+
+
+@pytest.mark.parametrize(
+    ("before", "is_for_backward"),
+    [
+        ((place("a = f(x)", 8, recorded=False), place("x = g()", 8, name="test.py::test", recorded=True)), True),
+        ((place("a = f(x)", 8, recorded=True), place("x = g()", 8, name="test.py::test", recorded=False)), False),
+        ((place("a = f(x)", 8), place("x = g()", 8, name="test.py::test", recorded=False)), False),
+        ((place("x = g()", 8, name="test.py::test", recorded=False),), True),
+        ((place("x = g()", 8, name="test.py::test"),), False),
+    ],
+    ids=["off in the function", "on in the function", "unknown in the function", "off", "unknown"],
+)
+def test_grad_mode_at_a_line_that_was_not_recorded(before: Sequence[Place], is_for_backward: bool) -> None:
+    (found,) = [
+        one for one in changed_places(before, (line("entirely(different)", 8, recorded=8),))[0] if one.growth > 0
+    ]
+    assert (found.recorded, found.is_for_backward) == (is_for_backward, is_for_backward)
+    (found,) = [one for one in changed_places(before, (line("entirely(different)", 8),))[0] if one.growth > 0]
+    assert not found.recorded
 
 
 def test_lines_beyond_the_recorded_ones_had_at_most_as_much_as_the_least() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import GRAPH_STATE, REDUCER, View
+from cudamem_testing.model.facts import GRAPH_STATE, REDUCER
 from cudamem_testing.model.findings import Severity, Verdict
-from cudamem_testing.model.references import Kind, Reach, RootKind
+from cudamem_testing.model.references import Kind, Reach, RootKind, View
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.objects import HolderResult
 from cudamem_testing.verdicts.leaks import freed_finding, leak_findings

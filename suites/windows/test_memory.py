@@ -16,7 +16,8 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.limits import LimitError
 from cudamem_testing.model.windows import Window
-from cudamem_testing.windows.memory import Memory, OverBudget
+from cudamem_testing.windows.memory import Memory
+from cudamem_testing.windows.regions import OverBudget
 from cudamem_testing.windows.tracker import Tracker
 from suites.windows.fake import FakeRecorder
 

@@ -84,6 +84,14 @@ def test_a_pool_worker_counts_as_executor_others_as_thread() -> None:
     assert said(replace(own, steps=(job, *own.steps))) == wanted
 
 
+def test_a_local_variable_goes_by_its_name() -> None:
+    graph = (Kind.GRAD_FN, ".grad_fn[ExpBackward0]", "ExpBackward0")
+    local = path(
+        "frame test_step (a.py:7)", (Kind.LOCAL, "local 'epoch'", "Epoch"), (Kind.ATTRIBUTE, ".total", "Tensor"), graph
+    )
+    assert expression(replace(local, root_kind=RootKind.FRAME), 2) == "epoch.total"
+
+
 def test_names_of_inner_attributes_are_left_out() -> None:
     future = path("module p", (Kind.GLOBAL, "F", "Future"), (Kind.ATTRIBUTE, "._result", "Tensor"))
     assert (expression(future, 1), expression(future, 2)) == ("p.F", "p.F")

@@ -8,9 +8,11 @@ PYTEST_DONT_REWRITE
 
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from cudamem_testing.show.files import replace_file, shown
+from cudamem_testing.records.store import change_file, has_conflict
+from cudamem_testing.show.files import shown
 from cudamem_testing.show.printable import one_line
 
 from .errors import NotLocatedError, NotWrittenError
@@ -126,9 +128,12 @@ class Edits:
         place = SideFile(_real(path))
         self.watch(place.file)
         try:
-            return place, read_side_file(place.file)
+            text = read_side_file(place.file)
         except (OSError, UnicodeDecodeError) as error:
             raise NotLocatedError(f"{path} cannot be read: {error}") from error
+        if text is not None and has_conflict(text):
+            raise NotLocatedError(f"{path} has an unresolved merge conflict: keep one of its texts, or delete it")
+        return place, text
 
     def want(self, place: Place, wish: Wish) -> Wish | None:
         """Record a wish, also one for the text that is there; return an earlier wish that it contradicts.
@@ -165,16 +170,19 @@ class Edits:
     def _write_file(self, path: Path, wishes: dict[Place, Wish]) -> str | None:
         """Write one file; return why not."""
         try:
-            if _digest(path) != self._digests.get(path):
-                return CHANGED
-            replace_file(path, self._content(path, wishes))
+            change_file(path, partial(self._content, path, wishes))
+        except NotLocatedError as error:
+            return str(error)
         except OSError as error:
             return error.strerror or str(error)
         except SyntaxError as error:
             return f"the result would not be valid Python ({error.msg}); please report this"
         return None
 
-    def _content(self, path: Path, wishes: dict[Place, Wish]) -> bytes:
+    def _content(self, path: Path, wishes: dict[Place, Wish], old: bytes | None) -> bytes:
+        """What the file is to hold, if it still holds what it did when it was first looked at."""
+        if (None if old is None else digest(old)) != self._digests.get(path):
+            raise NotLocatedError(CHANGED)
         places = {place: wish.text for place, wish in wishes.items() if not isinstance(place, SideFile)}
         if places:
             return rewrite(self._sources[path], places)

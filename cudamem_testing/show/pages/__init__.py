@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 
 
 class View(NamedTuple):
-    """What shows a page's data: scripts in their order, each a unit of files that share their names, and styles."""
+    """What shows a page's data: scripts in their order, each a unit of files that share their names, and styles.
+
+    ``look`` is the view whose styles it shares; empty for its own.
+    """
 
     scripts: tuple[tuple[str, ...], ...]
     styles: tuple[str, ...] = ("page.css",)
+    look: str = ""
 
 
 _COMMON = ("dom.js", "sizes.js")
@@ -39,10 +43,15 @@ VIEWS: Mapping[str, View] = {
         (
             (
                 *(*_COMMON, "curve.js", "icicle.js", "table.js", "facts.js"),
-                *("overview.js", "test.js", "compare.js", "report.js"),
+                *("theme.js", "overview.js", "test.js", "compare.js", "report.js"),
             ),
         ),
         ("page.css", "report.css", "charts.css"),
+    ),
+    "snapshot": View(
+        ((*_COMMON, "curve.js", "icicle.js", "facts.js", "theme.js", "memory_map.js", "snapshot.js"),),
+        ("page.css", "report.css", "charts.css", "snapshot.css"),
+        "report",
     ),
 }
 
@@ -59,7 +68,7 @@ def page(title: str, data: Mapping[str, object], view: str) -> str:
     scripts = [_script(unit) for unit in shown.scripts]
     return _template().render(
         title=one_line(title),
-        view=view,
+        view=f"{shown.look} {view}".strip(),
         style=_as_is("\n".join(map(_asset, shown.styles))),
         data=_as_is(in_script(_safe(data))),
         scripts=[_as_is(script) for script in scripts],

@@ -1,8 +1,8 @@
 // What was live at the peak, by stack: the outermost call above, what it called below it, as wide as its bytes.
 const ROW = 24;
 
-function treeOf(curve, frames, stacks) {
-  const root = { label: "live at the peak", origin: "root", bytes: 0, blocks: 0, children: new Map(), depth: 0 };
+function treeOf(curve, frames, stacks, name) {
+  const root = { label: name, origin: "root", bytes: 0, blocks: 0, children: new Map(), depth: 0 };
   for (const [size, blocks, owner, origin] of curve.live) {
     root.bytes += size;
     root.blocks += blocks;
@@ -34,15 +34,15 @@ function frameColour(node, files) {
   return "#c5cbd3";
 }
 
-function icicle(curve, frames, stacks) {
-  const root = treeOf(curve, frames, stacks);
+function icicle(curve, frames, stacks, name = "live at the peak", whole = "the peak") {
+  const root = treeOf(curve, frames, stacks, name);
   const files = new Map();
-  const box = h("div.icicle", { role: "group", "aria-label": "Live at the peak by stack. Arrow keys move, Enter zooms in, Escape zooms out." });
+  const box = h("div.icicle", { role: "group", "aria-label": `${name}, by stack. Arrow keys move, Enter zooms in, Escape zooms out.` });
   const told = h("p.told", { "aria-hidden": "true" });
   let zoomed = root;
   let current = root;
   const byNode = new Map();
-  const share = (node) => `${bytes(node.bytes)} in ${count(node.blocks, "block")}, ${percent(node.bytes / (root.bytes || 1))} of the peak`;
+  const share = (node) => `${bytes(node.bytes)} in ${count(node.blocks, "block")}, ${percent(node.bytes / (root.bytes || 1))} of ${whole}`;
   const tell = (node) => told.replaceChildren(h("b", {}, share(node)), " ", h("span.code", {}, elide(node.label, 200)));
 
   function zoom(node) {

@@ -42,14 +42,6 @@ function show() {
   if (document.activeElement === document.body) view.focus({ preventScroll: true });
 }
 
-const themes = ["auto", "light", "dark"];
-const theme = h("button", { type: "button", on: { click: () => {
-  const next = themes[(themes.indexOf(document.documentElement.dataset.theme || "auto") + 1) % 3];
-  if (next === "auto") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = next;
-  theme.textContent = `colours: ${next}`;
-} } }, "colours: auto");
-document.querySelector("header").append(theme);
 view.tabIndex = -1;
 addEventListener("hashchange", show);
 addEventListener("keydown", (event) => {

@@ -18,7 +18,7 @@ const number = (value) => value.toLocaleString("en-US");
 const count = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 const percent = (share) => `${share >= 0.1 || share === 0 ? Math.round(share * 100) : (share * 100).toFixed(1)} %`;
 const isSize = (metric) => ["requested", "peak", "reserved", "retained"].includes(metric);
-const metricText = (metric, value) => (isSize(metric) ? bytes(value) : number(value));
+const metricText = (metric, value) => (isSize(metric) ? bytes(value) : metric === "fragmentation" ? `${(value / 100).toFixed(1)} %` : number(value));
 const range = (metric, [low, high]) =>
   low === high ? metricText(metric, low) : `${metricText(metric, low)} to ${metricText(metric, high)}`;
 

@@ -1,0 +1,203 @@
+"""The options: flags with their ini twins, and how each value is read. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cudamem_testing.model.settings import RECORDED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cudamem_testing.model.devices import Device
+    from cudamem_testing.model.limits import Budget
+    from cudamem_testing.model.simulated_cards import Cards
+
+FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
+SIMULATED = "simulated"
+#: Flags that say how all tests are judged, and the values that switch the check off.
+OF_EVERY_TEST = {
+    "cudamem_budget": (),
+    "cudamem_leaks": ("off",),
+    "cudamem_cycles": ("off",),
+    "cudamem_ignore_below": (),
+    "cudamem_known": (),
+}
+
+
+class Option:
+    """One flag and its ini twin; ``name`` is the ini name, and the attribute of ``config.option``."""
+
+    def __init__(self, flag: str, purpose: str, metavar: str | None = None, ini: bool = True) -> None:
+        self.flag = flag
+        self.name = flag.lstrip("-").replace("-", "_")
+        self.purpose = purpose
+        self.metavar = metavar
+        self.ini = ini
+
+
+OPTIONS = (
+    Option("--cudamem", "measure every test, check it for leaks and cycles (ini: cudamem = true)"),
+    Option("--no-cudamem", "enforce no memory marker; fixtures still work", ini=False),
+    Option(
+        "--cudamem-device",
+        "what to measure: auto (CUDA if there is any, else cpu), cuda, cuda:N, cpu, all, or cards that are simulated: "
+        "simulated, simulated:h100, simulated:24GiB, simulated:2x24GiB",
+        "DEVICE",
+    ),
+    Option("--cudamem-leaks", "what a leak does to its test: fail (default), warn, off", "fail|warn|off"),
+    Option(
+        "--cudamem-cycles",
+        "what a reference cycle does to its test: fail (default on CUDA), warn (default on CPU), off, strict",
+        "fail|warn|off|strict",
+    ),
+    Option(
+        "--cudamem-ignore-below",
+        "ignore leaks of a test that add up to less (default 0 on CUDA, 64KiB on CPU)",
+        "SIZE",
+    ),
+    Option("--cudamem-budget", "budget of every test without its own, such as peak=2GiB,retained=0", "LIMITS"),
+    Option("--cudamem-stacks", "record stacks and events, to show what was live: auto (default), off", "auto|off"),
+    Option(
+        "--cudamem-gpus",
+        "auto: give each pytest-xdist worker one card; fraction: and a hard limit, its share of the card",
+        "auto|fraction",
+    ),
+    Option("--cudamem-top", "rows of the summary table (default 10); 0 hides it", "N"),
+    Option("--cudamem-dump", "write allocator snapshots of failed tests to this folder", "DIR"),
+    Option("--cudamem-audit", "fail no test; end with the largest causes and the command that records them"),
+    Option("--cudamem-known", "file of known findings (default __cudamem__/known.jsonl at rootdir)", "FILE"),
+    Option(
+        "--cudamem-baseline",
+        "compare with recorded baselines (default), require (fail a test without one), off",
+        "compare|require|off",
+    ),
+    Option(
+        "--cudamem-update",
+        "record what this run measured: baselines, known, expected (default: all three)",
+        "LIST",
+        ini=False,
+    ),
+    Option("--cudamem-prune", "remove recorded entries that a complete run did not see", ini=False),
+    Option("--cudamem-repeat", "run each test with a baseline N times and record the spread", "N", ini=False),
+    Option("--cudamem-json", "write the report as JSON", "FILE"),
+    Option("--cudamem-html", "write the report as one page that opens without a network", "FILE"),
+)
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def has_ini(name: str) -> bool:
+    """Whether a setting can stand in the ini file."""
+    return name == FIRST_USE or any(option.name == name and option.ini for option in OPTIONS)
+
+
+def device(text: str) -> tuple[str | Device, Cards | None]:
+    """The devices that a text selects, and the cards to simulate."""
+    from cudamem_testing.model.devices import Device, parse_selection
+
+    kind, _, cards = text.partition(":")
+    if kind != SIMULATED:
+        return parse_selection(text), None
+    from cudamem_testing.model.simulated_cards import Cards
+
+    return Device("cuda"), Cards.parse(cards)
+
+
+def budget(text: str) -> Budget:
+    """The budget of every test."""
+    from cudamem_testing.model.limits import parse_budget
+
+    return parse_budget(text, source="--cudamem-budget")
+
+
+def choice(*words: str) -> Callable[[str], str]:
+    """A parser that accepts one of these words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            known = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+            raise ValueError(f"{text!r} is not known: write {known}")
+        return text
+
+    return parse
+
+
+def recorded_kinds(text: str) -> frozenset[str]:
+    """What ``--cudamem-update`` records."""
+    names = [name.strip() for name in text.split(",")]
+    unknown = [name or "''" for name in names if name not in (*RECORDED, "all")]
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)} is not known: write {', '.join(RECORDED)}, or nothing for all")
+    return frozenset(RECORDED) if "all" in names else frozenset(names)
+
+
+def asked_by_expecttest() -> frozenset[str]:
+    """What expecttest's environment variable requests."""
+    return frozenset({"expected"}) if os.environ.get("EXPECTTEST_ACCEPT") else frozenset()
+
+
+def size(text: str) -> int:
+    """A size in bytes."""
+    from cudamem_testing.model.sizes import parse_size
+
+    return parse_size(text)
+
+
+def rows(text: str) -> int:
+    """A number of rows."""
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is not a number of rows")
+    return int(text)
+
+
+def runs(text: str) -> int:
+    """A number of runs."""
+    if not text.isdecimal() or not int(text):
+        raise ValueError(f"{text!r} is not a number of runs")
+    return int(text)
+
+
+def file(base: Path, text: str) -> Path:
+    """A file that may be written, below a folder."""
+    if not text:
+        raise ValueError("no file is given")
+    path = base / _expanded(text)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder")
+    return path
+
+
+def folder(base: Path, text: str) -> Path:
+    """A folder, which may not exist yet."""
+    if not text:
+        raise ValueError("no folder is given")
+    path = base / _expanded(text)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file")
+    return path
+
+
+def _expanded(text: str) -> str:
+    """With ``~`` and variables expanded as in ``--junitxml``: a shell does not expand them after ``=``."""
+    return os.path.expanduser(os.path.expandvars(text))
+
+
+_VALUED = {option.flag for option in OPTIONS if option.metavar is not None and option.flag != "--cudamem-update"}
+_ONCE = {f"--cudamem-{name}" for name in ("json", "html", "dump", "update", "prune", "audit", "top", "gpus")}
+
+
+def rerun_flags(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The memory flags of a command line that running one of its tests once more needs."""
+    found = []
+    for one, following in itertools.pairwise((*arguments, "-")):
+        name, equals, _ = one.partition("=")
+        if name.startswith("--cudamem") and name not in _ONCE:
+            found += [one, following] if name in _VALUED and not equals and not following.startswith("-") else [one]
+    return tuple(found)

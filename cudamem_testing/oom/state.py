@@ -1,0 +1,170 @@
+"""State that a user names: parameters, gradients, optimizers, caches; and whether a run changed all of it or a part.
+
+Importing this module imports torch. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+
+import torch
+
+from cudamem_testing.model.facts import HalfChanged
+from cudamem_testing.static import instance_dict, is_a, is_one_of, items, slots
+
+#: How deep attributes and containers of other objects are read, and how many values at most.
+DEPTH, MOST = 6, 20_000
+SHOWN = 3
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+class Change(Enum):
+    """What a run did to one value."""
+
+    NONE = "none"
+    VALUE = "value"
+    GONE = "gone"
+    ABSENT = "absent"
+
+
+#: Copies of values by name.
+Snapshot = Mapping[str, object]
+
+
+class NamedState:
+    """The values of objects by name; each read finds values that were added or replaced meanwhile."""
+
+    def __init__(self, objects: Mapping[str, object]) -> None:
+        self._objects = objects
+        self._parameters = {
+            id(parameter): f"{name}.{inner}"
+            for name, one in objects.items()
+            if is_a(one, torch.nn.Module)
+            for inner, parameter in one.named_parameters(remove_duplicate=True)
+        }
+
+    def read(self) -> dict[str, object]:
+        """A copy of each value."""
+        with torch.no_grad():
+            return {name: _copied(value) for name, value in self.values()}
+
+    def changes(self, before: Snapshot) -> dict[str, Change]:
+        """What happened to each value since a read."""
+        now = dict(self.values())
+        with torch.no_grad():
+            return {name: _change(before.get(name), now.get(name)) for name in (*now, *(before.keys() - now.keys()))}
+
+    def addresses(self) -> frozenset[int]:
+        """The addresses of the storages of all its tensors."""
+        found = {value.untyped_storage().data_ptr() for _, value in self.values() if _has_storage(value)}
+        return frozenset(found)
+
+    def values(self) -> Iterator[tuple[str, object]]:
+        """Names and values; a parameter that an optimizer steps has the name that its module gives it."""
+        seen: set[int] = set()
+        for name, one in self._objects.items():
+            for path, value in self._parts(name, one, DEPTH, seen):
+                if len(seen) > MOST:
+                    return
+                yield path, value
+
+    def _parts(self, name: str, one: object, depth: int, seen: set[int]) -> Iterator[tuple[str, object]]:
+        if is_one_of(one, *_PLAIN):
+            yield name, one
+            return
+        if id(one) in seen or depth < 0:
+            return
+        seen.add(id(one))
+        if is_a(one, torch.Tensor):
+            yield name, one
+        elif is_a(one, torch.nn.Module):
+            yield from ((f"{name}.{inner}", value) for inner, value in one.named_parameters())
+            yield from ((f"{name}.{inner}", value) for inner, value in one.named_buffers())
+        elif is_a(one, torch.optim.Optimizer):
+            yield from self._of_optimizer(name, one, seen)
+        else:
+            for inner, value in _inside(one):
+                yield from self._parts(f"{name}{inner}", value, depth - 1, seen)
+
+    def _of_optimizer(
+        self, name: str, optimizer: torch.optim.Optimizer, seen: set[int]
+    ) -> Iterator[tuple[str, object]]:
+        for number, group in enumerate(optimizer.param_groups):
+            for place, parameter in enumerate(group["params"]):
+                own = f"{name}.param_groups[{number}].params[{place}]"
+                known = self._parameters.get(id(parameter))
+                if known is None:
+                    yield from self._parts(own, parameter, 0, seen)
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    yield from self._parts(f"{name}.state[{known or own}].{key}", value, 1, seen)
+
+
+class Gradients(NamedState):
+    """The gradients of the tensors of an object, ``None`` where there is none."""
+
+    def values(self) -> Iterator[tuple[str, object]]:
+        """Names and gradients."""
+        for name, value in super().values():
+            if is_a(value, torch.Tensor) and value.is_leaf and value.requires_grad:
+                yield f"{name}.grad", value.grad
+
+
+def half_changed(
+    changes: Mapping[str, Change], usual: Mapping[str, Change], *, may_go: bool = False
+) -> HalfChanged | None:
+    """What changed while other state did not; ``None`` if all changed, or nothing.
+
+    ``usual`` are the changes of a run without a failure: what stays the same there counts only if it changes now. If
+    values ``may_go``, all of them may be gone.
+    """
+    there = [name for name, change in changes.items() if change in (Change.NONE, Change.VALUE)]
+    gone = [name for name, change in changes.items() if change is Change.GONE and usual.get(name) is not Change.GONE]
+    if may_go and gone:
+        return _half(there, gone, missing=True) if there else None
+    expected = [name for name, change in usual.items() if change in (Change.VALUE, Change.GONE)]
+    changed = [name for name, change in changes.items() if change in (Change.VALUE, Change.GONE)]
+    still = [name for name in expected if name not in {*changed}]
+    return _half(changed, still) if changed and (still or {*changed} - {*expected}) else None
+
+
+def _half(changed: list[str], others: list[str], missing: bool = False) -> HalfChanged:
+    return HalfChanged(tuple(changed[:SHOWN]), len(changed), tuple(others[:SHOWN]), len(others), missing)
+
+
+def _inside(one: object) -> Iterator[tuple[str, object]]:
+    """Items and attributes of an object, with their place in it."""
+    if is_a(one, dict):
+        yield from ((f"[{key!r}]" if is_one_of(key, *_PLAIN) else "[...]", value) for key, value in items(one))
+    elif is_one_of(one, list, tuple):
+        yield from ((f"[{place}]", value) for place, value in enumerate(one))
+    else:
+        yield from ((f".{name}", value) for name, value in items(instance_dict(one) or {}))
+        yield from ((f".{name}", value) for name, value in slots(one))
+
+
+def _has_storage(value: object) -> bool:
+    if not is_a(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    try:
+        return value.untyped_storage().data_ptr() != 0
+    except (RuntimeError, NotImplementedError):  # a fake one
+        return False
+
+
+def _copied(value: object) -> object:
+    return value.detach().clone() if is_a(value, torch.Tensor) else value
+
+
+def _change(before: object, now: object) -> Change:
+    if now is None:
+        return Change.ABSENT if before is None else Change.GONE
+    return Change.NONE if _is_same(before, now) else Change.VALUE
+
+
+def _is_same(before: object, now: object) -> bool:
+    if not is_a(before, torch.Tensor) or not is_a(now, torch.Tensor):
+        return type(before) is type(now) and before == now
+    if (before.shape, before.dtype, before.device, before.layout) != (now.shape, now.dtype, now.device, now.layout):
+        return False
+    return torch.equal(before, now) or bool(((before == now) | ((before != before) & (now != now))).all())

@@ -1,0 +1,95 @@
+"""A test that changes the allocator's settings: they are as before for the next test, and the test's notes say so.
+
+Looked at are the fraction of each card that the process may reserve, and the settings that torch can change while it
+runs. Only changes during the call count that the test's teardown leaves: what a fixture sets is for its tests, and what
+one undoes is undone. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from cudamem_testing import torch_api
+from cudamem_testing.model.allocator_settings import AllocatorSettings
+from cudamem_testing.model.devices import Device
+from cudamem_testing.static import error_text
+
+#: What a setting is without a value in the list; others have none that can be written.
+_DEFAULTS = {"expandable_segments": "False", "roundup_power2_divisions": "1", "pinned_use_cuda_host_register": "False"}
+
+
+class Allocator(NamedTuple):
+    """The settings as text (``None`` if torch does not tell them), and the fraction of each card by its index."""
+
+    settings: str | None = None
+    fractions: tuple[tuple[int, float], ...] = ()
+
+
+def read(devices: Iterable[Device]) -> Allocator:
+    """The current settings of some cards. CUDA is not initialised for it: until then the environment says them."""
+    cards = [device.index or 0 for device in devices if device.is_card]
+    if torch_api.cuda_initialized():
+        fractions = tuple((index, torch_api.memory_fraction(index)) for index in cards)
+    else:
+        fractions = tuple((index, _of_environment()) for index in cards)
+    return Allocator(torch_api.allocator_settings(), fractions)
+
+
+def _of_environment() -> float:
+    try:
+        given = AllocatorSettings.read(os.environ).fraction
+    except ValueError:  # torch refuses them, too
+        given = None
+    return 1.0 if given is None else given
+
+
+def restored(before: Allocator, after: Allocator, now: Allocator) -> list[str]:
+    """Undo what a call changed and is still so; a line for each change.
+
+    Args:
+        before: at the start of the call.
+        after: at its end.
+        now: after the teardown, which may have undone it.
+    """
+    notes = []
+    fractions = zip(before.fractions, after.fractions, now.fractions, strict=False)
+    for (index, old), (_, changed), (_, current) in fractions:
+        if old != changed == current:
+            torch_api.set_memory_fraction(index, old)
+            notes.append(
+                f"the test left set_per_process_memory_fraction({changed:g}) on cuda:{index}: set to {old:g} again"
+            )
+    if before.settings is not None and before.settings != after.settings == now.settings:
+        notes.append(_restore_settings(before.settings, after.settings or ""))
+    return notes
+
+
+def _restore_settings(before: str, after: str) -> str:
+    changed = [one.partition(":")[0].strip() for one in _split(after)]
+    old = {one.partition(":")[0].strip() for one in _split(before)}
+    added = [name for name in changed if name and name not in old]
+    wanted = ",".join([*(f"{name}:{_DEFAULTS[name]}" for name in added if name in _DEFAULTS), *filter(None, [before])])
+    text = f"the test changed the allocator's settings to {after!r}"
+    kept = [name for name in added if name not in _DEFAULTS]
+    try:
+        if wanted:
+            torch_api.set_allocator_settings(wanted)
+    except Exception as error:  # torch checks them
+        return f"{text}; they could not be restored: {error_text(error)}"
+    if kept:
+        return f"{text}: {', '.join(kept)} cannot be unset while torch runs, and hold for the tests that follow"
+    return f"{text}: set to {before!r} again" if before else f"{text}: the defaults are set again"
+
+
+def _split(settings: str) -> list[str]:
+    """The settings of a list; commas in brackets belong to a value."""
+    found, depth = [""], 0
+    for char in settings:
+        depth += (char == "[") - (char == "]")
+        if char == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += char
+    return [one for one in found if one.strip()]

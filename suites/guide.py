@@ -1,0 +1,197 @@
+"""``python -m suites.guide [PAGE ...]``: run the examples of the guide's pages, and write what they print into them.
+
+A page of ``docs/guide`` is a script that a reader can follow from top to bottom. A comment above a code block says what
+the block is:
+
+- ``<!-- file: test_it.py -->``: the block is written to that file of an empty folder.
+- ``<!-- run: pytest --cudamem -->``: the block is what the command prints there. ``<!-- run: pytest --cudamem; from
+  cudamem:; to more: -->`` shows one part: from the first line with a text to the next one that begins with another.
+- ``<!-- again; from cudamem summary; to measured -->``: another part of what the last command printed.
+- ``<!-- show: __cudamem__/known.jsonl -->``: the block is what the file holds.
+
+Commands run one after another in children of one process that has imported torch, so a page takes about a second.
+``--check`` writes nothing, prints how pages differ from what was printed, and ends with status 1 if any does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import re
+import runpy
+import shlex
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "guide"
+#: What differs between two runs of one command: how long it took, and lines that torch's profiler prints.
+_DURATION = re.compile(r" in \d+\.\d\ds")
+_NOISE = "USDT:"
+_STEP = re.compile(
+    r"^(?P<indent> *)<!-- (?P<verb>file|run|again|show)(?:: (?P<what>[^;\n]+?))?"
+    r"(?:; from (?P<first>[^;\n]+?))?(?:; to (?P<last>[^;\n]+?))? -->\n"
+    r"(?P=indent)(?P<fence>```+)\w*\n(?P<text>.*?)^(?P=indent)(?P=fence)$",
+    re.M | re.S,
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A code block with a comment that says what it is: a file, what a command prints, or what a file holds."""
+
+    verb: str
+    what: str
+    first: str | None
+    last: str | None
+    text: str
+    indent: str
+
+
+class Shell:
+    """A folder in which commands run, each in a child of this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lines: list[str] = []
+
+    def output_of(self, step: Step) -> str:
+        """Do what a step says; its text if that is right by now.
+
+        Raises:
+            ValueError: when no line of the output has the text at which a part begins or ends.
+        """
+        file = self.folder / step.what
+        if step.verb == "file":
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(step.text, encoding="utf-8")
+            return step.text
+        if step.verb == "show":
+            lines = file.read_text(encoding="utf-8").splitlines()
+        elif step.verb == "run":
+            lines = self.lines = run(shlex.split(step.what), self.folder)
+        else:
+            lines = self.lines
+        return "".join(f"{line}\n" for line in part(lines, step))
+
+
+def part(lines: Sequence[str], step: Step) -> Sequence[str]:
+    """The lines that a step shows."""
+    if step.first is None and step.last is None:
+        return [line for line in lines if line.strip()]
+    found = (place for place, line in enumerate(lines) if step.first is None or step.first in line)
+    start = next(found, None)
+    if start is None:
+        raise ValueError(f"no line has {step.first!r}:\n" + "\n".join(lines))
+    ends = (at for at in range(start, len(lines)) if step.last is not None and lines[at].lstrip().startswith(step.last))
+    end = next(ends, None)
+    if end is None and step.last is not None:
+        raise ValueError(f"no line after {step.first!r} begins with {step.last!r}:\n" + "\n".join(lines))
+    return lines[start : None if end is None else end + 1]
+
+
+def run(command: Sequence[str], folder: Path, color: bool = False) -> list[str]:
+    """What a command prints in a folder, on both streams, with 80 columns."""
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(read)
+        os.dup2(write, 1)
+        os.dup2(write, 2)
+        with contextlib.suppress(BaseException):  # a child must never return into the caller
+            _become(command, folder, color)
+        os._exit(1)
+    os.close(write)
+    with open(read, encoding="utf-8") as printed:
+        lines = [_DURATION.sub(" in 0.5s", line.rstrip()) for line in printed if not line.startswith(_NOISE)]
+    os.waitpid(child, 0)
+    return lines
+
+
+def _become(command: Sequence[str], folder: Path, color: bool) -> None:
+    os.chdir(folder)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8") for number in (1, 2))
+    os.environ.update(COLUMNS="80", OMP_NUM_THREADS="1")
+    # This plugin and no others that happen to be installed.
+    os.environ.update(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTEST_PLUGINS="cudamem_testing.plugin")
+    for name in ("CI", "PYTEST_ADDOPTS", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "PYTEST_CURRENT_TEST"):
+        os.environ.pop(name, None)
+    os.environ["FORCE_COLOR" if color else "NO_COLOR"] = "1"
+    program, *arguments = command
+    if program == "pytest":
+        module = "pytest"
+    elif arguments[:1] == ["-m"]:
+        module, arguments = arguments[1], arguments[2:]
+    else:
+        module = None
+    sys.path.insert(0, str(folder))
+    sys.argv = [module or arguments[0], *(arguments if module else arguments[1:])]
+    status: object = 0
+    try:
+        if module is None:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else int(status is not None))
+
+
+def steps(page: str) -> Iterator[tuple[re.Match[str], Step]]:
+    """The steps of a page, from top to bottom."""
+    for found in _STEP.finditer(page):
+        indent = found["indent"]
+        text = re.sub(rf"^{indent}", "", found["text"], flags=re.M)
+        yield found, Step(found["verb"], found["what"] or "", found["first"], found["last"], text, indent)
+
+
+def played(page: str) -> str:
+    """The page as it must be: each block that shows what was printed shows what is printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        shell, parts, at = Shell(Path(folder)), [], 0
+        for found, step in steps(page):
+            text = shell.output_of(step)
+            indented = "".join(f"{step.indent}{line}" if line.strip() else line for line in text.splitlines(True))
+            parts += [page[at : found.start("text")], indented]
+            at = found.end("text")
+        return "".join([*parts, page[at:]])
+
+
+def pages(names: Sequence[str] = ()) -> list[Path]:
+    """The files of the pages that are named, or all."""
+    return [FOLDER / f"{name}.md" for name in names] or sorted(FOLDER.glob("*.md"))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages that are named, or all; with ``--check`` only compare."""
+    import torch
+
+    torch.set_num_threads(1)
+    check, stale = "--check" in arguments, 0
+    for file in pages([name for name in arguments if name != "--check"]):
+        text = file.read_text(encoding="utf-8")
+        now = played(text)
+        if now == text:
+            continue
+        stale += 1
+        if check:
+            sides = (text.splitlines(), now.splitlines())
+            print(*difflib.unified_diff(*sides, f"{file.name} as written", "as printed", lineterm=""), sep="\n")
+        else:
+            file.write_text(now, encoding="utf-8")
+            print(f"written: {file.relative_to(ROOT)}")
+    return int(check and stale > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""What is answered about other settings, held to runs with these settings: on a card, and on a simulated one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from bisect import bisect_left
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cudamem_testing.snapshots.files import read_file
+from cudamem_testing.snapshots.record import Kind, Recording
+from cudamem_testing.snapshots.whatif.answers import EXPANDABLE, Answer, low_points, what_if
+from cudamem_testing.snapshots.whatif.job import prepare, reserved_course
+from cudamem_testing.snapshots.whatif.why import why
+
+ROOT = Path(__file__).parents[2]
+#: By how much the most that is reserved may be off.
+WELL = 0.05
+
+
+def started(out: Path, simulated: bool, settings: str = "", empty: str = "") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fixtures.whatif", str(out), "--empty", empty]
+    environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command += ["--simulated"] if simulated else []
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+def peak_until(recording: Recording, allocations: int) -> tuple[int, bool]:
+    """The most that was reserved until so many allocations, and whether there were so many."""
+    kinds, place = recording.events.kinds, -1
+    for _ in range(allocations):
+        place = kinds.find(Kind.ALLOC, place + 1)
+        if place < 0:
+            return max(reserved_course(recording)), False
+    return max(reserved_course(recording)[: place + 1]), True
+
+
+def check(folder: Path, simulated: bool) -> None:
+    """Ask the record of a run that ended in out of memory, then run with each setting, side by side."""
+    run = ended(started(folder / "default.pickle", simulated))
+    assert run["failed"]
+    recording = read_file(folder / "default.pickle")
+    prepared = prepare(recording, run["allowed"])
+    asked = what_if(recording, run["allowed"])
+    assert asked.requested is not None
+    assert abs(asked.off) <= WELL / 5
+    answers: dict[str, Answer] = {one.kind if one.kind == "call" else one.what: one for one in asked.answers}
+    allocations = recording.events.kinds[: prepared.failed].count(Kind.ALLOC) + 1
+    kinds, low = recording.events.kinds, low_points(recording, prepared)
+    done = [kinds[: prepared.positions[place]].count(Kind.ALLOC) for place in low]
+    steps = [bisect_left(run["ended"], count) for count in done]
+    split = next(name for name in answers if name.startswith("max_split"))
+    processes = {
+        EXPANDABLE: started(folder / "expandable.pickle", simulated, EXPANDABLE),
+        split: started(folder / "split.pickle", simulated, split),
+        "call": started(folder / "call.pickle", simulated, empty=",".join(map(str, steps))),
+    }
+    for (name, process), file in zip(processes.items(), ("expandable", "split", "call"), strict=True):
+        ended(process)
+        real, fits = peak_until(read_file(folder / f"{file}.pickle"), allocations)
+        told = answers[name]
+        off = told.peak_reserved / real - 1
+        print(f"{name}: {told.peak_reserved} told, {real} reserved, {off:+.2%}, fits {told.fits} {fits}")
+        assert told.fits == fits, name
+        assert abs(off) <= WELL, name
+    found = why(recording, run["allowed"])
+    assert found is not None
+    assert found.obstacles
+
+
+@pytest.mark.gpu(count=1)
+@pytest.mark.subprocess
+def test_answers_hold_on_a_card(tmp_path: Path) -> None:
+    check(tmp_path, simulated=False)
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+def test_answers_hold_on_a_simulated_card(tmp_path: Path) -> None:
+    check(tmp_path, simulated=True)
