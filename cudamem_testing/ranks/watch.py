@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cudamem_testing.guards import place, set_variable
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.findings import Finding, Kind
+from cudamem_testing.model.findings import GROUPED, Finding, Kind
 from cudamem_testing.model.windows import Window
 from cudamem_testing.static import error_text
 
@@ -108,8 +110,6 @@ class Ranks:
     def folder(self) -> Path:
         """The folder of the running test."""
         if self._folder is None:
-            import tempfile
-
             self.busy = True
             self._folder = Path(tempfile.mkdtemp(prefix="cudamem-ranks-"))
         return self._folder
@@ -184,8 +184,6 @@ class Ranks:
 
     def _drop(self) -> None:
         if self._folder is not None:
-            import shutil
-
             shutil.rmtree(self._folder, ignore_errors=True)
         self.busy = False
         self._folder = None
@@ -205,7 +203,7 @@ def _take(written: Written, windows: list[Window], findings: list[Finding], runn
         if one.kind is not Kind.BASELINE or one.device not in unused
     ]
     running.notes += [f"{name}: {note}" for note in (*record.notes, *written.notes)]
-    running.subject.unjudged |= {kind for kind in _kinds() if kind.value in record.unjudged}
+    running.subject.unjudged |= {kind for kind in GROUPED if kind.value in record.unjudged}
 
 
 def _measure(record: TestRecord, running: Running) -> None:
@@ -226,12 +224,6 @@ def _requested(measured: Measured) -> int:
 
 
 _OUTER = ("setup", "teardown")
-
-
-def _kinds() -> tuple[Any, ...]:
-    from cudamem_testing.model.findings import GROUPED
-
-    return tuple(GROUPED)
 
 
 def _incomplete(written: Written, why: str) -> list[Window]:

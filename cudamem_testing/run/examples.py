@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.errors import together
+from cudamem_testing.model.evidence import Shown
+from cudamem_testing.model.facts import OverLimit
 from cudamem_testing.model.findings import Finding, Severity
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.static import is_a, is_one_of
+from cudamem_testing.windows.regions import OverBudget
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.facts import OverLimit
     from cudamem_testing.model.windows import Window
     from cudamem_testing.run.running import Running
     from cudamem_testing.verdicts.policy import Policy
@@ -132,8 +134,6 @@ class Examples:
 
     def judge_call(self, windows: Sequence[Window]) -> list[Finding]:
         """The limits on all examples together, but for those that the reported example broke."""
-        from cudamem_testing.model.facts import OverLimit
-
         budgets, judge = self.running.budgets, self.judge
         windows = [self._warm(one) for one in windows] if self.cold else windows
         told = [(one.fact.breach.limit, one.device) for one in self._told if isinstance(one.fact, OverLimit)]
@@ -153,7 +153,6 @@ class Examples:
         return window if highest is None else window._replace(peak=highest.peak)
 
     def _explained(self, finding: Finding, fact: OverLimit) -> Finding:
-        from cudamem_testing.model.evidence import Shown
 
         example = None if finding.device is None else self._highest.get(finding.device)
         if example is None:
@@ -166,8 +165,6 @@ class Examples:
         return [self._with_largest(one) for one in found]
 
     def _with_largest(self, finding: Finding) -> Finding:
-        from cudamem_testing.model.evidence import Shown
-        from cudamem_testing.model.facts import OverLimit
 
         windows = [(one, None if finding.device is None else one.window(finding.device)) for one in self._retaining]
         kept = [(window.retained or 0, one) for one, window in windows if window is not None]
@@ -252,8 +249,6 @@ class Run:
 
     def _judged(self, windows: Sequence[Window]) -> tuple[BaseException | None, list[Finding]]:
         """The limits of markers: the error, and what was found."""
-        from cudamem_testing.windows.regions import OverBudget
-
         examples, budgets = self._examples, self._examples.running.budgets
         found = examples.judge.each(budgets, windows) if budgets else []
         found = examples.policy.judged(found) if found else []
@@ -268,7 +263,6 @@ class Run:
 
 
 def _is_breach(error: BaseException | None) -> bool:
-    from cudamem_testing.windows.regions import OverBudget
 
     return error is not None and (is_a(error, OverBudget) or torch_api.is_out_of_memory(error))
 
