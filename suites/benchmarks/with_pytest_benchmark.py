@@ -39,7 +39,7 @@ def test_training_step(benchmark):
 
     benchmark(step)
 """
-FLAGS = ("--benchmark-timer=time.process_time", "--benchmark-max-time=0.5", "--benchmark-min-time=0.005", "-q")
+FLAGS = ("--benchmark-timer=time.process_time", "--benchmark-max-time=0.2", "--benchmark-min-time=0.005", "-q")
 
 
 def timed(folder: Path, *flags: str) -> dict[str, float]:
@@ -63,21 +63,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m suites.benchmarks.with_pytest_benchmark", description=__doc__)
     parser.add_argument("--pairs", type=int, default=PAIRS)
-    pairs = parser.parse_args(arguments).pairs
+    parser.add_argument("-k", dest="only", help="a part of the name of the benchmarks to run")
+    options = parser.parse_args(arguments)
+    pairs, chosen = options.pairs, ("-k", options.only) if options.only else ()
     ratios: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "test_it.py").write_text(FILE, encoding="utf-8")
         for number in range(pairs):
             order = ((), ("--cudamem",)) if number % 2 else (("--cudamem",), ())
-            found = {bool(flags): timed(folder, *flags) for flags in order}
+            found = {bool(flags): timed(folder, *flags, *chosen) for flags in order}
             for name, plain in found[False].items():
                 ratios.setdefault(name, []).append(found[True][name] / plain)
     passed = True
     for name, values in ratios.items():
         median, (low, high) = statistics.median(values), interval(values)
         passed &= abs(median - 1) <= LIMIT
-        print(f"{name}: {median:.3f}x with --cudamem (95 %: {low:.3f} to {high:.3f}, {len(values)} pairs)")
+        print(f"{name}: {median:.3f}x with --cudamem (95 %: {low:.3f} to {high:.3f}, {len(values)} pairs)", flush=True)
     return 0 if passed else 1
 
 
