@@ -15,7 +15,7 @@ from typing import Any
 from cudamem_testing import static
 from cudamem_testing.cycles.results import Link, Origin
 from cudamem_testing.cycles.words import INNER, Hop, rank
-from cudamem_testing.model.facts import Remark
+from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import Kind, is_module, is_tensor
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.show.notebook import InNotebook
 

@@ -61,8 +61,9 @@ class CycleWatch:
 
     ``ask`` makes the question for a collection whose garbage has a tensor in it, or an instance of ``kind``; ``None``
     skips it. ``failed`` gets what went wrong with one. ``tell`` is called soon after a collection that found cycles,
-    outside of it, in the main thread. ``draws`` says whether questions have cycles drawn. What looking imports is
-    imported when the watch starts: inside a collection that takes too long.
+    outside of it, in the main thread. With ``draws``, questions may have cycles drawn, and what looking imports is
+    imported when the watch starts. Else ``prepare`` does it, at the latest inside the first collection that is looked
+    at: in a run without cycles it never takes place.
     """
 
     def __init__(
@@ -98,7 +99,8 @@ class CycleWatch:
     def _start(self) -> None:
         import_whole(__package__.partition(".")[0])  # looking imports, and must find no module half done
         with CollectorPaused():  # what is garbage already is to be seen
-            prepare(draws=self._draws)
+            if self._draws:
+                prepare(draws=True)
             self._watch.start(library(), (builtins, gc, os, time, functools))
         self.start = functools.partial(self._watch.start, library())
         self.unshown = library().cudamem_collector_unshown
@@ -140,6 +142,7 @@ class CycleWatch:
 
     def _look(self, garbage: list[object], parts: Sequence[Part]) -> bool:
         start = thread_time()
+        prepare()
         question = self._ask()
         draft = None if question is None else _loaded[0].explain(garbage, question, parts)
         if question is not None:

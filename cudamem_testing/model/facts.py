@@ -16,6 +16,7 @@ from cudamem_testing.model.limits import Breach
 from cudamem_testing.model.live_tables import LiveTable
 from cudamem_testing.model.pools import Pool, PoolUse
 from cudamem_testing.model.references import Doubt, Path, Reach, View
+from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.stacks import Frame, Stack
 
 # -- limits and baselines ---------------------------------------------------------------------------------
@@ -174,18 +175,6 @@ class KeptBy:
 
     line: str
     names: tuple[str, ...] = ()
-
-
-class Remark(str, Enum):
-    """What policy adds to a finding, besides its standing."""
-
-    HARNESS = "harness"  #: The test harness is part of the cycle.
-    MOCK = "mock"  #: A mock is part of the cycle, and keeps the arguments of its calls.
-    OTHER_HARNESS = "other harness"  #: Another part of the test harness is part of the cycle.
-    LIBRARY = "library"  #: A library made the cycle, not the project.
-    UNREAD = "unread"  #: The objects of the cycle could not be read.
-    FIRST_USE = "first use"  #: A cache that was filled for the first time in this process.
-    RECORDED = "recorded"  #: The run records it as known.
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from dataclasses import replace
 from cudamem_testing.cycles.results import Cycle
 from cudamem_testing.cycles.source import Sources, worded
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import NotExplained, Remark
+from cudamem_testing.model.facts import NotExplained
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.rules import Ignored, pattern_of
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.windows.judge import cycles_fail

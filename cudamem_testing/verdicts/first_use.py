@@ -11,9 +11,10 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from cudamem_testing.model.causes import key_of
-from cudamem_testing.model.facts import Remark, Retained
+from cudamem_testing.model.facts import Retained
 from cudamem_testing.model.findings import Finding, Severity, Standing, Verdict
 from cudamem_testing.model.references import RootKind
+from cudamem_testing.model.remarks import Remark
 
 _CACHES = (RootKind.MODULE, RootKind.CLASS, RootKind.LRU_CACHE)
 

@@ -54,7 +54,7 @@ class Policy:
         if not found:
             return found
         from cudamem_testing.model.causes import key_of
-        from cudamem_testing.model.facts import Remark
+        from cudamem_testing.model.remarks import Remark
         from cudamem_testing.records.known import is_recordable, judged, line_of, noted
 
         if self._first_use is not None:

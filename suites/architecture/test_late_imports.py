@@ -25,6 +25,9 @@ LATE = {
     "run.cycles": "cycles are explained where there are some",
     "run.session": "the checks of a run load with it, unless they are off",
     "simulated": "it is loaded before torch is patched",
+    "cycles.explain": "inside a collection there is no time for what is not needed there",
+    "cycles.results": "inside a collection there is no time for what is not needed there",
+    "cycles.watch": "what reads garbage loads with the first that is read",
     "graphs.session": "cards are found with the optional bindings of CUDA alone",
     "trace.text": "tables of modules use the same texts",
 }
