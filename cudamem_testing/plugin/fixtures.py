@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 __tracebackhide__ = hide_wrong_arguments
+PROFILE, OPERATORS = (f".{check}(), or another assert_ method," for check in ("assert_categories", "assert_by_module"))
 
 
 def _prepared(request: pytest.FixtureRequest) -> Session | None:
@@ -89,7 +90,7 @@ def reference_cycles(request: pytest.FixtureRequest) -> Iterator[Callable[[], Re
 
     def record() -> ReferenceCycles:
         made.append(make())
-        blocks.add(made[-1], "reference_cycles()")
+        blocks.add("reference_cycles()", made[-1], made[-1], ".assert_none()")
         return made[-1]
 
     yield record
@@ -112,6 +113,8 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
 
     session = _prepared(request)
     made, blocks, leaving = [], Blocks(), ExitStack()
+    budgets = session is not None and session.running is not None and session.running.budgets
+    explains = budgets or "cuda_memory" in request.fixturenames  # a broken budget says what the memory was for
     trackers: list[Tracker] = []
     if session is not None:
         trackers, made = [session.tracker], session.evidence.profiles
@@ -133,7 +136,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
         root = str(request.config.rootpath)
         profile = MemoryProfile(tracker=trackers[0], root=root, compared=session is not None, **options)
         made.append(profile)
-        blocks.add(profile, "memory_profile(...)")
+        blocks.add("memory_profile(...)", profile, None if explains else profile, PROFILE)
         return profile if function is None else profile(function, *args, **kwargs)
 
     with leaving:
@@ -179,7 +182,7 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
         if unknown:
             raise TypeError(f"operator_memory() has no argument {', '.join(unknown)}: it takes model, device")
         made.append(OperatorMemory(*args, **kwargs))
-        blocks.add(made[-1], "operator_memory(...)")
+        blocks.add("operator_memory(...)", made[-1], made[-1], OPERATORS)
         return made[-1]
 
     yield record
@@ -205,4 +208,6 @@ def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
     if session is not None and session.evidence.curves is not None:
         for captured in graphs.captured:
             session.evidence.curves.exhibit(session.running, "Captured graph", captured.__str__)
+    problems = graphs.blocks.problems
     graphs.close()
+    _refuse(request, problems)

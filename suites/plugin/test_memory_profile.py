@@ -209,8 +209,8 @@ WINDOWS = """
         assert p.data_flow().storage("y").nbytes == MIB
 
     def test_transforms(memory_profile, x):
-        memory_profile(torch.func.vmap(torch.sin), x.reshape(2, -1))
-        memory_profile(lambda x: torch.func.jvp(torch.sin, (x,), (x,)), x)
+        memory_profile(torch.func.vmap(torch.sin), x.reshape(2, -1)).peak()
+        memory_profile(lambda x: torch.func.jvp(torch.sin, (x,), (x,)), x).peak()
 
     def test_own_profiler(memory_profile, x):
         with profile(profile_memory=True) as prof:
@@ -223,7 +223,7 @@ WINDOWS = """
         memory_profile(lambda x: x.sin() + torch.ones(7), x)
 
     def test_leaks(memory_profile, x, cache=[]):
-        memory_profile(lambda x: cache.append(x.sin()), x)
+        memory_profile(lambda x: cache.append(x.sin()), x).peak()
 """
 
 
