@@ -36,11 +36,34 @@ def _prepared(request: pytest.FixtureRequest) -> Session | None:
     return session
 
 
-def _refuse(request: pytest.FixtureRequest, problems: Sequence[str]) -> None:
+class _Outcome:
+    """Notices whether a test fails or is skipped in its call, also where no session measures it."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self.failed = False
+        self._item = item
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """Notice it."""
+        self.failed |= item is self._item and call.excinfo is not None
+
+
+@contextmanager
+def _outcome(request: pytest.FixtureRequest) -> Iterator[_Outcome]:
+    outcome = _Outcome(request.node)
+    request.config.pluginmanager.register(outcome)
+    try:
+        yield outcome
+    finally:
+        request.config.pluginmanager.unregister(outcome)
+
+
+def _refuse(request: pytest.FixtureRequest, problems: Sequence[str], outcome: _Outcome | None = None) -> None:
     """Fail a test whose blocks checked nothing, unless it has failed for another reason, or was skipped."""
     session = request.config.stash.get(keys.SESSION, None)
     failed = session is not None and session.running is not None and session.running.failure is not None
-    if problems and not failed:
+    if problems and not failed and not (outcome is not None and outcome.failed):
         pytest.fail("\n".join(f"cudamem: {problem}" for problem in problems), pytrace=False)
 
 
@@ -139,7 +162,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
         blocks.add("memory_profile(...)", profile, None if explains else profile, PROFILE)
         return profile if function is None else profile(function, *args, **kwargs)
 
-    with leaving:
+    with leaving, _outcome(request) as outcome:
         yield record
         problems = blocks.problems
         for profile in made:
@@ -148,7 +171,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
         if session is not None and session.evidence.curves is not None:
             session.evidence.curves.profiled(session.running, made)
     made.clear()
-    _refuse(request, problems)
+    _refuse(request, problems, outcome)
 
 
 @contextmanager
@@ -203,11 +226,12 @@ def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
 
     root = str(request.config.rootpath)
     graphs = GraphCapture(root=root, owner=request.node.nodeid, unavailable=pytest.skip)
-    yield graphs
+    with _outcome(request) as outcome:
+        yield graphs
     session = request.config.stash.get(keys.SESSION, None)
     if session is not None and session.evidence.curves is not None:
         for captured in graphs.captured:
             session.evidence.curves.exhibit(session.running, "Captured graph", captured.__str__)
     problems = graphs.blocks.problems
     graphs.close()
-    _refuse(request, problems)
+    _refuse(request, problems, outcome)

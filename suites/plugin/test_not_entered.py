@@ -234,9 +234,14 @@ UNREAD = """
             step()
         operators.assert_budget(peak="1MiB")
 
-    def test_fails(graph_capture):
+    def test_fails(graph_capture, memory_profile):
         graph_capture.check(step)
+        memory_profile(step)
         assert 1 == 2
+
+    def test_skips(graph_capture):
+        graph_capture.check(step)
+        pytest.skip()
 
     def test_an_error_is_expected(memory_profile, operator_memory, reference_cycles):
         with pytest.raises(KeyError):
@@ -252,7 +257,7 @@ UNREAD = """
 
 def test_a_result_that_is_not_read_checks_nothing(run_inner):
     inner = run_inner(UNREAD)
-    assert inner.last == "1 failed, 10 passed, 7 errors"
+    assert inner.last == "1 failed, 10 passed, 1 skipped, 7 errors"
     for test, made, check in (
         ("growth", "cuda_memory.growth(...) at test_it.py:7", ".assert_plateau()"),
         ("growth_is_true", "cuda_memory.growth(...) at test_it.py:10", ".assert_plateau()"),
