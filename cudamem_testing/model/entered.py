@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from cudamem_testing.show.files import shown
 
@@ -62,15 +62,14 @@ class NotEnteredError(RuntimeError):
     """A block was made and never entered, or entered and never left, or a result was not read: nothing was checked."""
 
 
-class _Made(NamedTuple):
+class _Made:
     """``call`` is the source text that makes it, ``check`` the method that checks it, if it is a result."""
 
-    block: Block | None
-    result: Readable | None
-    call: str
-    check: str
-    file: str
-    line: int
+    __slots__ = ("block", "call", "check", "place", "result")
+
+    def __init__(self, call: str, check: str, block: Block | None, result: Readable | None, place: str) -> None:
+        self.call, self.check, self.place = call, check, place
+        self.block, self.result = block, result
 
     @property
     def is_over(self) -> bool:
@@ -80,7 +79,7 @@ class _Made(NamedTuple):
     def problem(self) -> str | None:
         if self.is_over:
             return None
-        place = f"{self.call} at {shown(Path(self.file))}:{self.line}"
+        place = f"{self.call} at {self.place}"
         if self.block is not None and not self.block.left:
             left = "was never left and " if self.block.entered else ""
             return f"{place} {left}checks nothing: write `with {self.call}:`"
@@ -103,7 +102,8 @@ class Blocks:
             frame = frame.f_back
         if len(self._made) > 100:  # a test may make thousands
             self._made = [one for one in self._made if not one.is_over]
-        self._made.append(_Made(block, result, call, check, frame.f_code.co_filename, frame.f_lineno))
+        place = f"{shown(Path(frame.f_code.co_filename))}:{frame.f_lineno}"
+        self._made.append(_Made(call, check, block, result, place))
 
     @property
     def problems(self) -> list[str]:

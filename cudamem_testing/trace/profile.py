@@ -116,10 +116,7 @@ class MemoryProfile(Expectations):
         compared: bool = True,
         dispatched: bool = False,
     ) -> None:
-        self.entered = False
-        """Whether it was asked to record."""
-        self.is_read = True
-        """Whether something of what it recorded was read, or there is nothing to read."""
+        self.entered, self.is_read = False, True  # there is nothing to read yet
         self._collect = collect
         self._dispatched = dispatched
         self._calls: Any = None

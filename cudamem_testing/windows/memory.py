@@ -32,6 +32,7 @@ from cudamem_testing.windows.analysis import Analysis
 from cudamem_testing.windows.failing import FailAllocation
 from cudamem_testing.windows.grow import measure_growth
 from cudamem_testing.windows.judge import Judge
+from cudamem_testing.windows.measuring import Measuring
 from cudamem_testing.windows.regions import Limited, OpenWindow, Region
 from cudamem_testing.windows.scale import measure_scaling
 from cudamem_testing.windows.tracker import Tracker
@@ -69,15 +70,19 @@ class Memory:
         self._name = name
 
     @classmethod
-    @contextmanager
-    def on(cls, device: str = "auto") -> Iterator[Memory]:
-        """Measure a selection of devices (as ``--cudamem-device``) inside the context.
+    def on(cls, device: str = "auto") -> Measuring[Memory]:
+        """Measure a selection of devices (as ``--cudamem-device``) in a block: ``with Memory.on("cpu") as memory:``.
 
         Raises:
-            ValueError: for an unknown device, and for one that is not on this machine.
+            ValueError: as the block begins, for an unknown device, and for one that is not on this machine.
             NotEnteredError: at the end, if a window, a budget or a limit was created but not entered, or not left, or
                 a growth or a scaling was measured and not read.
         """
+        return Measuring(cls._measured(device), device)
+
+    @classmethod
+    @contextmanager
+    def _measured(cls, device: str) -> Iterator[Memory]:
         recorders = Recorders(parse_selection(device), record=cls.records)
         try:
             opened = recorders.open()

@@ -184,6 +184,21 @@ def test_outside_pytest_it_is_an_error_at_the_end():
         measured_and_not_read()
 
 
+def test_a_memory_that_is_not_entered_says_so():
+    memory = Memory.on("cpu")
+    said = r"^Memory\.on\('cpu'\) was not entered: write `with Memory\.on\('cpu'\) as memory:`, then memory\.budget$"
+    with pytest.raises(NotEnteredError, match=said):
+        memory.budget(peak="1KiB")
+    with pytest.raises(
+        TypeError, match=r"^this is not a decorator: write `with Memory\.on\('cpu'\) as memory:` inside"
+    ):
+        memory(test_thousands_of_windows_are_not_kept)
+    assert repr(memory) == "<Memory.on('cpu'), a context>"
+    assert not hasattr(memory, "_repr_html_")
+    with memory as entered:
+        assert repr(entered) == "<memory: measures cpu>"
+
+
 def test_thousands_of_windows_are_not_kept():
     with Memory.on("cpu") as memory:
         for number in range(1000):
