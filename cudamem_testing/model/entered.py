@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 from cudamem_testing.show.files import shown
@@ -65,11 +66,12 @@ class NotEnteredError(RuntimeError):
 class _Made:
     """``call`` is the source text that makes it, ``check`` the method that checks it, if it is a result."""
 
-    __slots__ = ("block", "call", "check", "place", "result")
+    __slots__ = ("block", "call", "check", "code", "line", "result")
 
-    def __init__(self, call: str, check: str, block: Block | None, result: Readable | None, place: str) -> None:
-        self.call, self.check, self.place = call, check, place
+    def __init__(self, call: str, check: str, block: Block | None, result: Readable | None, frame: FrameType) -> None:
+        self.call, self.check = call, check
         self.block, self.result = block, result
+        self.code, self.line = frame.f_code, frame.f_lineno
 
     @property
     def is_over(self) -> bool:
@@ -79,7 +81,7 @@ class _Made:
     def problem(self) -> str | None:
         if self.is_over:
             return None
-        place = f"{self.call} at {self.place}"
+        place = f"{self.call} at {shown(Path(self.code.co_filename))}:{self.line}"
         if self.block is not None and not self.block.left:
             left = "was never left and " if self.block.entered else ""
             return f"{place} {left}checks nothing: write `with {self.call}:`"
@@ -102,8 +104,7 @@ class Blocks:
             frame = frame.f_back
         if len(self._made) > 100:  # a test may make thousands
             self._made = [one for one in self._made if not one.is_over]
-        place = f"{shown(Path(frame.f_code.co_filename))}:{frame.f_lineno}"
-        self._made.append(_Made(call, check, block, result, place))
+        self._made.append(_Made(call, check, block, result, frame))
 
     @property
     def problems(self) -> list[str]:
