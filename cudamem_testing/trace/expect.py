@@ -19,6 +19,7 @@ from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.torch_api import has_kernel
 from cudamem_testing.trace.aliases import fold_device_families
 from cudamem_testing.trace.categories import Categories
+from cudamem_testing.trace.columns import compare_columns
 from cudamem_testing.trace.comparison import compare, compare_tables
 from cudamem_testing.trace.graph import DataFlow, Ids, short_name
 from cudamem_testing.trace.limits import enforce
@@ -196,7 +197,7 @@ class Expectations:
         def text(wanted: str | None) -> str:
             return timeline.text(device=device, by=by, depth=depth, unit=unit or unit_of(wanted), min_bytes=min_bytes)
 
-        assert_on_device(text, expected, self.trace, depth=3)
+        assert_on_device(text, expected, self.trace, depth=3, compare=compare_columns)
 
     def assert_peak(
         self: Analysed,
