@@ -40,6 +40,7 @@ class ReferenceCycles(InNotebook):
     def __init__(self, question: Callable[[], Question | None] | None = None, kind: type | None = None) -> None:
         self.entered = False
         self.left = False
+        self.is_read = True  # or there is nothing to read
         self._found: tuple[Cycle, ...] = ()
         self._failures: list[BaseException] = []
         self._watch = CycleWatch(question, self._failures.append, kind)
@@ -62,6 +63,7 @@ class ReferenceCycles(InNotebook):
             self._found = _worded(self._watch)
         if kind is None:
             _raise(self._failures)
+            self.is_read = False
 
     @property
     def found(self) -> tuple[Cycle, ...]:
@@ -72,6 +74,7 @@ class ReferenceCycles(InNotebook):
         """
         if not self.left:
             raise RuntimeError("nothing is found yet: leave the with block of reference_cycles first")
+        self.is_read = True
         return self._found
 
     def assert_none(self) -> None:

@@ -72,6 +72,9 @@ class NoBaseline:
 GRAPH_STATE = "random-number state of a live CUDA graph"
 #: The holder of memory that ``DistributedDataParallel.__init__`` allocates.
 REDUCER = "the reducer of a DistributedDataParallel, in C++"
+#: The holder of the flat parameter of ``FullyShardedDataParallel``, and of its gradient: modules inside hold views of
+#: it, a view holds it in C++, and it holds the modules.
+FLAT_PARAMETER = "the flat parameter of a FullyShardedDataParallel and its views, in C++"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +117,9 @@ class Retained:
     """Blocks that one object holds; ``shown`` are the largest.
 
     ``count`` are all. ``keeps_graph`` is whether a tensor is kept with its autograd graph, ``graph_state`` whether they
-    are the random numbers of captured CUDA graphs, ``reducer`` whether they are its buckets, ``in_fixture`` whether a
-    wider fixture allocated them. ``doubts`` say what the search for holders could not find out. ``tests`` is how many
-    tests left them if each left less than ``each`` bytes.
+    are the random numbers of captured CUDA graphs, ``reducer`` whether they are its buckets, ``flat_parameter`` whether
+    they are one with its gradient, ``in_fixture`` whether a wider fixture allocated them. ``doubts`` say what the
+    search for holders could not find out. ``tests`` is how many tests left them if each left less than ``each`` bytes.
     """
 
     shown: tuple[RetainedBlock, ...]
@@ -128,6 +131,13 @@ class Retained:
     reducer: bool = False
     tests: int = 1
     each: int | None = None
+    flat_parameter: bool = False
+
+    @property
+    def in_cpp(self) -> str | None:
+        """What holds them in C++, where that is known."""
+        flags = ((self.graph_state, GRAPH_STATE), (self.reducer, REDUCER), (self.flat_parameter, FLAT_PARAMETER))
+        return next((name for is_it, name in flags if is_it), None)
 
     @property
     def path(self) -> Path | None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from cudamem_testing.model.curves import Curve
 
 
+ALL = "*"
+"""All kinds of devices."""
+
+
 class Environment(NamedTuple):
     """What was measured where: devices with their names, torch's version, the allocator's backend and settings."""
 
@@ -109,12 +113,18 @@ class Extent(NamedTuple):
 
     ``paths`` are folders and files relative to rootdir whose tests were all collected, and run, except for ``left_out``
     (ids of tests, and of files and classes that could not be collected); empty if the run did not finish.
-    ``kinds`` are the kinds of findings that each test was checked for.
+    ``kinds`` are the kinds of findings that each test was checked for, ``ignored`` the bytes below which none was
+    judged, by kind of device (``{"cpu": 65536}``), or for all (``{"*": 1048576}``).
     """
 
     paths: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
+    ignored: Mapping[str, int] = MappingProxyType({})
+
+    def judged_from(self, device: str) -> int:
+        """The fewest bytes of a finding that was judged on a kind of device."""
+        return max(self.ignored.get(device, 0), self.ignored.get(ALL, 0))
 
     def covers(self) -> Callable[[str], bool]:
         """A function that says whether all tests of a file ran; also for a file that no longer exists."""

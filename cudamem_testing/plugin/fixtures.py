@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 __tracebackhide__ = hide_wrong_arguments
+PROFILE, OPERATORS = (f".{check}(), or another assert_ method," for check in ("assert_categories", "assert_by_module"))
 
 
 def _prepared(request: pytest.FixtureRequest) -> Session | None:
@@ -35,11 +36,34 @@ def _prepared(request: pytest.FixtureRequest) -> Session | None:
     return session
 
 
-def _refuse(request: pytest.FixtureRequest, problems: Sequence[str]) -> None:
+class _Outcome:
+    """Notices whether a test fails or is skipped in its call, also where no session measures it."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self.failed = False
+        self._item = item
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """Notice it."""
+        self.failed |= item is self._item and call.excinfo is not None
+
+
+@contextmanager
+def _outcome(request: pytest.FixtureRequest) -> Iterator[_Outcome]:
+    outcome = _Outcome(request.node)
+    request.config.pluginmanager.register(outcome)
+    try:
+        yield outcome
+    finally:
+        request.config.pluginmanager.unregister(outcome)
+
+
+def _refuse(request: pytest.FixtureRequest, problems: Sequence[str], outcome: _Outcome | None = None) -> None:
     """Fail a test whose blocks checked nothing, unless it has failed for another reason, or was skipped."""
     session = request.config.stash.get(keys.SESSION, None)
     failed = session is not None and session.running is not None and session.running.failure is not None
-    if problems and not failed:
+    if problems and not failed and not (outcome is not None and outcome.failed):
         pytest.fail("\n".join(f"cudamem: {problem}" for problem in problems), pytrace=False)
 
 
@@ -89,7 +113,7 @@ def reference_cycles(request: pytest.FixtureRequest) -> Iterator[Callable[[], Re
 
     def record() -> ReferenceCycles:
         made.append(make())
-        blocks.add(made[-1], "reference_cycles()")
+        blocks.add("reference_cycles()", made[-1], made[-1], ".assert_none()")
         return made[-1]
 
     yield record
@@ -112,6 +136,8 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
 
     session = _prepared(request)
     made, blocks, leaving = [], Blocks(), ExitStack()
+    budgets = session is not None and session.running is not None and session.running.budgets
+    explains = budgets or "cuda_memory" in request.fixturenames  # a broken budget says what the memory was for
     trackers: list[Tracker] = []
     if session is not None:
         trackers, made = [session.tracker], session.evidence.profiles
@@ -133,10 +159,10 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
         root = str(request.config.rootpath)
         profile = MemoryProfile(tracker=trackers[0], root=root, compared=session is not None, **options)
         made.append(profile)
-        blocks.add(profile, "memory_profile(...)")
+        blocks.add("memory_profile(...)", profile, None if explains else profile, PROFILE)
         return profile if function is None else profile(function, *args, **kwargs)
 
-    with leaving:
+    with leaving, _outcome(request) as outcome:
         yield record
         problems = blocks.problems
         for profile in made:
@@ -145,7 +171,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
         if session is not None and session.evidence.curves is not None:
             session.evidence.curves.profiled(session.running, made)
     made.clear()
-    _refuse(request, problems)
+    _refuse(request, problems, outcome)
 
 
 @contextmanager
@@ -179,7 +205,7 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
         if unknown:
             raise TypeError(f"operator_memory() has no argument {', '.join(unknown)}: it takes model, device")
         made.append(OperatorMemory(*args, **kwargs))
-        blocks.add(made[-1], "operator_memory(...)")
+        blocks.add("operator_memory(...)", made[-1], made[-1], OPERATORS)
         return made[-1]
 
     yield record
@@ -200,9 +226,12 @@ def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
 
     root = str(request.config.rootpath)
     graphs = GraphCapture(root=root, owner=request.node.nodeid, unavailable=pytest.skip)
-    yield graphs
+    with _outcome(request) as outcome:
+        yield graphs
     session = request.config.stash.get(keys.SESSION, None)
     if session is not None and session.evidence.curves is not None:
         for captured in graphs.captured:
             session.evidence.curves.exhibit(session.running, "Captured graph", captured.__str__)
+    problems = graphs.blocks.problems
     graphs.close()
+    _refuse(request, problems, outcome)

@@ -17,6 +17,7 @@ from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.items import id_without_group, own_status, place_at_test
 from cudamem_testing.run.finished import clear_frames
+from cudamem_testing.run.session import of_skipped
 from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.static import is_a
 
@@ -77,6 +78,8 @@ class Reports:
         error = None if session.running is None or call.excinfo is None else call.excinfo.value
         if session.running is not None and error is not None and any(map(torch_api.is_out_of_memory, together(error))):
             found = session.evidence.out_of_memory()
+            if is_a(error, pytest.skip.Exception):
+                found = [of_skipped(one) for one in found]
             session.running.findings += found
             self.unsaid = [*self.unsaid, *found]
         if report.failed and session.settings.dump is not None:

@@ -178,14 +178,23 @@ def evidence_of(run: RunRecord, exists: Callable[[str], bool]) -> Evidence:
     ran: dict[str, bool] = {}
     unjudged: dict[str, set[str]] = {}
     devices: set[str] = set()
+    small: set[tuple[str, str]] = set()  # tests, and their files, that retained too little on a device to be judged
     for test in run.tests:
         ran[test.nodeid] = ran.get(test.nodeid, False) or _is_complete(test)
         if test.unjudged and test.outcome != "rerun":
             unjudged.setdefault(test.nodeid, set()).update(test.unjudged)
         devices |= {window.device.kind for window in test.windows if window.complete}
+        for window in test.whole:
+            if 0 < (window.retained or 0) < run.extent.judged_from(window.device.kind):
+                places_of = function_of(test.nodeid), file_of(test.nodeid)
+                small.update((place, window.device.kind) for place in places_of)
     kinds = {*run.extent.kinds}
 
     def looked(line: KnownFinding) -> bool:
+        if line.bytes < run.extent.judged_from(line.device) and any(
+            (place, line.device) in small for place in line.tests
+        ):
+            return False
         return line.device in devices and line.kind in kinds
 
     return Evidence(ran, run.extent.covers(), exists, looked, unjudged)

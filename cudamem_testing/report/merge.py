@@ -84,7 +84,10 @@ def _extent(runs: Sequence[RunRecord]) -> Extent:
         left_out -= ran.union(*map(_above, ran | left_out))
     kinds = set.intersection(*(set(run.extent.kinds) for run in runs)) if runs else set()
     paths = dict.fromkeys(path for run in runs for path in run.extent.paths)
-    return Extent(tuple(paths), tuple(sorted(left_out)), tuple(sorted(kinds)))
+    ignored = Counter[str]()
+    for run in runs:
+        ignored |= Counter(run.extent.ignored)
+    return Extent(tuple(paths), tuple(sorted(left_out)), tuple(sorted(kinds)), dict(sorted(ignored.items())))
 
 
 def _above(nodeid: str) -> Iterator[str]:

@@ -132,18 +132,19 @@ def finding_lines(run: RunRecord) -> list[Line]:
     """One line for each kind of finding that fails or warns."""
     from cudamem_testing.wording.meanings import reason
 
+    expected = {test.nodeid for test in run.tests if test.outcome == "xfailed"}
     where: dict[tuple[str, str, str], list[str]] = {}
     for nodeid, finding in run.all_findings:
         if finding.severity is not Severity.NOTE:
-            key = (finding.severity.value, finding.kind.value, reason(finding))
-            where.setdefault(key, []).append(nodeid)
+            word = "xfail" if nodeid in expected else "warning" if finding.severity is Severity.WARN else ""
+            where.setdefault((word, finding.kind.value, reason(finding)), []).append(nodeid)
     lines = []
-    for (severity, kind, verdict), nodeids in sorted(where.items()):
-        warning, colour = (", warning", YELLOW) if severity == Severity.WARN.value else ("", RED)
+    for (word, kind, verdict), nodeids in sorted(where.items()):
         tests = len({*nodeids} - {""})
         places = ([count(tests, "test")] if tests else []) + (["the run itself"] if "" in nodeids else [])
-        text = f"{kind}: {count(len(nodeids), 'finding')} ({verdict}{warning}) in {' and '.join(places)}"
-        lines.append(Line(text, colour))
+        what = f"{verdict}, {word}" if word else verdict
+        text = f"{kind}: {count(len(nodeids), 'finding')} ({what}) in {' and '.join(places)}"
+        lines.append(Line(text, YELLOW if word else RED))
     return lines
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity
 from cudamem_testing.model.records import (
+    ALL,
     Environment,
     Extent,
     FixtureRecord,
@@ -22,6 +23,7 @@ from cudamem_testing.model.records import (
 )
 from cudamem_testing.model.sizes import count
 from cudamem_testing.show.places import FOLDER
+from cudamem_testing.windows.judge import IGNORED_BELOW
 
 if TYPE_CHECKING:
     from cudamem_testing.model.checked import Checked
@@ -101,7 +103,9 @@ class Gathered:
         settings = self._settings
         off = {kind for kind, asked in ((Kind.LEAK, settings.leaks), (Kind.CYCLE, settings.cycles)) if asked == "off"}
         looked = GROUPED - off if settings.on and settings.stacks else ()
-        self.extent = Extent(paths, tuple(sorted(left_out)), tuple(sorted(kind.value for kind in looked)))
+        least = settings.ignore_below
+        ignored = {} if not looked else IGNORED_BELOW if least is None else {ALL: least}
+        self.extent = Extent(paths, tuple(sorted(left_out)), tuple(sorted(kind.value for kind in looked)), ignored)
 
     def note_rules(self, *, whole: bool) -> None:
         """Note what each rule of the ini file ignored; after a ``whole`` run also that one ignored nothing."""

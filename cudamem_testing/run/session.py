@@ -220,10 +220,10 @@ class Session:
             running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
         if found:
             found = self.policy.judged(found)
-            if skipped:  # half a test was measured, and it fails nothing
-                found = [_no_failure(one) for one in found]
             running.findings += found
-        return found, calls
+        if skipped:  # part of a test was measured, and it did not get to keep its promise: it fails nothing
+            running.findings[:] = [of_skipped(one) for one in running.findings]
+        return ([] if skipped else found), calls
 
     def drop(self, left: dict[str, Any]) -> None:
         """Let go of values of wider fixtures, as pytest is about to, outside the test's own window."""
@@ -326,8 +326,15 @@ class Session:
         return [replace(finding, severity=Severity.WARN) for finding in over]
 
 
-def _no_failure(finding: Finding) -> Finding:
-    return replace(finding, severity=Severity.WARN) if finding.severity is Severity.FAIL else finding
+def of_skipped(finding: Finding) -> Finding:
+    """The finding of a test that skipped itself: a budget that it broke is a warning.
+
+    An error that it caught is a note, and so is a lower bound: the test did not run to its end.
+    """
+    if finding.severity is not Severity.FAIL:
+        return finding
+    is_note = finding.kind is Kind.OOM or finding.verdict is Verdict.UNDER
+    return replace(finding, severity=Severity.NOTE if is_note else Severity.WARN)
 
 
 def _unjudged(error: Exception, severity: Severity) -> Finding:

@@ -50,7 +50,7 @@ def compare(
     alignment = align(before, after)
     if before.rows and len(alignment.pairs) * 4 < len(before.rows):
         return None
-    found = _few([*_statements(before, after, alignment, told, size_of)])
+    found = few([*_statements(before, after, alignment, told, size_of)])
     order = {**before.heads, **after.heads}
     old, new = _lines(before, {}, order), _lines(after, alignment.names, order)
     if old == new:  # only blanks differ
@@ -77,10 +77,11 @@ def compare_tables(before: str, after: str) -> tuple[list[str], str] | None:
     rows = [[(*key, *cells) for key, cells in table.items()] for table in (old, new)]
     widths = [max(map(len, column)) for column in zip(heads, *rows[0], *rows[1], strict=True)]
     texts = ("\n".join(_padded(row, widths) for row in (heads, *table)) for table in rows)
-    return _few(found), difference(*texts, limit=MOST_LINES)
+    return few(found), difference(*texts, limit=MOST_LINES)
 
 
-def _few(statements: list[str]) -> list[str]:
+def few(statements: list[str]) -> list[str]:
+    """As many as are shown, and how many more there are."""
     more = len(statements) - MOST_STATEMENTS
     return statements if more <= 0 else [*statements[:MOST_STATEMENTS], f"and {more} more changes"]
 

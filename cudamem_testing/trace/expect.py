@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any, Protocol, TypeAlias
 
 from cudamem_testing.model.sizes import count, format_size
@@ -18,6 +19,7 @@ from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.torch_api import has_kernel
 from cudamem_testing.trace.aliases import fold_device_families
 from cudamem_testing.trace.categories import Categories
+from cudamem_testing.trace.columns import compare_columns
 from cudamem_testing.trace.comparison import compare, compare_tables
 from cudamem_testing.trace.graph import DataFlow, Ids, short_name
 from cudamem_testing.trace.limits import enforce
@@ -25,7 +27,7 @@ from cudamem_testing.trace.peak import Peak
 from cudamem_testing.trace.places import Places
 from cudamem_testing.trace.recorded import detail_of, read_text
 from cudamem_testing.trace.records import Operator, Trace
-from cudamem_testing.trace.text import Detail, shown
+from cudamem_testing.trace.text import Detail, Shown, check_detail, laid_out, shown
 from cudamem_testing.trace.timeline import Timeline
 from cudamem_testing.trace.timeline_text import By, unit_of
 
@@ -114,11 +116,20 @@ class Expectations:
         }
         flow = self.data_flow()
 
+        @cache  # for the text, and again for what a failure says of it
+        def rows(chosen: Detail) -> Shown:
+            check_detail(chosen, ids)
+            return shown(flow, detail=chosen, **options)
+
         def text(wanted: str | None) -> str:
-            return flow.text(detail=_detail(detail, wanted, ids), **options)
+            chosen = _detail(detail, wanted, ids)
+            return flow.text(detail=chosen, **options) if chosen == "modules" else laid_out(flow, rows(chosen), ids)
 
         def beside(wanted: str, found: str) -> tuple[list[str], str] | None:
-            return _compared(flow, wanted, found, detail=_detail(detail, wanted, ids), **options)
+            chosen = _detail(detail, wanted, ids)
+            if chosen == "modules":
+                return compare_tables(wanted, found) if detail_of(wanted) == "modules" else None
+            return None if ids == "profiler" else _compared(flow, wanted, found, rows(chosen), folded=device_aliases)
 
         assert_on_device(text, expected, self.trace, depth=3, doubts=_doubts(flow), compare=beside)
 
@@ -186,7 +197,7 @@ class Expectations:
         def text(wanted: str | None) -> str:
             return timeline.text(device=device, by=by, depth=depth, unit=unit or unit_of(wanted), min_bytes=min_bytes)
 
-        assert_on_device(text, expected, self.trace, depth=3)
+        assert_on_device(text, expected, self.trace, depth=3, compare=compare_columns)
 
     def assert_peak(
         self: Analysed,
@@ -234,6 +245,7 @@ def assert_on_device(
         compare: what a mismatch shows of both texts.
     """
     __tracebackhide__ = True
+    text = cache(text) if callable(text) else text
 
     def remark(wanted: str) -> str:
         found = text(wanted) if callable(text) else text
@@ -249,16 +261,11 @@ def _detail(asked: Detail | None, wanted: str | None, ids: Ids) -> Detail:
     return "full" if ids == "profiler" else detail_of(wanted)
 
 
-def _compared(
-    flow: DataFlow, wanted: str, found: str, *, detail: Detail, **options: Any
-) -> tuple[list[str], str] | None:
-    if detail == "modules":
-        return compare_tables(wanted, found) if detail_of(wanted) == "modules" else None
+def _compared(flow: DataFlow, wanted: str, found: str, here: Shown, *, folded: bool) -> tuple[list[str], str] | None:
     before, after = read_text(wanted), read_text(found)
-    if options["ids"] == "profiler" or before is None or after is None:
+    if before is None or after is None:
         return None
-    here = shown(flow, detail=detail, **options)
-    places = Places(fold_device_families(flow) if options["device_aliases"] else flow)
+    places = Places(fold_device_families(flow) if folded else flow)
     storages = {f"T{number}": storage for storage, number in here.numbers.items()}
 
     def told(place: int) -> str:

@@ -116,8 +116,7 @@ class MemoryProfile(Expectations):
         compared: bool = True,
         dispatched: bool = False,
     ) -> None:
-        self.entered = False
-        """Whether it was asked to record."""
+        self.entered, self.is_read = False, True  # there is nothing to read yet
         self._collect = collect
         self._dispatched = dispatched
         self._calls: Any = None
@@ -236,6 +235,7 @@ class MemoryProfile(Expectations):
         if calls is not None:
             trace = replace(trace, dispatched=tuple(dispatched(trace, calls, sightings(roots))))
         self._trace = trace
+        self.is_read = error is not None
         if is_a(error, OverBudget):
             self._add_purposes(error)
 
@@ -276,6 +276,7 @@ class MemoryProfile(Expectations):
         """
         if self._trace is None:
             raise RuntimeError("nothing is recorded yet: leave the with block of MemoryProfile first")
+        self.is_read = True
         return self._trace
 
     def data_flow(self) -> DataFlow:

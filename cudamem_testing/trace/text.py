@@ -128,6 +128,11 @@ def render(
         sizes=sizes,
         dtypes=dtypes,
     )
+    return laid_out(flow, found, ids)
+
+
+def laid_out(flow: DataFlow, found: Shown, ids: Ids) -> str:
+    """The text of what is shown of a data flow."""
     if ids == "profiler":
         return "\n".join(_torch_layout(flow.names, found.rows, found.numbers))
     return "\n".join(layout(found.heads, found.rows))

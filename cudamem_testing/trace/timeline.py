@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,23 @@ class Timeline(InNotebook):
             ValueError: when nothing happened on the device.
         """
         return self._series(self.choose(device))
+
+    def touched(self) -> Timeline:
+        """The same without memory that was there before and in which no operator of the recording saw a tensor.
+
+        Much of it is what other tests and their fixtures keep, so it depends on which of them ran.
+        """
+        older: set[tuple[str, int]] = set()
+        kept = []
+        for change in self.changes:
+            place = change.device, change.pointer
+            if change.storage is None and change.action is Action.PREEXISTING:
+                older.add(place)
+            elif place in older and change.action is Action.DESTROY and change.storage is None:
+                older.discard(place)
+            else:
+                kept.append(change)
+        return replace(self, changes=tuple(kept))
 
     def to_dict(self, most: int = 2000) -> dict[str, Any]:
         """Bytes by category over time on every device, at most about so many samples each, as plain JSON types."""

@@ -47,7 +47,7 @@ def render_timeline(
     unit: str | None = None,
     min_bytes: int | str = 0,
 ) -> str:
-    """The table of one device.
+    """The table of one device: memory that the recording allocates, and older memory that its operators use.
 
     Args:
         timeline: of a trace.
@@ -65,7 +65,7 @@ def render_timeline(
         raise ValueError(f"by={by!r} is not known: write by='region' or by='module'")
     if unit is not None and unit.upper() not in UNITS:
         raise ValueError(f"unit={unit!r} is not known: write one of B, KiB, MiB, GiB, kB, MB, GB")
-    columns = timeline.series(device)
+    columns = timeline.touched().series(device)
     peak = max(columns.totals, default=0)
     if unit is None:
         unit = next((one for one in _CHOICE if peak >= _DIGITS * UNITS[one.upper()]), "B")

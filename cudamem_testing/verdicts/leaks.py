@@ -12,18 +12,29 @@ from typing import NamedTuple
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import GRAPH_STATE, REDUCER, Allocation, FreedBy, Retained, RetainedBlock
+from cudamem_testing.model.facts import (
+    FLAT_PARAMETER,
+    GRAPH_STATE,
+    REDUCER,
+    Allocation,
+    FreedBy,
+    Retained,
+    RetainedBlock,
+)
 from cudamem_testing.model.findings import LEAKED, Finding, Kind, Severity, Verdict
 from cudamem_testing.model.references import Doubt, Path, Unsure
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.objects import HolderResult, Reach, RootKind, Step
 from cudamem_testing.objects import Kind as PathKind
+from cudamem_testing.snapshots.backward import ENGINE
 from cudamem_testing.verdicts.verdict import verdict_of
 
 NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, doubt=Doubt(Unsure.NOT_REACHED))
 SHOWN = 3
 #: Where the reducer is made that ``DistributedDataParallel`` leaves in C++, with buckets in which gradients lie.
 DISTRIBUTED = "torch/nn/parallel/distributed.py"
+#: Where flat parameters are made.
+SHARDED = "torch/distributed/fsdp/"
 #: Where a holder is named.
 _NAMED = (Reach.REACHABLE, Reach.HARNESS)
 #: Kinds of references inside one whole: a module with its parameters, a tensor with its gradient and its graph.
@@ -48,11 +59,15 @@ def leak_findings(
     left by a wider fixture.
     """
     groups: dict[tuple[Verdict, str], list[Held]] = {}
+    every = []
     for block in blocks:
         holder = NOT_SEARCHED if block.address is None else holders.get(block.address, NOT_SEARCHED)
-        verdict = verdict_of(block, holder)
-        held = Held(block, holder, verdict)
-        groups.setdefault((verdict, held.by), []).append(held)
+        every.append(Held(block, holder, verdict_of(block, holder)))
+    is_sharded = any(held.by_flat_parameter for held in every)
+    for held in every:
+        if is_sharded and held.verdict is Verdict.HELD_BY_CPP and held.from_backward:
+            held = held._replace(beside_flat_parameter=True)
+        groups.setdefault((held.verdict, held.by), []).append(held)
     ordered = (sorted(group, key=_first_shown) for group in groups.values())
     found = [_finding(group, severity, of_fixture=of_fixture) for group in ordered]
     return sorted(found, key=lambda finding: -(finding.bytes or 0))
@@ -95,6 +110,8 @@ class Held(NamedTuple):
     block: Block
     holder: HolderResult
     verdict: Verdict
+    beside_flat_parameter: bool = False
+    """Whether C++ holds it, a backward pass made it, and a flat parameter is held beside it: then it is a gradient."""
 
     @property
     def by_graph(self) -> bool:
@@ -116,9 +133,28 @@ class Held(NamedTuple):
         return self.verdict is Verdict.HELD_BY_CPP and innermost is not None and innermost.file == DISTRIBUTED
 
     @property
+    def by_flat_parameter(self) -> bool:
+        """Whether it is a flat parameter of ``FullyShardedDataParallel``, or the gradient of one."""
+        if self.verdict is not Verdict.HELD_BY_CPP:
+            return False
+        innermost = self.block.stack.frames[0] if self.block.stack.frames else None
+        return self.beside_flat_parameter or (innermost is not None and innermost.file.startswith(SHARDED))
+
+    @property
+    def from_backward(self) -> bool:
+        """Whether a backward pass allocated it: on a card in a thread without a Python stack."""
+        frames = self.block.stack.frames
+        return not frames or (frames[0].file, frames[0].function) == ENGINE
+
+    @property
     def in_cpp(self) -> str | None:
         """Who holds it in C++, where the line that allocated tells."""
-        return GRAPH_STATE if self.by_graph else REDUCER if self.by_reducer else None
+        flags = (
+            (self.by_graph, GRAPH_STATE),
+            (self.by_reducer, REDUCER),
+            (self.by_flat_parameter, FLAT_PARAMETER),
+        )
+        return next((name for is_it, name in flags if is_it), None)
 
     @property
     def by(self) -> str:
@@ -135,7 +171,7 @@ class Held(NamedTuple):
         """What is known of it."""
         block, names = self.block, self.holder.objects
         where = Allocation.of(block.stack, block.after)
-        name, view = names[0] if names else None, self.holder.view
+        name, view = names[0] if names else None, None if self.in_cpp else self.holder.view
         return RetainedBlock(block.size, name, where, self.holder.reach, self.path, view, block.requested)
 
 
@@ -222,6 +258,7 @@ def _finding(
         keeps_graph=_keeps_graph(group),
         graph_state=first.by_graph,
         reducer=first.by_reducer,
+        flat_parameter=first.by_flat_parameter,
         in_fixture=of_fixture,
         tests=tests,
         each=each,

@@ -157,7 +157,7 @@ def fresh_modules(monkeypatch):
     ],
     ids=[
         "no_grad",
-        "no_grad at what autograd does not keep",
+        "no_grad decorator",
         "in place",
         "copy",
         "dtype",
