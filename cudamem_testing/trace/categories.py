@@ -35,7 +35,7 @@ from typing import Any
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.trace.contents import MOST_VERSIONS, Contents, find_contents
-from cudamem_testing.trace.flow import MEMORY, Use
+from cudamem_testing.trace.flow import MEMORY
 from cudamem_testing.trace.gradients import find_gradients, find_owners
 from cudamem_testing.trace.graph import DataFlow
 from cudamem_testing.trace.records import Operator, Signature, Storage, Trace
@@ -91,10 +91,6 @@ class Categories(InNotebook):
         if number is None:
             return BY_BIT[self.whole.get(self.contents.tensor_of[storage.index], _NONE)]
         return BY_BIT[self.bits[number]]
-
-    def of_use(self, use: Use) -> Category | None:
-        """The category of what a node takes, or of what it makes."""
-        return self.of(use.storage, use.after or 0 if use.before is None else use.before)
 
     def __getitem__(self, label: str) -> Category | None:
         """The category of ``T3(v1)``, or of the last version of ``T3`` or of a name.

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.records.expected import Actual, Compare, assert_text
@@ -27,7 +28,7 @@ from cudamem_testing.trace.peak import Peak
 from cudamem_testing.trace.places import Places
 from cudamem_testing.trace.recorded import detail_of, read_text
 from cudamem_testing.trace.records import Operator, Trace
-from cudamem_testing.trace.text import Detail, Shown, check_detail, laid_out, shown
+from cudamem_testing.trace.text import Detail, Options, Shown, laid_out, render, shown
 from cudamem_testing.trace.timeline import Timeline
 from cudamem_testing.trace.timeline_text import By, unit_of
 
@@ -103,33 +104,28 @@ class Expectations:
             ValueError: for an option that cannot be read.
         """
         __tracebackhide__ = True
-        options: dict[str, Any] = {
-            "ids": ids,
-            "min_bytes": min_bytes,
-            "include": include,
-            "exclude": exclude,
-            "regions": regions,
-            "frees": frees,
-            "device_aliases": device_aliases,
-            "sizes": sizes,
-            "dtypes": dtypes,
-        }
         flow = self.data_flow()
+        usual: Detail | None = "full" if ids == "profiler" else None
+        given = Options("full", ids, min_bytes, include, exclude, regions, frees, device_aliases, sizes, dtypes)
+
+        def chosen(wanted: str | None) -> Detail:
+            return detail if detail is not None else usual or detail_of(wanted)
 
         @cache  # for the text, and again for what a failure says of it
-        def rows(chosen: Detail) -> Shown:
-            check_detail(chosen, ids)
-            return shown(flow, detail=chosen, **options)
+        def rows(kind: Detail) -> Shown:
+            return shown(flow, replace(given, detail=kind))
 
         def text(wanted: str | None) -> str:
-            chosen = _detail(detail, wanted, ids)
-            return flow.text(detail=chosen, **options) if chosen == "modules" else laid_out(flow, rows(chosen), ids)
+            kind = chosen(wanted)
+            if kind == "modules":
+                return render(flow, replace(given, detail=kind))
+            return laid_out(flow, rows(kind), ids)
 
         def beside(wanted: str, found: str) -> tuple[list[str], str] | None:
-            chosen = _detail(detail, wanted, ids)
-            if chosen == "modules":
+            kind = chosen(wanted)
+            if kind == "modules":
                 return compare_tables(wanted, found) if detail_of(wanted) == "modules" else None
-            return None if ids == "profiler" else _compared(flow, wanted, found, rows(chosen), folded=device_aliases)
+            return None if ids == "profiler" else _compared(flow, wanted, found, rows(kind), folded=device_aliases)
 
         assert_on_device(text, expected, self.trace, depth=3, doubts=_doubts(flow), compare=beside)
 
@@ -252,13 +248,6 @@ def assert_on_device(
         return "\n".join([*_differences(wanted, found, trace), *doubts])
 
     assert_text(text, expected, key=kind_of_device(trace), depth=depth, remark=remark, compare=compare)
-
-
-def _detail(asked: Detail | None, wanted: str | None, ids: Ids) -> Detail:
-    """The detail that was asked for, else that of the text wanted."""
-    if asked is not None:
-        return asked
-    return "full" if ids == "profiler" else detail_of(wanted)
 
 
 def _compared(flow: DataFlow, wanted: str, found: str, here: Shown, *, folded: bool) -> tuple[list[str], str] | None:

@@ -199,10 +199,10 @@ class DataFlow(InNotebook):
         return any(use.is_created or (use.is_written and not backward) for use in node.uses)
 
     def text(self, **options: Any) -> str:
-        """The graph as text; options as in :func:`.text.render`."""
-        from .text import render
+        """The graph as text; arguments as in :class:`.text.Options`."""
+        from .text import Options, render
 
-        return render(self, **options)
+        return render(self, Options(**options))
 
     def to_dict(self, ids: Ids = "first-use") -> dict[str, Any]:
         """The graph as plain JSON types. Sizes are bytes; no times, addresses or thread ids."""
