@@ -145,11 +145,11 @@ def parse(name: str, content: bytes) -> dict[Key, Entry]:
     lines = store.lines(name, content)
     reader = _Reader(_schema(name, lines))
     rows = store.rows(name, lines[1:-1])
-    for row in filter(reader.is_place, rows):
+    for number, data in filter(reader.is_place, rows):
         try:
-            reader.add(row.data)
+            reader.add(data)
         except ValueError as error:
-            raise RecordError(name, row.number, str(error)) from None
+            raise RecordError(name, number, str(error)) from None
     return store.entries(
         name, (row for row in rows if not reader.is_place(row)), reader.entry, "test, device and environment"
     )
@@ -179,7 +179,7 @@ class _Reader:
 
     def is_place(self, row: Row) -> bool:
         """Whether a row is that of an environment."""
-        return self._schema > 1 and "test" not in row.data and "environment" in row.data
+        return self._schema > 1 and "test" not in row[1] and "environment" in row[1]
 
     def add(self, row: dict[str, Any]) -> None:
         """Note an environment."""
@@ -191,7 +191,7 @@ class _Reader:
 
     def entry(self, row: Row) -> tuple[Key, Entry]:
         """A row that is an entry."""
-        return self._first(row.data) if self._schema == 1 else self._second(row.data)
+        return self._first(row[1]) if self._schema == 1 else self._second(row[1])
 
     def _first(self, row: dict[str, Any]) -> tuple[Key, Entry]:
         check_keys(row, ("test", "device", "environment", "top"), optional=TRACKED)
