@@ -175,7 +175,7 @@ def test_a_signal_that_comes_each_time_is_no_endless_look(monkeypatch: pytest.Mo
     finally:
         watch.stop()
         signal.signal(12, before)
-    assert [str(error) for error in failed] == ["signals interrupted it again and again"]
+    assert [str(error) for error in failed] == ["signals interrupted it too often"]
 
 
 def test_what_another_thread_sets_in_a_collection_arrives(watch: CycleWatch) -> None:
