@@ -1,7 +1,7 @@
-"""Baselines in a process that runs tests: which tests are held to what is recorded, or to be recorded.
+"""Decides which tests of this process are compared with their baseline, or recorded.
 
-A test is held to its baseline when a marker asks for it, or under ``--cudamem`` when it has one. Only a test whose own
-body passed is compared. Numbers that nobody will read are not put together. PYTEST_DONT_REWRITE
+A test is compared if it has the marker, or under ``--cudamem`` if a baseline is recorded. Only a test whose own body
+passed is compared. Numbers that are neither compared nor reported are not computed. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Baselines:
-    """Has tests compared with their baselines, or looked at closely where they are to be recorded."""
+    """Compares tests with their baselines, or measures in detail those to be recorded."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Baselines:
 
     @cached_property
     def _comparing(self) -> Comparing:
-        """For the first test that is compared; many runs have none."""
+        """Made for the first test that is compared; many runs have none."""
         from cudamem_testing.run.comparing import Comparing
 
         return Comparing(self.recorded, self.environment, self._settings, self._evidence, self._tracker)
@@ -66,7 +66,7 @@ class Baselines:
             self.environment(recorder.device)
 
     def environment(self, device: Device) -> str | None:
-        """What the numbers of a device depend on; ``None`` where it is not known, or not yet."""
+        """The environment of a device's numbers; ``None`` if it is unknown, or not known yet."""
         if device not in self._environments:
             found = identity(device)
             if found is None:
@@ -75,7 +75,7 @@ class Baselines:
         return self._environments[device]
 
     def comparison(self, nodeid: str, marked: Comparison | None) -> Comparison | None:
-        """What of a test is compared, of which ``marked`` is what its marker asks for; ``None`` for nothing."""
+        """What is compared of a test, ``None`` for nothing; ``marked`` is what its marker asks for."""
         off = self._settings.baseline == "off" or not self._settings.enforce
         if off or nodeid.partition("::")[0] in self._without:
             return None
@@ -115,5 +115,5 @@ def _read(path: Path) -> Recorded | None:
 
     try:
         return Recorded(BASELINES.read(path))
-    except (RecordError, OSError):  # said once, at the end of the run
+    except (RecordError, OSError):  # reported once, at the end of the run
         return None

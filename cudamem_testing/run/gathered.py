@@ -1,4 +1,4 @@
-"""Everything that a run has come to so far, from each process that runs its tests. PYTEST_DONT_REWRITE"""
+"""Collects the results of a run from each process that runs its tests. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class Gathered:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to say also where a run says little."""
+        """Whether there is something to report even with ``-q``."""
         asked = self._settings.prune or self._settings.update  # then a file was written, or not
         return bool(self.notes or (asked and (self._about_records or self._unseen.causes)))
 
     def add(self, known: Totals) -> None:
-        """What one process knows beside the records of its tests."""
+        """Add what one process knows besides the records of its tests."""
         self._environments.append(known.environment)
         self._fixtures += known.fixtures
         self._unenforced.update(known.unenforced)

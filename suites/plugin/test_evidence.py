@@ -412,7 +412,7 @@ def test_a_run_without_a_compiler(run_inner: Run, no_compiler: None, flags: tupl
     unmeasured = "; 1 test not measured" if flags else ""
     place = inner.summary.index(f"measured 5 tests on cpu{unmeasured}; 5 measured in part")
     unchecked = [
-        "NOT CHECKED: 6 tests: leaks and cycles: blocks of cpu cannot be told apart here:",
+        "NOT CHECKED: 6 tests: leaks and cycles: single blocks of cpu are not recorded here:",
         "  measured by torch's profiler: other threads and older blocks are not seen",
     ]
     assert inner.summary[place + 1 : place + (8 if flags else 6)] == [
@@ -429,7 +429,7 @@ def test_where_blocks_cannot_be_told_apart(run_inner: Run, no_compiler: None) ->
     """Every place that would show lines says why it cannot, not that nothing was recorded."""
     inner = run_inner(WITHOUT_BLOCKS, "--tb=short")
     reason = (
-        "blocks of cpu cannot be told apart here: measured by torch's profiler: other threads and older blocks are "
+        "single blocks of cpu are not recorded here: measured by torch's profiler: other threads and older blocks are "
         "not seen"
     )
     assert inner.section("test_peak")[-1] == f"live at the peak: unknown, {reason}"
