@@ -1,7 +1,7 @@
-"""Hooks around each phase of each test: pytest says when, the session measures and judges (run/session.py).
+"""Hooks around each phase of each test. The session measures and judges (run/session.py).
 
-A finding that fails a test is raised where its phase ends, so that pytest treats it like any failure of the test:
-xfail, ``--lf``, ``-x`` and JUnit need no help. PYTEST_DONT_REWRITE
+A finding that fails a test is raised at the end of its phase, so pytest treats it like any failure of the test: xfail,
+``--lf``, ``-x`` and JUnit work as usual. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Hooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
-        """Collection has imported what the tests need: build and start the recorders outside any test.
+        """Build and start the recorders outside any test: collection has imported what the tests need.
 
         Raises:
             pytest.UsageError: if that fails, which is no fault of a test.
@@ -93,9 +93,9 @@ class Hooks:
         special = markers.speaks_of_memory(item, marked=marked)
         if special or session.settings.on:
             if special:
-                import torch  # noqa: F401 - a limit was written down: measure from the start
+                import torch  # noqa: F401 - a limit is set: measure from the start
             if "last_value" in vars(sys):
-                forget_last()  # as pytest does a phase later, when it would count as given back by this test
+                forget_last()  # pytest does so one phase later, when it would count as freed by this test
             self.wider.item = item
             session.begin(
                 id_without_group(item) if "@" in item.nodeid else item.nodeid,
@@ -159,7 +159,7 @@ class Hooks:
             self.wider.item = None
             if nextitem is None or (nextitem.path is not item.path and nextitem.path != item.path):  # of its file
                 session.border(running.nodeid.partition("::")[0])
-            if ended.found and (skipped or not failed):  # a fixture that skips as it ends hides nothing
+            if ended.found and (skipped or not failed):  # a skip in the teardown of a fixture hides nothing
                 _fail(ended.found)
         return result
 
