@@ -152,7 +152,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
             )
         if function is not None and not callable(function):
             raise TypeError(
-                f"memory_profile() records a function, or a block if called without one, and {type_name(function)} is neither"
+                f"memory_profile() records a function, or a block without one: {type_name(function)} is not callable"
             )
         if not trackers:
             trackers.append(leaving.enter_context(_recording(request)))

@@ -1,4 +1,4 @@
-"""Reports: what pytest's report of a test gets from us, and what it takes along to where reports are collected.
+"""Adds our findings to pytest's reports of tests, and attaches the records that the collector needs.
 
 PYTEST_DONT_REWRITE
 """
@@ -31,8 +31,8 @@ DUMPED = pytest.StashKey[int]()
 class Reports:
     """The reports of a session's tests.
 
-    ``unsaid`` are findings of the phase that ends which no failure of ours shows yet, ``below`` those of a test that
-    failed in its call.
+    ``unsaid`` are findings of the ending phase that no failure of ours shows yet, ``below`` those of a test that failed
+    in its call.
     """
 
     def __init__(self, config: pytest.Config, session: Session) -> None:
@@ -41,7 +41,7 @@ class Reports:
         self.unsaid: list[Finding] = []
         self.below: list[Finding] = []
         self.record: TestRecord | None = None
-        """Of the test that has ended, until the report of its teardown takes it along."""
+        """The record of the test that has ended, until it is attached to the report of its teardown."""
         self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
         self._forks = config.getoption("forked", None) is not None  # pytest-forked is installed
 
@@ -105,7 +105,7 @@ class Reports:
             if rest:
                 report.sections.append(("cudamem", texts_of(rest)))
             self.below = []
-        if self.below:  # pytest shows it with the failure of the call, which was reported before
+        if self.below:  # pytest shows it with the failure of the call, which is already reported
             report.sections.append(("cudamem teardown", texts_of(self.below)))
         self.unsaid, self.below = [], []
         if call.excinfo is not None and session.running is not None and status is None:
@@ -123,7 +123,7 @@ class Reports:
         return self._undelivered.pop(nodeid, [])
 
     def _dump(self, item: pytest.Item, report: pytest.TestReport, folder: Path) -> None:
-        """Write snapshots of a measured test at its first failure: a later one has less to show."""
+        """Write snapshots of a measured test at its first failure; a later one shows less."""
         session = self._session
         attempt = session.attempts.get(id_without_group(item))
         if attempt is None or item.stash.get(DUMPED, None) == attempt:
@@ -140,7 +140,7 @@ class Reports:
     def pytest_report_to_serializable(
         self, report: pytest.TestReport
     ) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
-        """On its way to another process or into a log, a report carries plain types only."""
+        """A report for another process or a log has plain types only."""
         data = yield
         if data is not None and "cudamem" in data:
             data["cudamem"] = _plain(data["cudamem"])
@@ -160,7 +160,7 @@ def _plain(records: Iterable[TestRecord | dict[str, Any]]) -> list[dict[str, Any
 
 
 def texts_of(findings: Sequence[Finding]) -> str:
-    """The findings in words."""
+    """The text of the findings."""
     from cudamem_testing.wording import texts  # few runs find something
 
     return texts(findings)
