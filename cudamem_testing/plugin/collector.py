@@ -7,9 +7,8 @@ report of the test's teardown and the rest when it ends. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -149,7 +148,7 @@ class Collector:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the report; a failure to do so fails a run that was green."""
+        """Write the report; a failure to do so fails a run that had passed."""
         measuring = self._config.stash.get(keys.SESSION, None)
         if measuring is not None:
             self._gathered.add(totals(measuring))
@@ -163,24 +162,12 @@ class Collector:
         gathered.failures = self._failed.lines(self.run(), session.exitstatus)
         run = self._config.stash[RUN] = self.run()
         if self._settings.reports and runs_tests(self._config):
-            from cudamem_testing.report.files import write_html, write_json
+            from cudamem_testing.report.files import write_reports
 
-            for path, write in ((self._settings.json, write_json), (self._settings.html, write_html)):
-                if path is not None:
-                    self._write(session, run, path, write)
-
-    def _write(
-        self, session: pytest.Session, run: RunRecord, path: Path, write: Callable[[RunRecord, Path], None]
-    ) -> None:
-        """Write one report; a failure to do so fails a run that was green."""
-        try:
-            write(run, path)
-        except OSError as error:
-            self._gathered.notes.append(f"the report was not written to {path}: {error}")
-            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-        else:
-            if not self._quiet:
-                self._gathered.notes.append(f"report written to {path}")
+            written, problems = write_reports(run, self._settings.json, self._settings.html)
+            gathered.notes += [*([] if self._quiet else written), *problems]
+            if problems:
+                session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary; with -q only if there are findings, or something was not checked, measured or written."""

@@ -129,7 +129,7 @@ class Hooks:
             if running.phase.name == "call" or not failed:  # else the warm-up has failed, or skipped the test
                 found, calls = session.judge_call(running, failed=failed, skipped=skipped)
                 add_properties(item, calls)
-            self.reports.unsaid = [*running.findings]
+            self.reports.unreported = [*running.findings]
         if found and not failed:
             _fail(found)
         return result
@@ -155,7 +155,11 @@ class Hooks:
             if running.failure is not None and not self._config.getoption("usepdb", False):
                 release = partial(clear_all_frames, running.failure, item)
             ended = session.end(running, release)
-            self.reports.unsaid, self.reports.below, self.reports.record = ended.found, ended.below, ended.record
+            self.reports.unreported, self.reports.after_failure, self.reports.record = (
+                ended.found,
+                ended.after_failure,
+                ended.record,
+            )
             self.wider.item = None
             if nextitem is None or (nextitem.path is not item.path and nextitem.path != item.path):  # of its file
                 session.border(running.nodeid.partition("::")[0])

@@ -31,15 +31,15 @@ DUMPED = pytest.StashKey[int]()
 class Reports:
     """The reports of a session's tests.
 
-    ``unsaid`` are findings of the ending phase that no failure of ours shows yet, ``below`` those of a test that failed
-    in its call.
+    ``unreported`` are findings of the ending phase that no failure of ours shows yet, ``after_failure`` those of a test
+    that failed in its call.
     """
 
     def __init__(self, config: pytest.Config, session: Session) -> None:
         self._config = config
         self._session = session
-        self.unsaid: list[Finding] = []
-        self.below: list[Finding] = []
+        self.unreported: list[Finding] = []
+        self.after_failure: list[Finding] = []
         self.record: TestRecord | None = None
         """The record of the test that has ended, until it is attached to the report of its teardown."""
         self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
@@ -51,8 +51,8 @@ class Reports:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         ends = call.when == "teardown"
-        if call.excinfo is None and not (ends and (report.failed or self.unsaid or self.below)):
-            self.unsaid = []
+        if call.excinfo is None and not (ends and (report.failed or self.unreported or self.after_failure)):
+            self.unreported = []
         else:
             try:
                 self._complete(item, call, report)
@@ -81,7 +81,7 @@ class Reports:
             if is_a(error, pytest.skip.Exception):
                 found = [of_skipped(one) for one in found]
             session.running.findings += found
-            self.unsaid = [*self.unsaid, *found]
+            self.unreported = [*self.unreported, *found]
         if report.failed and session.settings.dump is not None:
             self._dump(item, report, session.settings.dump)
         status = None if call.excinfo is None else own_status(call.excinfo.value)
@@ -91,23 +91,23 @@ class Reports:
             if self.record is not None:
                 from cudamem_testing.report.deduplicate import places_of
 
-                report.cudamem_shown = places_of(self.record, self.unsaid)  # type: ignore[attr-defined]
+                report.cudamem_shown = places_of(self.record, self.unreported)  # type: ignore[attr-defined]
             elif "[" in report.nodeid:
                 from cudamem_testing.report.deduplicate import parts_of
 
-                report.cudamem_parts = parts_of(self.unsaid)  # type: ignore[attr-defined]
-        elif report.failed and self.unsaid:
+                report.cudamem_parts = parts_of(self.unreported)  # type: ignore[attr-defined]
+        elif report.failed and self.unreported:
             from cudamem_testing.windows.regions import Judged
 
             raised = None if call.excinfo is None else call.excinfo.value
             told = raised.findings if is_a(raised, Judged) else ()
-            rest = [finding for finding in self.unsaid if finding not in told]
+            rest = [finding for finding in self.unreported if finding not in told]
             if rest:
                 report.sections.append(("cudamem", texts_of(rest)))
-            self.below = []
-        if self.below:  # pytest shows it with the failure of the call, which is already reported
-            report.sections.append(("cudamem teardown", texts_of(self.below)))
-        self.unsaid, self.below = [], []
+            self.after_failure = []
+        if self.after_failure:  # pytest shows it with the failure of the call, which is already reported
+            report.sections.append(("cudamem teardown", texts_of(self.after_failure)))
+        self.unreported, self.after_failure = [], []
         if call.excinfo is not None and session.running is not None and status is None:
             session.running.ended(
                 call.excinfo.value,

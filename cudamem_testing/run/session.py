@@ -54,7 +54,7 @@ class Ended(NamedTuple):
     """The results of a test: findings at its end, its record, and whether it had failed before."""
 
     found: list[Finding]
-    below: list[Finding]
+    after_failure: list[Finding]
     """For a test that failed in its call: what is shown below that failure."""
     record: TestRecord
 
@@ -241,7 +241,7 @@ class Session:
             whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
         limited = running.budgets or running.measured or running.failure is not None
         found = self._judge_whole(running, whole) if limited else []
-        below = found if running.failure is not None else []
+        after_failure = found if running.failure is not None else []
         if leaked or found:
             found = self.policy.judged([*found, *leaked])
             running.findings += found
@@ -259,7 +259,7 @@ class Session:
         if not self.settings.on:
             for recorder in self.tracker.recorders:
                 recorder.sleep()
-        return Ended(found, below, record)
+        return Ended(found, after_failure, record)
 
     def _restore_allocator(self, running: Running) -> None:
         """Undo what the call changed in the allocator's settings and the teardown left."""

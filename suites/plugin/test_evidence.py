@@ -412,8 +412,8 @@ def test_a_run_without_a_compiler(run_inner: Run, no_compiler: None, flags: tupl
     unmeasured = "; 1 test not measured" if flags else ""
     place = inner.summary.index(f"measured 5 tests on cpu{unmeasured}; 5 measured in part")
     unchecked = [
-        "NOT CHECKED: 6 tests: leaks and cycles: single blocks of cpu are not recorded here:",
-        "  measured by torch's profiler: other threads and older blocks are not seen",
+        "NOT CHECKED: 6 tests: leaks and cycles: cpu records no single blocks: measured",
+        "  by torch's profiler: other threads and older blocks are not seen",
     ]
     assert inner.summary[place + 1 : place + (8 if flags else 6)] == [
         "NOT CHECKED: 1 budget: peak is unknown on cpu: measured until another profiler",
@@ -428,9 +428,6 @@ def test_a_run_without_a_compiler(run_inner: Run, no_compiler: None, flags: tupl
 def test_where_blocks_cannot_be_told_apart(run_inner: Run, no_compiler: None) -> None:
     """Every place that would show lines says why it cannot, not that nothing was recorded."""
     inner = run_inner(WITHOUT_BLOCKS, "--tb=short")
-    reason = (
-        "single blocks of cpu are not recorded here: measured by torch's profiler: other threads and older blocks are "
-        "not seen"
-    )
+    reason = "cpu records no single blocks: measured by torch's profiler: other threads and older blocks are not seen"
     assert inner.section("test_peak")[-1] == f"live at the peak: unknown, {reason}"
     assert inner.section("test_snapshot")[-1] == f"E   cudamem_testing.snapshots.record.SnapshotError: {reason}"
