@@ -191,8 +191,8 @@ class Collector:
             lines = audit_lines(run, known.recording_command(self._config.invocation_params.args))
             if self._policy is not None:
                 lines += matched_lines(self._policy.lines, run, self._policy.name)
-            for line in lines:
-                terminalreporter.write_line(printable(line))
+            for text in lines:
+                terminalreporter.write_line(printable(text))
 
     @staticmethod
     def _found(run: RunRecord) -> bool:

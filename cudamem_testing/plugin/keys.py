@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,7 +32,7 @@ MARKS: pytest.StashKey[int] = pytest.StashKey()
 """Of an item that has some of our markers: how many, on itself, when it was collected."""
 PROBLEMS: pytest.StashKey[list[str]] = pytest.StashKey()
 """Lines about markers that check nothing, printed at the end of the run."""
-MISSPELT: pytest.StashKey[frozenset[str]] = pytest.StashKey()
+MISSPELT: pytest.StashKey[AbstractSet[str]] = pytest.StashKey()
 UNENFORCED: pytest.StashKey[int] = pytest.StashKey()
 KNOWN_INPUT = "cudamem_known"
 """The content of the file of known findings, in the input of a pytest-xdist worker."""

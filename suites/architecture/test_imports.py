@@ -52,6 +52,7 @@ NEEDED = {
         "counters",
         "devices",
         "errors",
+        "failing",
         "findings",
         "options",
         "override",
@@ -74,8 +75,8 @@ NEEDED = {
         *("hooks", "reports", "settings", "whole", "wider"),
     },
     "recorders": {
-        *("base", "build", "cache", "captures", "cards", "choose", "cpu", "early", "identity", "layout"),
-        *("native", "native_calls", "native_python", "native_records"),
+        *("base", "build", "cache", "captures", "cards", "choose", "cpu", "early", "identity", "layout", "lines"),
+        *("native", "native_calls", "native_python", "native_records", "native_trap"),
     },
     "report": {"header", "terminal"},
     "run": {
@@ -85,7 +86,7 @@ NEEDED = {
     },
     "show": {"places", "printable", "tables", "usage"},
     "snapshots": {"evidence"},
-    "torch_api": {"cuda", "history", "operators", "process", "profiler", "tensors"},
+    "torch_api": {"accelerator", "cuda", "history", "operators", "process", "profiler", "tensors"},
     "verdicts": {"policy"},
     "windows": {"judge", "owners", "tracker"},
 }

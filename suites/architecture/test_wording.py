@@ -57,6 +57,7 @@ READERS = {
     "model/options.py": "arguments of users",
     "plugin/failures.py": "errors that pytest shows",
     "wording/baselines.py": "a line of source",
+    "wording/recovery.py": "a chain of references, to leave a part out",
     "wording/__init__.py": "a message of a report whose facts this version does not know",
     "show/": "any text, to escape or shorten it",
 }
