@@ -158,7 +158,7 @@ def test_what_looking_made_does_not_keep_garbage(watches: int) -> None:
     assert sorted(found) == sorted([1024, 2048] * watches)
 
 
-def test_what_a_finalizer_saves_stays_whole_and_is_not_told() -> None:
+def test_what_a_finalizer_saves_stays_whole_and_is_not_reported() -> None:
     gc.collect()  # cycles of other tests are not told here
     saved: list[Any] = []
     found: list[int] = []

@@ -293,7 +293,7 @@ def test_a_snapshot_that_cannot_be_written_is_a_note(run_inner: Run, monkeypatch
     assert inner.last == "1 failed, 3 passed, 1 xfailed, 3 errors"
 
 
-def test_a_dump_that_cannot_be_written_is_told(run_inner: Run) -> None:
+def test_a_dump_that_cannot_be_written_is_reported(run_inner: Run) -> None:
     inner = run_inner({"test_it.py": LEAK_AND_LIMIT, "taken": ""}, "--cudamem", "--cudamem-dump=taken")
     assert inner.status == 4
     assert f"cudamem: --cudamem-dump: {inner.folder / 'taken'} is a file" in inner.err
@@ -425,7 +425,7 @@ def test_a_run_without_a_compiler(run_inner: Run, no_compiler: None, flags: tupl
     ]
 
 
-def test_where_blocks_cannot_be_told_apart(run_inner: Run, no_compiler: None) -> None:
+def test_devices_that_record_no_single_blocks(run_inner: Run, no_compiler: None) -> None:
     """Every place that would show lines says why it cannot, not that nothing was recorded."""
     inner = run_inner(WITHOUT_BLOCKS, "--tb=short")
     reason = "cpu records no single blocks: measured by torch's profiler: other threads and older blocks are not seen"

@@ -103,7 +103,7 @@ def test_accepted_and_then_compared(run_inner, pytester, how):
     assert run_inner({}).last == "3 passed"
 
 
-def test_a_constant_counts_whatever_was_accepted(run_inner, pytester):
+def test_a_constant_counts_in_any_case(run_inner, pytester):
     for args in ([], ["--cudamem-update=expected"], []):
         inner = run_inner(NO_LITERAL, *args)
         assert inner.last == "1 failed, 1 passed"
