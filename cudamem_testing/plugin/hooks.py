@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cudamem_testing.model.findings import Finding, Kind, Severity
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.override import NOTHING
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.items import (
@@ -162,7 +163,7 @@ class Hooks:
             )
             self.wider.item = None
             if nextitem is None or (nextitem.path is not item.path and nextitem.path != item.path):  # of its file
-                session.border(running.nodeid.partition("::")[0])
+                session.border(file_of(running.nodeid))
             if ended.found and (skipped or not failed):  # a skip in the teardown of a fixture hides nothing
                 _fail(ended.found)
         return result

@@ -88,11 +88,6 @@ def module_of(path: Path) -> Path:
     return named if named.is_file() else named.with_name(f"{path.stem}.py")
 
 
-def name_in_module(nodeid: str) -> str:
-    """A test's id inside its module: ``TestDecoder::test_step[bf16]``."""
-    return nodeid.partition("::")[2]
-
-
 def render(entries: Entries) -> bytes:
     """The content of a file: a line for each environment, then entries sorted by test, device and environment."""
     labels = {key[1:]: _label(key) for key in entries}

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.model.facts import Changed
 from cudamem_testing.model.findings import Verdict
+from cudamem_testing.model.nodeids import file_of, name_in_module
 from cudamem_testing.model.records import TestRecord, Unchecked, Unseen
 from cudamem_testing.model.sizes import count
-from cudamem_testing.records.baselines import name_in_module
-from cudamem_testing.records.known import file_of
 from cudamem_testing.records.names import Numbers, folded
 from cudamem_testing.records.renames import Kept
 from cudamem_testing.records.review import renamed_names, review

@@ -17,6 +17,7 @@ from cudamem_testing.model.causes import Cause, has_cause, key_of, kind_of
 from cudamem_testing.model.changes import Tolerance
 from cudamem_testing.model.facts import Note, OnRecord
 from cudamem_testing.model.findings import Finding, Severity, Standing
+from cudamem_testing.model.nodeids import file_of, function_of
 from cudamem_testing.model.records import RunRecord, TestRecord, Unseen
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.records import store
@@ -303,17 +304,6 @@ def places(nodeids: Iterable[str], others: Iterable[str] = ()) -> tuple[str, ...
     files = {place for place in functions if "::" not in place}
     functions = {place for place in functions if file_of(place) not in files} | files
     return tuple(sorted(functions if len(functions) <= MOST_TESTS else {*map(file_of, functions)}))
-
-
-def file_of(nodeid: str) -> str:
-    """The file of a test's id."""
-    return nodeid.partition("::")[0]
-
-
-def function_of(nodeid: str) -> str:
-    """A test's id without its parameters."""
-    file, colons, name = nodeid.partition("::")
-    return file + colons + name.partition("[")[0]
 
 
 def _is_complete(test: TestRecord) -> bool:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cudamem_testing.model.causes import Cause
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.sizes import count
-from cudamem_testing.records.known import KNOWN_FILES, Evidence, Lines, Update, file_of, recorded
+from cudamem_testing.records.known import KNOWN_FILES, Evidence, Lines, Update, recorded
 from cudamem_testing.show.files import why_not
 from cudamem_testing.show.places import KNOWN
 from cudamem_testing.show.printable import one_line, short_lines

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cudamem_testing.model.nodeids import file_of, name_in_module
 from cudamem_testing.model.records import TestRecord, Unchecked
 from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders.identity import recorded_with, without_threads
@@ -16,7 +17,6 @@ from cudamem_testing.records.baselines import (
     Key,
     Recorded,
     module_of,
-    name_in_module,
 )
 from cudamem_testing.records.renames import Kept, Renamed, body_of, renames
 from cudamem_testing.records.store import RecordError
@@ -184,7 +184,7 @@ def _unseen(
     environments = {(one.device, without_threads(one.environment)) for test in tests for one in test.measured}
     by_file: dict[Path, set[str]] = {}
     for nodeid in seen:
-        if whole(nodeid.partition("::")[0]):
+        if whole(file_of(nodeid)):
             by_file.setdefault(files.of(nodeid), set()).add(name_in_module(nodeid))
     found: dict[Path, tuple[Key, ...]] = {}
     for path, there in by_file.items():
@@ -216,7 +216,7 @@ class _Files:
 
     def of(self, nodeid: str) -> Path:
         """The file of a test."""
-        module = nodeid.partition("::")[0]
+        module = file_of(nodeid)
         if module not in self._of:
             self._of[module] = baseline_file(self._root, nodeid)
         return self._of[module]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cudamem_testing.model.baselines import Entry, Measured, fold
+from cudamem_testing.model.nodeids import file_of, name_in_module
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
 from cudamem_testing.records.baselines import (
@@ -17,7 +18,6 @@ from cudamem_testing.records.baselines import (
     Key,
     Recorded,
     module_of,
-    name_in_module,
 )
 from cudamem_testing.records.names import folded, numbers_of
 from cudamem_testing.records.renames import Renamed, body_of
@@ -98,7 +98,7 @@ def accept(root: Path, tests: Iterable[TestRecord]) -> Updated:
     reasons: dict[str, str | None] = {}
     for test in tests:
         if any(one.metrics for one in test.measured):
-            file = test.nodeid.partition("::")[0]
+            file = file_of(test.nodeid)
             if file not in reasons:
                 reasons[file] = why_not(root, file)
             if reasons[file] is None:

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.model.nodeids import function_of
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import count, format_size, from_to
 from cudamem_testing.model.windows import Window
@@ -242,7 +243,7 @@ def _offers(measured: Sequence[TestRecord], offers: int) -> list[str]:
     peaks: dict[str, int] = {}
     for test, window in ranked(test for test in measured if test.budget_used is None and test.outcome == "passed"):
         if window.peak_growth:
-            peaks.setdefault(test.nodeid.partition("[")[0], window.peak_growth)
+            peaks.setdefault(function_of(test.nodeid), window.peak_growth)
     lines = ["suggested budgets (current peak + 10 %):"] if peaks and offers else []
     for name, peak in [*peaks.items()][:offers]:
         lines += [f"  {one_line(name)}", f'    @pytest.mark.memory_budget(peak="{offered(peak)}")']

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.recorders.identity import identity
 from cudamem_testing.show.places import baseline_file
 
@@ -77,7 +78,7 @@ class Baselines:
     def comparison(self, nodeid: str, marked: Comparison | None) -> Comparison | None:
         """What is compared of a test, ``None`` for nothing; ``marked`` is what its marker asks for."""
         off = self._settings.baseline == "off" or not self._settings.enforce
-        if off or nodeid.partition("::")[0] in self._without:
+        if off or file_of(nodeid) in self._without:
             return None
         if marked is not None or not self._settings.on:
             return marked
@@ -87,7 +88,7 @@ class Baselines:
 
     def recorded(self, nodeid: str) -> Recorded | None:
         """What is recorded of the tests of one file; ``None`` for nothing."""
-        module = nodeid.partition("::")[0]
+        module = file_of(nodeid)
         if module not in self._entries:
             path = baseline_file(self._root, nodeid)
             self._entries[module] = _read(path) if os.path.exists(path) else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.records import (
     ALL,
     Environment,
@@ -146,5 +147,5 @@ class Gathered:
 
     def _has_records(self, nodeids: Iterable[str]) -> bool:
         """Whether there is a folder of recorded things beside one of the files of some ids."""
-        folders = {os.path.dirname(nodeid.partition("::")[0]) for nodeid in nodeids}
+        folders = {os.path.dirname(file_of(nodeid)) for nodeid in nodeids}
         return any((self._root / folder / FOLDER).is_dir() for folder in folders)

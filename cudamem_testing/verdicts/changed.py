@@ -15,6 +15,7 @@ from difflib import SequenceMatcher
 
 from cudamem_testing.model.baselines import TOP, Place
 from cudamem_testing.model.changes import ChangedPlace
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.verdicts.lines import DIGITS, Line, fingerprint
 
 MOST, GONE = 8, 3
@@ -108,7 +109,7 @@ def _moved(places: Iterable[Place], lines: Sequence[Line]) -> list[tuple[Place, 
         (place, line)
         for place in places
         for line in lines
-        if place.text and (_file(place.name), place.text, place.nth) == (_file(line.name), line.text, line.nth)
+        if place.text and (file_of(place.name), place.text, place.nth) == (file_of(line.name), line.text, line.nth)
     )
 
 
@@ -119,10 +120,6 @@ def _greedy(pairs: Iterable[tuple[Place, Line]]) -> list[tuple[Place, Line]]:
         if all(place is not one and line is not other for one, other in found):
             found.append((place, line))
     return found
-
-
-def _file(name: str) -> str:
-    return name.partition("::")[0]
 
 
 def _by_function(lines: Sequence[Line]) -> list[Line]:

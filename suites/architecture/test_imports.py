@@ -54,6 +54,7 @@ NEEDED = {
         "errors",
         "failing",
         "findings",
+        "nodeids",
         "options",
         "override",
         "records",

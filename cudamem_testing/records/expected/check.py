@@ -10,10 +10,11 @@ from typing import TypeAlias
 
 from cudamem_testing.model.callsite import CallSite
 from cudamem_testing.show.files import shown
+from cudamem_testing.show.printable import spelled_out
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import type_name
 
-from .difference import difference, visible
+from .difference import difference
 from .edits import Place, SideFile, Wish
 from .errors import ConflictError, NotAcceptedError, NotLocatedError, TextMismatchError
 from .session import NO_LITERAL, Session
@@ -163,7 +164,7 @@ def _problem(
         yield f"there is no expected text for {key!r} yet, {_where(at)}; there is: {there}"
     else:
         yield f"there is no expected text yet, {_where(at)}"
-    yield from (f"+{visible(line)}" for line in text.split("\n"))
+    yield from (f"+{spelled_out(line)}" for line in text.split("\n"))
 
 
 def _how(at: CallSite, expected: str | Mapping[str, str] | None, key: str | None) -> str:
