@@ -2,7 +2,7 @@
 
 Such a file is JSON. Every entry's line ends with a comma (a ``null`` closes the list), so that adding the last entry
 changes no other line. Each environment has one line, which gives it a short name made of its own text: two branches
-that add the same one write the same line. Beside exact bytes stands what people read, and both must agree. Files of
+that add the same one write the same line. Exact bytes have a readable size beside them, and both must agree. Files of
 schema 1 are read too, and become schema 2 when an entry changes.
 PYTEST_DONT_REWRITE
 """
@@ -45,10 +45,10 @@ Entries = Mapping[Key, Entry]
 
 
 class Recorded:
-    """The entries of a file, found by test and device, also where another number of threads recorded them.
+    """The entries of a file, found by test and device, even if they were recorded with another number of threads.
 
-    What a test takes seldom depends on that number: where it does, the entries of one test differ, and each holds for
-    its own number alone.
+    The memory of a test seldom depends on that number. If it does, the entries of one test differ, and each is valid
+    only for its own number.
     """
 
     def __init__(self, entries: Entries) -> None:
@@ -83,7 +83,7 @@ def _without_threads(key: Key) -> Key:
 
 
 def module_of(path: Path) -> Path:
-    """The test module of a baseline file: the Python file of that name, or the file that is called so."""
+    """The test module of a baseline file: the Python file of that name, or a file with exactly that name."""
     named = path.parent.parent / path.stem
     return named if named.is_file() else named.with_name(f"{path.stem}.py")
 
@@ -113,7 +113,7 @@ def _label(key: Key) -> str:
 
 
 def _readable(values: Mapping[str, Spread]) -> dict[str, str]:
-    """Sizes as people read them; what was requested is the peak, where no other one is kept."""
+    """Readable sizes; requested bytes are called peak unless a peak is kept too."""
     return {
         "peak" if metric == "requested" and "peak" not in values else metric: values[metric].text(metric)
         for metric in SIZES
@@ -151,7 +151,7 @@ def parse(name: str, content: bytes) -> dict[Key, Entry]:
 
 
 def _schema(name: str, lines: list[Line]) -> int:
-    """The schema of a file that has its first and its last line."""
+    """The schema of a file, from its first line; its last line must be there too."""
     number, header = lines[0] if lines else (1, "")
     schema = header.removeprefix(_OPENING).partition(",")[0]
     known = next((one for one in READABLE if header == f'{_OPENING}{one}, "entries": ['), None)

@@ -1,4 +1,4 @@
-"""Baselines at the end of a run: those that are written, dropped, or were not compared. PYTEST_DONT_REWRITE"""
+"""Writes, drops and reviews baselines at the end of a run. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHOWN = 5
 
 
 class Said(NamedTuple):
-    """What is worth a line: ``problems`` fail a run that was green, ``unchecked`` counts what was not compared.
+    """What is reported: ``problems`` fail a run that had passed, ``unchecked`` counts what was not compared.
 
     ``unseen`` are known findings that did not appear.
     """
@@ -50,8 +50,8 @@ def finish(
 ) -> Said:
     """Write what was asked for; only the process that has every record does so.
 
-    ``seen`` are the ids of all tests that ran and of the files that were collected, ``whole`` tells which files were
-    collected whole, and ``outside`` are files that do not lie below ``root``: their tests have no baselines.
+    ``seen`` are the ids of all tests that ran and of the files that were collected, ``whole`` says whether all tests of
+    a file were collected, and ``outside`` are files outside ``root``, whose tests have no baselines.
     """
     if settings.baseline == "off" or not settings.enforce:
         return Said([], [])

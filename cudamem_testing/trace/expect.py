@@ -96,8 +96,8 @@ class Expectations:
             regions: name the annotations around the rows.
             frees: show what is freed.
             device_aliases: one name and one row for families of operators that differ by device.
-            sizes: tell the size of each tensor that is made.
-            dtypes: tell the type of its elements.
+            sizes: show the size of each tensor that is made.
+            dtypes: show the type of its elements.
 
         Raises:
             TextMismatchError: an ``AssertionError`` that says what has changed, with a diff.
@@ -237,7 +237,7 @@ def assert_on_device(
         expected: what the caller of the assertion gave for ``expected``.
         trace: where it comes from.
         depth: which call holds the literal; 3 is the call of a method that calls this function.
-        doubts: what a mismatch may come from, a line each.
+        doubts: possible reasons for a mismatch, a line each.
         compare: what a mismatch shows of both texts.
     """
     __tracebackhide__ = True
@@ -283,7 +283,7 @@ def kind_of_device(trace: Trace) -> str:
 
 
 def _doubts(flow: DataFlow) -> list[str]:
-    """What the trace could not tell, and where it contradicts itself."""
+    """What the trace does not show, and where it contradicts itself."""
     contradictions = [f"note: the trace contradicts itself: {one}" for one in flow.diagnostics[:_MOST_DOUBTS]]
     more = len(flow.diagnostics) - len(contradictions)
     return [
@@ -294,7 +294,7 @@ def _doubts(flow: DataFlow) -> list[str]:
 
 
 def _differences(expected: str, actual: str, trace: Trace) -> list[str]:
-    """Which operators differ, when some of them belong to one kind of device."""
+    """The operators that differ, if some of them belong to one kind of device."""
     device = kind_of_device(trace)
     wanted, found = Counter(_operators(expected)), Counter(_operators(actual))
     missing, added = [*(wanted - found)], [*(found - wanted)]
@@ -319,5 +319,5 @@ def _operators(text: str) -> Iterator[str]:
 
 
 def _belongs_to_a_device(name: str, device: str) -> bool:
-    """Whether an operator is one that other devices have another for."""
+    """Whether other devices have another operator in its place."""
     return bool(_WORDS.search(name)) or has_kernel(name, device) is False

@@ -55,7 +55,7 @@ TORCH_RULE_WIDTH = 105
 
 DETAILS = ("operators", "full", "modules")
 Detail: TypeAlias = Literal["operators", "full", "modules"]
-"""How much a text tells."""
+"""How much a text shows."""
 
 
 GRADIENT = ".grad"

@@ -122,7 +122,7 @@ def test_a_mismatch_says_what_has_changed_and_shows_no_source(run_inner: Any, py
     assert inner.lines[place + 1 : place + 6] == [
         "1 operator more: aten::clone, 64.0 KiB, net.py:4 in forward",
         "T12 in place of T4: aten::matmul, MmBackward0",
-        "the text is not the expected one, test_it.py:7",
+        "the text differs from the expected one, test_it.py:7",
         "--- expected",
         "+++ actual",
     ]

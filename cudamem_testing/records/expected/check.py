@@ -27,10 +27,10 @@ HOW = "to accept the actual text: pytest --cudamem-update=expected, or EXPECTTES
 
 
 Actual: TypeAlias = str | Callable[[str | None], str]
-"""A text; or what makes it, given the text wanted (``None`` where there is none yet), for texts of several styles."""
+"""A text, or a function of the expected text (``None`` for none yet) that makes it, for texts of several styles."""
 Compare: TypeAlias = Callable[[str, str], "tuple[Sequence[str], str] | None"]
-"""What has changed from the text wanted to the one at hand, in statements, and what is shown below them; ``None`` where
-their lines say it.
+"""Statements about what changed from the expected to the actual text, and what is shown below them; ``None`` to show
+only the diff.
 """
 
 
@@ -156,7 +156,7 @@ def _problem(
         compared = None if compare is None else compare(canonical(wanted), text)
         statements, below = ((), difference(canonical(wanted), text)) if compared is None else compared
         yield from statements
-        yield f"the text is not the expected one, {_where(at)}" + (f" (kept in {shown(kept)})" if kept else "")
+        yield f"the text differs from the expected one, {_where(at)}" + (f" (kept in {shown(kept)})" if kept else "")
         yield below
         return
     if isinstance(expected, Mapping):

@@ -16,7 +16,7 @@ from cudamem_testing.show.printable import spelled_out
 _CONTEXT = 3  # equal lines shown around a change
 _WINDOW = 1000  # lines compared from the first difference on (the comparison can be quadratic)
 _LONGEST_HINT = 400  # characters of a line that is compared character by character (the comparison is quadratic)
-_SIMILAR = 0.5  # below this ratio marks would cover most of the line and say nothing
+_SIMILAR = 0.5  # below this ratio, marks would cover most of the line
 
 
 def difference(expected: str, actual: str, *, limit: int = 200) -> str:
