@@ -90,7 +90,9 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     try:
         return [header(settings), *said]
     except Exception as error:  # names of cards are no reason to stop
-        return [f"cudamem: this machine cannot be described: {type(error).__name__}: {error}", *said]
+        from cudamem_testing.static import type_name
+
+        return [f"cudamem: this machine cannot be described: {type_name(error)}: {error}", *said]
 
 
 @pytest.hookimpl(trylast=True)

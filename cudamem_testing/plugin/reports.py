@@ -19,7 +19,7 @@ from cudamem_testing.plugin.items import id_without_group, own_status, place_at_
 from cudamem_testing.run.finished import clear_frames
 from cudamem_testing.run.session import of_skipped
 from cudamem_testing.show.printable import one_line, printable
-from cudamem_testing.static import is_a
+from cudamem_testing.static import is_a, type_name
 
 if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
@@ -57,7 +57,7 @@ class Reports:
             try:
                 self._complete(item, call, report)
             except Exception as error:  # the test failed all the same, for the reason that its report has
-                said = one_line(f"{type(error).__name__}: {error}")
+                said = one_line(f"{type_name(error)}: {error}")
                 report.sections.append(("cudamem", f"what is known of this failure cannot be shown: {said}"))
                 self.unsaid, self.below = [], []
         if ends and self.record is not None:

@@ -49,6 +49,7 @@ NEEDED = {
     "cycles": {"watch"},
     "guards": {"imports"},
     "model": {
+        "allocator_settings",
         "counters",
         "devices",
         "errors",
@@ -81,6 +82,7 @@ NEEDED = {
     },
     "report": {"header", "terminal"},
     "run": {
+        "allocator",
         *("attribution", "baselines", "by_address", "by_owner", "cycles", "evidence", "finished", "gathered", "leaks"),
         *("ledger", "outside"),
         *("pools", "retained", "running", "session", "totals"),
