@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.model.findings import Finding, Severity
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.windows import Window
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Extent(NamedTuple):
 
     def covers(self) -> Callable[[str], bool]:
         """A function that says whether all tests of a file ran; also for a file that no longer exists."""
-        partly = {nodeid.partition("::")[0] for nodeid in self.left_out}
+        partly = {*map(file_of, self.left_out)}
         return lambda file: file not in partly and any(PurePosixPath(file).is_relative_to(path) for path in self.paths)
 
 

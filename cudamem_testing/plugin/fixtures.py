@@ -28,7 +28,7 @@ PROFILE, OPERATORS = (f".{check}(), or another assert_ method," for check in ("a
 
 
 def _prepared(request: pytest.FixtureRequest) -> Session | None:
-    """The session with its recorders at work; ``None`` where no test is being measured."""
+    """The session with running recorders; ``None`` if no test is being measured."""
     session = request.config.stash.get(keys.SESSION, None)
     if session is None or session.running is None:
         return None
@@ -96,7 +96,7 @@ def memory_snapshot(request: pytest.FixtureRequest) -> Snapshots:
 
     session = _prepared(request)
     if session is None:
-        pytest.fail("memory_snapshot was asked for too late: name it among the test's arguments", pytrace=False)
+        pytest.fail("memory_snapshot: request it as a test argument, not while the test runs", pytrace=False)
     return Snapshots(session.tracker, request.config.rootpath, session.owners.names)
 
 
@@ -120,7 +120,7 @@ def reference_cycles(request: pytest.FixtureRequest) -> Iterator[Callable[[], Re
     problems = blocks.problems
     for cycles in reversed(made):
         if cycles.entered and not cycles.left:
-            cycles.__exit__(None, None, None)  # the check of the test itself goes on
+            cycles.__exit__(None, None, None)  # the check of the test itself continues
     _refuse(request, problems)
 
 
@@ -152,7 +152,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
             )
         if function is not None and not callable(function):
             raise TypeError(
-                f"memory_profile() records a function, or without one a block: {type_name(function)} is none"
+                f"memory_profile() records a function, or a block without one: {type_name(function)} is not callable"
             )
         if not trackers:
             trackers.append(leaving.enter_context(_recording(request)))
@@ -176,7 +176,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
 
 @contextmanager
 def _recording(request: pytest.FixtureRequest) -> Iterator[Tracker]:
-    """Recorders for a test that is not measured, so that what a profile tells does not depend on that."""
+    """Recorders for a test that is not measured, so that its profiles are the same."""
     from cudamem_testing.recorders.choose import Recorders
     from cudamem_testing.windows.tracker import Tracker
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,8 +21,8 @@ SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 COLLECTED: pytest.StashKey[Collected] = pytest.StashKey()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 UNDELIVERED: pytest.StashKey[dict[str, list[TestRecord]]] = pytest.StashKey()
-"""Records that no report has brought yet, by id: a plugin that repeats tests may log no teardown for an early attempt,
-so its record goes with the next one."""
+"""Records that no report has delivered yet, by id: a plugin that repeats tests may log no teardown for an early
+attempt, so the next report delivers its record."""
 SIMULATION: pytest.StashKey[list[str]] = pytest.StashKey()
 EARLY: pytest.StashKey[EarlyRecorder] = pytest.StashKey()
 BUDGETS: pytest.StashKey[tuple[Budget, ...]] = pytest.StashKey()  # of an item: ids can change after collection
@@ -30,8 +31,8 @@ OVERRIDE: pytest.StashKey[Override] = pytest.StashKey()
 MARKS: pytest.StashKey[int] = pytest.StashKey()
 """Of an item that has some of our markers: how many, on itself, when it was collected."""
 PROBLEMS: pytest.StashKey[list[str]] = pytest.StashKey()
-"""Lines about markers that check nothing, which the run ends with."""
-MISSPELT: pytest.StashKey[frozenset[str]] = pytest.StashKey()
+"""Lines about markers that check nothing, printed at the end of the run."""
+MISSPELT: pytest.StashKey[AbstractSet[str]] = pytest.StashKey()
 UNENFORCED: pytest.StashKey[int] = pytest.StashKey()
 KNOWN_INPUT = "cudamem_known"
 """The content of the file of known findings, in the input of a pytest-xdist worker."""

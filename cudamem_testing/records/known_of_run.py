@@ -1,4 +1,4 @@
-"""Known findings at the end of a run: what is recorded and dropped, and what was not seen. PYTEST_DONT_REWRITE"""
+"""Records, drops and reviews known findings at the end of a run. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def cause_lines(run: RunRecord, width: int | None, most: int = MOST) -> list[str
 
 
 def warning_lines(run: RunRecord, most: int = MOST) -> list[str]:
-    """A line for each cause that warns: pytest shows the text of failures alone."""
+    """A line for each cause that warns, because pytest shows only failures."""
     found = [cause for cause in _open(causes(run)) if cause.severity is Severity.WARN]
     lines = _of_skipped_tests(run, most)
     for cause in found[:most]:
@@ -57,7 +57,7 @@ def _of_skipped_tests(run: RunRecord, most: int) -> list[str]:
 
 
 def known_lines(run: RunRecord) -> list[str]:
-    """How many findings are on record."""
+    """How many findings are known."""
     known = _known(causes(run))
     return [f"known: {_counts(known)}"] if known else []
 
@@ -76,7 +76,7 @@ def audit_lines(run: RunRecord, command: str, most: int = MOST) -> list[str]:
 
 
 def matched_lines(lines: Lines, run: RunRecord, name: str) -> list[str]:
-    """What an audit says of each line of known findings: which cause of the run it matched last, and in which test."""
+    """For an audit: the last cause that each line of known findings matched, and its test."""
     last = last_matches(lines, run)
     found = [f"{count(len(lines), 'line')} of known findings, with what each matched last:"] if lines else []
     for line in sorted(lines.values(), key=lambda line: line.number):

@@ -1,6 +1,6 @@
 """The report as Markdown, for a comment on a pull request: everything that failed, changed or was not checked.
 
-A comment holds 65,536 characters. Findings for which there is no room are counted.
+A comment holds 65,536 characters. Findings that do not fit are counted.
 
 PYTEST_DONT_REWRITE
 """

@@ -1,4 +1,4 @@
-"""Everything that a run has come to so far, from each process that runs its tests. PYTEST_DONT_REWRITE"""
+"""Collects the results of a run from each process that runs its tests. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.records import (
     ALL,
     Environment,
@@ -62,12 +63,12 @@ class Gathered:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to say also where a run says little."""
+        """Whether there is something to report even with ``-q``."""
         asked = self._settings.prune or self._settings.update  # then a file was written, or not
         return bool(self.notes or (asked and (self._about_records or self._unseen.causes)))
 
     def add(self, known: Totals) -> None:
-        """What one process knows beside the records of its tests."""
+        """Add what one process knows besides the records of its tests."""
         self._environments.append(known.environment)
         self._fixtures += known.fixtures
         self._unenforced.update(known.unenforced)
@@ -146,5 +147,5 @@ class Gathered:
 
     def _has_records(self, nodeids: Iterable[str]) -> bool:
         """Whether there is a folder of recorded things beside one of the files of some ids."""
-        folders = {os.path.dirname(nodeid.partition("::")[0]) for nodeid in nodeids}
+        folders = {os.path.dirname(file_of(nodeid)) for nodeid in nodeids}
         return any((self._root / folder / FOLDER).is_dir() for folder in folders)

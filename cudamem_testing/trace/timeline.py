@@ -11,7 +11,7 @@ are the timeline. Four things can happen:
 Of what was there before, a profile knows only the tensors that the program touches. A recorder knows all of it, and
 with it what the profiler misses: frees of older blocks on the CPU, and whatever other threads do (:mod:`.measured`).
 
-The timeline never contradicts itself, whatever the profile says: what is taken back was there, with the same size. An
+The timeline never contradicts itself, even if the profile does: what is freed existed, with the same size. An
 address given out twice was taken back in between, unseen; that is when it counts as destroyed. PYTEST_DONT_REWRITE
 """
 
@@ -208,7 +208,7 @@ class _Ledger:
         return found
 
     def _preexisting(self, moves: list[Move]) -> None:
-        """What was there: storages that nobody gave out, and blocks that a recorder knew."""
+        """What existed before: storages without an allocation event, and blocks that a recorder knew."""
         created = {move.storage for move in moves if move.nbytes > 0}
         contents = self._categories.contents
         for storage in self._trace.storages:

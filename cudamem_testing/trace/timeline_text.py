@@ -49,14 +49,11 @@ def render_timeline(
 ) -> str:
     """The table of one device: memory that the recording allocates, and older memory that its operators use.
 
-    Args:
-        timeline: of a trace.
-        device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
-        by: what has a row: annotations (``record_function``, optimizer steps), or calls of modules.
-        depth: how many levels of regions or modules inside each other have rows.
-        unit: what sizes are rounded to and told in: ``MiB``, ``KiB``, ``B``, ``MB``, ... By default the largest of MiB,
-            KiB and B in which the peak has at least two digits.
-        min_bytes: leave out regions and modules whose peak is smaller than this.
+    Args: timeline: of a trace. device: any spelling of one; by default the accelerator with the highest peak, else the
+    CPU. by: what has a row: annotations (``record_function``, optimizer steps), or calls of modules. depth: how many
+    levels of regions or modules inside each other have rows. unit: the unit that sizes are rounded to and shown in:
+    ``MiB``, ``KiB``, ``B``, ``MB``, ... By default the largest of MiB, KiB and B in which the peak has at least two
+    digits. min_bytes: leave out regions and modules whose peak is smaller than this.
 
     Raises:
         ValueError: for an option that is not known, a device on which nothing happened, or a unit in which all is 0.

@@ -1,4 +1,4 @@
-"""Findings of leaks: blocks of one cause together, with what they are, where they came from and who holds them.
+"""Makes findings of leaks: groups blocks by cause, with what they are, where they were allocated and what holds them.
 
 PYTEST_DONT_REWRITE
 """
@@ -31,7 +31,7 @@ from cudamem_testing.verdicts.verdict import verdict_of
 
 NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, doubt=Doubt(Unsure.NOT_REACHED))
 SHOWN = 3
-#: Where the reducer is made that ``DistributedDataParallel`` leaves in C++, with buckets in which gradients lie.
+#: Where ``DistributedDataParallel`` makes its C++ reducer, with the buckets that hold gradients.
 DISTRIBUTED = "torch/nn/parallel/distributed.py"
 #: Where flat parameters are made.
 SHARDED = "torch/distributed/fsdp/"
@@ -54,9 +54,9 @@ def leak_findings(
 ) -> list[Finding]:
     """One finding for each holder among the retained blocks of one device, the largest first.
 
-    Blocks belong together when one object holds them (a module all its parameters, a list all its items), or when C++
-    holds them: what hangs together there cannot be told apart, but for the state of graphs. Those ``of_fixture`` were
-    left by a wider fixture.
+    Blocks belong together if one object holds them (a module all its parameters, a list all its items), or if C++ holds
+    them, where holders cannot be distinguished except for the state of graphs. Those ``of_fixture`` were left by a
+    wider fixture.
     """
     groups: dict[tuple[Verdict, str], list[Held]] = {}
     every = []
@@ -105,7 +105,7 @@ def _is_enough(group: Sequence[Held], least: int) -> bool:
 
 
 class Held(NamedTuple):
-    """A retained block with who holds it."""
+    """A retained block with its holder."""
 
     block: Block
     holder: HolderResult
@@ -148,7 +148,7 @@ class Held(NamedTuple):
 
     @property
     def in_cpp(self) -> str | None:
-        """Who holds it in C++, where the line that allocated tells."""
+        """Its holder in C++, if the line that allocated shows it."""
         flags = (
             (self.by_graph, GRAPH_STATE),
             (self.by_reducer, REDUCER),
@@ -158,17 +158,17 @@ class Held(NamedTuple):
 
     @property
     def by(self) -> str:
-        """Who holds it and others like it: what those of one finding have in common."""
+        """The holder that the blocks of one finding have in common."""
         return self.in_cpp or holder_of(self.holder)
 
     @property
     def path(self) -> Path | None:
-        """The chain of references to it, if that names somebody."""
+        """The chain of references to it, if that names a holder."""
         return None if self.in_cpp or _is_running_harness(self.holder) else self.holder.path
 
     @property
     def fact(self) -> RetainedBlock:
-        """What is known of it."""
+        """The block for a finding."""
         block, names = self.block, self.holder.objects
         where = Allocation.of(block.stack, block.after)
         name, view = names[0] if names else None, None if self.in_cpp else self.holder.view
@@ -178,7 +178,7 @@ class Held(NamedTuple):
 def holder_of(holder: HolderResult) -> str:
     """The chain up to the object that holds, as it is in every run.
 
-    What is inside a module, an optimizer or the graph of a tensor is not told apart: it goes when they go.
+    What is inside a module, an optimizer or the graph of a tensor is one holder: it is freed with them.
     """
     if holder.path is None or holder.reach not in _NAMED or _is_running_harness(holder):
         return ""
@@ -187,7 +187,7 @@ def holder_of(holder: HolderResult) -> str:
 
 
 def _namespace_of(holder: HolderResult) -> str:
-    """The object, class or module that holds it under a name; empty where something else does."""
+    """The object, class or module that holds it under a name; empty for other holders."""
     if holder.path is None or holder.reach not in _NAMED:
         return ""
     steps = tuple(takewhile(lambda step: not _inside(step), holder.path.steps))
@@ -197,7 +197,7 @@ def _namespace_of(holder: HolderResult) -> str:
 
 
 def _is_running_harness(holder: HolderResult) -> bool:
-    """Whether it is a frame of pytest that runs now, on its way to the report of a failure: that names nobody."""
+    """Whether it is a running frame of pytest that is reporting a failure, and no holder."""
     path = holder.path
     return holder.reach is Reach.HARNESS and path is not None and path.root_kind is RootKind.FRAME
 
@@ -211,7 +211,7 @@ def freed_finding(
 ) -> Finding:
     """A remark on memory that a step of settling freed, with the lines that allocated it where they are known.
 
-    Without a verdict no object kept it: the device had not yet done with it.
+    Without a verdict no object kept it: the device had not finished with it.
     """
     verdict = verdict or Verdict.UNATTRIBUTED
     by_line: dict[Allocation, int] = {}
@@ -233,7 +233,7 @@ def freed_finding(
 
 
 def workspace_findings(blocks: Sequence[Block]) -> list[Finding]:
-    """A remark on what a library keeps for its own work."""
+    """A remark on the workspaces of a library."""
     if not blocks:
         return []
     size = sum(block.size for block in blocks)
@@ -278,7 +278,7 @@ def _finding(
 
 
 def _first_shown(held: Held) -> tuple[int, str]:
-    """The largest first; among equals the order in which they were allocated may be another in the next run."""
+    """The largest first; equals are ordered by text, because their order of allocation may differ in the next run."""
     return -held.block.size, held.block.stack.place
 
 

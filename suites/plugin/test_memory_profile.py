@@ -153,7 +153,7 @@ def test_a_mismatch(run_inner):
     assert [line for line in inner.section("test_sin")[:12] if line] == [
         "1 operator fewer: aten::mul",
         "T1 is made by aten::sin, before: aten::mul",
-        "the text is not the expected one, test_it.py:4",
+        "the text differs from the expected one, test_it.py:4",
         "--- expected",
         "+++ actual",
         "@@ -1,4 +1,3 @@",

@@ -102,7 +102,7 @@ def test_operators_that_all_devices_have_are_not_blamed_on_the_device():
     assert told(Profile(op("aten::sin", X)), same) == [HOW]
 
 
-def test_doubts_are_told():
+def test_doubts_are_shown():
     broken = Profile(*(step for _ in range(5) for step in (alloc(HELD, -16), op("aten::sin", HELD))))
     assert len(broken.data_flow().diagnostics) == 9
     assert told(broken, "aten::cos") == [
