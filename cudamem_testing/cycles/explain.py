@@ -250,8 +250,9 @@ class _Explanation:
         steps = [] if first is not None else hops([self._objects[one] for one in closed])
         written = first.signature if first is not None else signature(steps, self._known.origins.storing_class)
         self._chains.append(Chain(tuple(closed), written))
+        named_kind = (written, *kind)
         if first is None and lines_known:
-            first = self._known.kinds.get((written, *kind))
+            first = self._known.kinds.get(named_kind)
         if first is not None:
             named = [
                 replace(tensor, name=same.name, shape=same.shape)
@@ -268,7 +269,7 @@ class _Explanation:
         if known is None:
             known = self._known.known[written] = self._new(chain, steps, tensors, written, paths, inside, size)
         cycle = replace(known, tensors=tensors, hanging=hanging)
-        self._first[kind] = self._known.kinds[(written, *kind)] = cycle
+        self._first[kind] = self._known.kinds[named_kind] = cycle
         return cycle, [memory for _, memory in kept]
 
     def _new(
