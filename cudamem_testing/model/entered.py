@@ -45,7 +45,7 @@ class Result:
     __slots__ = ("_is_read",)
 
     def __getattribute__(self, name: str) -> Any:
-        if name[0] != "_" and name != "is_read":
+        if name != "is_read" and not name.startswith(("_", "assert")):  # a check that is not called reads nothing
             object.__setattr__(self, "_is_read", True)
         return object.__getattribute__(self, name)
 

@@ -662,3 +662,21 @@ def test_a_fixture_that_skips_as_it_ends_hides_nothing(run_inner):
         "test_wide": "error",
     }
     assert "cudamem: 1.0 MiB leaked (1 block, cpu)" in inner.section("ERROR at teardown of test_leaks")
+
+
+NESTED = """
+    import torch
+
+    KEPT = []
+
+    def test_nested():
+        KEPT.append(torch.nested.nested_tensor([torch.ones(1000, 100), torch.ones(20, 100)]))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_the_sizes_inside_a_nested_tensor_belong_to_it(run_inner):
+    inner = run_inner(NESTED, "--cudamem")
+    (found,) = inner.test("test_nested").findings
+    assert (found.verdict.value, found.bytes) == ("reachable", 1020 * 100 * 4 + 32 + 32 + 16)
+    assert found.holder == "module test_it > KEPT (list)[0]"

@@ -220,7 +220,7 @@ UNREAD = """
         assert cuda_memory.growth(step, steps=4)
 
     def test_scaling(cuda_memory):
-        found = cuda_memory.scaling(torch.ones, [1, 2, 4])
+        cuda_memory.scaling(torch.ones, [1, 2, 4]).assert_peak  # not called
 
     def test_lint(graph_capture):
         graph_capture.check(step)
