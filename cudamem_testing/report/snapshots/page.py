@@ -121,7 +121,7 @@ def _why(looked: Looked, top: int) -> Iterator[Json]:
         yield {
             "kind": "table",
             "title": "What there was",
-            "heads": ["", "size", ""],
+            "heads": ["what", "size", "detail"],
             "counts": [1],
             "prose": [0, 2],
             "rows": rows,
