@@ -180,8 +180,10 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _merge(given: argparse.Namespace) -> int:
-    from cudamem_testing.records.known import named, parse, without
+    from cudamem_testing.model.causes import causes
+    from cudamem_testing.records.known import named, open_lines, parse, without
     from cudamem_testing.records.known_file import PLACE, change_known, name_of
+    from cudamem_testing.records.known_of_run import UNJUDGED
     from cudamem_testing.report.files import read_json, write_json
     from cudamem_testing.report.merge import judge, merge_runs, unseen_by_all
 
@@ -195,6 +197,8 @@ def _merge(given: argparse.Namespace) -> int:
         merged = merged.noting(str(change_known(path, name, lambda now: without(now, gone))))
     elif gone:
         merged = merged._replace(unseen=named(gone, "merge --prune"))
+    if given.prune and (rest := open_lines(lines, causes(merged), gone)):
+        merged = merged.noting(f"known findings: {rest} not pruned: {UNJUDGED.format('these runs')}")
     write_json(merged, given.output)
     say(_summary(merged, given.top))
     return 1 if merged.failed else 0

@@ -1,15 +1,16 @@
-"""Garbage before its finalizers run: the watch over the collector, as Python sees it.
+"""Shows garbage before its finalizers run: the Python side of the watch over the collector.
 
-The collector finds what cannot be reached, clears the weak references to it and calls their callbacks; then it calls
-finalizers, and only after that it shows what is left. A finalizer may let go what matters: that of a suspended
-generator closes it, which drops its variables; a ``__del__`` may drop a buffer. The callbacks alone come before. So a
-mark that is garbage itself lies beside the rest, and the callback of a weak reference to it looks around.
+The collector finds unreachable objects, clears the weak references to them and calls their callbacks; then it calls
+finalizers, and only after that it shows what is left. A finalizer may drop what matters: that of a suspended generator
+closes it, which drops its variables; a ``__del__`` may drop a buffer. Only the callbacks come before. So this module
+makes an object that is garbage itself, the mark, and examines the other garbage in the callback of a weak reference to
+it.
 
-Native code does that (``collector_watch.cpp``), so nothing of the interpreter runs inside a collection of garbage
-without an instance of a wanted class. The mark is gone before the collector counts, and ``gc.callbacks`` has an entry
-of ours only while a collection goes on that found such instances. The collector does not tell what it found, so its
-list is read as CPython keeps it (``PyGC_Head``, the same from 3.8 on): each object lies between its neighbours, and
-while the collector works a flag tells garbage. Whether the list is kept like that is tried first.
+Native code does that (``collector_watch.cpp``), so no Python code runs inside a collection of garbage without an
+instance of a wanted class. The mark is freed before the collector counts, and ``gc.callbacks`` has an entry of ours
+only during a collection that found such instances. The collector has no interface for what it found, so its list is
+read as CPython keeps it (``PyGC_Head``, unchanged since 3.8): each object links to its neighbours, and a flag marks
+garbage during a collection. A test object checks first that the list is kept like that.
 
 PYTEST_DONT_REWRITE
 """
@@ -31,10 +32,10 @@ from typing import Any, NamedTuple
 
 #: Bits of a link that are flags.
 _FLAGS = 3
-#: Versions of Python on which an instance has a dictionary only once somebody asks for it.
+#: Versions of Python on which an instance gets a dictionary when it is first asked for one.
 _MAKES_DICTIONARIES = (3, 11) <= sys.version_info[:2] <= (3, 12)
-UNREADABLE = "this build of Python keeps its garbage in another way"
-INTERRUPTED = "signals interrupted it again and again"
+UNREADABLE = "this build of Python keeps its list of objects in an unknown way"
+INTERRUPTED = "signals interrupted it too often"
 
 
 class CollectorUnreadableError(RuntimeError):
@@ -56,14 +57,14 @@ _LINKS: int = _Entry.count.offset
 
 
 class _Mark:
-    """Refers to itself, so only the collector frees it."""
+    """An object that refers to itself, so that only the collector frees it."""
 
     __slots__ = ("__weakref__", "me")
     me: _Mark | None
 
 
 class Count(NamedTuple):
-    """Blocks of one kind that one collection freed, and the block that was shown in their place.
+    """Blocks of one kind that one collection freed, and the block that was shown instead of them.
 
     That was in the collection ``shown_in``, at ``address``; zeros where there is none. ``size`` is in bytes. Where
     ``saved`` is not 0, autograd had saved the blocks, for what was shown there: then it is the size of all of them.
@@ -86,15 +87,15 @@ The fingerprint is the same for as many objects of the same classes, and as many
 
 
 class GarbageWatch:
-    """Shows the garbage of every collection in which there is an instance of one of ``kinds``.
+    """Shows the garbage of every collection that found an instance of one of ``kinds``.
 
     ``look`` gets it in a list before finalizers run, and the parts that it consists of one after the other where that
     is known. It must keep nothing of it, and returns whether ``gone`` is to be called when the collection is over.
     ``recognise`` gets a part with the fingerprint of one that ``look`` got before, and returns whether it is alike:
     then it is counted, and not looked at. ``gone`` returns whether ``outside`` is to be called soon after, in the main
-    thread, between two bytecodes. ``look`` and ``gone`` run inside the collection: no other one starts meanwhile. What
-    a signal's handler raises there is raised in the main thread after the collection, and they begin again. ``failed``
-    gets any other error of theirs. What ``outside`` raises is raised where the main thread is.
+    thread, between two bytecodes. ``look`` and ``gone`` run inside the collection: no other one starts meanwhile. An
+    exception of a signal handler there is raised in the main thread after the collection, and they are called again.
+    ``failed`` gets any other error of theirs. An exception of ``outside`` is raised in the main thread.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class GarbageWatch:
         self.kinds = kinds
         self._look, self._recognise = look, recognise
         self.gone, self.failed, self.outside = gone, failed, outside
-        #: Collections until the last stop that were not looked at, for something held the mark: ``gc.freeze()``, a
+        #: Collections until the last stop that were not examined because something held the mark: ``gc.freeze()``, a
         #: list of all objects.
         self.missed = 0
         #: Whether there was one until the last stop, since this was set to false.
@@ -127,9 +128,9 @@ class GarbageWatch:
         return self._recognise(garbage, numbers[0])
 
     def start(self, library: ctypes.PyDLL, modules: Iterable[types.ModuleType] = (builtins, gc)) -> None:
-        """Watch from here on with the library ``collector_watch``.
+        """Start watching with the library ``collector_watch``.
 
-        While it looks, ``modules`` are as they were when the first watch of the process began.
+        During an examination, ``modules`` are those of the moment when the first watch of the process began.
 
         Raises:
             CollectorUnreadableError: the collector cannot be watched here.
@@ -141,7 +142,7 @@ class GarbageWatch:
             self._begun = refresh()
 
     def stop(self) -> bool:
-        """Watch no longer; whether there may be something to take (``ran``)."""
+        """Stop watching; returns whether there may be something to take (``ran``)."""
         if self in _watches:
             _watches.remove(self)
             library = _started[0]
@@ -156,8 +157,9 @@ class GarbageWatch:
     def counting(
         self, library: ctypes.PyDLL, functions: tuple[int, int], offset: int, parameter: type
     ) -> Callable[[int, int], None]:
-        """A function of an owner and a limit in bytes, that has this watch look only at garbage that may keep so much
-        of the owner's, and once at each kind; the blocks of other garbage are counted. Counts from before are gone.
+        """A function of an owner and a limit in bytes that makes this watch examine only garbage that may keep so much
+        of the owner's memory, and each kind once; the blocks of further garbage are counted. Earlier counts are
+        dropped.
 
         ``functions`` are the addresses of those of the CPU recorder that find a block and what an owner has, ``offset``
         is where the object of a tensor has the address of the C++ tensor.
@@ -194,7 +196,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def refresh() -> int:
-    """Let the next collection be looked at, whatever has held the mark meanwhile; nothing where nobody watches.
+    """Have the next collection examined, even if something held the mark meanwhile; does nothing without a watch.
 
     The answer counts the collections of this process, also before anything was watched: all of them in the upper half
     of its 64 bits, in the lower one those that no watch saw.
@@ -229,7 +231,7 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
 
 
 def _unseen(counted: int) -> int:
-    """The lower half, which is below zero inside a collection: it is seen before it is counted."""
+    """The lower half, which is below zero inside a collection, because it is seen before it is counted."""
     return (counted + 2**31) % 2**32 - 2**31
 
 

@@ -166,7 +166,7 @@ NEIGHBOURS = (
     Neighbour(
         "pytest-mock",
         "pytest-mock",
-        "tensors among the recorded calls of a mock go when the test ends",
+        "tensors among the recorded calls of a mock are freed when the test ends",
         """
         def test_mock(mocker):
             seen = mocker.patch("torch.nn.functional.relu")

@@ -158,7 +158,7 @@ def test_what_looking_made_does_not_keep_garbage(watches: int) -> None:
     assert sorted(found) == sorted([1024, 2048] * watches)
 
 
-def test_what_a_finalizer_saves_stays_whole_and_is_not_told() -> None:
+def test_what_a_finalizer_saves_stays_whole_and_is_not_reported() -> None:
     gc.collect()  # cycles of other tests are not told here
     saved: list[Any] = []
     found: list[int] = []
@@ -186,7 +186,7 @@ def test_what_a_finalizer_saves_stays_whole_and_is_not_told() -> None:
 def test_where_the_list_cannot_be_read_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unfinalized, "_is_readable", lambda: False)
     monkeypatch.setattr(unfinalized, "_started", [])
-    with pytest.raises(unfinalized.CollectorUnreadableError, match="keeps its garbage in another way"):
+    with pytest.raises(unfinalized.CollectorUnreadableError, match="keeps its list of objects in an unknown way"):
         watch_cycles(print)
 
 

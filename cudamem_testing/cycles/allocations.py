@@ -1,4 +1,4 @@
-"""Who allocated a block: from a recorder, or from the history of CUDA's allocator where somebody keeps it.
+"""The stack that allocated a block, from a recorder or from the history of CUDA's allocator.
 
 PYTEST_DONT_REWRITE
 """
@@ -23,21 +23,21 @@ class Blocks(Protocol):
     """Live blocks of one device."""
 
     def counts(self, address: int) -> bool:
-        """Whether the block at an address counts as far as that can be told in constant time."""
+        """Whether the block at an address counts, as far as this is known in constant time."""
 
     def stack(self, address: int) -> Stack | None:
-        """The calls that allocated the block, ``None`` where it does not count; empty where they are not known."""
+        """The stack that allocated the block; ``None`` if the block does not count, empty if the stack is unknown."""
 
 
 class OwnedBlocks:
-    """Blocks of the CPU; those of one owner count, or all without one. ``stacks`` keeps what was found, by number."""
+    """Blocks of the CPU; those of one owner count, or all without one. ``stacks`` caches stacks by number."""
 
     def __init__(self, recorder: CpuRecorder, owner: int | None, locator: Locator, stacks: dict[int, Stack]) -> None:
         self._recorder, self._owner = recorder, owner
         self._locator, self._stacks = locator, stacks
 
     def counts(self, address: int) -> bool:
-        """Whether it is of the owner."""
+        """Whether the block belongs to the owner."""
         found = self._recorder.allocation(address)
         return self._owner is None or (found is not None and found[0] == self._owner)
 
@@ -53,7 +53,7 @@ class OwnedBlocks:
 
 
 class ListedBlocks:
-    """Blocks of a device whose record is read as a whole; that takes milliseconds, so it is read when first asked."""
+    """Blocks of a device whose record is read as a whole: in milliseconds, and only when one is asked for."""
 
     def __init__(self, read: Callable[[], Sequence[Block] | None]) -> None:
         self._read = read
@@ -61,7 +61,7 @@ class ListedBlocks:
         self._unknown = False
 
     def counts(self, address: int) -> bool:
-        """Not told without the record."""
+        """Always false: this takes reading the record."""
         return True
 
     def stack(self, address: int) -> Stack | None:

@@ -1,4 +1,4 @@
-"""Catching cycles: in every collection of a while, or in one of their own.
+"""Finds cycles: in every collection while a watch lasts, or in one collection of its own.
 
 PYTEST_DONT_REWRITE
 """
@@ -31,15 +31,16 @@ _log = logging.getLogger("cudamem_testing")
 class ReferenceCycles(InNotebook):
     """The reference cycles that keep memory, made inside a ``with`` block.
 
-    Garbage from before the block is collected when it begins; a full collection ends it. Between them the collector
-    runs as it always does, and what it finds counts too. Afterwards ``found`` has the cycles, the largest first. The
-    block ends with a ``RuntimeError`` when there was garbage with tensors that could not be explained, and begins or
-    ends with one while a stream captures a CUDA graph: then nothing is collected.
+    Garbage from before the block is collected when it begins; a full collection ends it. In between, the collector runs
+    as usual, and what it finds counts too. Afterwards ``found`` has the cycles, the largest first. The block ends with
+    a ``RuntimeError`` if garbage with tensors could not be explained, and begins or ends with one while a stream
+    captures a CUDA graph, because garbage collection is paused then.
     """
 
     def __init__(self, question: Callable[[], Question | None] | None = None, kind: type | None = None) -> None:
         self.entered = False
         self.left = False
+        self.is_read = True  # or there is nothing to read
         self._found: tuple[Cycle, ...] = ()
         self._failures: list[BaseException] = []
         self._watch = CycleWatch(question, self._failures.append, kind)
@@ -62,6 +63,7 @@ class ReferenceCycles(InNotebook):
             self._found = _worded(self._watch)
         if kind is None:
             _raise(self._failures)
+            self.is_read = False
 
     @property
     def found(self) -> tuple[Cycle, ...]:
@@ -72,6 +74,7 @@ class ReferenceCycles(InNotebook):
         """
         if not self.left:
             raise RuntimeError("nothing is found yet: leave the with block of reference_cycles first")
+        self.is_read = True
         return self._found
 
     def assert_none(self) -> None:
@@ -124,9 +127,7 @@ def reference_cycles(kind: type | None = None) -> ReferenceCycles:
 def find_cycles(kind: type | None = None) -> tuple[Cycle, ...]:
     """Collect garbage now, and explain the cycles in it that kept tensors (or instances of ``kind``).
 
-    Raises:
-        RuntimeError: when there was garbage with tensors that could not be explained, or a stream captures: then
-            nothing is collected.
+    Raises: RuntimeError: if garbage with tensors could not be explained, or while a stream captures a CUDA graph.
     """
     failures: list[BaseException] = []
     watch = CycleWatch(None, failures.append, kind)
@@ -155,16 +156,17 @@ def _raise(failures: Sequence[BaseException]) -> None:
 
 
 def watch_cycles(callback: Callable[[Cycle], object], kind: type | None = None) -> Callable[[], None]:
-    """Call ``callback`` with each cycle that a collection of this process finds; returns what ends the watch.
+    """Call ``callback`` with each cycle that a collection of this process finds; returns a function that ends the
+    watch.
 
     It is called in the main thread, between two bytecodes soon after the collection. The watch ends by itself when the
-    interpreter exits. An exception of the callback is reported like any of a callback of the collector
-    (``sys.unraisablehook``) and changes nothing. While CUDA's memory history is on
-    (``torch.cuda.memory._record_memory_history()``), cycles name the lines that allocated.
+    interpreter exits. An exception of the callback goes to ``sys.unraisablehook``, as for any callback of the
+    collector. While CUDA's memory history is on (``torch.cuda.memory._record_memory_history()``), cycles name the lines
+    that allocated.
 
     Args:
         callback: gets a ``Cycle``: texts and numbers, so it may be kept.
-        kind: a class; cycles that keep instances of it are reported in the place of those that keep tensors.
+        kind: a class; report cycles that keep its instances instead of those that keep tensors.
 
     Raises:
         RuntimeError: collections cannot be watched here.
@@ -190,7 +192,7 @@ def watch_cycles(callback: Callable[[Cycle], object], kind: type | None = None) 
 
 
 class _Reported:
-    """Has the interpreter report an error where nobody can catch it; ``sys.unraisablehook`` takes none of ours."""
+    """Has the interpreter pass an error to ``sys.unraisablehook``, which accepts only arguments made by itself."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -200,9 +202,10 @@ class _Reported:
 
 
 def warn_cycles(folder: str | None = None) -> Callable[[], None]:
-    """Log a warning for each cycle that keeps tensors, with a link to a page that shows it; returns what ends it.
+    """Log a warning for each cycle that keeps tensors, with a link to a page that shows it; returns a function that
+    ends this.
 
-    The pages are kept, in ``folder`` or where temporary files are.
+    Pages are written to ``folder``, by default to the folder for temporary files, and stay there.
     """
 
     def warn(cycle: Cycle) -> None:

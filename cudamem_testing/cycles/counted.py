@@ -1,4 +1,4 @@
-"""Blocks that were counted, and not looked at, as cycles of the kind that was looked at before.
+"""Turns blocks that were only counted into cycles of the kind that was examined before.
 
 PYTEST_DONT_REWRITE
 """
@@ -14,7 +14,7 @@ from cudamem_testing.cycles.results import Cycle, KeptTensor
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.unfinalized import Count
 
-UNREAD = "(objects that were not read)"
+UNREAD = "(objects not examined)"
 _Kind = tuple[int, str, "Stack | None"]
 
 
@@ -23,7 +23,7 @@ def with_counted(
     counts: Iterable[Count],
     earlier: Mapping[tuple[int, int], tuple[Cycle, KeptTensor]],
 ) -> list[list[Cycle]]:
-    """Cycles by collection, with those that are known only by the blocks that they kept.
+    """Cycles by collection, including those known only by the blocks that they kept.
 
     ``found`` are the cycles that were looked at, by the number of the collection; ``earlier`` is what was looked at in
     tests before, with the names of its tensors. How many cycles were counted follows

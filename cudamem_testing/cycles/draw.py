@@ -76,7 +76,7 @@ def object_graph(
         boxes,
         arrows,
         "Object graph",
-        (f"{left} objects lead to none of these and are left out",) * bool(left),
+        (f"{left} objects that lead to none of these are left out",) * bool(left),
         LEGEND[1:],
     )
 
@@ -91,8 +91,8 @@ def cycle_diagram(
 ) -> Diagram:
     """A cycle and what hangs on it, nearest first; inner objects of the interpreter are part of labels.
 
-    ``important`` objects (the largest tensors and what leads to them) are shown whatever their distance. ``inside``
-    tells which objects may be shown, ``total`` how many there are.
+    ``important`` objects (the largest tensors and what leads to them) are always shown. ``inside`` says which objects
+    may be shown, ``total`` how many there are.
     """
     places: dict[int, int] = {}
     shown: list[object] = []

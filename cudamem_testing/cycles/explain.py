@@ -1,12 +1,12 @@
-"""From the garbage of one collection to the facts of the cycles in it that keep memory.
+"""Finds the cycles in the garbage of one collection that keep memory.
 
-This runs inside the collection, so it does little: nothing for garbage that keeps too little memory to count, and
-what one cycle is known by is read once (``Memory``). Source is looked up later (``source``).
+This runs inside the collection, so it does little: nothing for garbage that keeps too little memory to count, and each
+kind of cycle is read once (``Memory``). Source is looked up later (``source``).
 
-In passes, each linear in the garbage: the tensors, and what they hold through C++; who refers to whom; what leads to a
-tensor; strongly connected components of that (Tarjan); for each source component the shortest cycle through or towards
-its largest tensor. Labels are read only along what is shown. Nothing of the garbage may outlive this: what a cycle
-really kept is known once the garbage is gone, so a ``Draft`` holds weak references to storages and is settled then.
+Its passes are linear in the garbage: tensors, and what they hold through C++; references among objects; objects that
+lead to a tensor; their strongly connected components (Tarjan); for each source component the shortest cycle through or
+towards its largest tensor. Labels are read only for what is shown. Nothing here may keep the garbage alive. What a
+cycle really kept is known once the garbage is freed, so a ``Draft`` holds weak references to storages until then.
 
 PYTEST_DONT_REWRITE
 """
@@ -51,10 +51,10 @@ Allocated = Callable[[str, int], "Stack | None"]
 class Question:
     """What is looked for.
 
-    ``device`` tells which devices count. ``allocated`` gives the stack that allocated the block at an address of a
-    device; with ``known_only``, blocks that it does not know do not count. ``counts`` tells sooner of some. ``enough``
-    tells whether so many bytes on each device are worth reading on. ``kind`` looks for instances of a class in the
-    place of tensors. ``memory`` is for questions that are asked again.
+    ``device`` says which devices count. ``allocated`` returns the stack that allocated the block at an address of a
+    device; with ``known_only``, blocks without one do not count. ``counts`` decides some of this faster. ``enough``
+    says whether so many bytes on each device are worth examining. ``kind`` looks for instances of a class instead of
+    tensors. ``memory`` is kept between questions.
     """
 
     locator: Locator
@@ -69,7 +69,7 @@ class Question:
 
 
 class Draft:
-    """Cycles of garbage that is still there, with weak references to what they keep."""
+    """Cycles of garbage that still exists, with weak references to what they keep."""
 
     def __init__(self, found: list[tuple[Cycle, list[StoredMemory]]], needs_tensors: bool) -> None:
         self._found = found
@@ -79,7 +79,9 @@ class Draft:
         return len(self._found)
 
     def settled(self, *, freed: bool = True) -> list[Cycle]:
-        """The cycles with what was freed when the garbage went; without ``freed``, with everything they referred to."""
+        """The cycles with what was freed together with the garbage; without ``freed``, with everything they referred
+        to.
+        """
         cycles = []
         for cycle, memory in self._found:
             kept = tuple(
@@ -91,7 +93,7 @@ class Draft:
 
 
 def explain(garbage: Sequence[object], question: Question, parts: Sequence[Part] = ()) -> Draft:
-    """The cycles in garbage that keep what is asked for; none where that is not enough.
+    """The cycles in garbage that keep what is asked for; none if that is not enough.
 
     ``parts`` are what the garbage consists of, one after the other; the question's memory keeps where their cycles are.
     """
@@ -103,7 +105,7 @@ def explain(garbage: Sequence[object], question: Question, parts: Sequence[Part]
 
 
 class _Explanation:
-    """The working state of one explanation; holds the garbage, and goes with it."""
+    """The working state of one explanation. It holds the garbage and must not outlive it."""
 
     def __init__(self, garbage: Sequence[object], question: Question) -> None:
         self._question = question
@@ -132,7 +134,7 @@ class _Explanation:
                 )
 
     def is_enough(self) -> bool:
-        """Whether there is enough to read on; reads the storages."""
+        """Read the storages; returns whether they are worth examining."""
         if not self._targets:
             return False
         if self._question.kind is not None:
@@ -248,8 +250,9 @@ class _Explanation:
         steps = [] if first is not None else hops([self._objects[one] for one in closed])
         written = first.signature if first is not None else signature(steps, self._known.origins.storing_class)
         self._chains.append(Chain(tuple(closed), written))
+        named_kind = (written, *kind)
         if first is None and lines_known:
-            first = self._known.kinds.get((written, *kind))
+            first = self._known.kinds.get(named_kind)
         if first is not None:
             named = [
                 replace(tensor, name=same.name, shape=same.shape)
@@ -266,7 +269,7 @@ class _Explanation:
         if known is None:
             known = self._known.known[written] = self._new(chain, steps, tensors, written, paths, inside, size)
         cycle = replace(known, tensors=tensors, hanging=hanging)
-        self._first[kind] = self._known.kinds[(written, *kind)] = cycle
+        self._first[kind] = self._known.kinds[named_kind] = cycle
         return cycle, [memory for _, memory in kept]
 
     def _new(
@@ -354,7 +357,7 @@ class _Explanation:
 
 
 class _Node:
-    """Stands for the classes of autograd nodes, which have no base of their own."""
+    """Represents the classes of autograd nodes, which share no base class."""
 
 
 class _Outer:
@@ -394,7 +397,7 @@ def _place_of(tensor: KeptTensor) -> tuple[object, ...]:
 
 
 def _raw_key(obj: object) -> object:
-    """Which class an object has, for functions which code: equal for cycles that would be written alike."""
+    """The class of an object, or the code of a function: equal for cycles with the same text."""
     if type(obj) is types.FunctionType:
         return obj.__code__.co_filename, obj.__code__.co_firstlineno
     cls = type(obj)

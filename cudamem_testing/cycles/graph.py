@@ -1,4 +1,4 @@
-"""Graphs of objects by number: strongly connected components, and which cycles keep which objects.
+"""Graphs of numbered objects: strongly connected components, and the objects that each cycle keeps.
 
 An object is its position in a list, an edge a reference. All algorithms are iterative and take time in proportion to
 the objects and references.
@@ -19,7 +19,7 @@ Edges = Sequence[Sequence[int]]
 def referents(
     objects: Sequence[object], places: Mapping[int, int], extra: Iterable[tuple[int, int]] = ()
 ) -> list[list[int]]:
-    """What each object refers to among the others: what the collector sees, and pairs that it cannot.
+    """The references of each object to the others: those that the collector sees, and given pairs.
 
     ``places`` maps the ``id()`` of each object to its number.
     """
@@ -31,7 +31,7 @@ def referents(
 
 
 def reversed_edges(edges: Edges) -> list[list[int]]:
-    """Who refers to each object."""
+    """The objects that refer to each object."""
     found: list[list[int]] = [[] for _ in edges]
     for holder, held in enumerate(edges):
         for one in held:

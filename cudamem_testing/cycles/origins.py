@@ -1,6 +1,6 @@
-"""Who made a cycle, as far as its objects tell: the facts that are taken inside a collection.
+"""Facts about who made a cycle, taken from its objects inside a collection.
 
-``source`` looks the rest up later, in files. Nothing here calls anything of the user. PYTEST_DONT_REWRITE
+``source`` looks up the rest later, in files. Nothing here calls code of the user. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from cudamem_testing import static
 from cudamem_testing.cycles.results import Link, Origin
 from cudamem_testing.cycles.words import INNER, Hop, rank
-from cudamem_testing.model.facts import Remark
+from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import Kind, is_module, is_tensor
 
@@ -32,14 +32,14 @@ _CODE_FIELDS = {
 }
 #: Generators and coroutines.
 _RUNNING = frozenset(_CODE_FIELDS) - {id(types.FunctionType), id(types.FrameType)}
-#: Objects that whoever uses them connects.
+#: Objects that only their users connect.
 _STANDARD = sys.stdlib_module_names
 _PLAIN = (list, dict, set, frozenset, tuple, type)
 _STORE, _EXTENDED = opmap["STORE_ATTR"], opmap["EXTENDED_ARG"]
 
 
 class Origins:
-    """Takes down the facts; calls nothing of the user."""
+    """Takes the facts; calls no code of the user."""
 
     def __init__(self, locator: Locator) -> None:
         self._locator = locator
@@ -61,7 +61,7 @@ class Origins:
         )
 
     def storing_class(self, holder: object, steps: Sequence[Hop], attribute: str | None) -> str:
-        """The class whose code stores an attribute, or whose method holds the object: not each subclass of it."""
+        """The class whose code stores an attribute, or whose method holds the object, rather than a subclass."""
         cls = holder if static.is_a(holder, type) else type(holder)
         own = f"{static.class_module(cls)}.{static.class_qualname(cls)}"
         key = own, attribute or "", "" if attribute else _method_over(steps, holder)
@@ -194,7 +194,7 @@ def _definitions(obj: Any) -> Iterator[types.CodeType | type]:
 
 
 def _written(cls: type) -> type:
-    """The class that somebody wrote: for the context of a custom autograd function, that function."""
+    """The class in the source: for the context of a custom autograd function, that function."""
     found: Any = static.get(static.class_dict(cls), "_forward_cls")
     return cls if found is None or not static.is_a(found, type) else found
 

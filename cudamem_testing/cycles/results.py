@@ -1,4 +1,4 @@
-"""What is known of a cycle after its objects are gone: texts and numbers only.
+"""What is known of a cycle after its objects were freed: text and numbers only.
 
 PYTEST_DONT_REWRITE
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.show.notebook import InNotebook
 
@@ -25,9 +26,9 @@ LineOfCode = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One reference of a cycle as source may have stored it.
+    """One reference of a cycle, described so that the store can be found in source code.
 
-    ``name`` is the attribute or the key that it stands under, ``None`` where it has none. ``classes`` are those of its
+    ``name`` is its attribute or key, ``None`` without one. ``classes`` are those of its
     holder in the order of resolution, ``function`` the code of a function or generator that holds it: file, first line
     and name. ``stored`` says what it leads to: a word (``method``, ``function``, ``running``, ``instance``, or the name
     of a container) and a name.
@@ -43,7 +44,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What tells who made a cycle.
+    """The facts that decide who made a cycle.
 
     ``near`` are lines of the project, innermost first, that allocated what the cycle kept. ``runs_project`` is whether
     a function of the project is part of it, ``library`` the name of a library of which functions are, or instances of
@@ -57,15 +58,17 @@ class Origin:
 
     @property
     def is_project(self) -> bool:
-        """Whether the project made it as far as its parts tell: its code runs in it, or it connected plain objects."""
+        """Whether its parts say that the project made it: its functions are part of it, or it connected plain
+        objects.
+        """
         return self.runs_project or not self.library
 
 
 @dataclass(frozen=True, slots=True)
 class KeptTensor:
-    """A storage that a cycle kept: bytes, device and address, and the tensor that stood for it.
+    """A storage that a cycle kept: bytes, device and address, and its first tensor.
 
-    ``name`` says where it hangs (``layer.0.weight``); it is empty beyond the first few. ``stack`` are the calls that
+    ``name`` is its path from the cycle (``layer.0.weight``); empty beyond the first few. ``stack`` are the calls that
     allocated it, where a recorder knows, and ``allocated`` is the line among them that is the project's.
     """
 
@@ -78,7 +81,7 @@ class KeptTensor:
 
     @property
     def allocated(self) -> str | None:
-        """The line that allocated it; ``None`` where nothing is known of it."""
+        """The line that allocated it; ``None`` if unknown."""
         return None if self.stack is None else self.stack.line
 
     def __str__(self) -> str:
@@ -145,7 +148,7 @@ class Cycle(InNotebook):
 
     @property
     def fact(self) -> CycleKept:
-        """What a finding holds of it."""
+        """The fact for a finding."""
         from cudamem_testing.model.facts import CycleKept
 
         kept = len(self.tensors), self._places()

@@ -1,4 +1,4 @@
-"""Which line of source closes a cycle, and whether the project or a library made it.
+"""Finds the line of source that closes a cycle, and whether the project or a library made it.
 
 Looked up from facts once the test is over (``origins`` takes them). PYTEST_DONT_REWRITE
 """
@@ -22,7 +22,7 @@ _parse = ast.parse  # a test may replace it
 
 @dataclass(slots=True)
 class _Stores:
-    """What the source of a file stores where; one walk finds all.
+    """Everything that the source of a file stores, found in one walk.
 
     Attributes, keys and names in calls such as ``setattr``, each with lines and values; arguments that are appended;
     attributes that are read without being called; the line of ``def`` by that of its first decorator.
@@ -43,7 +43,7 @@ class _Store:
 
 
 class Sources:
-    """Looks up source; a file is parsed once in the life of this object."""
+    """Looks up source; parses each file once."""
 
     def __init__(self, locator: Locator) -> None:
         self._locator = locator
@@ -53,8 +53,8 @@ class Sources:
         """``model.py:12: self.hook = lambda: self``: the line of the project that closes a cycle.
 
         It is the store that made a reference of it, as far as the value that is stored can be what the reference leads
-        to: in the source of the holder's class, else around the lines that allocated. Where several lines may have made
-        it there is none. Without a store: a bound method that is passed on, the definition of a function that holds
+        to: in the source of the holder's class, else around the lines that allocated. If several lines may have made
+        it, none is named. Without a store: a bound method that is passed on, the definition of a function that holds
         what it closes over, that of a generator or coroutine.
         """
         links = origin.links[::-1]
@@ -204,7 +204,7 @@ def _assigned(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
 
 
 def _chosen(stores: Iterable[_Store], link: Link, *, sure: bool) -> _Store | None:
-    """The only store that surely made a reference; without ``sure``, that may have made it."""
+    """The only store that certainly made a reference; without ``sure``, the only one that may have made it."""
     found = {store.line: store for store in stores if _makes(store, link) == (2 if sure else 1)}
     return found.popitem()[1] if len(found) == 1 else None
 
@@ -216,7 +216,7 @@ def _last(found: Sequence[tuple[str, _Store]]) -> tuple[str, int]:
 
 
 def _makes(store: _Store, link: Link) -> int:
-    """Whether what is stored is what a reference leads to: 2 surely, 1 perhaps, 0 not."""
+    """Whether the stored value is what a reference leads to: 2 for certainly, 1 for perhaps, 0 for no."""
     value, (word, name) = store.value, link.stored
     if isinstance(value, (ast.Constant, ast.JoinedStr, ast.Compare)):
         return 0

@@ -1,7 +1,7 @@
-"""Watching collections: the facts of each that finds garbage with tensors in it.
+"""Watches garbage collections and takes the facts of each that finds garbage with tensors.
 
-Facts alone are taken inside a collection; ``source.worded`` finds the words for them later. What takes them is imported
-when there is something to take. PYTEST_DONT_REWRITE
+Only facts are taken inside a collection; ``source.worded`` makes text of them later. The code that takes them is
+imported when it is first needed. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def library() -> PyDLL:
     """The native part of the watch, compiled if it never was.
 
     Raises:
-        RecorderUnavailable: it cannot be had here.
+        RecorderUnavailable: it cannot be built or loaded here.
     """
     return load(COLLECTOR_WATCH)
 
@@ -57,12 +57,13 @@ def prepare(*, draws: bool = False) -> None:
 
 
 class CycleWatch:
-    """Takes down the cycles that each collection finds from ``start`` to ``stop``.
+    """Records the cycles that each collection finds from ``start`` to ``stop``.
 
-    ``ask`` makes the question for a collection whose garbage has a tensor in it, or an instance of ``kind``; ``None``
-    skips it. ``failed`` gets what went wrong with one. ``tell`` is called soon after a collection that found cycles,
-    outside of it, in the main thread. ``draws`` says whether questions have cycles drawn. What looking imports is
-    imported when the watch starts: inside a collection that takes too long.
+    ``ask`` makes the question for a collection whose garbage has a tensor, or an instance of ``kind``; ``None`` skips
+    it. ``failed`` gets the error of a failed one. ``tell`` is called soon after a collection that found cycles, outside
+    of it, in the main thread. With ``draws``, questions may have cycles drawn, and what looking imports is imported
+    when the watch starts. Else ``prepare`` does it, at the latest inside the first collection that is looked at: in a
+    run without cycles it never takes place.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class CycleWatch:
     ) -> None:
         self._draws = draws
         self._ask = ask or functools.partial(_every_tensor, os.getcwd(), kind)
-        #: Processor time that looking took so far.
+        #: Processor time spent on examining garbage so far.
         self.seconds = 0.0
         self._failed = failed
         self._tells = tell is not None
@@ -88,26 +89,27 @@ class CycleWatch:
         self._watch = GarbageWatch(kinds, self._look, self._gone, self._note, tell, self._recognise)
         # Without methods around them: every test calls them.
         self.start: Callable[[], None] = self._start
-        """Watch from here on. Raises ``RecorderUnavailable`` where the native part cannot be had, and
-        ``CollectorUnreadableError`` where this build of Python cannot be watched."""
+        """Start watching. Raises ``RecorderUnavailable`` without the native part, and ``CollectorUnreadableError`` if
+        this build of Python cannot be watched."""
         self.stop: Callable[[], bool] = self._watch.stop
-        """Watch no longer; whether there may be something to take."""
+        """Stop watching; returns whether there may be something to take."""
         self.unshown: Callable[[], int] = int
-        """Bytes that were counted and not looked at."""
+        """Bytes that were counted and not examined."""
 
     def _start(self) -> None:
-        import_whole(__package__.partition(".")[0])  # looking imports, and must find no module half done
-        with CollectorPaused():  # what is garbage already is to be seen
-            prepare(draws=self._draws)
+        import_whole(__package__.partition(".")[0])  # examining imports, and must not meet a partly imported module
+        with CollectorPaused():  # garbage that exists already counts
+            if self._draws:
+                prepare(draws=True)
             self._watch.start(library(), (builtins, gc, os, time, functools))
         self.start = functools.partial(self._watch.start, library())
         self.unshown = library().cudamem_collector_unshown
 
     def counting(self, functions: tuple[int, int]) -> Callable[[int, int], None] | None:
-        """A function of an owner and a limit in bytes, that has this watch look only at garbage that may keep so much.
+        """A function of an owner and a limit in bytes that makes this watch examine only garbage that may keep so much.
 
-        It looks once at each kind; the blocks of other garbage are counted. ``functions`` are the addresses of the CPU
-        recorder's functions that find a block and what an owner has. ``None`` where tensors are not as they are known.
+        Each kind is examined once; the blocks of further garbage are counted. ``functions`` are the addresses of the
+        CPU recorder's functions that find a block and what an owner has. ``None`` if the layout of tensors is unknown.
         """
         offset = implementation_offset()
         if offset is None:
@@ -116,16 +118,16 @@ class CycleWatch:
         return self._watch.counting(library(), functions, offset, parameter_class())
 
     def look_at_all(self) -> None:
-        """Count nothing from here on."""
+        """Stop counting."""
         self._watch.look_at_all()
 
     @property
     def missed(self) -> int:
-        """Collections until the last stop that were not looked at."""
+        """Collections until the last stop that were not examined."""
         return self._watch.missed
 
     def take(self) -> list[list[Cycle]]:
-        """What each collection found since the last call, not yet in words; with what was counted."""
+        """What each collection found since the last call, before it is text, with what was counted."""
         found, self._found = self._found, []
         self._watch.ran = False
         counts = self._watch.counts() if self._counted() else ()
@@ -140,6 +142,7 @@ class CycleWatch:
 
     def _look(self, garbage: list[object], parts: Sequence[Part]) -> bool:
         start = thread_time()
+        prepare()
         question = self._ask()
         draft = None if question is None else _loaded[0].explain(garbage, question, parts)
         if question is not None:
@@ -160,7 +163,7 @@ class CycleWatch:
     def _gone(self) -> bool:
         settled = [(number, draft.settled(freed=not kept)) for number, draft, kept in self._drafts]
         found = [one for one in settled if one[1]]
-        # No signal's handler comes between these: it would have this begin again, or lose what was found.
+        # No signal handler may run between these: it would repeat this, or lose what was found.
         self._drafts, self._found = [], self._found + found
         return bool(found) and self._tells
 

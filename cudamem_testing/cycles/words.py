@@ -44,7 +44,7 @@ class Hop:
 
 
 def hops(chain: Sequence[object]) -> list[Hop]:
-    """The references along a chain of objects, inner objects of the interpreter passed over."""
+    """The references along a chain of objects, without the interpreter's inner objects."""
     found: list[Hop] = []
     position, last = 0, len(chain) - 1
     while position < last:
@@ -101,7 +101,7 @@ def _text(step: Hop) -> str:
 
 
 def name_along(steps: Sequence[Hop]) -> str:
-    """Where something hangs, seen from the start of a chain: ``layer.0.weight``."""
+    """The path from the start of a chain: ``layer.0.weight``."""
     found = ""
     for step in steps:
         text = step.reference.text
@@ -112,7 +112,7 @@ def name_along(steps: Sequence[Hop]) -> str:
 
 
 def signature(steps: Sequence[Hop], class_of: Callable[[object, Sequence[Hop], str | None], str] | None = None) -> str:
-    """Types and labels along a cycle, without positions and whatever object it starts at.
+    """Types and labels along a cycle, without positions, and independent of the object it starts at.
 
     ``class_of`` names the class of an instance by the attribute that it holds the next object in.
     """
@@ -153,6 +153,6 @@ def rank(obj: object) -> int:
 
 
 def shape_of(tensor: object) -> str:
-    """``float32[1024, 1024]``: a tensor in words, without its device and without the class of parameters."""
+    """``float32[1024, 1024]``: the name of a tensor without its device and without ``Parameter``."""
     name = tensor_name(tensor)
     return clean(str(name._replace(cls="" if name.cls == "Parameter" else name.cls, device="")))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.limits import Breach, Limit
-from cudamem_testing.model.pools import MAIN_POOL, Pool, PoolUse
+from cudamem_testing.model.pools import Pool, PoolUse
 from cudamem_testing.model.sizes import format_size, parse_size
 from cudamem_testing.model.windows import Window
 from cudamem_testing.show.tables import Column, Table
@@ -102,11 +102,6 @@ class Sharing:
         return self.separate - self.shared
 
     @property
-    def later_growth(self) -> int:
-        """Bytes that captures after the first added to the shared pool: almost nothing if sizes descend."""
-        return sum(step.shared for step in self.steps[1:])
-
-    @property
     def descending(self) -> bool:
         """Whether the captures are ordered from large to small, as sharing needs."""
         sizes = [step.separate for step in self.steps]
@@ -142,8 +137,3 @@ def judge_pool(pools: Pools, pool: Pool, limit: object) -> Breach | None:
     """
     window = Window(f"pool {pool}", pools.device, reserved_peak=pools.of(pool).reserved)
     return Limit("reserved", parse_size(limit), absolute=True).judge(window)
-
-
-def is_private(pool: Pool | None) -> bool:
-    """Whether a pool belongs to a graph or a ``MemPool``."""
-    return pool is not None and pool != MAIN_POOL

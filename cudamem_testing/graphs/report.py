@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cudamem_testing.graphs.rules import MEANINGS, Rule
+from cudamem_testing.model.entered import Result
 from cudamem_testing.model.sizes import count
 from cudamem_testing.records.expected import assert_text
 
@@ -61,7 +62,7 @@ class LintError(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class LintReport:
+class LintReport(Result):
     """Everything that the lint found in one run of the function, in order of first appearance.
 
     ``notes`` say what could not be checked. ``str()`` explains each finding; ``text`` has a line for each, without line

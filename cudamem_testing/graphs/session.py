@@ -22,6 +22,7 @@ from cudamem_testing.graphs.captured import Captured
 from cudamem_testing.graphs.lint import lint
 from cudamem_testing.graphs.pools import CaptureStep, Pools, Sharing, pools_of
 from cudamem_testing.graphs.report import LintReport
+from cudamem_testing.model.entered import Blocks
 from cudamem_testing.show.usage import hide_wrong_arguments
 
 __tracebackhide__ = hide_wrong_arguments
@@ -58,6 +59,7 @@ class GraphCapture:
         self._owner, self._unavailable = owner, unavailable
         self.captured: list[Captured] = []
         """What was captured so far."""
+        self.blocks = Blocks()
 
     def __call__(
         self,
@@ -101,7 +103,10 @@ class GraphCapture:
 
     def check(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> LintReport:
         """The lint: one call of the function, without a capture; needs no card."""
-        return lint(function, args, kwargs, root=self._root)
+        report = lint(function, args, kwargs, root=self._root)
+        report.handed_out()
+        self.blocks.add("graph_capture.check(...)", result=report, check=".assert_clean()")
+        return report
 
     def callables(
         self,

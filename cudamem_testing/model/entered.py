@@ -1,13 +1,15 @@
-"""Finds blocks made for a ``with`` statement that were not entered or not left, and the lines that made them.
+"""Finds what a test asked for and then did not use, so that it checks nothing, and the lines that asked for it.
 
-PYTEST_DONT_REWRITE
+That is a block that was made for a ``with`` statement and not entered, or not left, and a result of which nothing was
+read. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Protocol
+from types import FrameType
+from typing import Any, Protocol
 
 from cudamem_testing.show.files import shown
 
@@ -28,35 +30,90 @@ class Block(Protocol):
         ...
 
 
+class Readable(Protocol):
+    """A result that knows whether anything was read from it."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether something was."""
+        ...
+
+
+class Result:
+    """A base of results that notice the first read of a public attribute, also by their text, length or comparison."""
+
+    __slots__ = ("_is_read",)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "is_read" and not name.startswith(("_", "assert")):  # a check that is not called reads nothing
+            object.__setattr__(self, "_is_read", True)
+        return object.__getattribute__(self, name)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether something was read since it was handed out."""
+        return getattr(self, "_is_read", False)
+
+    def handed_out(self) -> None:
+        """Forget what was read while it was made."""
+        object.__setattr__(self, "_is_read", False)
+
+
 class NotEnteredError(RuntimeError):
-    """A block was made and never entered, or entered and never left, so it checked nothing."""
+    """A block was made and never entered, or entered and never left, or a result was not read: nothing was checked."""
+
+
+class _Made:
+    """``call`` is the source text that makes it, ``check`` the method that checks it, if it is a result."""
+
+    __slots__ = ("block", "call", "check", "code", "line", "result")
+
+    def __init__(self, call: str, check: str, block: Block | None, result: Readable | None, frame: FrameType) -> None:
+        self.call, self.check = call, check
+        self.block, self.result = block, result
+        self.code, self.line = frame.f_code, frame.f_lineno
+
+    @property
+    def is_over(self) -> bool:
+        return (self.block is None or self.block.left) and (self.result is None or self.result.is_read)
+
+    @property
+    def problem(self) -> str | None:
+        if self.is_over:
+            return None
+        place = f"{self.call} at {shown(Path(self.code.co_filename))}:{self.line}"
+        if self.block is not None and not self.block.left:
+            left = "was never left and " if self.block.entered else ""
+            return f"{place} {left}checks nothing: write `with {self.call}:`"
+        return f"{place} checks nothing, because nothing is read from it: call {self.check} on the result"
 
 
 class Blocks:
-    """The blocks that one test made."""
+    """The blocks and results that one test asked for."""
 
     def __init__(self) -> None:
-        self._made: list[tuple[Block, str, str, int]] = []
+        self._made: list[_Made] = []
 
-    def add(self, block: Block, call: str) -> None:
-        """Record a block, and the line outside this package that makes it; ``call`` is the source text there."""
+    def add(self, call: str, block: Block | None = None, result: Readable | None = None, check: str = "") -> None:
+        """Record a block, a result or what is both, and the line outside this package that makes it.
+
+        ``call`` is the source text there, ``check`` a method of the result to recommend.
+        """
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
             frame = frame.f_back
         if len(self._made) > 100:  # a test may make thousands
-            self._made = [one for one in self._made if not one[0].left]
-        self._made.append((block, call, frame.f_code.co_filename, frame.f_lineno))
+            self._made = [one for one in self._made if not one.is_over]
+        self._made.append(_Made(call, check, block, result, frame))
 
     @property
     def problems(self) -> list[str]:
-        """One line for each block that was not entered, or not left; call it before such blocks are ended."""
-        return [
-            f"{call} at {shown(Path(file))}:{line} {'was never left and ' if block.entered else ''}checks nothing: "
-            f"write `with {call}:`"
-            for block, call, file, line in self._made
-            if not block.left
-        ]
+        """One line for each block that was not entered or not left, and each result that was not read.
+
+        Call it before such blocks are ended.
+        """
+        return [problem for one in self._made if (problem := one.problem) is not None]
 
     def clear(self) -> None:
-        """Discard the recorded blocks."""
+        """Discard what is recorded."""
         self._made.clear()

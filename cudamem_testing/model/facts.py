@@ -16,6 +16,7 @@ from cudamem_testing.model.limits import Breach
 from cudamem_testing.model.live_tables import LiveTable
 from cudamem_testing.model.pools import Pool, PoolUse
 from cudamem_testing.model.references import Doubt, Path, Reach, View
+from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.stacks import Frame, Stack
 
 # -- limits and baselines ---------------------------------------------------------------------------------
@@ -71,6 +72,9 @@ class NoBaseline:
 GRAPH_STATE = "random-number state of a live CUDA graph"
 #: The holder of memory that ``DistributedDataParallel.__init__`` allocates.
 REDUCER = "the reducer of a DistributedDataParallel, in C++"
+#: The holder of the flat parameter of ``FullyShardedDataParallel``, and of its gradient: modules inside hold views of
+#: it, a view holds it in C++, and it holds the modules.
+FLAT_PARAMETER = "the flat parameter of a FullyShardedDataParallel and its views, in C++"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +117,10 @@ class Retained:
     """Blocks that one object holds; ``shown`` are the largest.
 
     ``count`` are all. ``keeps_graph`` is whether a tensor is kept with its autograd graph, ``graph_state`` whether they
-    are the random numbers of captured CUDA graphs, ``reducer`` whether they are its buckets, ``in_fixture`` whether a
-    wider fixture allocated them. ``doubts`` say what the search for holders could not find out. ``tests`` is how many
-    tests left them if each left less than ``each`` bytes. ``examples`` is how many generated examples of the test
-    allocated them, ``example`` the first of these.
+    are the random numbers of captured CUDA graphs, ``reducer`` whether they are its buckets, ``flat_parameter`` whether
+    they are one with its gradient, ``in_fixture`` whether a wider fixture allocated them. ``doubts`` say what the
+    search for holders could not find out. ``tests`` is how many tests left them if each left less than ``each`` bytes.
+    ``examples`` is how many generated examples of the test allocated them, ``example`` the first of these.
     """
 
     shown: tuple[RetainedBlock, ...]
@@ -128,8 +132,15 @@ class Retained:
     reducer: bool = False
     tests: int = 1
     each: int | None = None
+    flat_parameter: bool = False
     example: str = ""
     examples: int = 0
+
+    @property
+    def in_cpp(self) -> str | None:
+        """What holds them in C++, where that is known."""
+        flags = ((self.graph_state, GRAPH_STATE), (self.reducer, REDUCER), (self.flat_parameter, FLAT_PARAMETER))
+        return next((name for is_it, name in flags if is_it), None)
 
     @property
     def path(self) -> Path | None:
@@ -177,18 +188,6 @@ class KeptBy:
 
     line: str
     names: tuple[str, ...] = ()
-
-
-class Remark(str, Enum):
-    """What policy adds to a finding, besides its standing."""
-
-    HARNESS = "harness"  #: The test harness is part of the cycle.
-    MOCK = "mock"  #: A mock is part of the cycle, and keeps the arguments of its calls.
-    OTHER_HARNESS = "other harness"  #: Another part of the test harness is part of the cycle.
-    LIBRARY = "library"  #: A library made the cycle, not the project.
-    UNREAD = "unread"  #: The objects of the cycle could not be read.
-    FIRST_USE = "first use"  #: A cache that was filled for the first time in this process.
-    RECORDED = "recorded"  #: The run records it as known.
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.entered import Result
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.show.notebook import InNotebook
 
@@ -25,7 +26,7 @@ class Grew(AssertionError):  # noqa: N818 - the name of the verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Growth(InNotebook):
+class Growth(Result, InNotebook):
     """What ``steps`` repetitions did on one device.
 
     ``levels`` are allocated bytes after the warm-up and after each step. ``collected`` is what a garbage collection

@@ -50,14 +50,16 @@ def override(*, leaks: object = None, cycles: object = None, device: object = No
         problems.append(str(error))
     if problems:
         raise LimitError(problems)
-    return Override(*(None if value is None else str(value) for value in (leaks, cycles)), found, str(reason))
+    texts = [None if value is None else str(value) for value in (leaks, cycles)]
+    return Override(texts[0], texts[1], found, str(reason))
 
 
 def merged(overrides: Iterable[Override]) -> Override:
     """Several as one: of each setting the first that is given."""
     found = NOTHING
     for one in overrides:
-        found = Override(*(own if own is not None else other for own, other in zip(found, one, strict=True)))
+        device = one.device if found.device is None else found.device
+        found = Override(found.leaks or one.leaks, found.cycles or one.cycles, device, found.reason or one.reason)
     return found
 
 

@@ -33,11 +33,6 @@ class Factor:
         """The value at a size of the variable, which is positive; logarithms have base 2."""
         return float(size**self.power * math.log2(size) ** self.logarithms)
 
-    def text(self, name: str) -> str:
-        """The usual notation; ``1`` for a variable without influence."""
-        power = {0.0: "", 0.5: f"sqrt({name})", 1.0: name}.get(self.power, f"{name}^{self.power:g}")
-        return " ".join([*([power] if power else []), *[f"log {name}"] * self.logarithms]) or "1"
-
 
 @dataclass(frozen=True, slots=True)
 class Promise:

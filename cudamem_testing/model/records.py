@@ -8,12 +8,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.model.findings import Finding, Severity
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.windows import Window
 
 if TYPE_CHECKING:
     from cudamem_testing.model.baselines import Measured
     from cudamem_testing.model.checked import Checked
     from cudamem_testing.model.curves import Curve
+
+
+ALL = "*"
+"""All kinds of devices."""
 
 
 class Environment(NamedTuple):
@@ -109,16 +114,22 @@ class Extent(NamedTuple):
 
     ``paths`` are folders and files relative to rootdir whose tests were all collected, and run, except for ``left_out``
     (ids of tests, and of files and classes that could not be collected); empty if the run did not finish.
-    ``kinds`` are the kinds of findings that each test was checked for.
+    ``kinds`` are the kinds of findings that each test was checked for, ``ignored`` the bytes below which none was
+    judged, by kind of device (``{"cpu": 65536}``), or for all (``{"*": 1048576}``).
     """
 
     paths: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
+    ignored: Mapping[str, int] = MappingProxyType({})
+
+    def judged_from(self, device: str) -> int:
+        """The fewest bytes of a finding that was judged on a kind of device."""
+        return max(self.ignored.get(device, 0), self.ignored.get(ALL, 0))
 
     def covers(self) -> Callable[[str], bool]:
         """A function that says whether all tests of a file ran; also for a file that no longer exists."""
-        partly = {nodeid.partition("::")[0] for nodeid in self.left_out}
+        partly = {*map(file_of, self.left_out)}
         return lambda file: file not in partly and any(PurePosixPath(file).is_relative_to(path) for path in self.paths)
 
 

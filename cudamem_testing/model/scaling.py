@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.entered import Result
 from cudamem_testing.model.promises import Factor, Promise
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.show.tables import Column, Table
@@ -78,7 +79,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class Scaling(Result):
     """Measurements on one device, by variable; ``metric`` says what the bytes are."""
 
     device: Device

@@ -83,3 +83,8 @@ def without_unit(size: str, other: str) -> str:
 def from_to(low: str, high: str) -> str:
     """Two shown sizes as one text, with one unit if they have the same: ``1.0 to 2.5 MiB``."""
     return high if low == high else f"{without_unit(low, high)} to {high}"
+
+
+def signed(size: int) -> str:
+    """A change of a size: ``+1.5 KiB``, ``-512 B``."""
+    return format_size(size) if size < 0 else f"+{format_size(size)}"

@@ -85,6 +85,8 @@ class OperatorMemory(Reports):
         self._noted: tuple[tuple[Device, list[Note]], ...] = ()
         self._remarks: list[str] = []
         self._table: OperatorTable | None = None
+        self.is_read = True
+        """Whether its table was read, or there is none."""
 
     def __enter__(self) -> OperatorMemory:
         """Start recording.
@@ -103,6 +105,7 @@ class OperatorMemory(Reports):
         stack, self._stack = self._stack, None
         if stack is not None:
             stack.close()
+            self.is_read = kind is not None
 
     @property
     def entered(self) -> bool:
@@ -121,6 +124,7 @@ class OperatorMemory(Reports):
         Raises:
             RuntimeError: before the end of the recording.
         """
+        self.is_read = True
         if self._table is None:
             if not self._noted:
                 raise RuntimeError("nothing is recorded yet: leave the with block of OperatorMemory first")

@@ -21,6 +21,7 @@ from cudamem_testing.records.expected import assert_text
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.tables import Table
 from cudamem_testing.show.usage import hide_wrong_arguments, refuse_unknown
+from cudamem_testing.trace.columns import compare_columns
 
 if TYPE_CHECKING:
     from cudamem_testing.operators.compare import Comparison
@@ -139,7 +140,7 @@ class Reports(InNotebook):
         def text(wanted: str | None) -> str:
             return str(self.by_module(depth, min_bytes=min_bytes, columns=asked or summaries.columns_of(wanted)))
 
-        assert_text(text, expected, key=self._kind(), depth=2)
+        assert_text(text, expected, key=self._kind(), depth=2, compare=compare_columns)
 
     def assert_budget(
         self,

@@ -91,12 +91,14 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     try:
         return [header(settings), *said]
     except Exception as error:  # names of cards are no reason to stop
-        return [f"cudamem: this machine cannot be described: {type(error).__name__}: {error}", *said]
+        from cudamem_testing.static import type_name
+
+        return [f"cudamem: this machine cannot be described: {type_name(error)}: {error}", *said]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check every marker, and start measuring if one of them (or a fixture) asks for it."""
+    """Check every marker, and start measuring if a marker or a fixture asks for it."""
     settings = config.stash[keys.SETTINGS]
     try:
         found = markers.validate(items, settings.budget if settings.on else None, strict=settings.on)
@@ -105,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[keys.MISSPELT] = frozenset(found.misspelt)
         _begin(config, settings, items, found.tests)
     except pytest.UsageError as error:
-        if hasattr(config, "workeroutput"):  # the controller says it: a worker's own error would be called a crash
+        if hasattr(config, "workeroutput"):  # the controller reports it: an error of a worker would be called a crash
             config.workeroutput[keys.USAGE_OUTPUT] = str(error)
         raise
 
@@ -135,7 +137,7 @@ def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run in which a test applied one of our markers to itself: it was not read."""
+    """Fail a run in which a test applied one of our markers to itself, because it was not read."""
     config = session.config
     problems = config.stash.setdefault(keys.PROBLEMS, [])
     items = [] if session.exitstatus == pytest.ExitCode.USAGE_ERROR else getattr(session, "items", [])
@@ -150,7 +152,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say which markers check nothing; with ``--no-cudamem`` that it wins, and how many markers were not enforced."""
+    """Report markers that check nothing; with ``--no-cudamem``, that it wins and how many markers were not enforced."""
     for line in dict.fromkeys(config.stash.get(keys.PROBLEMS, ())):
         terminalreporter.write_line(f"cudamem: {line}")
     number = config.stash.get(keys.UNENFORCED, 0)
@@ -164,17 +166,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leave the process as it was found."""
+    """Restore the process."""
     session = config.stash.get(keys.SESSION, None)
     if session is not None:
         session.close()
 
 
 def _simulate(config: pytest.Config, cards: Cards) -> Callable[[], None]:
-    """Put simulated cards in place before a conftest file or a test module asks for one; what takes them out again.
+    """Start simulated cards before a conftest file or a test module asks for one; returns a function that stops them.
 
     Raises:
-        pytest.UsageError: no card can be simulated here, and why.
+        pytest.UsageError: no card can be simulated here, with the reason.
     """
     from cudamem_testing.plugin.simulation import SkipUnsupported
     from cudamem_testing.recorders.build import RecorderUnavailable
@@ -212,7 +214,7 @@ def _choose_card(config: pytest.Config, *, limited: bool) -> None:
 def _start(config: pytest.Config, settings: Settings) -> None:
     from cudamem_testing.guards import CollectorPaused
 
-    with CollectorPaused():  # its modules make objects that stay
+    with CollectorPaused():  # its modules create permanent objects
         _register(config, settings)
 
 
@@ -267,7 +269,7 @@ def _session(config: pytest.Config, settings: Settings) -> Session:
         )
     except OSError as error:
         raise pytest.UsageError(f"cudamem: known findings cannot be read: {error}") from None
-    except ValueError as error:  # RecordError: its module is imported where there is such a file
+    except ValueError as error:  # a RecordError, whose module is imported only if there is such a file
         raise pytest.UsageError(f"cudamem: {error}") from None
 
 

@@ -1,8 +1,7 @@
 """Checks of expected texts in the reports of tests: what each saw, and the message of one that failed.
 
-Of a text that is not the expected one the message alone is shown, which says what has changed and where: pytest would
-print the call in front of it, with the whole text that stands in the test. With ``-vv`` the text as it is now follows.
-PYTEST_DONT_REWRITE
+A mismatch shows only its message, which says what has changed and where: pytest would print the call before it, with
+the whole text of the test. With ``-vv`` the actual text follows. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class CheckedText:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Send with a failure the check that failed, and at the end those whose text was right.
 
-        As JSON, for a text may hold characters that no worker could send.
+        As JSON, because a text may have characters that a worker cannot send.
         """
         report = yield
         checks = [] if call.excinfo is None else [*_failed(call.excinfo.value)]
@@ -58,7 +57,7 @@ def _failed(error: BaseException) -> Generator[Checked, None, None]:
 
 
 WHOLE = 2
-"""The verbosity from which on texts are shown whole."""
+"""The verbosity from which whole texts are shown."""
 
 
 def show_alone(report: pytest.TestReport, call: pytest.CallInfo[None], config: pytest.Config) -> None:
@@ -69,7 +68,7 @@ def show_alone(report: pytest.TestReport, call: pytest.CallInfo[None], config: p
     if is_a(error, TextMismatchError):
         shown = report.longrepr = call.excinfo.getrepr(style="value")
         crash = getattr(shown, "reprcrash", None)
-        if crash is not None:  # what the short summary shows: the first statement, not where the class lives
+        if crash is not None:  # the short summary shows this: the first statement, without the module of the class
             crash.message = str(error)
         if config.get_verbosity() >= WHOLE:
             report.sections.append(("the whole text as it is now", printable(error.actual)))

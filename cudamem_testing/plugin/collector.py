@@ -1,4 +1,4 @@
-"""The collector: puts records and outcomes together where the summary is printed, and writes the report.
+"""The collector: joins records and outcomes in the process that prints the summary, and writes the report.
 
 It runs in the controller under pytest-xdist and in the only process otherwise; a worker sends each record with the
 report of the test's teardown and the rest when it ends. PYTEST_DONT_REWRITE
@@ -7,9 +7,8 @@ report of the test's teardown and the rest when it ends. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,10 +37,10 @@ LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
 
 
 class Statuses:
-    """Names for what we found; registered with the first one, for each report of each test is asked."""
+    """Names for our failures; registered with the first one, because its hook runs for each report of each test."""
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """A test over its budget is a failure with a name of its own."""
+        """Give a failure of ours its name, such as ``OVER BUDGET``."""
         status = getattr(report, "cudamem_status", None)
         if status is None or not report.failed:
             return None
@@ -49,7 +48,7 @@ class Statuses:
 
 
 class Collector:
-    """What arrived of every test, and what the run adds."""
+    """Collects test records, and adds the notes of the run before reporting."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
@@ -77,13 +76,13 @@ class Collector:
 
     @property
     def _policy(self) -> Policy | None:
-        """What judged the tests of this process."""
+        """The policy that judged the tests of this process."""
         session = self._config.stash.get(keys.SESSION, None)
         return None if session is None else session.policy
 
-    @pytest.hookimpl(tryfirst=True)  # before anybody prints
+    @pytest.hookimpl(tryfirst=True)  # before others print the report
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Follow the outcome through the phases; the record comes with teardown."""
+        """Follow the outcome through the phases; the record arrives with teardown."""
         nodeid, when = report.nodeid, report.when
         node = getattr(report, "node", None)
         worker = "" if node is None else worker_of(node)
@@ -99,7 +98,7 @@ class Collector:
             plugins = self._config.pluginmanager
             if hasattr(report, "cudamem_status") and not plugins.hasplugin("cudamem-statuses"):
                 plugins.register(Statuses(), "cudamem-statuses")
-        if when == "setup":  # of the attempts of a test the last one counts
+        if when == "setup":  # the last attempt of a test counts
             self._gathered.checked.pop(nodeid, None)
         lines = failure_lines(report) if report.failed and self._shortens else None
         if lines and when == "call" and hasattr(report, "cudamem_parts"):
@@ -135,7 +134,7 @@ class Collector:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """A worker of pytest-xdist begins: it judges with the known findings that were read here."""
+        """A worker of pytest-xdist starts: it judges with the known findings that were read here."""
         if self._policy is not None:
             node.workerinput[keys.KNOWN_INPUT] = self._policy.content
 
@@ -180,7 +179,7 @@ class Collector:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the report; a failure to do so fails a run that was green."""
+        """Write the report; a failure to do so fails a run that had passed."""
         measuring = self._config.stash.get(keys.SESSION, None)
         if measuring is not None:
             self._gathered.add(totals(measuring))
@@ -194,24 +193,12 @@ class Collector:
         gathered.failures = self._failed.lines(self.run(), session.exitstatus)
         run = self._config.stash[RUN] = self.run()
         if self._settings.reports and runs_tests(self._config):
-            from cudamem_testing.report.files import write_html, write_json
+            from cudamem_testing.report.files import write_reports
 
-            for path, write in ((self._settings.json, write_json), (self._settings.html, write_html)):
-                if path is not None:
-                    self._write(session, run, path, write)
-
-    def _write(
-        self, session: pytest.Session, run: RunRecord, path: Path, write: Callable[[RunRecord, Path], None]
-    ) -> None:
-        """Write one report; a failure to do so fails a run that was green."""
-        try:
-            write(run, path)
-        except OSError as error:
-            self._gathered.notes.append(f"the report was not written to {path}: {error}")
-            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-        else:
-            if not self._quiet:
-                self._gathered.notes.append(f"report written to {path}")
+            written, problems = write_reports(run, self._settings.json, self._settings.html)
+            gathered.notes += [*([] if self._quiet else written), *problems]
+            if problems:
+                session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary; with -q only if there are findings, or something was not checked, measured or written."""
@@ -235,8 +222,8 @@ class Collector:
             lines = audit_lines(run, known.recording_command(self._config.invocation_params.args))
             if self._policy is not None:
                 lines += matched_lines(self._policy.lines, run, self._policy.name)
-            for line in lines:
-                terminalreporter.write_line(printable(line))
+            for text in lines:
+                terminalreporter.write_line(printable(text))
 
     @staticmethod
     def _found(run: RunRecord) -> bool:
@@ -248,21 +235,21 @@ class Collector:
         return self._gathered.run()
 
     def _cover(self, session: pytest.Session) -> None:
-        """Note what the run looked at; a test that began and did not end was left out as well."""
+        """Note what the run covered; a test that began and did not end was left out."""
         self._seen |= self._collected.files
         begun = [nodeid for nodeid, _ in self._outcomes]
         unfinished = {*begun, *(name for one in begun for name in _without_groups(one))}
-        paths = whole_paths(session) if self._collected.tests else ()  # no worker that measured has told of them
+        paths = whole_paths(session) if self._collected.tests else ()  # no worker reported its collection
         self._gathered.covered(paths, self._collected.left_out(self._seen) | unfinished)
 
 
 def is_terminal(reporter: pytest.TerminalReporter) -> bool:
-    """Whether what is reported goes to a terminal, where names may have to give way."""
+    """Whether the report goes to a terminal, where names may be cut."""
     return bool(reporter.isatty)
 
 
 def _as_record(sent: Any) -> TestRecord:
-    """The record as it was made in this process, or as a worker sent it."""
+    """The record made in this process, or sent by a worker."""
     if isinstance(sent, TestRecord):
         return sent
     from cudamem_testing.report.schema import TEST
@@ -272,14 +259,16 @@ def _as_record(sent: Any) -> TestRecord:
 
 
 def _without_groups(nodeid: str) -> Iterator[str]:
-    """What the test may be called as well: a group of pytest-xdist may follow its id, and have an ``@`` in its name."""
+    """Other possible ids of the test: a group of pytest-xdist may follow its id, and have an ``@`` in its name."""
     for place, character in enumerate(nodeid):
         if character == "@":
             yield nodeid[:place]
 
 
 def _outcome(report: pytest.TestReport, before: str | None) -> str:
-    """The outcome so far; a failed subtest, which pytest reports before the test, has failed it if it runs no more."""
+    """The outcome so far. A failed subtest, which pytest reports before the test, fails the test unless it runs
+    again.
+    """
     if str(report.outcome) == "rerun":  # set by pytest-rerunfailures
         return "rerun"
     if before == "failed":

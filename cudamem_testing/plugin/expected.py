@@ -23,10 +23,11 @@ XDIST = "texts are not accepted under pytest-xdist: run without -n"
 
 
 class ExpectedText:
-    """Makes a session of expected text the current one while a test runs whose texts may be kept beside it.
+    """Activates a session of expected text for tests whose texts may be kept in files beside them.
 
-    That is a test of a file that has a folder for texts of calls without an argument, and every test where texts are
-    accepted or a report is written (``keep``). Others need none: there a text is compared with the one at the call.
+    These are the tests of a file that has a folder for texts of calls without an argument, and every test if texts are
+    accepted or a report is written (``keep``). Other tests need none: there a text is compared with the one at the
+    call.
     """
 
     def __init__(self, *, accept: bool, distributed: bool, keep: bool = False) -> None:
@@ -45,7 +46,7 @@ class ExpectedText:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Leave a run none of whose tests needs it: each hook takes time in every test."""
+        """Unregister if no test needs it, because each hook takes time in every test."""
         if not any(map(self._is_needed, session.items)) and not self._accept:
             session.config.pluginmanager.unregister(self)
 
@@ -62,7 +63,7 @@ class ExpectedText:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Each attempt begins anew."""
+        """Start each attempt from the beginning."""
         if self._is_needed(item):
             self.session.begin(id_without_group(item), item.path)
 

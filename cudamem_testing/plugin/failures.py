@@ -1,6 +1,7 @@
-"""What fails a run beside its measured tests: crashes, interrupts, internal errors, files that cannot be collected.
+"""Collects what fails a run besides its measured tests: crashes, interrupts, internal errors, files that cannot be
+collected.
 
-A report that lacks them would look like that of a run that was green. PYTEST_DONT_REWRITE
+Without them the report would look like that of a passed run. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class RunFailures:
             self._add(f"{report.nodeid or '.'} could not be collected: {_reason(str(report.longrepr))}")
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Somebody or something stopped the run; ``pytest.exit`` may say that this is no failure."""
+        """The run was stopped; ``pytest.exit`` may say that this is no failure."""
         if getattr(excinfo.value, "returncode", None) != pytest.ExitCode.OK:
             self._add(f"interrupted: {_reason(str(excinfo.value)) or excinfo.typename}")
 
@@ -56,7 +57,7 @@ class RunFailures:
             self._add(f"{nodeid} {'failed' if outcome == 'failed' else 'had an error'} and was not measured")
 
     def lines(self, run: RunRecord, status: int) -> tuple[str, ...]:
-        """All of them; that there must be one, where pytest's exit status has no other reason."""
+        """All failures; a generic one if nothing else explains pytest's exit status."""
         found = [*self._lines, *(f"worker {name!r} ended early: {error}" for name, error in self._down.items())]
         failed = status not in _EXPLAINED or (status == pytest.ExitCode.TESTS_FAILED and not run.has_failing_tests)
         if failed and not found:

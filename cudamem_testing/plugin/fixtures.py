@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 __tracebackhide__ = hide_wrong_arguments
+PROFILE, OPERATORS = (f".{check}(), or another assert_ method," for check in ("assert_categories", "assert_by_module"))
 
 
 def _prepared(request: pytest.FixtureRequest) -> Session | None:
-    """The session with its recorders at work; ``None`` where no test is being measured."""
+    """The session with running recorders; ``None`` if no test is being measured."""
     session = request.config.stash.get(keys.SESSION, None)
     if session is None or session.running is None:
         return None
@@ -35,18 +36,39 @@ def _prepared(request: pytest.FixtureRequest) -> Session | None:
     return session
 
 
-def _refuse(request: pytest.FixtureRequest, problems: Sequence[str]) -> None:
+class _Outcome:
+    """Notices whether a test fails or is skipped in its call, also where no session measures it."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self.failed = False
+        self._item = item
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """Notice it."""
+        self.failed |= item is self._item and call.excinfo is not None
+
+
+@contextmanager
+def _outcome(request: pytest.FixtureRequest) -> Iterator[_Outcome]:
+    outcome = _Outcome(request.node)
+    request.config.pluginmanager.register(outcome)
+    try:
+        yield outcome
+    finally:
+        request.config.pluginmanager.unregister(outcome)
+
+
+def _refuse(request: pytest.FixtureRequest, problems: Sequence[str], outcome: _Outcome | None = None) -> None:
     """Fail a test whose blocks checked nothing, unless it has failed for another reason, or was skipped."""
     session = request.config.stash.get(keys.SESSION, None)
     failed = session is not None and session.running is not None and session.running.failure is not None
-    if problems and not failed:
+    if problems and not failed and not (outcome is not None and outcome.failed):
         pytest.fail("\n".join(f"cudamem: {problem}" for problem in problems), pytrace=False)
 
 
 def _each_example(request: pytest.FixtureRequest, reset: Callable[[], object]) -> None:
     """Do something before each example of hypothesis, so that the fixture keeps nothing of the one before."""
-    from cudamem_testing.plugin import keys
-
     request.node.stash.setdefault(keys.EACH_EXAMPLE, []).append(reset)
 
 
@@ -93,7 +115,7 @@ def memory_snapshot(request: pytest.FixtureRequest) -> Snapshots:
 
     session = _prepared(request)
     if session is None:
-        pytest.fail("memory_snapshot was asked for too late: name it among the test's arguments", pytrace=False)
+        pytest.fail("memory_snapshot: request it as a test argument, not while the test runs", pytrace=False)
     return Snapshots(session.tracker, request.config.rootpath, session.owners.names)
 
 
@@ -111,14 +133,14 @@ def reference_cycles(request: pytest.FixtureRequest) -> Iterator[Callable[[], Re
 
     def record() -> ReferenceCycles:
         made.append(make())
-        blocks.add(made[-1], "reference_cycles()")
+        blocks.add("reference_cycles()", made[-1], made[-1], ".assert_none()")
         return made[-1]
 
     def end() -> None:
         _add_new(problems, blocks.problems)
         for cycles in reversed(made):
             if cycles.entered and not cycles.left:
-                cycles.__exit__(None, None, None)  # the check of the test itself goes on
+                cycles.__exit__(None, None, None)  # the check of the test itself continues
         made.clear()
         blocks.clear()
 
@@ -141,6 +163,8 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
     session = _prepared(request)
     made, blocks, leaving = [], Blocks(), ExitStack()
     problems: list[str] = []
+    budgets = session is not None and session.running is not None and session.running.budgets
+    explains = budgets or "cuda_memory" in request.fixturenames  # a broken budget says what the memory was for
     trackers: list[Tracker] = []
     if session is not None:
         trackers, made = [session.tracker], session.evidence.profiles
@@ -155,14 +179,14 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
             )
         if function is not None and not callable(function):
             raise TypeError(
-                f"memory_profile() records a function, or without one a block: {type_name(function)} is none"
+                f"memory_profile() records a function, or a block without one: {type_name(function)} is not callable"
             )
         if not trackers:
             trackers.append(leaving.enter_context(_recording(request)))
         root = str(request.config.rootpath)
         profile = MemoryProfile(tracker=trackers[0], root=root, compared=session is not None, **options)
         made.append(profile)
-        blocks.add(profile, "memory_profile(...)")
+        blocks.add("memory_profile(...)", profile, None if explains else profile, PROFILE)
         return profile if function is None else profile(function, *args, **kwargs)
 
     def end() -> None:
@@ -174,18 +198,18 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
 
     _each_example(request, end)
     _each_example(request, made.clear)
-    with leaving:
+    with leaving, _outcome(request) as outcome:
         yield record
         end()
         if session is not None and session.evidence.curves is not None:
             session.evidence.curves.profiled(session.running, made)
     made.clear()
-    _refuse(request, problems)
+    _refuse(request, problems, outcome)
 
 
 @contextmanager
 def _recording(request: pytest.FixtureRequest) -> Iterator[Tracker]:
-    """Recorders for a test that is not measured, so that what a profile tells does not depend on that."""
+    """Recorders for a test that is not measured, so that its profiles are the same."""
     from cudamem_testing.recorders.choose import Recorders
     from cudamem_testing.windows.tracker import Tracker
 
@@ -215,7 +239,7 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
         if unknown:
             raise TypeError(f"operator_memory() has no argument {', '.join(unknown)}: it takes model, device")
         made.append(OperatorMemory(*args, **kwargs))
-        blocks.add(made[-1], "operator_memory(...)")
+        blocks.add("operator_memory(...)", made[-1], made[-1], OPERATORS)
         return made[-1]
 
     def end() -> None:
@@ -242,10 +266,19 @@ def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
 
     root = str(request.config.rootpath)
     graphs = GraphCapture(root=root, owner=request.node.nodeid, unavailable=pytest.skip)
-    _each_example(request, graphs.close)
-    yield graphs
+    problems: list[str] = []
+
+    def end() -> None:
+        _add_new(problems, graphs.blocks.problems)
+        graphs.blocks.clear()
+        graphs.close()
+
+    _each_example(request, end)
+    with _outcome(request) as outcome:
+        yield graphs
     session = request.config.stash.get(keys.SESSION, None)
     if session is not None and session.evidence.curves is not None:
         for captured in graphs.captured:
             session.evidence.curves.exhibit(session.running, "Captured graph", captured.__str__)
-    graphs.close()
+    end()
+    _refuse(request, problems, outcome)

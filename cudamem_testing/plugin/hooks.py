@@ -1,7 +1,7 @@
-"""Hooks around each phase of each test: pytest says when, the session measures and judges (run/session.py).
+"""Hooks around each phase of each test. The session measures and judges (run/session.py).
 
-A finding that fails a test is raised where its phase ends, so that pytest treats it like any failure of the test:
-xfail, ``--lf``, ``-x`` and JUnit need no help. PYTEST_DONT_REWRITE
+A finding that fails a test is raised at the end of its phase, so pytest treats it like any failure of the test: xfail,
+``--lf``, ``-x`` and JUnit work as usual. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.findings import Finding, Kind, Severity
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.override import NOTHING
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.items import (
@@ -31,7 +32,7 @@ from cudamem_testing.plugin.settings import runs_tests
 from cudamem_testing.plugin.wider import WiderFixtures
 from cudamem_testing.run.finished import forget_last
 from cudamem_testing.show.printable import one_line
-from cudamem_testing.static import is_a
+from cudamem_testing.static import is_a, type_name
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.warmup import WarmUps
@@ -72,7 +73,7 @@ class Hooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
-        """Collection has imported what the tests need: build and start the recorders outside any test.
+        """Build and start the recorders outside any test: collection has imported what the tests need.
 
         Raises:
             pytest.UsageError: if that fails, which is no fault of a test.
@@ -81,7 +82,7 @@ class Hooks:
             try:
                 self.session.prepare()
             except Exception as error:
-                said = one_line(f"{type(error).__name__}: {error}")
+                said = one_line(f"{type_name(error)}: {error}")
                 raise pytest.UsageError(
                     f"cudamem: memory cannot be measured here: {said}; --no-cudamem runs the tests without it, "
                     "python -m cudamem_testing doctor shows what can be measured"
@@ -98,9 +99,9 @@ class Hooks:
         special = markers.speaks_of_memory(item, marked=marked)
         if special or session.settings.on:
             if special:
-                import torch  # noqa: F401 - a limit was written down: measure from the start
+                import torch  # noqa: F401 - a limit is set: measure from the start
             if "last_value" in vars(sys):
-                forget_last()  # as pytest does a phase later, when it would count as given back by this test
+                forget_last()  # pytest does so one phase later, when it would count as freed by this test
             self.wider.item = item
             session.begin(
                 id_without_group(item) if "@" in item.nodeid else item.nodeid,
@@ -124,7 +125,9 @@ class Hooks:
         found: list[Finding] = []
         try:
             result = yield
-            failed = bool(getattr(item, "_excinfo", None))  # unittest keeps failures here instead of raising
+            kept = getattr(item, "_excinfo", None) or ()  # unittest keeps failures here instead of raising, and skips
+            failed = bool(kept)
+            skipped = failed and all(is_a(one.value, pytest.skip.Exception) for one in kept)
         except pytest.skip.Exception:
             skipped = True
             raise
@@ -134,7 +137,7 @@ class Hooks:
                 if self.ranks is not None and self.ranks.busy:
                     found += self._of_ranks(self.ranks, last=False)
                 add_properties(item, calls)
-            self.reports.unsaid = [*running.findings]
+            self.reports.unreported = [*running.findings]
         if found and not failed:
             _fail(found)
         return result
@@ -164,11 +167,15 @@ class Hooks:
             ended = session.end(running, release)
             if of_ranks:
                 ended.found.extend(of_ranks)
-            self.reports.unsaid, self.reports.below, self.reports.record = ended.found, ended.below, ended.record
+            self.reports.unreported, self.reports.after_failure, self.reports.record = (
+                ended.found,
+                ended.after_failure,
+                ended.record,
+            )
             self.wider.item = None
             if nextitem is None or (nextitem.path is not item.path and nextitem.path != item.path):  # of its file
-                session.border(running.nodeid.partition("::")[0])
-            if ended.found and (skipped or not failed):  # a fixture that skips as it ends hides nothing
+                session.border(file_of(running.nodeid))
+            if ended.found and (skipped or not failed):  # a skip in the teardown of a fixture hides nothing
                 _fail(ended.found)
         return result
 

@@ -1,4 +1,4 @@
-"""What is written on a test item and read from it, and the code of pytest that calls it. PYTEST_DONT_REWRITE"""
+"""Reads from and writes to test items; the code of pytest that calls tests. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from cudamem_testing.model.windows import Window
 
 OWN = "cudamem"
-"""The attribute that tells our own failures from others."""
+"""The attribute that marks our own failures."""
 
 
 def add_properties(item: pytest.Item, calls: Sequence[Window]) -> None:
-    """Put what the call took among the properties that JUnit files show."""
+    """Add the memory of the call to the properties that JUnit files show."""
     properties = item.user_properties
-    if properties:  # those of an attempt before this go
+    if properties:  # remove those of an earlier attempt
         properties[:] = [one for one in properties if not one[0].startswith("cudamem.")]
     for window in calls:
         peak, reserved = _property_names(window.device)
@@ -45,7 +45,7 @@ def _property_names(device: Device) -> tuple[str, str]:
 
 
 def place_at_test(report: pytest.TestReport, item: pytest.Item) -> None:
-    """Have a failure point to the line of the test, not to ours: editors and ``--tb=line`` show that place."""
+    """Make a failure point to the line of the test, which editors and ``--tb=line`` show, not to ours."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:
         crash.path, crash.lineno = str(item.path), (item.location[1] or 0) + 1
@@ -62,9 +62,9 @@ def id_without_group(item: pytest.Item) -> str:
 
 
 def fixtures_of(item: pytest.Item) -> dict[str, int | None]:
-    """The fixtures that a test has used, also those that it asked for while it ran, by name.
+    """The fixtures that a test has used, including those requested while it ran, by name.
 
-    Their numbers tell those of one name apart; ``None`` is one that was not set up, or where pytest does not tell.
+    Their numbers distinguish fixtures of one name; ``None`` is one that was not set up, or whose definition is unknown.
     """
     request = getattr(item, "_request", None)
     names = getattr(request if request else item, "fixturenames", ())
@@ -73,8 +73,8 @@ def fixtures_of(item: pytest.Item) -> dict[str, int | None]:
 
 
 def own_arguments_dropped(item: pytest.Item) -> dict[str, Any] | None:
-    """Take the values of its fixtures from a test; what is left are those of wider ones that have ended, which may be
-    the last to hold what they hold.
+    """Remove the values of its fixtures from a test. What is left are values of wider fixtures that have ended, which
+    may be the last to hold their memory.
     """
     arguments: dict[str, Any] | None = getattr(item, "funcargs", None)
     info = getattr(item, "_fixtureinfo", None)
@@ -89,7 +89,7 @@ def own_arguments_dropped(item: pytest.Item) -> dict[str, Any] | None:
 
 
 def keepers_of(item: pytest.Item) -> list[object]:
-    """What may hold memory that a test made: what pytest keeps of it (its item and fixtures), and its module."""
+    """Objects that may hold memory of a test: what pytest keeps of it (its item and fixtures), and its module."""
     fixtures = getattr(getattr(item, "_request", None), "_fixture_defs", {}).values()
     module = getattr(item, "module", None)
     namespace = static.module_dict(module) if is_a(module, ModuleType) else None
@@ -97,9 +97,9 @@ def keepers_of(item: pytest.Item) -> list[object]:
 
 
 def clear_all_frames(error: BaseException, item: pytest.Item) -> None:
-    """Clear the frames of the error that failed a test, and of those that its item keeps, as plugins put them there.
+    """Clear the frames of the error that failed a test, and of errors that plugins keep on its item.
 
-    Each failed subtest is an error of its own, and pytest-rerunfailures keeps them all.
+    Each failed subtest is a separate error, and pytest-rerunfailures keeps them all.
     """
     clear_frames(error)
     for kept in [*_errors(vars(item))]:
@@ -117,7 +117,7 @@ def _errors(values: object, depth: int = 4) -> Iterator[BaseException]:
 
 
 def failure_lines(report: pytest.TestReport) -> list[str] | None:
-    """The lines that pytest prints of a failure which shows no traceback: they can be changed in place."""
+    """The lines that pytest prints for a failure without a traceback; they can be changed in place."""
     entries: Sequence[Any] = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
     if len(entries) != 1 or getattr(entries[0], "style", None) != "value":
         return None
@@ -139,11 +139,11 @@ def harness_codes() -> tuple[CodeType, ...]:
 
 
 def is_foreign(excinfo: pytest.ExceptionInfo[BaseException] | None) -> bool:
-    """Whether an error only passes through: then the tracebacks that pytest prints leave our frames out."""
+    """Whether an error is not ours: then pytest's tracebacks omit our frames."""
     return excinfo is not None and own_status(excinfo.value) is None
 
 
 def own_status(error: BaseException) -> str | None:
-    """The word for a failure that we raised, which may be empty; ``None`` for one that somebody else raised."""
+    """The word for a failure that we raised, which may be empty; ``None`` for any other failure."""
     status: str | None = static.get(static.instance_dict(error), OWN) if is_a(error, pytest.fail.Exception) else None
     return status

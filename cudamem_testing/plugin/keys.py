@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,8 +22,8 @@ SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 COLLECTED: pytest.StashKey[Collected] = pytest.StashKey()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 UNDELIVERED: pytest.StashKey[dict[str, list[TestRecord]]] = pytest.StashKey()
-"""Records that no report has brought yet, by id: a plugin that repeats tests may log no teardown for an early attempt,
-so its record goes with the next one."""
+"""Records that no report has delivered yet, by id: a plugin that repeats tests may log no teardown for an early
+attempt, so the next report delivers its record."""
 SIMULATION: pytest.StashKey[list[str]] = pytest.StashKey()
 EARLY: pytest.StashKey[EarlyRecorder] = pytest.StashKey()
 BUDGETS: pytest.StashKey[tuple[Budget, ...]] = pytest.StashKey()  # of an item: ids can change after collection
@@ -33,8 +34,8 @@ MARKS: pytest.StashKey[int] = pytest.StashKey()
 EACH_EXAMPLE: pytest.StashKey[list[Callable[[], object]]] = pytest.StashKey()
 """Of an item: what its fixtures do before each example of hypothesis, so that they keep nothing of the one before."""
 PROBLEMS: pytest.StashKey[list[str]] = pytest.StashKey()
-"""Lines about markers that check nothing, which the run ends with."""
-MISSPELT: pytest.StashKey[frozenset[str]] = pytest.StashKey()
+"""Lines about markers that check nothing, printed at the end of the run."""
+MISSPELT: pytest.StashKey[AbstractSet[str]] = pytest.StashKey()
 UNENFORCED: pytest.StashKey[int] = pytest.StashKey()
 KNOWN_INPUT = "cudamem_known"
 """The content of the file of known findings, in the input of a pytest-xdist worker."""

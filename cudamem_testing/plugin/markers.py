@@ -34,15 +34,15 @@ REPEATING = {  # fixtures and markers of plugins for which each run of a body is
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
 OURS = (OVERRIDE, BUDGET, BASELINE)
 LINES = (
-    f"{BASELINE}(tolerance, metrics, warmup): hold the test to what is recorded of it (cudamem)",
-    f"{SIGNATURE}: limits for what the test takes; a size alone means at most (cudamem)",
+    f"{BASELINE}(tolerance, metrics, warmup): compare the test with its recorded baseline (cudamem)",
+    f"{SIGNATURE}: limits on the test's memory; a size alone means at most (cudamem)",
     f"{OVERRIDE}(leaks, cycles, device, reason): another severity or device for this test, with the reason (cudamem)",
 )
 
 
 def speaks_of_memory(item: pytest.Item, *, marked: bool) -> bool:
     """Whether the test has a limit or a baseline, or asks for one of our fixtures; ``marked`` with a marker of ours."""
-    if marked and (keys.BUDGETS in item.stash or keys.COMPARISON in item.stash):  # put there when it was collected
+    if marked and (keys.BUDGETS in item.stash or keys.COMPARISON in item.stash):  # set at collection
         return True
     return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
@@ -104,7 +104,7 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
     """
     met: set[str] = set()
     overriding, limited, held = _carriers(items, OURS, met)
-    for node in _nodes([*overriding, *limited, *held]):  # first: a wrong one has not come late
+    for node in _nodes([*overriding, *limited, *held]):  # before validation: a wrong marker is not a late one
         node.stash[keys.MARKS] = _number_of_ours(node)
     misspelt = _misspelt_markers(items, met)
     if not limited and not held and not overriding and not (strict and misspelt):
@@ -124,7 +124,7 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
                 problems += check(item)
             except LimitError as error:
                 problems += error.problems
-    if problems:  # one of a class or of a function with parameters is met in every test
+    if problems:  # every test of a class, or parameter of a function, has the same marker
         raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(dict.fromkeys(problems)))
     return Marked(len({*limited, *held}), misspelt)
 
@@ -194,7 +194,7 @@ def _misspelt_markers(items: Sequence[pytest.Item], met: AbstractSet[str]) -> di
 
 
 def _near_ours(names: AbstractSet[str], items: Sequence[pytest.Item]) -> dict[str, str]:
-    """The names that nobody registered and that are nearly one of ours, each with that."""
+    """Names that are not registered and nearly one of ours, each with ours."""
     unknown = sorted(names - {*OURS})
     if not unknown or not items:
         return {}
@@ -242,7 +242,7 @@ def applied_late(items: Sequence[pytest.Item], known: AbstractSet[str] = frozens
             instead = ": use cuda_memory.budget(...)" if name == BUDGET else ""
             when = "while the test ran" if isinstance(node, pytest.Item) else "while its tests ran"
             place = node.nodeid or "session"
-            lines.append(f"{place}: {name} was applied {when}, and is read at collection alone{instead}")
+            lines.append(f"{place}: {name} was applied {when}, but markers are only read at collection{instead}")
     names = {mark.name for node in marked for mark in node.own_markers}
     for name, near in _near_ours(names, items).items():
         if name not in known:

@@ -1,4 +1,4 @@
-"""Repeats: a test with a baseline is run several times, to learn how far its numbers spread. PYTEST_DONT_REWRITE"""
+"""Runs a test with a baseline several times, to learn the spread of its numbers. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Repeats:
     """Runs every compared test ``times`` times, setup and teardown included, and reports the last run.
 
-    A run that does not pass is reported in its place and ends the repetitions.
+    If a run does not pass, it is reported instead and ends the repetitions.
     """
 
     def __init__(self, hooks: Hooks, times: int) -> None:
@@ -27,7 +27,7 @@ class Repeats:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Stand in for pytest's own protocol; ``None`` for a test that has no baseline to learn."""
+        """Replace pytest's own protocol; ``None`` for a test without a baseline."""
         marked = item.stash.get(keys.COMPARISON, None)
         if self._session.baselines.comparison(item.nodeid, marked) is None:
             return None
@@ -58,7 +58,7 @@ class Repeats:
 
 
 def _forget_instance(item: pytest.Item) -> None:
-    """Have the next run of a method begin with an instance of its own, as every test does."""
+    """Make the next run of a method start with a new instance, as every test does."""
     if isinstance(item, pytest.Function) and item.cls is not None and getattr(item, "_instance", None) is not None:
         del item._instance
         item._obj = None

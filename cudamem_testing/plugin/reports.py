@@ -1,4 +1,4 @@
-"""Reports: what pytest's report of a test gets from us, and what it takes along to where reports are collected.
+"""Adds our findings to pytest's reports of tests, and attaches the records that the collector needs.
 
 PYTEST_DONT_REWRITE
 """
@@ -17,8 +17,9 @@ from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.items import id_without_group, own_status, place_at_test
 from cudamem_testing.run.finished import clear_frames
+from cudamem_testing.run.session import of_skipped
 from cudamem_testing.show.printable import one_line, printable
-from cudamem_testing.static import is_a
+from cudamem_testing.static import is_a, type_name
 
 if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
@@ -30,17 +31,17 @@ DUMPED = pytest.StashKey[int]()
 class Reports:
     """The reports of a session's tests.
 
-    ``unsaid`` are findings of the phase that ends which no failure of ours shows yet, ``below`` those of a test that
-    failed in its call.
+    ``unreported`` are findings of the ending phase that no failure of ours shows yet, ``after_failure`` those of a test
+    that failed in its call.
     """
 
     def __init__(self, config: pytest.Config, session: Session) -> None:
         self._config = config
         self._session = session
-        self.unsaid: list[Finding] = []
-        self.below: list[Finding] = []
+        self.unreported: list[Finding] = []
+        self.after_failure: list[Finding] = []
         self.record: TestRecord | None = None
-        """Of the test that has ended, until the report of its teardown takes it along."""
+        """The record of the test that has ended, until it is attached to the report of its teardown."""
         self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
         self._forks = config.getoption("forked", None) is not None  # pytest-forked is installed
 
@@ -50,15 +51,15 @@ class Reports:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         ends = call.when == "teardown"
-        if call.excinfo is None and not (ends and (report.failed or self.unsaid or self.below)):
-            self.unsaid = []
+        if call.excinfo is None and not (ends and (report.failed or self.unreported or self.after_failure)):
+            self.unreported = []
         else:
             try:
                 self._complete(item, call, report)
             except Exception as error:  # the test failed all the same, for the reason that its report has
-                said = one_line(f"{type(error).__name__}: {error}")
+                said = one_line(f"{type_name(error)}: {error}")
                 report.sections.append(("cudamem", f"what is known of this failure cannot be shown: {said}"))
-                self.unsaid, self.below = [], []
+                self.unreported, self.after_failure = [], []
         if ends and self.record is not None:
             records = self._undelivered.setdefault(item.nodeid, [])
             records.append(self.record)
@@ -77,8 +78,10 @@ class Reports:
         error = None if session.running is None or call.excinfo is None else call.excinfo.value
         if session.running is not None and error is not None and any(map(torch_api.is_out_of_memory, together(error))):
             found = session.evidence.out_of_memory()
+            if is_a(error, pytest.skip.Exception):
+                found = [of_skipped(one) for one in found]
             session.running.findings += found
-            self.unsaid = [*self.unsaid, *found]
+            self.unreported = [*self.unreported, *found]
         if report.failed and session.settings.dump is not None:
             self._dump(item, report, session.settings.dump)
         status = None if call.excinfo is None else own_status(call.excinfo.value)
@@ -88,23 +91,23 @@ class Reports:
             if self.record is not None:
                 from cudamem_testing.report.deduplicate import places_of
 
-                report.cudamem_shown = places_of(self.record, self.unsaid)  # type: ignore[attr-defined]
+                report.cudamem_shown = places_of(self.record, self.unreported)  # type: ignore[attr-defined]
             elif "[" in report.nodeid:
                 from cudamem_testing.report.deduplicate import parts_of
 
-                report.cudamem_parts = parts_of(self.unsaid)  # type: ignore[attr-defined]
-        elif report.failed and self.unsaid:
+                report.cudamem_parts = parts_of(self.unreported)  # type: ignore[attr-defined]
+        elif report.failed and self.unreported:
             from cudamem_testing.windows.regions import Judged
 
             raised = None if call.excinfo is None else call.excinfo.value
             told = raised.findings if is_a(raised, Judged) else ()
-            rest = [finding for finding in self.unsaid if finding not in told]
+            rest = [finding for finding in self.unreported if finding not in told]
             if rest:
                 report.sections.append(("cudamem", texts_of(rest)))
-            self.below = []
-        if self.below:  # pytest shows it with the failure of the call, which was reported before
-            report.sections.append(("cudamem teardown", texts_of(self.below)))
-        self.unsaid, self.below = [], []
+            self.after_failure = []
+        if self.after_failure:  # pytest shows it with the failure of the call, which is already reported
+            report.sections.append(("cudamem teardown", texts_of(self.after_failure)))
+        self.unreported, self.after_failure = [], []
         if call.excinfo is not None and session.running is not None and status is None:
             session.running.ended(
                 call.excinfo.value,
@@ -120,7 +123,7 @@ class Reports:
         return self._undelivered.pop(nodeid, [])
 
     def _dump(self, item: pytest.Item, report: pytest.TestReport, folder: Path) -> None:
-        """Write snapshots of a measured test at its first failure: a later one has less to show."""
+        """Write snapshots of a measured test at its first failure; a later one shows less."""
         session = self._session
         attempt = session.attempts.get(id_without_group(item))
         if attempt is None or item.stash.get(DUMPED, None) == attempt:
@@ -137,7 +140,7 @@ class Reports:
     def pytest_report_to_serializable(
         self, report: pytest.TestReport
     ) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
-        """On its way to another process or into a log, a report carries plain types only."""
+        """A report for another process or a log has plain types only."""
         data = yield
         if data is not None and "cudamem" in data:
             data["cudamem"] = _plain(data["cudamem"])
@@ -157,7 +160,7 @@ def _plain(records: Iterable[TestRecord | dict[str, Any]]) -> list[dict[str, Any
 
 
 def texts_of(findings: Sequence[Finding]) -> str:
-    """The findings in words."""
+    """The text of the findings."""
     from cudamem_testing.wording import texts  # few runs find something
 
     return texts(findings)

@@ -1,8 +1,7 @@
-"""What flags require to have an effect: accounting for every test, a marker, a card.
+"""Checks what flags require to have an effect: accounting for every test, a marker, a card.
 
-A flag of the command line that would do nothing is a usage error that says what to add. An ini file may hold settings
-for runs that measure, so its values require nothing, but for a device, which every run that measures uses.
-PYTEST_DONT_REWRITE
+A flag of the command line that would do nothing is a usage error that says what to add. Values of an ini file may be
+for other runs and require nothing, except for the device, which every measuring run uses. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def _without_markers(config: pytest.Config, settings: Settings, items: Sequence[
         marker = f"@pytest.mark.{markers.BASELINE}"
         yield from (f"{flag} requires --cudamem, or a test with {marker}: none is selected" for flag in flags)
     given = [flag_of(name) for name in OF_MEASURED_TESTS if config.getoption(name) is not None]
-    if settings.simulated is not None:  # a card is there then, also for tests that nobody measures
+    if settings.simulated is not None:  # then there is a card also for tests that are not measured
         given = [flag for flag in given if flag != "--cudamem-device"]
     if given and keys.SESSION not in config.stash:
         fixtures = markers.FIXTURES | markers.TEXT_FIXTURES
@@ -59,4 +58,4 @@ def _without_a_card(settings: Settings) -> Iterator[str]:
 
     absent = missing(settings.device)
     if absent is not None:
-        yield f"--cudamem-device={settings.device}: {absent}; auto measures what there is"
+        yield f"--cudamem-device={settings.device}: {absent}; auto measures the available devices"

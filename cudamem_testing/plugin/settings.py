@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.simulated_cards import Cards
 
 UNSET = None
-#: They do nothing where no test is measured.
+#: Options without effect if no test is measured.
 OF_MEASURED_TESTS = ("cudamem_device", "cudamem_dump", "cudamem_json", "cudamem_html")
 PLANS = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
 GROUP = "cudamem", "memory of PyTorch tests"
@@ -68,7 +68,7 @@ def read_settings(config: pytest.Config) -> Settings:
 def simulated_early(config: pytest.Config) -> Cards | None:
     """The cards that this process is to simulate, as known before conftest files are read.
 
-    ``None`` in the controller of pytest-xdist, and where the option is wrong, which is told when all are read.
+    ``None`` in the controller of pytest-xdist, and if the option is wrong, which is reported when all are read.
     """
     if _is_controller(config):
         return None

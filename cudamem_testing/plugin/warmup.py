@@ -2,8 +2,8 @@
 
 It runs where pytest calls it, inside all that pytest and its plugins have set up around it (captured output, handlers
 of logs), with the fixtures of the measured run: they are set up once. What a warm-up run leaves in them (a patched
-variable, an optimizer's state) is there in the next run. Regions of a warm-up run are not recorded and their budgets
-not enforced; hard limits hold. PYTEST_DONT_REWRITE
+variable, an optimizer's state) stays for the next run. Regions of a warm-up run are not recorded and their budgets not
+enforced; hard limits hold. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WarmUps:
         if not isinstance(item, pytest.Function) or not running.warmup_runs:
             return "call"
         plugins = self._config.pluginmanager
-        if not plugins.is_registered(self):  # few sessions need it, and every test of the others would pay for it
+        if not plugins.is_registered(self):  # few sessions need it, and it costs time in every test
             plugins.register(self, "cudamem-warmup")
         return WARM_UP
 

@@ -1,4 +1,4 @@
-"""Whether a run was whole: only then does it mean something that a thing did not appear. PYTEST_DONT_REWRITE"""
+"""How much of a project a run covered: only there does the absence of a finding mean something. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 
-#: Options that leave tests out which were collected, so that it shows which ones; and those that leave out files.
+#: Options that deselect collected tests, and those that skip files.
 _CHOOSING = ("keyword", "markexpr", "deselect")
 _SKIPPING = ("lf", "stepwise", "ignore", "ignore_glob")
 
 
 class Collected:
-    """What a run has collected, by id: every run hears of it, for measuring may begin only when all is collected.
+    """What a run has collected, by id. Every run notes it, because measuring may start only after collection.
 
-    ``tests`` are all that were found, whoever leaves some of them out afterwards; ``files`` those that were looked
-    into, also where no test is left; ``unknown`` the files and classes that failed or skipped themselves, so that
-    nobody knows what would have been in them; ``outside_root`` the files that do not lie below rootdir, where an id
-    does not tell which file it means.
+    ``tests`` are all that were found, including those deselected later; ``files`` those that were collected, also
+    without a test; ``unknown`` the files and classes that failed or skipped themselves, whose tests are unknown;
+    ``outside_root`` the files outside rootdir, where an id does not identify a file.
     """
 
     def __init__(self) -> None:
@@ -33,7 +32,7 @@ class Collected:
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """A folder, a file or a class was looked into, or could not be."""
+        """A folder, a file or a class was collected, or could not be."""
         report = yield
         if not report.passed:
             self.unknown.add(collector.nodeid)
@@ -44,11 +43,11 @@ class Collected:
         return report
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """One was found; pytest-xdist has not yet put a group behind its id."""
+        """A test was found; pytest-xdist has not yet appended a group to its id."""
         self.tests.add(item.nodeid)
 
     def left_out(self, ended: AbstractSet[str]) -> set[str]:
-        """What is not among the tests that came to their end."""
+        """Tests that did not end, and what could not be collected."""
         return (self.tests - ended) | self.unknown
 
     def sent(self) -> dict[str, list[str]]:
@@ -89,14 +88,14 @@ def whole_paths(session: pytest.Session) -> tuple[str, ...]:
 
 
 def _ended(session: pytest.Session, without: Iterable[str]) -> bool:
-    """Whether the run came to its end, and some options were not given."""
+    """Whether the run was completed without some options."""
     ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     stopped = session.shouldstop or session.shouldfail
     return ended and not stopped and not any(session.config.getoption(name, None) for name in without)
 
 
 def _chosen(config: pytest.Config) -> list[Path | None]:
-    """What the command line asks for; ``None`` for single tests, and for what is no path."""
+    """The paths on the command line; ``None`` for single tests, and for what is no path."""
     paths = [config.invocation_params.dir / argument for argument in config.args]
     known = ("::" not in argument and path.exists() for argument, path in zip(config.args, paths, strict=True))
     return [path if there else None for path, there in zip(paths, known, strict=True)]

@@ -1,7 +1,7 @@
-"""Wider fixtures: measured apart from the tests that use them, as owners of what they allocate.
+"""Measures wider fixtures apart from the tests that use them, as owners of what they allocate.
 
-One that is over is handed to the running test, at whose end it is judged: its value is gone by then, as are those of
-the fixtures that it needed. PYTEST_DONT_REWRITE
+One that has ended is judged at the end of the running test: by then its value is dropped, and those of the fixtures
+that it needed. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cudamem_testing.run.session import Session
     from cudamem_testing.windows.tracker import Span
 
-#: What pytest makes of ``setup_module``, ``setup_class``, ``setUpClass`` and ``setUpModule``.
+#: The fixtures that pytest makes of ``setup_module``, ``setup_class``, ``setUpClass`` and ``setUpModule``.
 _OF_A_CLASS = re.compile(r"_(?:xunit|unittest)_(?P<function>\w+?)_fixture_(?P<owner>.+)")
 
 
@@ -63,7 +63,7 @@ class WiderFixtures:
             fixturedef.addfinalizer(lambda: self._end(fixturedef, fixture))  # runs first: the last one added
 
     def undoing(self, path: Path) -> Fixture | None:
-        """The fixture, set up last, whose end undoes what a name of a path is bound to."""
+        """The latest fixture whose teardown undoes a name of a path."""
         from cudamem_testing.run.undone import names_undone
 
         if not path.steps or not self._made:
@@ -84,7 +84,7 @@ class WiderFixtures:
 
     @pytest.hookimpl(trylast=True)
     def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
-        """Let go of the value as pytest does right after this, so that what it held is given back by the fixture."""
+        """Drop the value, as pytest does right after this, so that freeing its memory counts for the fixture."""
         if fixturedef not in self._ending:
             return
         fixture, span, back = self._ending.pop(fixturedef)
@@ -104,6 +104,6 @@ class WiderFixtures:
 
 
 def label_of(name: str) -> tuple[str, str]:
-    """What a fixture is called where it owns memory: label and name."""
+    """The label of a fixture as an owner of memory, and its name."""
     match = _OF_A_CLASS.fullmatch(name)
     return (f"fixture {name!r}", name) if match is None else (f"{match['function']} of {match['owner']}",) * 2

@@ -19,14 +19,14 @@ KEY = "cudamem"  # in the output of a worker
 
 
 class Worker:
-    """Sends when the worker ends."""
+    """Sends the results when the worker ends."""
 
     def __init__(self, config: pytest.Config, hooks: Hooks) -> None:
         self._config = config
         self._session, self._reports = hooks.session, hooks.reports
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """The report is on its way to the controller, with the records of the test."""
+        """The report delivers the records of the test to the controller."""
         if report.when == "teardown":
             self._reports.take(report.nodeid)
 

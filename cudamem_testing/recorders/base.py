@@ -186,7 +186,7 @@ def untold(recorder: Recorder) -> str:
     """The message why the blocks of a device are unknown."""
     why = getattr(recorder, "why_untold", None) or recorder.incomplete
     reason = "" if why is None else f": {why}"
-    return f"blocks of {recorder.device} cannot be told apart here{reason}"
+    return f"{recorder.device} records no single blocks{reason}"
 
 
 def _nothing() -> None:

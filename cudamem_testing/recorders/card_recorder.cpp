@@ -30,7 +30,7 @@ EXPORT void cudamem_gather(int32_t on, const uint64_t* stops, uint32_t count) {
   gathering.on.store(on != 0, std::memory_order_release);
 }
 
-// Whether stacks that are put into words end with a frame `<grad mode>`, `on` or `off`: that of the allocating thread.
+// Whether the text of stacks ends with a frame `<grad mode>`, `on` or `off`: that of the allocating thread.
 EXPORT void cudamem_tell_grad_mode(int32_t on) { gathering.tells_grad_mode.store(on != 0, std::memory_order_relaxed); }
 
 // How many distinct stacks are kept.
@@ -39,7 +39,7 @@ EXPORT uint64_t cudamem_kept_stacks() {
   return gathering.stacks.size();
 }
 
-// Forgets the stacks that no record has; returns how many are kept. The GIL is held.
+// Drops the stacks that no record has; returns how many are kept. The GIL is held.
 EXPORT uint64_t cudamem_trim_kept_stacks() {
   StackSet<Held, kMost>::Gone gone;
   uint64_t left;
@@ -52,8 +52,8 @@ EXPORT uint64_t cudamem_trim_kept_stacks() {
   return left;
 }
 
-// Whether pinned memory is what it was at the last call with these numbers, which are updated; 0 where torch does not
-// tell. CUDA is initialised.
+// Whether pinned memory is what it was at the last call with these numbers, which are updated; 0 if torch does not
+// say. CUDA is initialised.
 EXPORT int32_t cudamem_host_is_still(HostReading* last) {
   try {
     return HostCounters<at::HostAllocator>::is_still(last);

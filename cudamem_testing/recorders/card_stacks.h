@@ -10,7 +10,7 @@
 //
 // Beside each stack it keeps whether the thread's grad mode was on, for the snapshots that ask for it.
 //
-// torch asks outside the allocator's lock. What is dropped here may be dropped under it.
+// torch asks outside the allocator's lock. What is dropped here may be dropped with it held.
 #pragma once
 
 #include <c10/core/GradMode.h>
@@ -46,7 +46,7 @@ struct Gathering {
   StackSet<Held, kMost> stacks;
 };
 
-// Never destroyed: records may go after static destructors have run.
+// Never destroyed: records may be freed after static destructors have run.
 inline Gathering& gathering = *new Gathering;
 
 // The stack that is kept of this one, for one more record; null where there is no memory.

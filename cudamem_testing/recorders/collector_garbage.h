@@ -34,7 +34,7 @@ class Garbage {
   struct Class {
     bool wanted, managed;
     Traverse traverse;
-    uint64_t kind;  // tells classes apart while they live
+    uint64_t kind;  // distinguishes classes while they exist
   };
 
   Garbage(std::vector<Object*> objects, Object* wanted)
@@ -47,7 +47,7 @@ class Garbage {
     return false;
   }
 
-  // An object goes if all that is counted as a reference to it comes from what goes.
+  // An object is garbage if all counted references to it come from garbage.
   void add_older() {
     for (size_t i = 0; i < objects_.size(); ++i) traverse(objects_[i], &visit, this);
   }
@@ -86,7 +86,7 @@ class Garbage {
     return made_;
   }
 
-  // Judged once a collection: later another class may lie there.
+  // Judged once for each collection: another class may have this address later.
   const Class& class_of(Object* object) {
     Object* const type = object->type;
     if (type == last_type_) return *last_;

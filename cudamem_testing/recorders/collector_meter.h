@@ -46,7 +46,7 @@ class Meter {
   Object* watch = nullptr;
   uint64_t small = 0;  // bytes that garbage kept below the limit
 
-  // From here on for a watch; `impl_offset` is where the object of a tensor has the address of its C++ tensor.
+  // Starts metering for a watch; `impl_offset` is where the object of a tensor has the address of its C++ tensor.
   void begin(Object* new_watch, BlockAt block_at, Totals totals, uint32_t impl_offset, Object* parameter,
              uint32_t owner, uint64_t limit) {
     auto parts = std::move(parts_);
@@ -110,7 +110,7 @@ class Meter {
 
   bool waits() const { return !counted_.empty() || !shown_.empty() || before_ > 0 || saved_part_; }
 
-  // A collection is over; `looked` tells whether what was chosen was read.
+  // A collection is over; `looked` says whether the chosen objects were read.
   void finish(bool looked) {
     const auto is_gone = [this](const Held& one) { return is_freed(one.block); };
     if (looked && std::all_of(shown_.begin(), shown_.end(), is_gone)) {
@@ -126,7 +126,7 @@ class Meter {
     for (const Held& one : counted_) {
       rest.take(is_gone(one) ? one.block.size : 0);
       if (below_ && !looked && !known_.count(one.kind)) small += one.block.size;
-      // What was shown in its place may have been saved by a finalizer: then a later one tells what it was.
+      // A finalizer may have saved what was shown instead: then a later collection shows what it was.
       if ((looked || known_.count(one.kind)) && is_freed(one.block)) count(one);
     }
     if (saved_part_ && rest.bytes && rest.blocks) freed_.push_back({collection_, 0, saved_part_, rest.bytes, rest.blocks});

@@ -94,7 +94,7 @@ __attribute__((weak)) void PyThreadState_LeaveTracing(void*);
 constexpr int kCall = 50, kTraverse = 71, kMembers = 72, kSizeMember = 19, kReadOnly = 1;
 constexpr unsigned long kHeapType = 1ul << 9, kHasVectorcall = 1ul << 11, kCollected = 1ul << 14, kVersionTag = 1ul << 18;
 constexpr unsigned long kManagedDict = 1ul << 4, kIsType = 1ul << 31;
-// Flags in the links of the collector's list; the one that tells garbage while the collector works.
+// Flags in the links of the collector's list; the last one marks garbage during a collection.
 constexpr uintptr_t kFlags = 3, kGarbage = 2;
 
 struct Link {

@@ -4,9 +4,9 @@
 // finalizers and clears anything. So there is always an object of ours, the mark, that is garbage itself: it lies in the
 // collector's list beside the rest, which is read from there (PyGC_Head, the same from CPython 3.8 on; unfinalized.py
 // tries that first). The list is read and not written, but for dictionaries that reading the objects made: those are
-// put beside the rest (see `adopt`). The mark is gone before the collector counts.
+// put beside the rest (see `adopt`). The mark is freed before the collector counts.
 //
-// Nothing of the interpreter runs for garbage without an instance of the wanted classes: no frame, no signal's handler,
+// No Python code runs for garbage without an instance of the wanted classes: no frame, no signal handler,
 // no replaced function. Where there is one, `look` of each watch is called. What a signal's handler raises
 // meanwhile is kept, and raised in the main thread at the next bytecode after the collection, as if the signal had come
 // then; a look that it ended begins again. Looking has room below the recursion limit, no profiler sees it, and it
@@ -51,9 +51,9 @@ struct State {
   Object *mark, *reference, *spent;           // the mark is borrowed: it holds itself; the last mark's reference
   std::vector<Object*> looked;                // watches that wait for the end of this collection
   std::vector<Object*> after;                 // watches with something to do outside
-  std::deque<Raised> raised;                  // what signals' handlers raised
+  std::deque<Raised> raised;                  // what signal handlers raised
   Meter meter;                                // of one of the watches
-  bool metered;                               // whether that one read what it was shown
+  bool metered;                               // whether it read what it was shown
   uint64_t seen;
   bool ending;
 };
@@ -275,7 +275,7 @@ bool is_partial() {
 }
 
 // Collections of this process, also before anything was watched, in the upper half; in the lower one those in which no
-// mark of ours was found. None starts meanwhile: asking makes objects.
+// mark of ours was found. None starts meanwhile, because the call makes objects.
 int64_t collections() {
   const int enabled = PyGC_Disable();
   int64_t every = 0;
@@ -316,7 +316,7 @@ int after_collection(void*) {
 
 void schedule() {
   if (!state.raised.empty() && PyThread_get_thread_ident() != state.main_thread) {
-    // Set by another thread in this one: signals' handlers run in the main thread alone.
+    // Set by another thread in this one: signal handlers run only in the main thread.
     for (const Raised& raised : state.raised) {
       PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), raised.type);
       drop(raised);
@@ -496,7 +496,7 @@ EXPORT int64_t cudamem_collector_mark(Object* wanted, uint64_t main_thread) {
   return collections();
 }
 
-// No mark from here on. Returns how many collections there were so far.
+// Removes the mark. Returns how many collections there were so far.
 EXPORT int64_t cudamem_collector_end() {
   const Quiet quiet;
   const int64_t found = collections();

@@ -208,7 +208,7 @@ class EventRing {
   Clock clock_;
 };
 
-// Totals by owner, in chunks that never move. Owner 0 is "nobody in particular".
+// Totals by owner, in chunks that never move. Owner 0 means no owner.
 class Owners {
  public:
   uint32_t add() {
@@ -277,7 +277,7 @@ struct Ledger {
   void allocated(void* pointer, uint64_t size, uint32_t stack, uint32_t thread, bool grad = false) {
     const uint64_t key = reinterpret_cast<uint64_t>(pointer);
     blocks.reserve_one();
-    // An address handed out again was freed behind our back (its deleter was replaced): close the old block.
+    // An address that is handed out again was freed without our deleter (it was replaced): close the old block.
     if (Block* old = blocks.find(key)) remove(old, thread);
     const Block block{key, size, ++allocations_, stack, owner_, thread, 0};
     blocks.insert(block);
@@ -370,7 +370,7 @@ struct Ledger {
 
   bool is_taken(int slot) const { return slot >= 0 && slot < kSlots && slots_[slot].taken; }
 
-  // Hands the shared peak to every observer, so that one who resets takes nothing from the others.
+  // Passes the shared peak to every observer, so that a reset by one does not change the others.
   void fold() {
     for (int i = 0; i < slots_end_; ++i) {
       Slot& slot = slots_[i];

@@ -1,6 +1,6 @@
 // The CPU recorder: an allocator around torch's CPU allocator that keeps a ledger of its blocks.
 //
-// install() puts it in place; from then on every CPU tensor's storage, on any thread, passes through. It is loaded
+// install() installs it; from then on every CPU tensor's storage, on any thread, passes through. It is loaded
 // once and never unloaded: storages keep a pointer to the allocator and to the deleter for as long as they live.
 //
 // Rules that keep it safe
@@ -92,7 +92,7 @@ void release(void* pointer) {
 }
 
 // Room below the hard limit, held from the check until the block is in the ledger or has failed. The block enters and
-// gives the room back in one section: nobody comes in between and finds the room taken twice.
+// gives the room back in one section: no other thread can count the room twice.
 class Promise {
  public:
   explicit Promise(size_t size) {
@@ -112,7 +112,7 @@ class Promise {
         return;
       }
     }
-    // Programs that try again look for torch's words: those of a card, or of the CPU's own allocator.
+    // Programs that retry match torch's messages: those of a card, or of the CPU's allocator.
     if (trapped) {
       throw c10::OutOfMemoryError(
           "CPU out of memory. DefaultCPUAllocator: can't allocate memory: you tried to allocate " +
@@ -200,7 +200,7 @@ void after_fork_in_child() {
 const int at_fork = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 
 // Registers without raising the priority that torch keeps beside the allocator (there is no way to read or lower
-// it): the first one that is accepted is the one already in force, so whoever could register before still can.
+// it): the first one that is accepted is the current one, so others can register as before.
 bool put_in_place(c10::Allocator* allocator) {
   for (int priority = 0; priority < 256 && c10::GetCPUAllocator() != allocator; ++priority) {
     c10::SetCPUAllocator(allocator, static_cast<uint8_t>(priority));
@@ -305,7 +305,7 @@ EXPORT int32_t cudamem_block_at(uint64_t pointer, Block* out) {
   return 1;
 }
 
-// Tells how to look at Python's frames; null when Python is about to end: no stack is gathered from then on.
+// Sets how Python's frames are read; null before Python ends: then no more stacks are gathered.
 EXPORT void cudamem_set_python(const Python* python) {
   const Lock lock(shared.mutex);
   if (python && !shared.python.this_thread_state) shared.python = *python;
@@ -410,7 +410,7 @@ EXPORT int64_t cudamem_set_limit(int64_t limit) {
   return before;
 }
 
-// Returns 0 where a trap is set already: there is one.
+// Returns 0 if a trap is already set: there is only one.
 EXPORT int32_t cudamem_set_trap(uint64_t above, uint64_t nth, int32_t every, const Place* places, uint32_t count) {
   const Lock lock(shared.mutex);
   if (shared.trap.on()) return 0;

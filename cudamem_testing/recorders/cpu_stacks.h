@@ -4,7 +4,7 @@
 // the thread may hold a mutex of its own (a cache does), for which the thread that has the GIL is waiting. The GIL is not
 // needed to look at one's own frames: while a thread is inside a C++ call its interpreter frames are suspended, no other
 // thread changes their code, position or back link, and the frames keep their code objects alive. So the walk reads three
-// words per frame at offsets that the Python side found out and verified by looking at known frames (layout.py).
+// words per frame at offsets that the Python side found and verified with known frames (layout.py).
 //
 // A stack is an array of (code object, position), noted once and found again by these addresses. It outlives the call, so
 // its code objects must too: an address that is used again would show the names of other code. No reference can be counted
@@ -160,7 +160,7 @@ class StackSet {
     std::vector<uint64_t> codes_;  // of which the table had the last reference
   };
 
-  // Takes out the stacks that are not to be kept.
+  // Removes the stacks that are not kept.
   template <typename Keep>
   Gone take_unless(Keep keep) {
     Gone gone;
@@ -254,7 +254,7 @@ class StackTable {
     if (Stack* s = id ? get(id) : nullptr) s->used = true;
   }
 
-  // Takes out the stacks that were not marked.
+  // Removes the stacks that were not marked.
   Gone take_unmarked() {
     return stacks_.take_unless([this](Stack& s) {
       if (!s.used) by_id_.erase(s.id);

@@ -30,7 +30,7 @@ struct Journal {
   int64_t highest[kPeaks] = {};
   std::vector<Note> notes;
 
-  // What the device counts now, its peaks folded into what is kept; the allocator's own stay.
+  // The current counters of the device, its peaks folded into the kept ones; those of the allocator stay.
   DeviceReading fold() {
     const DeviceReading found = counters.read();
     for (int i = 0; i < kPeaks; ++i) highest[i] = std::max(highest[i], found.peaks[i]);

@@ -1,4 +1,4 @@
-"""Records: what is committed and compared with: baselines, known findings, and what has changed since.
+"""Recorded files, which are committed: baselines, known findings, expected texts.
 
 PYTEST_DONT_REWRITE
 """

@@ -2,7 +2,7 @@
 
 Such a file is JSON. Every entry's line ends with a comma (a ``null`` closes the list), so that adding the last entry
 changes no other line. Each environment has one line, which gives it a short name made of its own text: two branches
-that add the same one write the same line. Beside exact bytes stands what people read, and both must agree. Files of
+that add the same one write the same line. Exact bytes have a readable size beside them, and both must agree. Files of
 schema 1 are read too, and become schema 2 when an entry changes.
 PYTEST_DONT_REWRITE
 """
@@ -45,10 +45,10 @@ Entries = Mapping[Key, Entry]
 
 
 class Recorded:
-    """The entries of a file, found by test and device, also where another number of threads recorded them.
+    """The entries of a file, found by test and device, even if they were recorded with another number of threads.
 
-    What a test takes seldom depends on that number: where it does, the entries of one test differ, and each holds for
-    its own number alone.
+    The memory of a test seldom depends on that number. If it does, the entries of one test differ, and each is valid
+    only for its own number.
     """
 
     def __init__(self, entries: Entries) -> None:
@@ -83,14 +83,9 @@ def _without_threads(key: Key) -> Key:
 
 
 def module_of(path: Path) -> Path:
-    """The test module of a baseline file: the Python file of that name, or the file that is called so."""
+    """The test module of a baseline file: the Python file of that name, or a file with exactly that name."""
     named = path.parent.parent / path.stem
     return named if named.is_file() else named.with_name(f"{path.stem}.py")
-
-
-def name_in_module(nodeid: str) -> str:
-    """A test's id inside its module: ``TestDecoder::test_step[bf16]``."""
-    return nodeid.partition("::")[2]
 
 
 def render(entries: Entries) -> bytes:
@@ -118,7 +113,7 @@ def _label(key: Key) -> str:
 
 
 def _readable(values: Mapping[str, Spread]) -> dict[str, str]:
-    """Sizes as people read them; what was requested is the peak, where no other one is kept."""
+    """Readable sizes; requested bytes are called peak unless a peak is kept too."""
     return {
         "peak" if metric == "requested" and "peak" not in values else metric: values[metric].text(metric)
         for metric in SIZES
@@ -145,18 +140,18 @@ def parse(name: str, content: bytes) -> dict[Key, Entry]:
     lines = store.lines(name, content)
     reader = _Reader(_schema(name, lines))
     rows = store.rows(name, lines[1:-1])
-    for row in filter(reader.is_place, rows):
+    for number, data in filter(reader.is_place, rows):
         try:
-            reader.add(row.data)
+            reader.add(data)
         except ValueError as error:
-            raise RecordError(name, row.number, str(error)) from None
+            raise RecordError(name, number, str(error)) from None
     return store.entries(
         name, (row for row in rows if not reader.is_place(row)), reader.entry, "test, device and environment"
     )
 
 
 def _schema(name: str, lines: list[Line]) -> int:
-    """The schema of a file that has its first and its last line."""
+    """The schema of a file, from its first line; its last line must be there too."""
     number, header = lines[0] if lines else (1, "")
     schema = header.removeprefix(_OPENING).partition(",")[0]
     known = next((one for one in READABLE if header == f'{_OPENING}{one}, "entries": ['), None)
@@ -179,7 +174,7 @@ class _Reader:
 
     def is_place(self, row: Row) -> bool:
         """Whether a row is that of an environment."""
-        return self._schema > 1 and "test" not in row.data and "environment" in row.data
+        return self._schema > 1 and "test" not in row[1] and "environment" in row[1]
 
     def add(self, row: dict[str, Any]) -> None:
         """Note an environment."""
@@ -191,7 +186,7 @@ class _Reader:
 
     def entry(self, row: Row) -> tuple[Key, Entry]:
         """A row that is an entry."""
-        return self._first(row.data) if self._schema == 1 else self._second(row.data)
+        return self._first(row[1]) if self._schema == 1 else self._second(row[1])
 
     def _first(self, row: dict[str, Any]) -> tuple[Key, Entry]:
         check_keys(row, ("test", "device", "environment", "top"), optional=TRACKED)

@@ -1,4 +1,4 @@
-"""Baselines at the end of a run: those that are written, dropped, or were not compared. PYTEST_DONT_REWRITE"""
+"""Writes, drops and reviews baselines at the end of a run. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.model.facts import Changed
 from cudamem_testing.model.findings import Verdict
+from cudamem_testing.model.nodeids import file_of, name_in_module
 from cudamem_testing.model.records import TestRecord, Unchecked, Unseen
 from cudamem_testing.model.sizes import count
-from cudamem_testing.records.baselines import name_in_module
-from cudamem_testing.records.known import file_of
 from cudamem_testing.records.names import Numbers, folded
 from cudamem_testing.records.renames import Kept
 from cudamem_testing.records.review import renamed_names, review
@@ -30,7 +29,7 @@ SHOWN = 5
 
 
 class Said(NamedTuple):
-    """What is worth a line: ``problems`` fail a run that was green, ``unchecked`` counts what was not compared.
+    """What is reported: ``problems`` fail a run that had passed, ``unchecked`` counts what was not compared.
 
     ``unseen`` are known findings that did not appear.
     """
@@ -51,8 +50,8 @@ def finish(
 ) -> Said:
     """Write what was asked for; only the process that has every record does so.
 
-    ``seen`` are the ids of all tests that ran and of the files that were collected, ``whole`` tells which files were
-    collected whole, and ``outside`` are files that do not lie below ``root``: their tests have no baselines.
+    ``seen`` are the ids of all tests that ran and of the files that were collected, ``whole`` says whether all tests of
+    a file were collected, and ``outside`` are files outside ``root``, whose tests have no baselines.
     """
     if settings.baseline == "off" or not settings.enforce:
         return Said([], [])

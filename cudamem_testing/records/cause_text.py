@@ -1,9 +1,9 @@
-"""The text of a cause in a line of known findings: as a pattern, and as version 0.1.0 wrote it.
+"""The text of a cause in a line of known findings, as a pattern and as version 0.1.0 wrote it.
 
-``*`` in a line is any text, but in ``[*]``: that is a key or position of a container, as causes have it.
+``*`` in a line matches any text, except in ``[*]``, which is a key or position of a container, as in causes.
 
 Before causes had ``[*]`` for every key, a line had the keys themselves (``CACHE (dict)['layer*']``, ``[(3, 4)]``), and
-a bare ``*`` for the number of a hook or a thread. Such lines are read as what a cause has there now.
+a bare ``*`` for the number of a hook or a thread. Such lines are read as the current form.
 PYTEST_DONT_REWRITE
 """
 
@@ -30,7 +30,7 @@ _PARTS = 4
 
 @lru_cache(maxsize=4096)
 def pattern_of(cause: str) -> re.Pattern[str] | None:
-    """What a line's cause matches beside itself; ``None`` where it has no ``*``."""
+    """The pattern of a line's cause; ``None`` without a ``*``."""
     if "*" not in cause.replace(ANY_KEY, ""):
         return None
     parts = (".*".join(map(re.escape, part.split("*"))) for part in cause.split(ANY_KEY))
@@ -38,7 +38,7 @@ def pattern_of(cause: str) -> re.Pattern[str] | None:
 
 
 def current(cause: str) -> str:
-    """A cause as it is written now; one that is written so already stays."""
+    """A cause in its current form."""
     parts = cause.split(" | ", _PARTS - 1)
     if len(parts) < _PARTS or parts[0] != "leak":
         return cause

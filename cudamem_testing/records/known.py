@@ -1,10 +1,10 @@
-"""Known findings: faults that were there when somebody began to look, one line a cause.
+"""Known findings: faults that are recorded instead of fixed, one line a cause.
 
 A line is JSON with the keys ``cause``, ``device`` (its kind), ``bytes`` (what one test may keep by it), ``tests`` and
-``reason`` (for people: why it may stay, or who mends it). Lines are sorted, so that branches that add causes meet in
-few places, where each line can be kept or dropped by itself. A finding whose cause has a line is a note; one that is
-larger by more than the tolerance fails as a new one does. A line written by hand may have ``*`` in its cause for any
-text; such patterns are for causes without a line of their own. Pure: text in, text out. PYTEST_DONT_REWRITE
+``reason`` (for people: why it may stay, or who will fix it). Lines are sorted, so that branches that add causes meet in
+few places, where each line can be kept or dropped by itself. A finding whose cause has a line is a note; if it is
+larger by more than the tolerance, it fails like a new one. A line written by hand may have ``*`` in its cause for any
+text; such a pattern applies to causes without their own line. Pure: text in, text out. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from cudamem_testing.model.causes import Cause, has_cause, key_of, kind_of
 from cudamem_testing.model.changes import Tolerance
 from cudamem_testing.model.facts import Note, OnRecord
 from cudamem_testing.model.findings import Finding, Severity, Standing
+from cudamem_testing.model.nodeids import file_of, function_of
 from cudamem_testing.model.records import RunRecord, TestRecord, Unseen
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.records import store
@@ -24,7 +25,7 @@ from cudamem_testing.records.cause_text import current, pattern_of
 from cudamem_testing.records.store import Row, Store, check_keys, text_of
 
 TOLERANCE = Tolerance.parse("1%|64KiB")
-#: Where more test functions than that have a cause, their files are named.
+#: If more test functions have a cause, the line names their files.
 MOST_TESTS = 50
 _KEYS = ("cause", "device", "bytes", "tests", "reason")
 
@@ -45,7 +46,7 @@ class KnownFinding:
 
     @property
     def key(self) -> CauseKey:
-        """What tells it from others."""
+        """Its cause and device."""
         return self.cause, self.device
 
     @property
@@ -55,18 +56,18 @@ class KnownFinding:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it may speak of many causes."""
+        """Whether it may match several causes."""
         return pattern_of(self.cause) is not None
 
     def matches(self, key: CauseKey) -> bool:
-        """Whether it speaks of a cause."""
+        """Whether it matches a cause."""
         pattern = pattern_of(self.cause)
         return key == self.key or (
             pattern is not None and key[1] == self.device and pattern.fullmatch(key[0]) is not None
         )
 
     def allows(self, size: int) -> bool:
-        """Whether a finding of so many bytes is no more than what is known."""
+        """Whether a finding of so many bytes is within what is known."""
         return size <= self.bytes + TOLERANCE.slack("retained", self.bytes)
 
     def __str__(self) -> str:
@@ -78,7 +79,7 @@ class KnownFinding:
 def parse(name: str, content: bytes) -> dict[CauseKey, KnownFinding]:
     """The lines of a file by cause and device; ``name`` is for errors.
 
-    Lines of older files that are one cause now are one line, which allows what they allowed together.
+    Lines of older files that are one cause now become one line, with the sum of their bytes.
 
     Raises:
         RecordError: naming the line and the reason.
@@ -97,7 +98,7 @@ def render(lines: Lines) -> bytes:
 
 
 def line_of(lines: Lines, key: CauseKey) -> KnownFinding | None:
-    """The line that speaks of a cause: its own, else the longest pattern that matches it."""
+    """The line for a cause: its own, else the longest pattern that matches."""
     if key in lines:
         return lines[key]
     matching = [line for line in lines.values() if line.is_pattern and line.matches(key)]
@@ -105,7 +106,7 @@ def line_of(lines: Lines, key: CauseKey) -> KnownFinding | None:
 
 
 def judged(finding: Finding, lines: Lines, name: str) -> Finding:
-    """The finding as it stands to what is known: a note, larger than that, or unchanged.
+    """The finding judged by the known ones: a note, larger than known, or unchanged.
 
     ``name`` is the file's, for people.
     """
@@ -120,23 +121,22 @@ def judged(finding: Finding, lines: Lines, name: str) -> Finding:
 
 
 def noted(finding: Finding, remark: Note) -> Finding:
-    """A finding that is on record: a note with a remark."""
+    """The finding as a note with a remark, because it is recorded."""
     return replace(finding, severity=Severity.NOTE).remarked(remark, Standing.KNOWN)
 
 
 def is_recordable(finding: Finding) -> bool:
-    """Whether it belongs on record. A cache filled for the first time does not: it is waited for whether it grows."""
+    """Whether it is to be recorded. A cache filled for the first time is not, until it grows."""
     return has_cause(finding) and finding.standing is not Standing.FIRST_USE
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a run says about causes that it did not meet.
+    """What a run says about causes that it did not find.
 
-    ``tests`` tells of each test by id whether it ran to an end at which its findings are complete; ``whole`` of a file
-    whether all of its tests were asked for; ``exists`` whether there is such a file; ``looked`` of a line whether its
-    kind of finding was looked for, on its kind of device; ``unjudged`` of some tests the kinds of findings of which
-    they may have had more.
+    ``tests`` says for each id whether the test ended with complete findings; ``whole`` for a file whether all of its
+    tests were selected; ``exists`` whether there is such a file; ``looked`` for a line whether its kind of finding was
+    searched for on its kind of device; ``unjudged`` has kinds of findings that are incomplete, by test.
     """
 
     tests: Mapping[str, bool] = field(default_factory=dict)
@@ -146,10 +146,11 @@ class Evidence:
     unjudged: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def told(self) -> Callable[[str, str], bool]:
-        """Tells of a place (a test function or a file) and a kind whether what did not appear is not there any more.
+        """A function of a place (a test function or a file) and a kind: whether a finding that did not appear no longer
+        exists.
 
-        That is so when one of its tests ran; and when it is gone, with others of its file still there or the file gone.
-        It is not so when one of these tests may have had more findings of the kind than it shows.
+        That is so if one of its tests ran; and if the test no longer exists, while others of its file do or the file is
+        gone. It is not so if one of these tests has incomplete findings of the kind.
         """
         ran: dict[str, bool] = {}
         for nodeid, complete in self.tests.items():
@@ -174,18 +175,27 @@ class Evidence:
 
 
 def evidence_of(run: RunRecord, exists: Callable[[str], bool]) -> Evidence:
-    """What a run says about causes that it did not meet; ``exists`` tells whether there is a file of rootdir."""
+    """What a run says about causes that it did not find; ``exists`` says whether a file exists below rootdir."""
     ran: dict[str, bool] = {}
     unjudged: dict[str, set[str]] = {}
     devices: set[str] = set()
+    small: set[tuple[str, str]] = set()  # tests, and their files, that retained too little on a device to be judged
     for test in run.tests:
         ran[test.nodeid] = ran.get(test.nodeid, False) or _is_complete(test)
         if test.unjudged and test.outcome != "rerun":
             unjudged.setdefault(test.nodeid, set()).update(test.unjudged)
         devices |= {window.device.kind for window in test.windows if window.complete}
+        for window in test.whole:
+            if 0 < (window.retained or 0) < run.extent.judged_from(window.device.kind):
+                places_of = function_of(test.nodeid), file_of(test.nodeid)
+                small.update((place, window.device.kind) for place in places_of)
     kinds = {*run.extent.kinds}
 
     def looked(line: KnownFinding) -> bool:
+        if line.bytes < run.extent.judged_from(line.device) and any(
+            (place, line.device) in small for place in line.tests
+        ):
+            return False
         return line.device in devices and line.kind in kinds
 
     return Evidence(ran, run.extent.covers(), exists, looked, unjudged)
@@ -219,9 +229,9 @@ class Update:
 
 
 def recorded(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> Update:
-    """The lines with what a run has found; reasons stay.
+    """The lines updated with what a run has found; reasons stay.
 
-    Of a line's tests those stay that the run says nothing about; while there are such, its bytes do not shrink.
+    Tests of a line that the run says nothing about stay; while there are any, its bytes do not shrink.
     """
     told = evidence.told()
     kept = dict(lines)
@@ -248,7 +258,7 @@ def recorded(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> Updat
 
 
 def unseen(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> list[KnownFinding]:
-    """Lines whose cause a run should have met and did not. One that names no tests is never among them."""
+    """Lines whose cause a run should have found and did not; never one that names no tests."""
     told = evidence.told()
     met = {cause.key for cause in causes}
     return [
@@ -260,14 +270,14 @@ def unseen(lines: Lines, causes: Iterable[Cause], evidence: Evidence) -> list[Kn
 
 
 def open_lines(lines: Lines, causes: Iterable[Cause], gone: Collection[KnownFinding]) -> int:
-    """How many lines a run neither met nor found gone; those that name no tests are not counted."""
+    """The number of lines that a run neither found nor judged gone; those that name no tests do not count."""
     met = {cause.key for cause in causes}
     rest = (line for line in lines.values() if line.tests and line not in gone)
     return sum(not any(map(line.matches, met)) for line in rest)
 
 
 def last_matches(lines: Lines, run: RunRecord) -> dict[CauseKey, tuple[str, str]]:
-    """For each line by its key the last cause of a run that it matched, and the test; empty for the run's own."""
+    """For each line by its key, the last cause of a run that it matched, and the test (empty for the run itself)."""
     last: dict[CauseKey, tuple[str, str]] = {}
     for nodeid, finding in run.all_findings:
         key = key_of(finding)
@@ -283,32 +293,21 @@ def named(gone: Iterable[KnownFinding], flag: str) -> Unseen:
 
 
 def without(lines: Lines, gone: Iterable[KnownFinding]) -> Update:
-    """The lines without some, where they still say what they said."""
+    """The lines without some, unless these have changed."""
     left = {key: line for key, line in lines.items() if line not in {*gone}}
     return Update(left, dropped=len(lines) - len(left), before=lines)
 
 
 def places(nodeids: Iterable[str], others: Iterable[str] = ()) -> tuple[str, ...]:
-    """Test functions, or their files where they are many; ``others`` are such places already."""
+    """Test functions, or their files if there are many; ``others`` are such places already."""
     functions = {*map(function_of, nodeids), *others}
     files = {place for place in functions if "::" not in place}
     functions = {place for place in functions if file_of(place) not in files} | files
     return tuple(sorted(functions if len(functions) <= MOST_TESTS else {*map(file_of, functions)}))
 
 
-def file_of(nodeid: str) -> str:
-    """The file of a test's id."""
-    return nodeid.partition("::")[0]
-
-
-def function_of(nodeid: str) -> str:
-    """A test's id without its parameters."""
-    file, colons, name = nodeid.partition("::")
-    return file + colons + name.partition("[")[0]
-
-
 def _is_complete(test: TestRecord) -> bool:
-    """Whether the test came to its end: then its findings are all that there are."""
+    """Whether the test was completed: then its findings are complete."""
     return test.outcome in ("passed", "xpassed") or bool(test.failing)
 
 

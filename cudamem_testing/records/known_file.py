@@ -1,4 +1,4 @@
-"""The file of known findings: read as it is, changed in one step, never overwritten when it is broken.
+"""The file of known findings: its name and place, and its updates.
 
 PYTEST_DONT_REWRITE
 """
@@ -11,25 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cudamem_testing.model.causes import Cause
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.sizes import count
-from cudamem_testing.records.known import KNOWN_FILES, Evidence, Lines, Update, file_of, recorded
+from cudamem_testing.records.known import KNOWN_FILES, Evidence, Lines, Update, recorded
 from cudamem_testing.show.files import why_not
 from cudamem_testing.show.places import KNOWN
 from cudamem_testing.show.printable import one_line, short_lines
 
-#: Where it lies below rootdir when nothing else is said.
+#: The default path below rootdir.
 PLACE = Path(KNOWN)
 
 
 def name_of(path: Path, root: Path) -> str:
-    """The path as messages show it, the same in every process: relative to rootdir if it lies there."""
+    """The path for messages, the same in every process: relative to rootdir if it is below it."""
     text = os.path.relpath(path, root) if path.is_relative_to(root) else str(path)
     return text.replace("\\", "/")
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What was recorded of a report with the causes that it changed, and why nothing was for test files not there."""
+    """What was recorded of a report, the causes that changed, and why nothing was recorded for missing test files."""
 
     said: str
     sizes: tuple[str, ...] = ()
@@ -41,7 +42,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What an update made of the file of a name, and whether that was written."""
+    """The result of an update of a file, and whether it was written."""
 
     update: Update
     name: str
@@ -52,7 +53,7 @@ class Changed:
 
 
 def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> Changed:
-    """Change the file as it is now; what came of it. Processes that do so wait for each other.
+    """Change the file; returns what was changed. Processes that do so wait for each other.
 
     Raises:
         RecordError: when it cannot be understood; it is then untouched.

@@ -1,11 +1,10 @@
-"""Known findings at the end of a run: what is recorded and dropped, and what was not seen. PYTEST_DONT_REWRITE"""
+"""Records, drops and reviews known findings at the end of a run. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 
 
 UNJUDGED = (
-    "this run did not judge them (tests left out, another device, a check that is off, or a higher "
-    "--cudamem-ignore-below)"
+    "{} did not judge them (tests left out, another device, a check that is off, or a higher --cudamem-ignore-below)"
 )
 
 
@@ -33,8 +31,6 @@ def finish(settings: Settings, file: Path, name: str, lines: Lines, run: RunReco
     ``file`` is that of known findings and ``name`` what messages call it; the run judged with its ``lines``.
     """
     found, evidence = causes(run), evidence_of(run, lambda file: os.path.exists(root / file))
-    judged, least = evidence.looked, settings.ignore_below or 0  # smaller ones may be there and were not judged
-    evidence = replace(evidence, looked=lambda line: judged(line) and line.bytes >= least)
     gone = unseen(lines, found, evidence)
     said: list[str] = []
     left = Unseen()
@@ -46,7 +42,7 @@ def finish(settings: Settings, file: Path, name: str, lines: Lines, run: RunReco
         elif gone:
             left = named(gone, "--cudamem-prune")
         if settings.prune and (rest := open_lines(lines, found, gone)):
-            said.append(f"known findings: {rest} not pruned: {UNJUDGED}")
+            said.append(f"known findings: {rest} not pruned: {UNJUDGED.format('this run')}")
     except (RecordError, OSError) as error:
         return Said(said, [f"known findings were not written: {error}"])
     return Said(said, [], unseen=left)

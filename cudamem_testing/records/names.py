@@ -1,4 +1,4 @@
-"""Tests and what they took before and now, a line each, the parameters of one test in one. PYTEST_DONT_REWRITE"""
+"""Lines about tests and their numbers before and now, the parameters of one test in one line. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Renames: entries of tests that are gone, and tests without an entry that are the same under another name.
+"""Finds renamed tests: entries without a test, and tests without an entry that are the same.
 
-Two functions are the same where their bodies and arguments are, whatever else the file says; a fingerprint of these is
-kept with each entry. Where a body was changed too, or none was kept, equal numbers tell, if they are those of one gone
-entry and of one new test of the file alone. PYTEST_DONT_REWRITE
+Two functions are the same if their bodies and arguments are; a fingerprint of these is kept with each entry. If the
+body changed too, or none was kept, equal numbers decide, provided that only one gone entry and one new test of the file
+have them. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Kept(NamedTuple):
 
 
 class Renamed(NamedTuple):
-    """An entry that is that of another test now; ``why`` is what is the same."""
+    """An entry that belongs to another test now; ``why`` is what is the same."""
 
     before: Kept
     after: Kept

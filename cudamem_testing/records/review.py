@@ -1,4 +1,6 @@
-"""Review at the end of a run: what was not compared and why, and which entries nobody saw. PYTEST_DONT_REWRITE"""
+"""Reviews baselines at the end of a run: what was not compared and why, and entries without a test.
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cudamem_testing.model.nodeids import file_of, name_in_module
 from cudamem_testing.model.records import TestRecord, Unchecked
 from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders.identity import recorded_with, without_threads
@@ -16,7 +19,6 @@ from cudamem_testing.records.baselines import (
     Key,
     Recorded,
     module_of,
-    name_in_module,
 )
 from cudamem_testing.records.renames import Kept, Renamed, body_of, renames
 from cudamem_testing.records.store import RecordError
@@ -31,9 +33,9 @@ class Review:
     """``elsewhere`` counts baselines of other environments by how these differ, ``without`` tests that have none.
 
     A test without a marker counts there when others of its file have a baseline. ``lacking`` counts, by metrics, tests
-    whose baseline was recorded without these; ``unknown`` those that ask for metrics alone which their device has not.
-    ``unseen`` are entries of tests that are no longer there, by file, of which those that are ``renamed`` have become
-    others; ``broken`` says what could not be read.
+    whose baseline was recorded without these; ``unknown`` those that ask only for metrics that their device does not
+    have. ``unseen`` are entries of tests that are no longer there, by file, of which those that are ``renamed`` have
+    become others; ``broken`` says what could not be read.
     """
 
     elsewhere: dict[str, int] = field(default_factory=dict)
@@ -64,7 +66,7 @@ class Review:
         }
 
     def lines(self, pruned: bool) -> list[str]:
-        """What is worth a line for the whole run."""
+        """Lines about the whole run."""
         lines = []
         if self.renamed and not pruned:
             number = len({one.before.key.test for one in self.renamed})
@@ -121,7 +123,7 @@ def review(
     """Look at the files of the tests of a run; ids are relative to ``root``.
 
     ``seen`` are the ids of all tests that ran and of the files that were collected, which may have no tests any more;
-    ``whole`` tells of a file (relative to ``root``) whether all of its tests ran. ``written`` are entries that the run
+    ``whole`` says whether all tests of a file (relative to ``root``) ran. ``written`` are entries that the run
     has added.
     """
     files = _Files(root)
@@ -157,7 +159,7 @@ def review(
             if one.asked or (entries and not one.idle):
                 without += 1
     for nodeid in seen:
-        files.read(files.of(nodeid))  # its tests were held to nothing if it is broken
+        files.read(files.of(nodeid))  # if it is broken, its tests were not compared
     unseen = _unseen(files, seen, whole, tests)
     renamed = _renamed(files, unseen, fresh) if unseen and fresh else ()
     others, short, nothing = (dict(counts.most_common()) for counts in (elsewhere, lacking, unknown))
@@ -184,7 +186,7 @@ def _unseen(
     environments = {(one.device, without_threads(one.environment)) for test in tests for one in test.measured}
     by_file: dict[Path, set[str]] = {}
     for nodeid in seen:
-        if whole(nodeid.partition("::")[0]):
+        if whole(file_of(nodeid)):
             by_file.setdefault(files.of(nodeid), set()).add(name_in_module(nodeid))
     found: dict[Path, tuple[Key, ...]] = {}
     for path, there in by_file.items():
@@ -206,7 +208,7 @@ def _unseen(
 
 
 class _Files:
-    """Files that are found and read once; what cannot be read is said once."""
+    """Files that are found and read once, and errors that are reported once."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -216,7 +218,7 @@ class _Files:
 
     def of(self, nodeid: str) -> Path:
         """The file of a test."""
-        module = nodeid.partition("::")[0]
+        module = file_of(nodeid)
         if module not in self._of:
             self._of[module] = baseline_file(self._root, nodeid)
         return self._of[module]

@@ -11,9 +11,8 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from cudamem_testing.show.files import replace_file, shown
 
@@ -30,7 +29,6 @@ class RecordError(ValueError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
 class Store(Generic[K, V]):
     """One kind of recorded file.
 
@@ -38,9 +36,14 @@ class Store(Generic[K, V]):
     file stays when its last entry is dropped; otherwise it is removed.
     """
 
-    parse: Callable[[str, bytes], dict[K, V]]
-    render: Callable[[Mapping[K, V]], bytes]
-    keeps_empty: bool = False
+    def __init__(
+        self,
+        parse: Callable[[str, bytes], dict[K, V]],
+        render: Callable[[Mapping[K, V]], bytes],
+        *,
+        keeps_empty: bool = False,
+    ) -> None:
+        self._parse, self._render, self._keeps_empty = parse, render, keeps_empty
 
     def read(self, path: Path, name: str = "") -> dict[K, V]:
         """The entries of a file; none if it does not exist.
@@ -49,7 +52,7 @@ class Store(Generic[K, V]):
             RecordError: when it cannot be understood.
             OSError: when it cannot be read.
         """
-        return self.parse(name or shown(path), path.read_bytes()) if path.exists() else {}
+        return self._parse(name or shown(path), path.read_bytes()) if path.exists() else {}
 
     def change(self, path: Path, make: Callable[[dict[K, V]], Mapping[K, V]], name: str = "") -> bool:
         """Replace a file by what ``make`` makes of its entries; returns whether that was something else.
@@ -64,11 +67,11 @@ class Store(Generic[K, V]):
             return False  # and no folder is made
 
         def changed(content: bytes | None) -> bytes | None:
-            old = {} if content is None else self.parse(name or shown(path), content)
+            old = {} if content is None else self._parse(name or shown(path), content)
             new = make(dict(old))
             if new == old:
                 return content
-            return self.render(new) if new or self.keeps_empty else None
+            return self._render(new) if new or self._keeps_empty else None
 
         return change_file(path, changed)
 
@@ -117,11 +120,8 @@ class Line(NamedTuple):
     text: str
 
 
-class Row(NamedTuple):
-    """The object that a line holds."""
-
-    number: int
-    data: dict[str, Any]
+Row: TypeAlias = tuple[int, dict[str, Any]]
+"""The number of a line, and the object that it holds."""
 
 
 def lines(name: str, content: bytes) -> list[Line]:
@@ -161,7 +161,7 @@ def rows(name: str, some: Iterable[Line]) -> list[Row]:
             raise RecordError(name, number, "is nested too deeply") from None
         except ValueError as error:
             raise RecordError(name, number, str(error)) from None
-        found.append(Row(number, data))
+        found.append((number, data))
     return found
 
 
@@ -179,8 +179,8 @@ def entries(name: str, some: Iterable[Row], read: Callable[[Row], tuple[K, V]], 
             if one in found:
                 raise ValueError(f"the same {key} as in line {written[one]}: keep one of them")
         except ValueError as error:
-            raise RecordError(name, row.number, str(error)) from None
-        found[one], written[one] = value, row.number
+            raise RecordError(name, row[0], str(error)) from None
+        found[one], written[one] = value, row[0]
     return found
 
 

@@ -1,4 +1,4 @@
-"""Update: write what a run measured into the baseline files. PYTEST_DONT_REWRITE"""
+"""Writes what a run measured into the baseline files. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cudamem_testing.model.baselines import Entry, Measured, fold
+from cudamem_testing.model.nodeids import file_of, name_in_module
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
 from cudamem_testing.records.baselines import (
@@ -17,7 +18,6 @@ from cudamem_testing.records.baselines import (
     Key,
     Recorded,
     module_of,
-    name_in_module,
 )
 from cudamem_testing.records.names import folded, numbers_of
 from cudamem_testing.records.renames import Renamed, body_of
@@ -31,7 +31,7 @@ MOST = 10
 
 
 class Written(NamedTuple):
-    """An entry as it was and as it is now."""
+    """An entry before and after an update."""
 
     key: Key
     before: Entry | None
@@ -40,7 +40,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """Numbers of entries that are new, took more or less than before, are the same, or were dropped.
+    """Numbers of entries that are new, larger, smaller, the same, or dropped.
 
     ``files`` are those that changed, ``refused`` says for each one that could not be written why. ``written`` are the
     entries that are new or differ, by file.
@@ -60,7 +60,7 @@ class Updated:
 
     @property
     def lines(self) -> list[str]:
-        """What was written: how many entries with the tests that take something else below, and the files."""
+        """What was written: the numbers of entries with the changed tests below, and the files."""
         words = (("new", self.new), ("more", self.more), ("less", self.less), ("the same", self.same))
         parts = [f"{number} {word}" for word, number in (*words, ("dropped", self.dropped)) if number]
         total = self.new + self.more + self.less + self.same
@@ -68,7 +68,7 @@ class Updated:
         return [*text, *(f"written: {shown(path)}" for path in self.files)]
 
     def tests(self, most: int = MOST) -> list[str]:
-        """A line for each test that took something else before, one for all parameters of it."""
+        """A line for each test whose numbers changed, one for all of its parameters."""
         changed = [(one.key.test, numbers_of(one.before, one.after)) for _, one in self.written if one.before]
         return folded(changed, most)
 
@@ -77,7 +77,7 @@ class Updated:
 
 
 def last_attempts(tests: Iterable[TestRecord]) -> list[TestRecord]:
-    """The records that count: an attempt after which the test was repeated does not.
+    """The last attempts: an attempt after which the test was repeated does not count.
 
     A test has several where it ran several times, as in reports that were merged.
     """
@@ -93,12 +93,12 @@ def measured_by_test(tests: Iterable[TestRecord]) -> dict[str, tuple[Measured, .
 
 
 def accept(root: Path, tests: Iterable[TestRecord]) -> Updated:
-    """Record what the tests of a report took, as :func:`update` does, where their files are there, below ``root``."""
+    """Record what the tests of a report used, as :func:`update` does, if their files exist below ``root``."""
     here: list[TestRecord] = []
     reasons: dict[str, str | None] = {}
     for test in tests:
         if any(one.metrics for one in test.measured):
-            file = test.nodeid.partition("::")[0]
+            file = file_of(test.nodeid)
             if file not in reasons:
                 reasons[file] = why_not(root, file)
             if reasons[file] is None:
@@ -110,7 +110,7 @@ def accept(root: Path, tests: Iterable[TestRecord]) -> Updated:
 def update(root: Path, tests: Iterable[TestRecord]) -> Updated:
     """Record what the tests of a run took; ids are relative to ``root``.
 
-    An entry stays as it is when the test took what it says, or was within its tolerance and no closer look was taken.
+    An entry does not change if the test used the same, or stayed within its tolerance without a detailed measurement.
     """
     by_file: dict[Path, dict[Key, Measured]] = {}
     for nodeid, measured in measured_by_test(tests).items():
@@ -168,7 +168,7 @@ def _change(path: Path, found: Mapping[Key, Measured], dropped: Mapping[Key, Non
             if entry is old:
                 kept[there or key] = entry
             else:
-                if there != key:  # this number of threads takes something else, or is the first to be recorded
+                if there != key:  # this number of threads differs, or is the first to be recorded
                     kind, old = Updated(new=1), None
                 entry = kept[key] = replace(entry, body=body_of(module_of(path), key.test))
                 kind += Updated(written=((path, Written(key, old, entry)),))
@@ -184,7 +184,7 @@ def _change(path: Path, found: Mapping[Key, Measured], dropped: Mapping[Key, Non
 
 
 def _entry(old: Entry | None, measured: Measured) -> tuple[Updated, Entry]:
-    """The entry to keep, and what that is."""
+    """The entry to keep, and how it counts."""
     new = measured.entry
     if old is None:
         return Updated(new=1), new

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cudamem_testing.model.causes import Cause, causes
+from cudamem_testing.model.causes import Cause, causes, key_of
 from cudamem_testing.model.findings import Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count, format_size
@@ -29,9 +29,9 @@ def cause_lines(run: RunRecord, width: int | None, most: int = MOST) -> list[str
 
 
 def warning_lines(run: RunRecord, most: int = MOST) -> list[str]:
-    """A line for each cause that warns: pytest shows the text of failures alone."""
+    """A line for each cause that warns, because pytest shows only failures."""
     found = [cause for cause in _open(causes(run)) if cause.severity is Severity.WARN]
-    lines = []
+    lines = _of_skipped_tests(run, most)
     for cause in found[:most]:
         where = one_line(cause.tests[0]) if cause.tests else "the run itself"
         others = f" and {count(len(cause.tests) - 1, 'more test')}" if len(cause.tests) > 1 else ""
@@ -41,8 +41,23 @@ def warning_lines(run: RunRecord, most: int = MOST) -> list[str]:
     return lines + [line.strip() for line in _rest(found, most)]
 
 
+def _of_skipped_tests(run: RunRecord, most: int) -> list[str]:
+    """A line for each limit that a test broke before it skipped itself."""
+    found = [
+        f"warning: {one_line(test.nodeid)} was skipped after it broke a limit: {one_line(headline(one))}"
+        for test in run.tests
+        if test.outcome == "skipped"
+        for one in test.findings
+        if one.severity is Severity.WARN and key_of(one) is None
+    ]
+    return [
+        *found[:most],
+        *([f"... {len(found) - most} more were skipped after they broke a limit"] if len(found) > most else []),
+    ]
+
+
 def known_lines(run: RunRecord) -> list[str]:
-    """How many findings are on record."""
+    """How many findings are known."""
     known = _known(causes(run))
     return [f"known: {_counts(known)}"] if known else []
 
@@ -61,7 +76,7 @@ def audit_lines(run: RunRecord, command: str, most: int = MOST) -> list[str]:
 
 
 def matched_lines(lines: Lines, run: RunRecord, name: str) -> list[str]:
-    """What an audit says of each line of known findings: which cause of the run it matched last, and in which test."""
+    """For an audit: the last cause that each line of known findings matched, and its test."""
     last = last_matches(lines, run)
     found = [f"{count(len(lines), 'line')} of known findings, with what each matched last:"] if lines else []
     for line in sorted(lines.values(), key=lambda line: line.number):

@@ -1,9 +1,8 @@
-"""The codec: values of the model as JSON and back, told by the types of their fields.
+"""The codec: writes values of the model as JSON and reads them, by the types of their fields.
 
 A dataclass or named tuple is an object with a key for each field, one of several types an object with its ``type``
-beside them. A reader checks while it reads: it raises ``ValueError`` with the place, such as
-``tests[3].windows[0].start``, where a value is of another type. Keys that no field has are welcome. It is made once for
-each type. PYTEST_DONT_REWRITE
+beside them. A reader checks types: it raises ``ValueError`` with the place of a wrong value, such as
+``tests[3].windows[0].start``. Unknown keys are ignored. A codec is made once for each type. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NAMES: dict[type, str] = {
 }
 _PLAIN: dict[object, tuple[type, ...]] = {str: (str,), int: (int,), bool: (bool,), float: (int, float)}
 _LISTS: dict[object, type] = {tuple: tuple, list: list}
-#: What finds the place of a window in a recording; windows are compared without it.
+#: Positions of a window in a recording; windows are compared without them.
 _UNWRITTEN = {Window: ("opened", "closed")}
 
 
@@ -182,7 +181,7 @@ def record(
 
 
 def union(*members: Any, names: Mapping[str, Any] | None = None) -> Codec:
-    """One of several classes, told apart by ``type``; words of an enumeration may be among them."""
+    """One of several classes, by its ``type``; words of an enumeration may be among them."""
     classes = {word_of(cls): (cls, record(cls, names=names)) for cls in members if not _is_enum(cls)}
     words = {word.value: word for cls in members if _is_enum(cls) for word in cls}
     codecs = {cls: (word, codec) for word, (cls, codec) in classes.items()}

@@ -1,4 +1,4 @@
-"""Compare two reports: which tests take more or less, as a table for the terminal or a pull request.
+"""Compares two reports: tests that use more or less, as a table for the terminal or a pull request.
 
 PYTEST_DONT_REWRITE
 """
@@ -58,7 +58,7 @@ class Compared:
     """The changes between two reports, largest first, and what could not be compared.
 
     ``apart`` counts tests that were measured on different devices, ``absent`` names metrics that no test has in both,
-    ``failures`` say why one of the runs failed beside its tests: some may then be missing.
+    ``failures`` say why one of the runs failed apart from its tests, so that some may be missing.
     """
 
     rows: tuple[Row, ...]

@@ -1,4 +1,4 @@
-"""Failures of one cause, or of one test with other parameters: three in full, the rest one line each.
+"""Shortens repeated failures, of one cause or of one test with other parameters: three in full, the rest one line each.
 
 Hundreds of tests can fail for one reason. Their reports are shortened in the process that prints them, so that workers
 of pytest-xdist count together. PYTEST_DONT_REWRITE
@@ -66,7 +66,7 @@ class Deduplicated:
 
 
 def parts_of(findings: Sequence[Finding]) -> list[tuple[str, str, int]]:
-    """Which limit each finding is of, its title and its number of lines: plain values, which a report can carry."""
+    """The limit of each finding, its title and its number of lines, as plain values for a report."""
     return [
         (f"{finding.cause} | {finding.device}", title(finding), text(finding).count("\n") + 1)
         for finding in findings

@@ -1,4 +1,4 @@
-"""The doctor: what can be measured on this machine, and what to do where something cannot. PYTEST_DONT_REWRITE"""
+"""The doctor: says what can be measured on this machine, and what to do about the rest. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why runs failed beside their measured tests, and what they did not check, in lines for people. PYTEST_DONT_REWRITE"""
+"""Lines about why a run failed apart from its tests, what it did not check, and its notes. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def failure_lines(failures: Sequence[str], most: int = SHOWN) -> list[str]:
 
 
 def unchecked_lines(run: RunRecord) -> list[str]:
-    """What was asked for and not checked, one line for each reason."""
+    """A line for each reason why something requested was not checked."""
     every = {**{Unchecked("budget", why): number for why, number in run.unenforced.items()}, **run.unchecked}
     return [f"NOT CHECKED: {count(number, what)}: {why}" for (what, why), number in every.items()]
 

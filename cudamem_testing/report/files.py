@@ -25,6 +25,20 @@ def write_json(run: RunRecord, path: Path) -> None:
     replace_file(path, (piece.encode() for piece in chain(json_pieces(run_to_json(run, iter)), "\n")))
 
 
+def write_reports(run: RunRecord, json_file: Path | None, html_file: Path | None) -> tuple[list[str], list[str]]:
+    """Write the report in each form that is asked for; returns lines on what was written, and on what could not be."""
+    written, problems = [], []
+    for path, write in ((json_file, write_json), (html_file, write_html)):
+        if path is not None:
+            try:
+                write(run, path)
+            except OSError as error:
+                problems.append(f"the report was not written to {path}: {error}")
+            else:
+                written.append(f"report written to {path}")
+    return written, problems
+
+
 def write_html(run: RunRecord, path: Path) -> None:
     """Write the report as a page to ``path``, whole or not at all.
 

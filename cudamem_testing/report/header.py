@@ -1,4 +1,4 @@
-"""The header line. It is printed before collection: torch may not be imported yet, and is not for its sake.
+"""The header line. It is printed before collection, and does not import torch.
 
 PYTEST_DONT_REWRITE
 """
@@ -13,7 +13,7 @@ from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.recorders.cards import visible_names
 from cudamem_testing.recorders.identity import allocator_settings
 
-BACKEND = "backend:cudaMallocAsync"  # counts bytes, and does not tell blocks apart
+BACKEND = "backend:cudaMallocAsync"  # counts bytes, and does not show single blocks
 
 
 def header(settings: Settings) -> str:

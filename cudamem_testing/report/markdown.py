@@ -1,6 +1,6 @@
 """The report as Markdown, for a comment on a pull request: everything that failed, changed or was not checked.
 
-A comment holds 65,536 characters. Findings for which there is no room are counted.
+A comment holds 65,536 characters. Findings that do not fit are counted.
 
 PYTEST_DONT_REWRITE
 """
@@ -24,6 +24,8 @@ from cudamem_testing.wording.runs import verdict
 MOST_CHARACTERS = 60_000
 #: Lines of one finding, tests that are named for a cause, improvements, and characters of a name.
 _LINES, _NAMED, _BETTER, _NAME = 14, 5, 50, 160
+#: What is said of a finding that failed no test.
+_UNFAILED = {"xfailed": ": the test is expected to fail", "skipped": ": the test was skipped"}
 _TITLES = {
     Kind.OOM: "Out of memory",
     Kind.BUDGET: "Budgets",
@@ -69,19 +71,20 @@ def _sections(run: RunRecord) -> Iterator[list[str]]:
     single = [
         (test, one) for test, one in run.all_findings if one.severity is not Severity.NOTE and key_of(one) is None
     ]
+    unfailed = {test.nodeid: _UNFAILED.get(test.outcome, "") for test in run.tests}
     for kind, title in _TITLES.items():
         texts = [_of_cause(cause) for cause in open_ if cause.kind is kind]
-        texts += [_of_finding(test, one) for test, one in single if one.kind is kind]
+        texts += [_of_finding(test, one, unfailed.get(test, "")) for test, one in single if one.kind is kind]
         if texts:
             tests = {test for test, one in run.all_findings if one.kind is kind and one.severity is not Severity.NOTE}
             noun = "cause" if kind in GROUPED else "finding"
             yield [f"#### {title}: {count(len(tests), 'test')}, {count(len(texts), noun)}", *texts]
 
 
-def _of_finding(test: str, one: Finding) -> str:
+def _of_finding(test: str, one: Finding, outcome: str = "") -> str:
     """A finding without a cause: its test, what is wrong, and the lines below."""
     words = _words(one.severity, one.standing)
-    return _item(f"{_test(test)}: {in_markdown(headline(one))}{words}", details(one))
+    return _item(f"{_test(test)}: {in_markdown(headline(one))}{words}{outcome}", details(one))
 
 
 def _of_cause(cause: Cause) -> str:

@@ -1,8 +1,8 @@
-"""Merge the reports of shards into one, as if one run had written it, and judge it as that run would have.
+"""Merges the reports of shards into one, judged as if one run had written it.
 
-Each finding was judged where it was found, with the known findings of that run; one that was not, as in an audit or
-without the file, is judged here. What only the shards together can tell is which known causes nobody met: they are held
-to what the shards of one kind of device looked at, taken together. PYTEST_DONT_REWRITE
+Each finding was judged in its own run, with the known findings there; one that was not, as in an audit or without the
+file, is judged here. Known causes that no shard found are judged here too, by what the shards of one kind of device
+covered together. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SHOWN = 3
 def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
     """One run with the tests of all, in their order.
 
-    Notes tell what only shows across shards: reports of different versions of torch, and tests that ran in several of
-    them and took different amounts. What a shard said of known findings that it did not see is left out, for it holds
-    for that shard alone. After shards of different devices the result does not tell any more which test was
-    measured where, and so nothing about what did not appear.
+    Notes report what only shows across shards: reports of different versions of torch, and tests that ran in several of
+    them with different numbers. Known findings that a shard did not find are left out, because they are valid only for
+    that shard. With shards of different devices, the result covers nothing, because it does not say which test was
+    measured where.
     """
     first = runs[0].environment
     devices = dict.fromkeys(device for run in runs for device in run.environment.devices)
@@ -53,7 +53,7 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
 
 
 def judge(merged: RunRecord, lines: Lines, name: str) -> RunRecord:
-    """The same run, with the findings that no shard has judged held to known ones; ``name`` is their file's."""
+    """The same run, with known findings applied to those that no shard has judged; ``name`` is their file's."""
 
     def all_of(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         return tuple(judged(one, lines, name) if one.standing is None else one for one in findings)
@@ -63,9 +63,9 @@ def judge(merged: RunRecord, lines: Lines, name: str) -> RunRecord:
 
 
 def unseen_by_all(runs: Sequence[RunRecord], lines: Lines, exists: Callable[[str], bool]) -> list[KnownFinding]:
-    """Known findings whose cause the shards, taken together, should have met and did not.
+    """Known findings whose cause the shards together should have found and did not.
 
-    A test says nothing about a device on which it was not measured, so the shards of each kind are asked for its lines.
+    A test says nothing about a device on which it was not measured, so each kind of device is judged by its own shards.
     """
     gone = []
     for device in sorted({line.device for line in lines.values()}):
@@ -77,14 +77,17 @@ def unseen_by_all(runs: Sequence[RunRecord], lines: Lines, exists: Callable[[str
 
 
 def _extent(runs: Sequence[RunRecord]) -> Extent:
-    """What shards looked at together: what one left out, or could not collect, may have been there in another."""
+    """What the shards covered together: what one left out, or could not collect, another may have run."""
     ran = {test.nodeid for run in runs for test in run.tests}
     left_out = {nodeid for run in runs for nodeid in run.extent.left_out}
     if len(runs) > 1:
         left_out -= ran.union(*map(_above, ran | left_out))
     kinds = set.intersection(*(set(run.extent.kinds) for run in runs)) if runs else set()
     paths = dict.fromkeys(path for run in runs for path in run.extent.paths)
-    return Extent(tuple(paths), tuple(sorted(left_out)), tuple(sorted(kinds)))
+    ignored = Counter[str]()
+    for run in runs:
+        ignored |= Counter(run.extent.ignored)
+    return Extent(tuple(paths), tuple(sorted(left_out)), tuple(sorted(kinds)), dict(sorted(ignored.items())))
 
 
 def _above(nodeid: str) -> Iterator[str]:
@@ -96,7 +99,7 @@ def _above(nodeid: str) -> Iterator[str]:
 
 
 def _has_windows(run: RunRecord) -> bool:
-    """Whether anything was measured, if only in part; a shard whose tests need no torch has none."""
+    """Whether anything was measured, even partly; a shard whose tests need no torch has no windows."""
     return any(test.windows for test in run.tests)
 
 

@@ -1,4 +1,4 @@
-"""Findings by test, one line each: for commands that print a report long after pytest has. PYTEST_DONT_REWRITE"""
+"""Findings by test, one line each, for commands that print a report later than pytest. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The JSON report, schema 1: how its parts lie. ``docs/report.md`` describes it for users.
+"""The JSON report, schema 1: its layout. ``docs/report.md`` describes it for users.
 
-What a value of the model looks like is told by its type (:mod:`codec`). The same form carries a test's record from a
+The form of a value follows from its type (:mod:`codec`). The same form carries a test's record from a
 pytest-xdist worker to the controller, so it holds plain types only. PYTEST_DONT_REWRITE
 """
 

@@ -8,13 +8,14 @@ from itertools import groupby
 from typing import NamedTuple
 
 from cudamem_testing.model.findings import Severity, Verdict
+from cudamem_testing.model.nodeids import function_of
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import count, format_size, from_to
 from cudamem_testing.model.windows import Window
 from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.show.tables import Column, Table
 
-#: Verdicts of memory that is still there when its test is over, and no leak.
+#: Verdicts of memory that is retained and no leak.
 KEPT = (Verdict.TEST_INSTANCE, Verdict.COMPILER_CACHE, Verdict.FIXTURE, Verdict.HARNESS)
 FOLDED = 3
 """Parameters of a test from which on they are one row of the table."""
@@ -48,8 +49,8 @@ def summary_lines(
 ) -> list[Line]:
     """The summary: failures of the run, findings, the table of the ``top`` tests, totals, and budgets to paste.
 
-    Text is wrapped at ``width`` characters. Tables are as wide as they must be, or where they may be ``cut`` names in
-    them lose what stands before the last one. ``grouped`` is false where the causes of the findings are told elsewhere.
+    Text is wrapped at ``width`` characters. Tables are as wide as needed, or names in them are ``cut`` to their last
+    part. ``grouped`` is false if the causes of the findings are printed elsewhere.
     """
     most = width if cut else None
     measured = [test for test in run.tests if test.windows]
@@ -132,23 +133,24 @@ def finding_lines(run: RunRecord) -> list[Line]:
     """One line for each kind of finding that fails or warns."""
     from cudamem_testing.wording.meanings import reason
 
+    expected = {test.nodeid for test in run.tests if test.outcome == "xfailed"}
     where: dict[tuple[str, str, str], list[str]] = {}
     for nodeid, finding in run.all_findings:
         if finding.severity is not Severity.NOTE:
-            key = (finding.severity.value, finding.kind.value, reason(finding))
-            where.setdefault(key, []).append(nodeid)
+            word = "xfail" if nodeid in expected else "warning" if finding.severity is Severity.WARN else ""
+            where.setdefault((word, finding.kind.value, reason(finding)), []).append(nodeid)
     lines = []
-    for (severity, kind, verdict), nodeids in sorted(where.items()):
-        warning, colour = (", warning", YELLOW) if severity == Severity.WARN.value else ("", RED)
+    for (word, kind, verdict), nodeids in sorted(where.items()):
         tests = len({*nodeids} - {""})
         places = ([count(tests, "test")] if tests else []) + (["the run itself"] if "" in nodeids else [])
-        text = f"{kind}: {count(len(nodeids), 'finding')} ({verdict}{warning}) in {' and '.join(places)}"
-        lines.append(Line(text, colour))
+        what = f"{verdict}, {word}" if word else verdict
+        text = f"{kind}: {count(len(nodeids), 'finding')} ({what}) in {' and '.join(places)}"
+        lines.append(Line(text, YELLOW if word else RED))
     return lines
 
 
 def _retained(run: RunRecord) -> list[str]:
-    """What tests retain for a good reason, which the table shows and no finding of theirs fails: one line."""
+    """One line about memory that tests retain without a leak."""
     sizes: dict[str, int] = {}
     tests: dict[str, set[str]] = {}
     for nodeid, finding in run.all_findings:
@@ -241,7 +243,7 @@ def _offers(measured: Sequence[TestRecord], offers: int) -> list[str]:
     peaks: dict[str, int] = {}
     for test, window in ranked(test for test in measured if test.budget_used is None and test.outcome == "passed"):
         if window.peak_growth:
-            peaks.setdefault(test.nodeid.partition("[")[0], window.peak_growth)
+            peaks.setdefault(function_of(test.nodeid), window.peak_growth)
     lines = ["suggested budgets (current peak + 10 %):"] if peaks and offers else []
     for name, peak in [*peaks.items()][:offers]:
         lines += [f"  {one_line(name)}", f'    @pytest.mark.memory_budget(peak="{offered(peak)}")']

@@ -1,1 +1,3 @@
-"""Run: measuring one test, telling what is whose, and settling what is left. PYTEST_DONT_REWRITE"""
+"""Measures one test, attributes memory to its owners, and settles what is left before it is judged.
+PYTEST_DONT_REWRITE
+"""

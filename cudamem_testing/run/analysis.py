@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def analysis(records: Records, tracker: Tracker, growth: Explain | None = None, tell: Tell | None = None) -> Analysis:
-    """What the records of a tracker can tell; ``tell`` is called with findings."""
+    """What can be read from the records of a tracker; ``tell`` is called with findings."""
     first_try = partial(_first_try, records, tracker)
     return Analysis(growth, partial(lines_at_peak, records), first_try, partial(_sweep, records, tracker, tell))
 

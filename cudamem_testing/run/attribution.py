@@ -1,9 +1,9 @@
-"""Attribution: whose the live blocks of a device are: a test's, a wider fixture's, a library's.
+"""Attributes the live blocks of a device to owners: a test, a wider fixture, a library.
 
-There are two ways to know, and each device has one of them. On the CPU every block carries the number of its owner
-(:mod:`.by_owner`). On a card nothing does: what was allocated in whose window tells, and blocks are entered by address
-when they are found (:mod:`.by_address`). Nothing else asks which way it is. Devices whose blocks cannot be told apart
-have none. PYTEST_DONT_REWRITE
+Each device has one of two strategies. On the CPU every block records the number of its owner (:mod:`.by_owner`). On a
+card blocks are attributed by the window in which they were allocated, and entered by address when they are found
+(:mod:`.by_address`). No other module asks which one it is. Devices whose blocks cannot be distinguished have none.
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Left = Mapping["Device", Owned]
 
 
 class Attribution(Protocol):
-    """Tells what is whose on one device."""
+    """Attributes the blocks of one device."""
 
     recorder: Recorder
 
@@ -41,41 +41,41 @@ class Attribution(Protocol):
         """The live blocks of a subject."""
 
     def live(self, subject: Subject) -> list[Block]:
-        """The live blocks among which those of a subject are: no others, or all of the device."""
+        """Live blocks that include those of a subject: only these, or all of the device."""
 
     def others(self, subject: Subject) -> Owned | None:
-        """What is live now of all but the subject; ``None`` where that is not known."""
+        """What is live now of everything but the subject; ``None`` if unknown."""
 
     def begin(self) -> None:
-        """A test begins; what is live when the first one does is nobody's."""
+        """A test begins. What is live at the first test belongs to no owner."""
 
     def made(self, fixture: Fixture) -> None:
         """A wider fixture was set up: note what it made."""
 
     def enter(self, label: str, blocks: Iterable[Block]) -> None:
-        """Note whose some blocks are."""
+        """Enter the owner of some blocks."""
 
     def take_workspaces_again(self, subject: Subject) -> None:
-        """Libraries gave back their workspaces: have them take what they need, in nobody's window."""
+        """Libraries released their workspaces: have them allocate what they need, outside any window."""
 
     def border(self, place: str) -> list[Finding]:
-        """At the end of a module: blocks that nobody was blamed for, because every test's counts came out even."""
+        """At the end of a module: new blocks that no finding names, because the counts of every test balanced."""
 
     def totals(self) -> Mapping[str, Owned]:
         """What is live by owner."""
 
     def live_of(self, owner: Owner) -> list[Block]:
-        """The live blocks of somebody whose windows are closed."""
+        """The live blocks of an owner whose windows have ended."""
 
     def set_aside(self, subject: Subject) -> None:
-        """What a subject left is too small to be judged for itself."""
+        """Set aside what a subject left, which is too small to be judged alone."""
 
     @property
     def bytes_set_aside(self) -> int:
-        """Bytes still live of all that was set aside."""
+        """Bytes that were set aside and are still live."""
 
     def blocks_set_aside(self) -> list[Block]:
-        """The blocks of it, by owner."""
+        """The blocks that were set aside, by owner."""
 
 
 class Attributions:
@@ -89,7 +89,7 @@ class Attributions:
 
     @property
     def all(self) -> list[Attribution]:
-        """One for each device whose blocks can be told apart."""
+        """One for each device whose blocks can be distinguished."""
         return [self._way(one) for one in self._tracker.recorders if one.tells_blocks]
 
     def of(self, device: Device) -> Attribution:
@@ -113,11 +113,11 @@ class Attributions:
                 self._way(recorder).begin()
 
     def border(self, place: str) -> list[Finding]:
-        """At the end of a module: blocks that nobody was blamed for."""
+        """At the end of a module: new blocks that no finding names."""
         return [finding for way in self.all for finding in way.border(place)]
 
     def ledger(self) -> list[LedgerEntry]:
-        """Who left what is live now, largest first."""
+        """What is live now by the owner who left it, largest first."""
         entries = [
             LedgerEntry(str(way.recorder.device), owner, owned.bytes, owned.blocks)
             for way in self.all

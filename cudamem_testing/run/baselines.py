@@ -1,7 +1,7 @@
-"""Baselines in a process that runs tests: which tests are held to what is recorded, or to be recorded.
+"""Decides which tests of this process are compared with their baseline, or recorded.
 
-A test is held to its baseline when a marker asks for it, or under ``--cudamem`` when it has one. Only a test whose own
-body passed is compared. Numbers that nobody will read are not put together. PYTEST_DONT_REWRITE
+A test is compared if it has the marker, or under ``--cudamem`` if a baseline is recorded. Only a test whose own body
+passed is compared. Numbers that are neither compared nor reported are not computed. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.recorders.identity import identity
 from cudamem_testing.show.places import baseline_file
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Baselines:
-    """Has tests compared with their baselines, or looked at closely where they are to be recorded."""
+    """Compares tests with their baselines, or measures in detail those to be recorded."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Baselines:
 
     @cached_property
     def _comparing(self) -> Comparing:
-        """For the first test that is compared; many runs have none."""
+        """Made for the first test that is compared; many runs have none."""
         from cudamem_testing.run.comparing import Comparing
 
         return Comparing(self.recorded, self.environment, self._settings, self._evidence, self._tracker)
@@ -66,7 +67,7 @@ class Baselines:
             self.environment(recorder.device)
 
     def environment(self, device: Device) -> str | None:
-        """What the numbers of a device depend on; ``None`` where it is not known, or not yet."""
+        """The environment of a device's numbers; ``None`` if it is unknown, or not known yet."""
         if device not in self._environments:
             found = identity(device)
             if found is None:
@@ -75,9 +76,9 @@ class Baselines:
         return self._environments[device]
 
     def comparison(self, nodeid: str, marked: Comparison | None) -> Comparison | None:
-        """What of a test is compared, of which ``marked`` is what its marker asks for; ``None`` for nothing."""
+        """What is compared of a test, ``None`` for nothing; ``marked`` is what its marker asks for."""
         off = self._settings.baseline == "off" or not self._settings.enforce
-        if off or nodeid.partition("::")[0] in self._without:
+        if off or file_of(nodeid) in self._without:
             return None
         if marked is not None or not self._settings.on:
             return marked
@@ -87,7 +88,7 @@ class Baselines:
 
     def recorded(self, nodeid: str) -> Recorded | None:
         """What is recorded of the tests of one file; ``None`` for nothing."""
-        module = nodeid.partition("::")[0]
+        module = file_of(nodeid)
         if module not in self._entries:
             path = baseline_file(self._root, nodeid)
             self._entries[module] = _read(path) if os.path.exists(path) else None
@@ -115,5 +116,5 @@ def _read(path: Path) -> Recorded | None:
 
     try:
         return Recorded(BASELINES.read(path))
-    except (RecordError, OSError):  # said once, at the end of the run
+    except (RecordError, OSError):  # reported once, at the end of the run
         return None

@@ -1,10 +1,10 @@
 """Attribution where blocks carry no owner: by the windows in which they were allocated, and by address.
 
 A test has what was allocated since its setup began, outside wider fixtures; a fixture what its setup made (by address,
-since a history lasts one test) and what was allocated in its windows. A fixture that came out even by the counters is
-not looked at: what hides behind that is found at the end of the module, as what came out even in every test's counts
-and yet is new. A history whose first events were dropped lacks what they allocated: the test has the live blocks that
-nobody has entered, where they add up to what the counters say. PYTEST_DONT_REWRITE
+since a history lasts one test) and what was allocated in its windows. A fixture whose counters balance is not examined:
+what this hides is found at the end of the module, as blocks that are new although the counts of every test balanced. A
+history whose first events were dropped lacks what they allocated: then the test has the live blocks without an owner,
+if they add up to what the counters say. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
 
 class ByAddress:
-    """Tells what is whose by windows and addresses; see :class:`.attribution.Attribution`.
-
-    The ledger of ``evidence`` has who left what, by address.
+    """Attributes blocks by windows and addresses; see :class:`.attribution.Attribution`. The ledger of ``evidence`` has
+    the owners by address.
     """
 
     def __init__(self, recorder: Recorder, tracker: Tracker, evidence: Evidence) -> None:
@@ -39,11 +38,11 @@ class ByAddress:
         self._tracker = tracker
         self._evidence = evidence
         self._ledger = evidence.ledger
-        self._nobodys: set[int] | None = None  # addresses that nobody had entered at the last border
+        self._nobodys: set[int] | None = None  # addresses without an owner at the last border
         self._aside: set[str] = set()
 
     def left(self, subject: Subject, *, fresh: bool) -> Owned:
-        """By how much the counters grew; of a fixture that did not come out even, its blocks."""
+        """The growth of the counters; for a fixture whose counters do not balance, its blocks."""
         if subject.fixture is not None:
             if not subject.fixture.is_even(self.recorder.device):
                 blocks = self.blocks(subject)
@@ -56,7 +55,7 @@ class ByAddress:
         return NOTHING
 
     def blocks(self, subject: Subject) -> list[Block]:
-        """Those that were allocated in the windows of a subject, as far as the history tells."""
+        """The blocks allocated in the windows of a subject, as far as the history shows them."""
         device = self.recorder.device
         replayed = self._evidence.replay(device)
         if replayed is None:
@@ -81,27 +80,27 @@ class ByAddress:
         return every if even else own
 
     def live(self, subject: Subject) -> list[Block]:
-        """All of the device."""
+        """All blocks of the device."""
         replayed = self._evidence.replay(self.recorder.device)
         return [] if replayed is None else [*replayed.live_at()]
 
     def live_of(self, owner: Owner) -> list[Block]:
-        """Those of which the ledger does not know that they are somebody else's."""
+        """The blocks that the ledger does not attribute to another owner."""
         replayed = self._evidence.replay(self.recorder.device)
         live = () if replayed is None else replayed.live_at()
         return [block for block in live if block.owner in (owner.label, None)]
 
     def others(self, subject: Subject) -> Owned | None:
-        """Not known without reading the record."""
+        """Unknown without reading the record."""
         return None
 
     def begin(self) -> None:
-        """What is live when the first test has just begun is nobody's."""
+        """What is live at the start of the first test belongs to no owner."""
         if self._nobodys is None:
             self._nobodys = self._unentered()
 
     def made(self, fixture: Fixture) -> None:
-        """Note what its setup made by address, and enter it."""
+        """Note what its setup allocated by address, and enter it."""
         device = self.recorder.device
         if not fixture.is_even(device):
             blocks = self.blocks(fixture.subject)
@@ -109,11 +108,11 @@ class ByAddress:
             self._ledger.enter(device, fixture.owner.label, blocks)
 
     def enter(self, label: str, blocks: Iterable[Block]) -> None:
-        """Into the ledger."""
+        """Enter it into the ledger."""
         self._ledger.enter(self.recorder.device, label, blocks)
 
     def take_workspaces_again(self, subject: Subject) -> None:
-        """At once, so that the next test need not; they are entered as the libraries'."""
+        """Have them do so now, so that the next test need not; the blocks are entered as the libraries'."""
         known = {block.address for block in self.live(subject)}
         span = self._tracker.open("workspaces of libraries", exclusive=True)
         self.recorder.retake()
@@ -123,17 +122,17 @@ class ByAddress:
         self.enter("library workspaces", (block for block in self.live(subject) if block.address not in known))
 
     def border(self, place: str) -> list[Finding]:
-        """A warning for the blocks that are new and that nobody has entered."""
+        """A warning for blocks that are new and have no owner."""
         now = self._unentered()
         new, self._nobodys = now - (self._nobodys or set()), now
         return [self._hidden(place, new)] if new else []
 
     def totals(self) -> dict[str, Owned]:
-        """Those of the ledger."""
+        """By the ledger."""
         return self._ledger.totals(self.recorder.device)
 
     def set_aside(self, subject: Subject) -> None:
-        """Its blocks are entered: the history of the next test does not tell them any more."""
+        """Enter its blocks, because the history of the next test no longer shows them."""
         self.enter(subject.owner.label, self.blocks(subject))
         self._aside.add(subject.owner.label)
 
@@ -143,7 +142,7 @@ class ByAddress:
         return sum(block.size for block in self.blocks_set_aside()) if self._aside else 0
 
     def blocks_set_aside(self) -> list[Block]:
-        """Those that the ledger has for such owners."""
+        """The blocks that the ledger has for such owners."""
         replayed = self._evidence.replay(self.recorder.device)
         return [] if replayed is None else [block for block in replayed.live_at() if block.owner in self._aside]
 
@@ -174,12 +173,12 @@ class ByAddress:
         ]
 
     def _known_addresses(self) -> set[int]:
-        """Of blocks that are no news: from before, or with an owner."""
+        """The addresses of blocks that are known: older ones, or with an owner."""
         return (self._nobodys or set()) | self._ledger.entered(self.recorder.device)
 
     def _unentered(self) -> set[int]:
         known = self._tracker.known(self.recorder)  # at the start or the end of a test
-        if known is not None and known.blocks == 0:  # a record of nothing costs all the same
+        if known is not None and known.blocks == 0:  # reading an empty record costs as much
             return set()
         replayed = self._evidence.replay(self.recorder.device)
         return set() if replayed is None else self._ledger.unknown(replayed.recording)

@@ -1,4 +1,4 @@
-"""Attribution where blocks carry the number of their owner: known to the byte, whatever else lives or dies meanwhile.
+"""Attributes blocks that record the number of their owner: exact to the byte, whatever else is allocated or freed.
 
 PYTEST_DONT_REWRITE
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ByOwner:
-    """Tells what is whose by the numbers of owners; see :class:`.attribution.Attribution`."""
+    """Attributes blocks by the numbers of owners; see :class:`.attribution.Attribution`."""
 
     def __init__(self, recorder: Recorder, tracker: Tracker, owners: Owners, evidence: Evidence) -> None:
         self.recorder = recorder
@@ -36,20 +36,20 @@ class ByOwner:
         return NOTHING if number is None else self.recorder.owned(number)
 
     def blocks(self, subject: Subject) -> list[Block]:
-        """Those of the owner."""
+        """The owner's blocks."""
         return self.live_of(subject.owner)
 
     def live(self, subject: Subject) -> list[Block]:
-        """No others are needed."""
+        """The owner's blocks; no others are needed."""
         return self.live_of(subject.owner)
 
     def live_of(self, owner: Owner) -> list[Block]:
-        """Those with the owner's number."""
+        """The blocks with the owner's number."""
         number = owner.numbers.get(self.recorder.device)
         return [] if number is None else self._evidence.live_of(self.recorder.device, number, owner.label)
 
     def others(self, subject: Subject) -> Owned | None:
-        """All that is live but for the owner's; ``None`` for an owner from before the recorder."""
+        """Everything that is live except the owner's; ``None`` for an owner older than the recorder."""
         number = subject.owner.numbers.get(self.recorder.device)
         if number is None:
             return None
@@ -57,7 +57,7 @@ class ByOwner:
         return Owned(now.allocated or 0, now.blocks or 0).without(self.recorder.owned(number))
 
     def begin(self) -> None:
-        """Nothing is to be noted: new blocks carry the owner of the moment."""
+        """Does nothing: new blocks record the current owner."""
 
     def made(self, fixture: Fixture) -> None:
         """Nothing, for the same reason."""
@@ -66,10 +66,10 @@ class ByOwner:
         """Nothing, for the same reason."""
 
     def take_workspaces_again(self, subject: Subject) -> None:
-        """Nothing: who takes them later is known then."""
+        """Does nothing: whoever allocates them later is their owner."""
 
     def border(self, place: str) -> list[Finding]:
-        """Nothing: every block has an owner."""
+        """Finds nothing: every block has an owner."""
         return []
 
     def totals(self) -> dict[str, Owned]:

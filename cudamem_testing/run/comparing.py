@@ -1,10 +1,10 @@
-"""Comparing: what a test took, against its baseline, or looked at closely to be recorded.
+"""Compares what a test used with its baseline, or measures it in detail to be recorded.
 
-A capture is taken when a number is off by more than its tolerance, and to record. Library workspaces count neither for
-nor against a test: they are taken out of its numbers by what the recorder knows of them, at the latest when the test
-ends and something is left; where that cannot be, for not all of its events were recorded, its numbers are not known.
-Nor does it count, where blocks tell who made them, that memory of others goes during the call, such as garbage of
-earlier tests: there the peak is that of requested bytes, which it does not lower. PYTEST_DONT_REWRITE
+A capture is taken if a number differs by more than its tolerance, and to record. Library workspaces do not count: they
+are removed from the numbers of a test, at the latest when it ends with something left. If not all of its events were
+recorded, that is impossible, and its numbers are unknown. Where blocks record owners, memory of others that is freed
+during the call, such as garbage of earlier tests, does not count either: the peak is then that of requested bytes,
+which this does not lower. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from cudamem_testing.model.changes import COUNTS, TRACKED, Change, Comparison, S
 from cudamem_testing.model.evidence import NoEvidence, Why
 from cudamem_testing.model.facts import Changed, NoBaseline
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.nodeids import name_in_module
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.objects import find_holders
 from cudamem_testing.recorders.identity import apart
-from cudamem_testing.records.baselines import Key, name_in_module
+from cudamem_testing.records.baselines import Key
 from cudamem_testing.snapshots.backward import made_with_grad, saved_for_backward
 from cudamem_testing.snapshots.evidence import allocations_before, failed, first_moment, moment_of
 from cudamem_testing.snapshots.record import Kind as Event
@@ -56,13 +57,13 @@ class Look(NamedTuple):
     lines: tuple[Line, ...]
 
 
-COUNTED = ("requested", "peak", "allocations")  # what a workspace of a library would count in
-PLACES = ("requested", "peak", "retained")  # of which what is live tells what grew
+COUNTED = ("requested", "peak", "allocations")  # metrics in which a library's workspace would count
+PLACES = ("requested", "peak", "retained")  # metrics whose growth shows in what is live
 GROWTH = {"requested": "requested_growth", "peak": "peak_growth", "reserved": "reserved_growth"}
 
 
 class Comparing:
-    """Compares tests that have a baseline, or looks closely at what is to be recorded."""
+    """Compares tests that have a baseline, or measures in detail those to be recorded."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Comparing:
         evidence: Evidence,
         tracker: Tracker,
     ) -> None:
-        """``recorded`` tells what is on record beside a test, ``environment`` what a device's numbers depend on."""
+        """``recorded`` returns the baselines beside a test, ``environment`` what a device's numbers depend on."""
         self._beside = recorded
         self._environment = environment
         self._settings = settings
@@ -139,7 +140,7 @@ class Comparing:
     ) -> tuple[Measured, list[Finding]]:
         entry = self._entry(running, measured)
         metrics = [metric for metric in comparison.metrics if metric != "retained"]
-        reported = measured.asked and entry is None and self._settings.reports  # for who accepts the report
+        reported = measured.asked and entry is None and self._settings.reports  # for the one who accepts the report
         if (self._records and not self._stays(entry, measured, comparison, metrics)) or reported:
             measured, _ = self._look(window, measured)
         if self._records:
@@ -153,7 +154,7 @@ class Comparing:
         return measured, [*(_finding(change, measured, look, entry, where) for change in changes), *missing]
 
     def _required(self, measured: Measured, entry: Entry | None, metrics: Sequence[str]) -> list[Finding]:
-        """A finding where a baseline has to be there, and has not all ``metrics`` that its device knows."""
+        """A finding if a baseline is required and lacks some of the ``metrics`` that its device has."""
         if self._settings.baseline != "require" or not (measured.asked or not measured.idle):
             return []
         known = _known(measured, metrics)
@@ -163,7 +164,7 @@ class Comparing:
         return [_missing(measured, lacking)] if lacking else []
 
     def _stays(self, entry: Entry | None, measured: Measured, comparison: Comparison, metrics: Sequence[str]) -> bool:
-        """Whether an entry is kept when it is recorded again: one run within a spread does not replace that."""
+        """Whether an entry stays when it is recorded again: one run within a spread does not replace the spread."""
         if entry is None or self._settings.repeat > 1 or entry.values.keys() != {*_known(measured, comparison.metrics)}:
             return False
         varies = any(spread.low < spread.high for spread in entry.values.values())
@@ -182,14 +183,14 @@ class Comparing:
         return None if key is None else (key, recorded.entries[key])
 
     def _elsewhere(self, running: Running, measured: Measured) -> tuple[str, str]:
-        """What differs where the entry was recorded with another number of threads."""
+        """What differs if the entry was recorded with another number of threads."""
         found = self._recorded(running, measured)
         if found is None or found[0].environment == measured.environment:
             return "", ""
         return apart(found[0].environment, measured.environment)
 
     def _settled(self, whole: Window, measured: Measured) -> Measured:
-        """Its numbers without workspaces of libraries, which a test can only have taken that ends with other blocks."""
+        """Its numbers without library workspaces, which a test can have allocated only if it ends with other blocks."""
         then, now = whole.opened, whole.closed
         if measured.top is not None or then is None or now is None:
             return measured
@@ -201,7 +202,7 @@ class Comparing:
         return self._look(call, measured, now)[0].but(top=None)
 
     def _own(self, device: Device) -> int:
-        """What is live of the running test's own blocks, at least."""
+        """The running test's live blocks, at least."""
         number = self._numbers.get(device)
         return 0 if number is None else self._tracker.recorder(device).owned(number).bytes
 
@@ -308,7 +309,7 @@ class Comparing:
 
     def _values(self, window: Window) -> dict[str, Spread]:
         known = {metric: getattr(window, GROWTH.get(metric, metric)) for metric in TRACKED if metric != "retained"}
-        if window.device in self._numbers:  # blocks tell owners there
+        if window.device in self._numbers:  # blocks record owners there
             known["peak"] = known["requested"]
         return {metric: Spread.of(number) for metric, number in known.items() if number is not None}
 
@@ -318,7 +319,7 @@ def _ordered(values: dict[str, Spread]) -> dict[str, Spread]:
 
 
 def _known(measured: Measured, metrics: Iterable[str]) -> list[str]:
-    """Those that the device has; what a test retains is known when it is over."""
+    """The metrics that the device has; what a test retains is known at its end."""
     return [metric for metric in metrics if metric in measured.values or metric == "retained"]
 
 

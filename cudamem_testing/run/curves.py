@@ -1,7 +1,7 @@
-"""The memory of tests over time, for a report: of those that failed, and of the largest others.
+"""The memory over time of failed and of the largest tests, for a report.
 
-A record is read only where a report is written, and then of few tests that passed: those whose peak is among the
-``LARGEST`` so far. PYTEST_DONT_REWRITE
+A record is read only if a report is written, and of passed tests only if the peak is among the ``LARGEST`` so far.
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import Exhibit
 from cudamem_testing.show.printable import short_lines
-from cudamem_testing.snapshots.curves import curve
 from cudamem_testing.static import error_text
-from cudamem_testing.trace.curves import curves_of
 
 if TYPE_CHECKING:
     from cudamem_testing.model.curves import Curve
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
 LARGEST, MOST_LINES = 10, 120
 LEAST = 2**16
-"""Bytes: the peaks of smaller tests are not worth a look unless they fail."""
+"""Bytes: tests with smaller peaks are not recorded unless they fail."""
 
 
 class Curves:
@@ -42,7 +40,7 @@ class Curves:
         self._largest: list[int] = []
 
     def add(self, running: Running, whole: Sequence[Window]) -> None:
-        """Those of the test that ends, one for each device that it used, if it failed or is among the largest."""
+        """The curves of the test that ends, one for each device that it used, if it failed or is among the largest."""
         failed = running.failure is not None or any(one.severity is Severity.FAIL for one in running.findings)
         if not (self._is_large(running) or failed):
             return
@@ -63,6 +61,8 @@ class Curves:
         return heapq.heappushpop(self._largest, peak) < peak
 
     def _made(self, running: Running, whole: Sequence[Window]) -> list[Curve]:
+        from cudamem_testing.snapshots.curves import curve
+
         found = []
         for window in whole:
             recorder = next((one for one in self._tracker.recorders if one.device == window.device), None)
@@ -77,9 +77,10 @@ class Curves:
         return found
 
     def profiled(self, running: Running | None, profiles: Iterable[MemoryProfile]) -> None:
-        """The profiles of a test are about to be dropped: those of one that failed show its memory by category."""
+        """The profiles of a test are about to be dropped: for a failed test they show its memory by category."""
         if not _has_failed(running):
             return
+        from cudamem_testing.trace.curves import curves_of
 
         for profile in profiles:
             try:
@@ -90,7 +91,7 @@ class Curves:
                 self.exhibit(running, "What the peak of the profile was for", profile.peak)
 
     def exhibit(self, running: Running | None, title: str, make: Callable[[], object]) -> None:
-        """Keep the text of something that a fixture of a test that failed has made."""
+        """Keep the text of a result that a fixture of a failed test made."""
         if not _has_failed(running):
             return
         try:
@@ -103,5 +104,5 @@ class Curves:
 
 
 def _has_failed(running: Running | None) -> TypeGuard[Running]:
-    """Whether there is a test that has failed so far, by an error or a finding."""
+    """Whether there is a running test that has failed so far, by an error or a finding."""
     return running is not None and (running.failure is not None or bool(running.findings))

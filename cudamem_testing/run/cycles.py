@@ -1,8 +1,8 @@
-"""The cycle check: what the collector found during a test and when what it retained was settled.
+"""The cycle check: judges what the collector found during a test and during its settling.
 
-Nothing is collected for its sake: automatic collections, those of the test's own and the one of settling are watched.
-Nothing is done for garbage without memory of the test that counts, and only facts are taken inside a collection; they
-are judged and put into words when the test is over. PYTEST_DONT_REWRITE
+It starts no collection of its own: it watches automatic ones, those of the test and the one of settling. Garbage that
+keeps no memory of the test is not examined. Only facts are taken inside a collection; they are judged and become text
+at the end of the test. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cudamem_testing.cycles.watch import CycleWatch
+from cudamem_testing.cycles.watch import CycleWatch, prepare
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.static import error_text
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from cudamem_testing.verdicts.cycles import CycleFindings
     from cudamem_testing.windows.tracker import Tracker
 
-#: Processor time that facts may take in one test; collections after that are not looked at.
+#: Processor time for taking facts in one test; later collections are not examined.
 MOST_SECONDS = 2.0
-NOT_CHECKED = "NOT CHECKED: reference cycles; collections cannot be watched"
+NOT_CHECKED = "NOT CHECKED: reference cycles: collections cannot be watched"
 
 
 class CycleCheck:
@@ -58,6 +58,7 @@ class CycleCheck:
         self._notes = notes
         self._rules = rules
         self._watch = CycleWatch(self._question, self._note, draws=False)
+        leaks.before_settling = self._prepare  # it collects garbage
         self._problems: list[NotExplained] = []
         self._subject: Subject | None = None
         #: Whether collections can be watched here.
@@ -70,7 +71,7 @@ class CycleCheck:
 
     @cached_property
     def _findings(self) -> CycleFindings:
-        """For the first test with a cycle; few runs have one."""
+        """Made for the first test with a cycle; few runs have one."""
         from cudamem_testing.cycles.source import Sources
         from cudamem_testing.model.rules import Ignored
         from cudamem_testing.verdicts.cycles import CycleFindings
@@ -101,7 +102,7 @@ class CycleCheck:
         """A test begins."""
         self._subject, self._before, self._skipped = subject, self._watch.seconds, 0
         self._small.clear()
-        self._stacks.clear()  # their numbers hold until the recorder drops some, between tests
+        self._stacks.clear()  # their numbers are valid until the recorder drops some, between tests
         self._problems.clear()
         if self.watches:
             try:
@@ -119,12 +120,16 @@ class CycleCheck:
                     counts(owner, self._limit)
 
     def begun(self, subject: Subject) -> None:
-        """The test is about to be settled; torch may have come only during it."""
+        """The test is about to be settled; torch may have been imported during it."""
         if self._subject is None:
             self.begin(subject)
 
+    def _prepare(self) -> None:
+        if self.watches:
+            prepare()
+
     def drop(self) -> None:
-        """The test is over, and nobody asks for its cycles."""
+        """The test is over, and its cycles are not judged."""
         self._watch.stop()
         self._subject = None
         self._explained = set()
@@ -142,8 +147,8 @@ class CycleCheck:
     def judge(self, asked: str | None, failed: bool) -> list[Finding]:
         """The findings of the test that is over; ``asked`` is the severity that was asked for, ``None`` the default.
 
-        Of collections that were not looked at there is a note with the cause ``UNEXPLAINED``: what is not found in such
-        a test may still be there.
+        A note with the cause ``UNEXPLAINED`` reports collections that were not examined: such a test may have more
+        cycles.
         """
         ran, subject = self._watch.stop(), self._subject
         self._subject, self._explained = None, set()
@@ -152,6 +157,8 @@ class CycleCheck:
         found = self._watch.take()
         seen, self._missed = self._missed, self._watch.missed
         missed, unshown = self._missed - seen, self._watch.unshown()
+        if unshown:
+            prepare()  # larger garbage may follow, and importing takes long inside a collection
         if subject is None or asked == "off":
             return []
         if self._skipped or missed:
@@ -173,22 +180,20 @@ class CycleCheck:
             self._problems.append(NotExplained(unseen=missed))
 
     def completed(self, findings: Sequence[Finding], asked: str | None) -> Iterator[Finding]:
-        """Findings of leaks, in which the remark that a collection freed something gives way to cycles that explain it.
-
-        Those are the cycles judged last, also ignored ones. Where none does, the cycle could not be read: that is a
-        warning.
+        """Findings of leaks, without the remark that a collection freed something if cycles explain it. These are the
+        cycles judged last, including ignored ones. If none explains it, the cycle could not be read: that is a warning.
         """
         for finding in findings:
             if finding.kind is not Kind.CYCLE:
                 yield finding
             elif finding.device not in self._explained and asked != "off":
-                from cudamem_testing.model.facts import Remark
+                from cudamem_testing.model.remarks import Remark
 
                 severity = Severity.FAIL if asked == "strict" else Severity.WARN
                 yield replace(finding, severity=severity).remarked(Remark.UNREAD)
 
     def region(self) -> ReferenceCycles:
-        """Cycles of a block inside a test; what it finds is the block's own matter."""
+        """Finds the cycles of a block inside a test; the test itself is not judged by them."""
         from cudamem_testing.run.region import Region
 
         return Region(self._watch, lambda: self._ask(None))
@@ -206,7 +211,7 @@ class CycleCheck:
         return replace(asked, known_only=True, enough=self._is_enough, memory=self._memory, draws=False)
 
     def _is_enough(self, kept: Mapping[str, int]) -> bool:
-        """Whether garbage and what was passed over before it reach the size from which cycles are judged."""
+        """Whether garbage, with what was skipped before it, reaches the size from which cycles are judged."""
         passed_over = Counter(self._small)
         if self._counting is not None:
             passed_over[str(self._counting.device)] += self._watch.unshown()

@@ -1,4 +1,4 @@
-"""Entrusted: what a test left in something that a wider fixture undoes at its end is the fixture's.
+"""Attributes what a test left to a wider fixture that will undo its holder.
 
 PYTEST_DONT_REWRITE
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def entrusted(device: Device, blocks: Sequence[Block], held: Holders, subject: Subject) -> Holders:
-    """The holders, where a wider fixture will undo what holds a block: then it is the fixture's."""
+    """The holders, with the wider fixture in place of a holder that it will undo."""
     changed: dict[int, HolderResult] = {}
     handed: dict[int, tuple[Fixture, set[tuple[int | None, int]]]] = {}
     for block in blocks:

@@ -1,6 +1,6 @@
 """Evidence: the lines below a finding that say what the memory was made of.
 
-A capture is taken only when a limit broke, memory ran out or a test that failed is to be dumped. PYTEST_DONT_REWRITE
+A capture is taken only if a limit broke, memory ran out or a failed test is to be dumped. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Evidence:
-    """Makes evidence from a session's recorders. What goes wrong here must not hide a verdict: it becomes a line."""
+    """Makes evidence from a session's recorders. An error here must not hide a verdict: it becomes a line."""
 
     def __init__(
         self,
@@ -61,18 +61,18 @@ class Evidence:
         self.ledger = Ledger()
         self.running: str | None = None
         self.profiles: list[MemoryProfile] = []
-        """Those that the running test made."""
+        """The profiles that the running test made."""
 
     @cached_property
     def locator(self) -> Locator:
-        """Knows the lines of the project."""
+        """Finds the lines of the project."""
         from cudamem_testing.model.stacks import Locator
 
         return Locator(str(self._root))
 
     @cached_property
     def curves(self) -> Curves | None:
-        """Makes those of tests; ``None`` where no report is written."""
+        """Makes the curves of tests; ``None`` without a report."""
         if not self._reports:
             return None
         from cudamem_testing.run.curves import Curves
@@ -100,7 +100,7 @@ class Evidence:
     ) -> Replay | None:
         """The record of a device from now back to the start of the test; ``None`` where none is kept.
 
-        ``owners`` are those whose blocks get a name, in place of the tests'.
+        ``owners`` are the names of owners of blocks, by default those of tests.
         """
         from cudamem_testing.snapshots.replay import replay  # each import costs every run, and few need this one
 
@@ -108,14 +108,16 @@ class Evidence:
         return None if capture is None else replay(self.recording(capture, owners), counter)
 
     def live_of(self, device: Device, number: int, label: str) -> list[Block]:
-        """The live blocks of an owner, on a device whose blocks carry one: as many as it has, whatever others have."""
+        """The live blocks of an owner, on a device whose blocks record one; its cost does not depend on other
+        blocks.
+        """
         from cudamem_testing.snapshots.replay import replay
 
         capture = self._tracker.recorder(device).capture_of(number)
         return [] if capture is None else [*replay(self.recording(capture, {number: label})).live_at()]
 
     def unknown(self, device: Device, what: str = "live at the peak") -> NoEvidence:
-        """What there is where a record tells no moments of a device."""
+        """The evidence for a device whose record has no events."""
         return unknown(self._tracker.recorder(device), what)
 
     def recording(self, capture: Capture, owners: Mapping[int, str] | None = None) -> Recording:
@@ -194,7 +196,7 @@ class Evidence:
                     said.append(str(path))
             except Exception as error:
                 said.append(f"{path} was not written: {error_text(error)}")
-        return said or ["no snapshot: blocks cannot be told apart here"]
+        return said or ["no snapshot: single blocks are not recorded here"]
 
 
 def _refused(error: str | None = None, device: Device | None = None) -> Finding:

@@ -1,8 +1,8 @@
 """What a failed test leaves behind: its traceback, whose frames hold the test's locals.
 
 pytest keeps the last failure until the next test is called, and a frame of pytest's own makes a cycle with it, so that
-the locals would live until some garbage collection. Once the failure was reported (and a debugger was offered it)
-nobody needs them. PYTEST_DONT_REWRITE
+the locals would live until some garbage collection. Once the failure was reported (and a debugger had its chance), they
+are no longer needed. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def clear_frames(error: BaseException) -> None:
 
 
 def forget_last() -> None:
-    """Let go of the last failure, that of a teardown too, and of what the error itself refers to."""
+    """Clear the last failure, including that of a teardown, and the frames of its error."""
     error = take_last_failure()
     if error is not None:
         clear_frames(error)

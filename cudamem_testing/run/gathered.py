@@ -1,4 +1,4 @@
-"""Everything that a run has come to so far, from each process that runs its tests. PYTEST_DONT_REWRITE"""
+"""Collects the results of a run from each process that runs its tests. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.records import (
+    ALL,
     Environment,
     Extent,
     FixtureRecord,
@@ -22,6 +24,7 @@ from cudamem_testing.model.records import (
 )
 from cudamem_testing.model.sizes import count
 from cudamem_testing.show.places import FOLDER
+from cudamem_testing.windows.judge import IGNORED_BELOW
 
 if TYPE_CHECKING:
     from cudamem_testing.model.checked import Checked
@@ -64,12 +67,12 @@ class Gathered:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to say also where a run says little."""
+        """Whether there is something to report even with ``-q``."""
         asked = self._settings.prune or self._settings.update  # then a file was written, or not
         return bool(self.notes or (asked and (self._about_records or self._unseen.causes)))
 
     def add(self, known: Totals) -> None:
-        """What one process knows beside the records of its tests."""
+        """Add what one process knows besides the records of its tests."""
         self._environments.append(known.environment)
         self._fixtures += known.fixtures
         self._unenforced.update(known.unenforced)
@@ -105,7 +108,9 @@ class Gathered:
         settings = self._settings
         off = {kind for kind, asked in ((Kind.LEAK, settings.leaks), (Kind.CYCLE, settings.cycles)) if asked == "off"}
         looked = GROUPED - off if settings.on and settings.stacks else ()
-        self.extent = Extent(paths, tuple(sorted(left_out)), tuple(sorted(kind.value for kind in looked)))
+        least = settings.ignore_below
+        ignored = {} if not looked else IGNORED_BELOW if least is None else {ALL: least}
+        self.extent = Extent(paths, tuple(sorted(left_out)), tuple(sorted(kind.value for kind in looked)), ignored)
 
     def note_rules(self, *, whole: bool) -> None:
         """Note what each rule of the ini file ignored; after a ``whole`` run also that one ignored nothing."""
@@ -146,5 +151,5 @@ class Gathered:
 
     def _has_records(self, nodeids: Iterable[str]) -> bool:
         """Whether there is a folder of recorded things beside one of the files of some ids."""
-        folders = {os.path.dirname(nodeid.partition("::")[0]) for nodeid in nodeids}
+        folders = {os.path.dirname(file_of(nodeid)) for nodeid in nodeids}
         return any((self._root / folder / FOLDER).is_dir() for folder in folders)

@@ -1,4 +1,4 @@
-"""Who holds retained blocks, found as cheaply as it can be.
+"""Finds the holders of retained blocks, the cheapest way first.
 
 Places where the run found holders before are looked at first; they answer in milliseconds, and only where they explain
 every block. Else the whole heap is searched. Both may come before garbage is collected: what a root reaches is none.
@@ -22,7 +22,7 @@ from cudamem_testing.torch_api import capturing, compiler_pools
 #: Holders by the address of the block.
 Holders = Mapping[int, HolderResult]
 SEARCH_SECONDS = 5.0
-#: Holders that a collection can change nothing about.
+#: Holders that a collection cannot change.
 _FROM_A_ROOT = (Reach.REACHABLE, Reach.HARNESS)
 #: Where ``torch.compile(mode="reduce-overhead")`` captures, and keeps what its graphs need in C++.
 TREES = "torch/_inductor/cudagraph_trees.py"
@@ -37,7 +37,8 @@ class BlockHolders:
         self._beside = tuple(beside)
         self._found: dict[Device, dict[int, HolderResult]] = {}
         self._orders: dict[Device, dict[int | None, int | None]] = {}
-        """Which block had an address when its holder was found: a thread may have freed it, and taken it again."""
+        """The block that had an address when its holder was found: a thread may have freed it and allocated another
+        there."""
 
     def are_known(self, blocks: Mapping[Device, Sequence[Block]]) -> bool:
         """Whether known places explain every block."""
@@ -49,7 +50,7 @@ class BlockHolders:
         return True
 
     def are_found(self, blocks: Mapping[Device, Sequence[Block]]) -> bool:
-        """Whether a root reaches every block: then no garbage is among them. Those that are known are not searched."""
+        """Whether a root reaches every block: then none of them is garbage. Known blocks are not searched for."""
         for device, some in blocks.items():
             if missing := self._unexplained(device, some):
                 self._search(device, missing, reached_only=True)
@@ -68,7 +69,7 @@ class BlockHolders:
         self._orders.setdefault(device, {}).update((block.address, block.order) for block in blocks)
 
     def of(self, device: Device, blocks: Sequence[Block]) -> Holders:
-        """Who holds each block, by its address; garbage has been collected, where that could change the answer."""
+        """The holder of each block by its address, after garbage was collected where that could change the answer."""
         found = self._found.setdefault(device, {})
         unexplained = self._unexplained(device, blocks)
         if missing := [block for block in unexplained if not _is_settled(self._holder(device, block))]:
@@ -97,14 +98,13 @@ def is_of_trees(block: Block, pools: Collection[tuple[int, int]]) -> bool:
 
 
 def _is_explained(holder: HolderResult | None) -> bool:
-    """Whether a root holds it for good: what a running thread does next may free what its frame holds."""
+    """Whether a root holds it permanently: what the frame of a running thread holds may be freed next."""
     return holder is not None and holder.reach in _FROM_A_ROOT and not _is_in_running_code(holder)
 
 
 def _is_settled(holder: HolderResult | None) -> bool:
-    """Whether another search would say no more: the first one gave up.
-
-    What nothing held is searched for again: another thread may have been about to hand it over.
+    """Whether another search would find no more, because the first one gave up. A block that nothing held is searched
+    for again: another thread may have been handing it over.
     """
     return holder is not None and holder.reach is Reach.UNKNOWN
 
@@ -119,7 +119,7 @@ def _addresses(blocks: Sequence[Block]) -> list[int]:
 
 
 def _uncollected(holder: HolderResult) -> HolderResult:
-    """What no root reaches, where garbage was not collected: C++ may hold it, or it is garbage."""
+    """What no root reaches, if garbage was not collected: C++ may hold it, or it is garbage."""
     if holder.reach is not Reach.UNREACHABLE:
         return holder
     return replace(holder, reach=Reach.UNKNOWN, complete=False, doubt=Doubt(Unsure.UNCOLLECTED))

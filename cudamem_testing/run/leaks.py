@@ -49,17 +49,19 @@ class LeakCheck:
         self.ignored: Counter[str] = Counter()
         #: What a subject retains on each device where it is not nothing, now or (not ``fresh``) at the last read.
         self.left = attributions.left
+        #: Called when something is about to be settled.
+        self.before_settling: Callable[[], object] = int
 
     @cached_property
     def small(self) -> SmallLeaks:
-        """What is too small to be judged for one test; few tests leave such."""
+        """What is too small to be judged for one test; few tests leave any."""
         from cudamem_testing.run.small_leaks import SmallLeaks
 
         return SmallLeaks(self._attributions, self._ignore_below)
 
     @cached_property
     def _settling(self) -> Settling:
-        """For what is left; its modules are imported by the first test that retains something."""
+        """Settles what is left; its modules are imported by the first test that retains something."""
         from cudamem_testing.model.rules import Ignored
         from cudamem_testing.run.settling import Settling
 
@@ -67,7 +69,7 @@ class LeakCheck:
         return Settling(self._tracker, self._evidence, self._attributions, self._ignore_below, ignored, self.small)
 
     def not_undone(self, fixture: Fixture, severity: Severity) -> list[Finding]:
-        """Findings for what a fixture that is over was expected to free."""
+        """Findings for what an ended fixture was expected to free."""
         return self._settling.not_undone(fixture, severity) if fixture.entrusted else []
 
     def still_live(self, entrusted: Sequence[Entrusted], severity: Severity) -> list[Finding]:
@@ -75,7 +77,7 @@ class LeakCheck:
         return self._settling.still_live(entrusted, severity)
 
     def of_run(self, severity: Severity) -> list[Finding]:
-        """What is judged when all tests are over: rests that were too small to be judged for one test."""
+        """Findings at the end of the run, for what was too small to be judged for one test."""
         if "small" not in vars(self) or not self.small.any:
             return []
         from cudamem_testing.model.rules import Ignored
@@ -93,7 +95,7 @@ class LeakCheck:
         return [recorder.device for recorder in self._tracker.recorders]
 
     def live(self, device: Device, subject: Subject | None) -> Sequence[Block] | None:
-        """The live blocks of a test, or all without one; ``None`` where blocks cannot be told apart."""
+        """The live blocks of a test, or all without one; ``None`` if single blocks are not recorded."""
         if not self._tracker.recorder(device).tells_blocks:
             return None
         if subject is not None:
@@ -102,10 +104,8 @@ class LeakCheck:
         return None if replayed is None else [*replayed.live_at()]
 
     def judge(self, subject: Subject, severity: Severity | None) -> list[Finding]:
-        """Settle, and a finding for each cause of what is left; without a severity none of leaks.
-
-        The tracker's last read must be of this moment, and is so again. Workspaces of libraries are taken out of the
-        test's window.
+        """Settle, and return a finding for each cause of what is left; without a severity none of leaks. Requires a
+        fresh read of the tracker and leaves one. Library workspaces are removed from the test's window.
         """
         left = self._attributions.left(subject, fresh=False)
         if not left:
@@ -116,14 +116,15 @@ class LeakCheck:
                 for device in left:
                     self.small.add(subject, device)
             return []
+        self.before_settling()
         return self._settling.judge(subject, severity, left)
 
     def exclude_workspaces(self, subject: Subject) -> None:
-        """Take workspaces of libraries out of a test's window where it left nothing else; nothing is judged."""
+        """Remove library workspaces from a test's window if it left nothing else; nothing is judged."""
         left = self.left(subject, fresh=False)
         if left and all(self._tracker.recorder(device).workspace_sizes() for device in left):
             self._settling.exclude_workspaces(subject)
 
     def grown(self, recorder: Recorder, start: Counters) -> Grown:
-        """What a repeated step allocated since ``start`` and did not give back, with its holders."""
+        """What a repeated step allocated since ``start`` and did not free, with its holders."""
         return self._settling.grown(recorder, start)

@@ -1,4 +1,4 @@
-"""The ledger: who left what is live on devices whose blocks carry no owner.
+"""The ledger: owners of live blocks on devices whose blocks record none.
 
 It is kept by address, from the recordings that were taken anyway, and brought up to date against each later one: an
 address that is no longer live has no owner any more. PYTEST_DONT_REWRITE
@@ -26,7 +26,7 @@ class Ledger:
         self._owners: dict[Device, dict[int, tuple[int, int]]] = {}  # address -> size, label number
 
     def enter(self, device: Device, label: str, blocks: Iterable[Block]) -> None:
-        """Blocks that somebody left."""
+        """Enter blocks that an owner left."""
         number = self._labels.setdefault(label, len(self._labels) + 1)
         entries = self._owners.setdefault(device, {})
         for block in blocks:
@@ -34,7 +34,9 @@ class Ledger:
                 entries[block.address] = (block.size, number)
 
     def forget(self, device: Device, blocks: Iterable[tuple[int, int]]) -> None:
-        """Blocks by address and size that went, as far as is known: one that is there after all has no owner."""
+        """Remove blocks by address and size that were freed, as far as is known; one that still exists then has no
+        owner.
+        """
         entries = self._owners.get(device, {})
         for address, size in blocks:
             if entries.get(address, (None,))[0] == size:
@@ -63,7 +65,7 @@ class Ledger:
         return set(self._owners.get(device, ()))
 
     def unknown(self, recording: Recording) -> set[int]:
-        """Addresses of live blocks that nobody has entered."""
+        """Addresses of live blocks without an owner."""
         entries = self._owners.get(recording.device, {})
         return {block.address for block in recording.blocks if block.address not in entries}
 

@@ -1,6 +1,6 @@
-"""Memory of cards outside torch's allocator: a note at the end of the run, and one for each file that made it grow.
+"""Notes the memory of cards outside torch's allocator: at the end of the run, and for each file that made it grow.
 
-No test is failed for it: the driver and libraries take it, in pieces of their own. It is read at the end of each file.
+It fails no test, because the driver and libraries allocate it, in their own sizes. It is read at the end of each file.
 PYTEST_DONT_REWRITE
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OutsideCheck:
-    """Follows what each card tells.
+    """Follows the readings of each card.
 
     Where other workers may use the ``shared`` cards, numbers of whole cards tell nothing of this process.
     """
@@ -28,13 +28,13 @@ class OutsideCheck:
         self._last: dict[Device, OutsideUse] = {}
 
     def begin(self) -> None:
-        """Before a test: the first reading of each card on which CUDA has started is what growth counts from."""
+        """Before a test: growth counts from the first reading of each card on which CUDA has started."""
         for recorder in self._tracker.recorders:
             if recorder.device not in self._last and (now := recorder.outside()) is not None:
                 self._last[recorder.device] = now
 
     def border(self, place: str) -> list[Finding]:
-        """At the end of a file: a note for each card of which more is taken than before."""
+        """At the end of a file: a note for each card on which more is used than before."""
         found = []
         for recorder in self._tracker.recorders:
             now, before = recorder.outside(), self._last.get(recorder.device)
@@ -48,7 +48,7 @@ class OutsideCheck:
         return found
 
     def notes(self) -> list[str]:
-        """What was read last of each card."""
+        """The last reading of each card."""
         if not self._last:
             return []
         from cudamem_testing.wording.memory import outside

@@ -1,8 +1,8 @@
-"""The pool check: private pools that a test's captures leave, and that nobody will ever use or give back.
+"""The pool check: finds private pools that a test's captures leave behind for good.
 
 A CUDA graph allocates from a pool of its own. A capture that fails leaves it reserved, and no counter of allocated
-bytes shows that. Only a test that began a capture is looked at: its garbage is collected and cached segments go back to
-the driver, so what is reserved for a pool then is kept by a graph, or by nobody. PYTEST_DONT_REWRITE
+bytes shows that. Only a test that began a capture is examined: its garbage is collected and cached segments are
+returned to the driver, so what is then reserved for a pool belongs to a graph, or is lost. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class PoolCheck:
         self._known: set[tuple[Device, Pool]] = set()
 
     def judge(self, nodeid: str, leaked: Sequence[Finding] = ()) -> list[Finding]:
-        """What the test leaked, and a warning for each pool that is new, reserved and empty at the end of a test that
-        captured. What a graph keeps beside such a pool is no finding of its own: it goes with the graph.
+        """Findings of leaks, and a warning for each pool that is new, reserved and empty at the end of a test that
+        captured. What a graph keeps besides such a pool is no separate finding: it is freed with the graph.
         """
-        if not self._captures.begun or torch_api.capturing():  # a capture that the test left open bears no collection
+        if not self._captures.begun or torch_api.capturing():  # a capture that the test left open allows no collection
             return [*leaked]
         from cudamem_testing.graphs.pools import pools_of
         from cudamem_testing.snapshots.capture import recording_of

@@ -1,4 +1,4 @@
-"""A region inside a test whose cycles are its own matter. PYTEST_DONT_REWRITE"""
+"""A block inside a test that judges its own cycles. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Region(ReferenceCycles):
-    """A block during which the check of the whole test looks away."""
+    """A block whose cycles the check of the whole test ignores."""
 
     def __init__(self, outer: CycleWatch, question: Callable[[], Question | None]) -> None:
         super().__init__(question)

@@ -1,4 +1,4 @@
-"""Retained: what is judged when a test is over, the test's own memory and that of wider fixtures that ended with it.
+"""Judges what is left at the end of a test, and of wider fixtures that ended with it.
 
 PYTEST_DONT_REWRITE
 """
@@ -43,9 +43,8 @@ class Retained:
         return self._fixtures
 
     def judge(self, running: Running, release: Release) -> list[Finding]:
-        """What is wrong at the end of a test; ``release`` lets go of the frames of one that failed.
-
-        A test that failed already is warned, not failed again. A fixture is judged for itself, whatever the test did.
+        """Findings at the end of a test; ``release`` clears the frames of a failed one. For a test that has already
+        failed they are warnings. A fixture is judged independently of the test.
         """
         if self._fixtures is None and running.is_plain and self._judges_all and self._is_clean(running.subject):
             return []
@@ -90,12 +89,12 @@ class Retained:
         return self._cycles.watches and not self._leaks.left(subject, fresh=False) and self._cycles.is_quiet(subject)
 
     def ended(self, name: str, number: int) -> None:
-        """A wider fixture was torn down; its number tells fixtures of one name apart."""
+        """A wider fixture was torn down; its number distinguishes fixtures of one name."""
         if self._fixtures is not None:
             self._fixtures.ended(name, number)
 
     def _left_by(self, fixture: Fixture, others: Sequence[Fixture], release: Release) -> list[Finding]:
-        """What a wider fixture that is over left; what settling frees of it is not counted in the test."""
+        """Findings for what an ended wider fixture left; what settling frees of it does not count in the test."""
         leaks, cycles = self._settings.leaks, cycles_of(NOTHING, self._settings)
         if leaks == cycles == "off":
             return []
@@ -141,7 +140,7 @@ def _is_asked(finding: Finding, leaks: str, cycles: str | None) -> bool:
 
 
 def _freed(finding: Finding, cycles: str | None) -> Finding:
-    """A cycle that went while others were settled: who closed it was not read, that it kept memory is known."""
+    """A cycle that was freed while others were settled: it kept memory, and who closed it is unknown."""
     if finding.kind is not Kind.CYCLE or finding.device is None:
         return finding
     fails = cycles_fail(finding.device) if cycles is None else cycles != "warn"

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Subject:
-    """What is judged for leaks and cycles: a test's span and owner, and what wider fixtures did inside.
+    """What is judged for leaks and cycles: the span and owner of a test, and what wider fixtures did in it.
 
-    ``release_frames`` lets go of the frames of a test that failed. ``judged`` tells which devices count. ``over`` are
-    the wider fixtures that ended during the test and left something. ``exact`` is whether each byte that is left
-    counts, as under a limit. ``undoing`` tells which wider fixture will undo what a path leads to. ``keepers`` tells
-    objects of pytest's that may keep what the test made: its item, and the fixtures that it used. ``unjudged`` gets the
-    kinds of findings of which there may be more than were found, ``leaked`` the blocks of findings that fail.
-    ``collector`` is how often the collector had run when it began, ``examples`` are those that a library made of the
-    test. A wider fixture is a subject of its own, without a span.
+    ``release_frames`` clears the frames of a failed test. ``judged`` says which devices count. ``over`` are the wider
+    fixtures that ended during the test and left something. ``exact`` is whether each byte that is left counts, as under
+    a limit. ``undoing`` finds the wider fixture that will undo what a path leads to. ``keepers`` returns objects of
+    pytest that may keep what the test made: its item, and the fixtures that it used. ``unjudged`` gets the kinds of
+    findings of which there may be more than were found, ``leaked`` the blocks of findings that fail. ``collector`` is
+    how often the collector had run when it began, ``examples`` are those that a library made of the test. A wider
+    fixture is a subject of its own, without a span.
     """
 
     whole: Span | None
@@ -84,11 +84,11 @@ class Entrusted(NamedTuple):
 
 
 class Fixture:
-    """A wider fixture, from its setup to what is left of it after its finalizer.
+    """A wider fixture, from its setup until its memory is judged after its finalizer.
 
     ``made`` are the blocks of its setup by address and size, where blocks carry no owner. ``windows`` are its own in
-    the test that runs now. ``freed`` is what went of it while others were settled. ``entrusted`` are blocks of tests
-    that its end is expected to free.
+    the test that runs now. ``freed`` is what was freed of it while others were settled. ``entrusted`` are blocks of
+    tests that its end is expected to free.
     """
 
     def __init__(self, owner: Owner) -> None:
@@ -116,7 +116,7 @@ class Fixture:
             self.subject.fixtures = running.foreign
 
     def is_even(self, device: Device) -> bool:
-        """Whether by the counters it gave back what it took; what tests left in it, it gives back beside that."""
+        """Whether its counters balance, apart from what tests left in it."""
         return not any(self._counted.get(device, ()))
 
 
@@ -141,7 +141,7 @@ class Running:
         keepers: Callable[[], Iterable[object]] = tuple,
         fixtures: Callable[[], Mapping[str, int | None]] = dict,
     ) -> None:
-        """``keepers`` are as in :class:`Subject`; ``fixtures`` tells those used so far: their numbers by name."""
+        """``keepers`` are as in :class:`Subject`; ``fixtures`` returns those used so far: their numbers by name."""
         self.fixtures = fixtures
         self.nodeid = owner.label
         self.attempt = attempt
@@ -197,7 +197,7 @@ class Running:
         return not self.warming_up
 
     def ended(self, error: BaseException, when: str, *, failed: bool, skipped: bool) -> None:
-        """It ended with an error, or a part of it did; a subtest that is skipped is not the test.
+        """It ended with an error, or a part of it did; a skipped subtest does not skip the test.
 
         ``when`` is the reported phase, ``skipped`` whether the error only skips.
         """
@@ -214,7 +214,7 @@ class Running:
 
     @property
     def asks_what_is_left(self) -> bool:
-        """Whether a limit or a baseline is on what the test retains."""
+        """Whether a limit or a baseline covers what the test retains."""
         compared = self.comparison
         if compared is None and not self.budgets:
             return False

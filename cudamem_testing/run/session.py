@@ -1,7 +1,7 @@
 """The session: measures the tests of one process, phase by phase, and judges each where it belongs.
 
 A budget on the call is judged at the end of the call phase, one on what the whole test retains at the end of teardown.
-When a phase begins and ends, and what a finding does to the test, is for the plugin to say. PYTEST_DONT_REWRITE
+The plugin decides when a phase begins and ends, and what a finding does to the test. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ UNMEASURED = "not measured: see the notes of the run"
 
 
 class Ended(NamedTuple):
-    """What came of a test: findings at its end, the record of it, and whether it had failed before."""
+    """The results of a test: findings at its end, its record, and whether it had failed before."""
 
     found: list[Finding]
-    below: list[Finding]
-    """Of a test that failed in its call: what is shown below that failure."""
+    after_failure: list[Finding]
+    """For a test that failed in its call: what is shown below that failure."""
     record: TestRecord
 
 
@@ -64,7 +64,7 @@ class Session:
 
     ``harness`` is the code that calls tests, at which stacks end. ``without`` are files without baselines, ``sent`` is
     whether another process reads what is measured, and ``known`` the content of the file of known findings where it was
-    read already. ``say`` gets lines for people, ``early`` is the recorder that was there before. A
+    read already. ``say`` gets lines for people, ``early`` is the recorder that was started before. A
     ``quiet`` session draws no bars below broken limits.
 
     Raises:
@@ -115,7 +115,7 @@ class Session:
 
     @property
     def environment(self) -> Environment:
-        """What is measured where."""
+        """The environment that is measured."""
         return self.recorders.environment
 
     def asked(
@@ -135,9 +135,9 @@ class Session:
         return ignored_below(device) if self.settings.ignore_below is None else self.settings.ignore_below
 
     def prepare(self) -> None:
-        """Put the recorders to work once torch is there; until then there is nothing to measure."""
+        """Start the recorders once torch is imported; until then there is nothing to measure."""
         if not self.recorders.opened and torch_api.imported():
-            with CollectorPaused():  # a collection for what is imported passes over all that torch has made
+            with CollectorPaused():  # a collection during the imports would traverse all objects of torch
                 self._prepare()
 
     def _prepare(self) -> None:
@@ -207,7 +207,7 @@ class Session:
         return windows
 
     def judge_call(self, running: Running, *, failed: bool, skipped: bool) -> tuple[list[Finding], Sequence[Window]]:
-        """The call has ended: what breaks a limit or a baseline there, and its windows."""
+        """The call has ended: its findings on limits and baselines, and its windows."""
         calls = self.enter(running, "teardown")
         found: list[Finding] = []
         if running.budgets and running.examples is not None:
@@ -222,13 +222,13 @@ class Session:
             running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
         if found:
             found = self.policy.judged(found)
-            if skipped:  # half a test was measured, and it fails nothing
-                found = [_no_failure(one) for one in found]
             running.findings += found
-        return found, calls
+        if skipped:  # part of a test was measured, and it did not get to keep its promise: it fails nothing
+            running.findings[:] = [of_skipped(one) for one in running.findings]
+        return ([] if skipped else found), calls
 
     def drop(self, left: dict[str, Any]) -> None:
-        """Let go of values of wider fixtures, as pytest is about to, outside the test's own window."""
+        """Drop the values of wider fixtures, as pytest is about to, outside the test's own window."""
         span = self.tracker.open("values of wider fixtures", exclusive=True)
         left.clear()
         windows = self.tracker.close(span)
@@ -236,14 +236,14 @@ class Session:
             self.running.foreign += windows
 
     def end(self, running: Running, release: Callable[[], None] | None) -> Ended:
-        """The test has ended; ``release`` lets go of the frames of one that failed."""
+        """The test has ended; ``release`` clears the frames of a failed one."""
         with CollectorPaused():  # what it freed between a read and the verdict on it would count as retained
             running.windows += self.tracker.close(running.phase)
             leaked = self._left(running, release)
             whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
         limited = running.budgets or running.measured or running.failure is not None
         found = self._judge_whole(running, whole) if limited else []
-        below = found if running.failure is not None else []
+        after_failure = found if running.failure is not None else []
         if leaked or found:
             found = self.policy.judged([*found, *leaked])
             running.findings += found
@@ -261,7 +261,7 @@ class Session:
         if not self.settings.on:
             for recorder in self.tracker.recorders:
                 recorder.sleep()
-        return Ended(found, below, record)
+        return Ended(found, after_failure, record)
 
     def _restore_allocator(self, running: Running) -> None:
         """Undo what the call changed in the allocator's settings and the teardown left."""
@@ -270,12 +270,12 @@ class Session:
             running.notes += restored(before, after, read(self._cards))
 
     def border(self, place: str) -> None:
-        """The last test of a file has ended: look for what no test was blamed for."""
+        """The last test of a file has ended: find what no finding names."""
         if self.leaks is not None and self.settings.on:
             self.findings += [*self.policy.judged(self.attributions.border(place)), *self.outside.border(place)]
 
     def finish(self, *, runs_tests: bool) -> None:
-        """All tests have ended: note what the run took outside torch, and judge what they left together."""
+        """All tests have ended: note what the run used outside torch, and judge what they left together."""
         self.recorders.notes += self.outside.notes()
         asked = self.settings.leaks
         if not self.settings.on or not runs_tests:
@@ -289,11 +289,11 @@ class Session:
         try:
             found = self.leaks.of_run(Severity.WARN if asked == "warn" else Severity.FAIL)
             self.findings += self.policy.judged(found)
-        except Exception as error:  # the run is over all the same
+        except Exception as error:  # an error must not stop the end of the run
             self.findings.append(_unjudged(error, Severity.WARN))
 
     def close(self) -> None:
-        """Leave the process as it was found."""
+        """Restore the process."""
         if self.cycles is not None:
             self.cycles.drop()  # of a test that was interrupted
         self.recorders.close()
@@ -301,25 +301,27 @@ class Session:
             self.pools.close()
 
     def _left(self, running: Running, release: Callable[[], None] | None) -> list[Finding]:
-        """What the test retains and what its captures left; that it could not be judged, where a card has failed."""
+        """Findings on what the test retains and what its captures left, or that a failed card made judging
+        impossible.
+        """
         try:
             leaked: list[Finding] = []
-            if self.retained is not None:  # with it what wider fixtures left that ended during the test
+            if self.retained is not None:  # including what wider fixtures left that ended during the test
                 leaked = self.retained.judge(running, release)
             elif release is not None:
                 release()
             return leaked if self.pools is None or not self.settings.on else self.pools.judge(running.nodeid, leaked)
-        except Exception as error:  # the test is over all the same, and the next one is measured
+        except Exception as error:  # the test ends in any case, and the next one is measured
             if self.cycles is not None:
                 self.cycles.drop()
             running.subject.unjudged |= GROUPED
             return [_unjudged(error, Severity.FAIL if running.failure is None else Severity.NOTE)]
 
     def _judge_whole(self, running: Running, whole: Sequence[Window]) -> list[Finding]:
-        """What breaks a limit or a baseline on what is left of the test.
+        """Findings on limits and baselines of what the test left.
 
-        One that failed in its call is warned, not failed again. Not judged is what a debugger was offered: its frames
-        are kept, and what they hold.
+        For a test that failed in its call they are warnings. A test with a debugger is not judged, because its frames
+        are kept.
         """
         if running.failure is None:
             found = self.judge.whole(running.budgets, whole) if running.budgets else []
@@ -330,8 +332,15 @@ class Session:
         return [replace(finding, severity=Severity.WARN) for finding in over]
 
 
-def _no_failure(finding: Finding) -> Finding:
-    return replace(finding, severity=Severity.WARN) if finding.severity is Severity.FAIL else finding
+def of_skipped(finding: Finding) -> Finding:
+    """The finding of a test that skipped itself: a budget that it broke is a warning.
+
+    An error that it caught is a note, and so is a lower bound: the test did not run to its end.
+    """
+    if finding.severity is not Severity.FAIL:
+        return finding
+    is_note = finding.kind is Kind.OOM or finding.verdict is Verdict.UNDER
+    return replace(finding, severity=Severity.NOTE if is_note else Severity.WARN)
 
 
 def _unjudged(error: Exception, severity: Severity) -> Finding:

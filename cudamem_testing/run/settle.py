@@ -1,8 +1,8 @@
-"""Settling: fixed steps that give memory the chance to go before anybody is blamed for it.
+"""Settling: fixed steps that free what is no leak before the rest is judged.
 
 They run only when something is retained, in this order, and stop as soon as nothing is:
 
-1. the frames of a test that failed let go of their locals;
+1. the frames of a failed test are cleared;
 2. each device finishes its work, so that blocks that wait for a stream are free;
 3. a collection of young garbage, and one of all garbage, unless a stream is capturing; that of all only while a block
    is left whose holder is not known to be more than garbage;
@@ -53,7 +53,7 @@ class Freed:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What the steps freed, and what is left after them."""
+    """What the steps freed, and what is left."""
 
     freed: tuple[Freed, ...] = ()
     left: Left = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Settlement:
 def settle(steps: Iterable[Step], left: Callable[[], Left], before: Callable[[Step], None] | None = None) -> Settlement:
     """Run the steps until nothing is left.
 
-    ``left`` tells what is retained on each device where it is not nothing. ``before`` is called before each step: it is
+    ``left`` returns what is retained on each device that has some. ``before`` is called before each step: it is
     the last moment at which what the step frees can be looked at.
     """
     freed: list[Freed] = []

@@ -1,6 +1,6 @@
-"""Settling: what a test retains gets the chance to go; what is left is searched for its holders, and judged.
+"""Settles what a test retains, finds the holders of what is left, and judges it.
 
-Only for a test that retains something, so that its modules are imported in few runs. PYTEST_DONT_REWRITE
+Runs only for a test that retains something, so its modules are imported in few runs. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DOUBTFUL = HolderResult(Reach.UNKNOWN, None, complete=False, doubt=Doubt(Unsure.
 
 
 class Reading(NamedTuple):
-    """The blocks of the judged test on one device, with the counters that tell whether they are still these."""
+    """The blocks of the judged test on one device, with the counters that show whether they are current."""
 
     counters: Counters
     blocks: list[Block]
@@ -88,14 +88,13 @@ class Settling:
         self._places = KnownPlaces()
 
     def judge(self, subject: Subject, severity: Severity | None, left: Left) -> list[Finding]:
-        """Settle, and a finding for each cause of what is left; without a severity none of leaks.
-
-        ``left`` is what the tracker's last read told, which must be of this moment, and is so again. Libraries give
-        their workspaces back, and take them again in nobody's window.
+        """Settle, and return a finding for each cause of what is left; without a severity none of leaks. ``left`` is
+        from the tracker's last read, which must be fresh; this leaves a fresh one. Libraries release their workspaces,
+        and allocate them again outside any window.
         """
         self._readings.clear()
         if not any(self._blocks(device, subject) for device in left):
-            return []  # the test gave back what was there before
+            return []  # the test freed blocks that existed before
         given_back = self._given_back(subject)
         if given_back and not self._left(subject):
             return given_back
@@ -109,7 +108,7 @@ class Settling:
         holders = BlockHolders(self._places, subject.keepers())
         settlement = settle(self._steps(subject, holders), lambda: self._left(subject), look)
         if settlement.freed and subject.whole is not None:
-            self._tracker.peek(subject.whole)  # owners tell what is left without a read
+            self._tracker.peek(subject.whole)  # owners show what is left without a read
         remaining = {device: self._blocks(device, subject) for device in settlement.left}
         found = [*given_back, *self._freed(settlement, looked, remaining)]
         for device, blocks in remaining.items():
@@ -140,7 +139,7 @@ class Settling:
         return found
 
     def not_undone(self, fixture: Fixture, severity: Severity) -> list[Finding]:
-        """Findings for what a fixture that is over was expected to free, and is still live."""
+        """Findings for what an ended fixture was expected to free, and is still live."""
         found = self.still_live(fixture.entrusted, severity, of_fixture=True)
         fixture.entrusted.clear()
         return found
@@ -157,7 +156,7 @@ class Settling:
         return found
 
     def exclude_workspaces(self, subject: Subject) -> None:
-        """Have libraries give workspaces back, where the test left nothing else: they do not count in its window."""
+        """Have libraries release workspaces if the test left nothing else: they do not count in its window."""
         self._readings.clear()
         self._given_back(subject)
 
@@ -167,7 +166,7 @@ class Settling:
     def _still_live(
         self, device: Device, subject: Subject, blocks: list[Block], held: Mapping[int, HolderResult]
     ) -> list[Block]:
-        """Without blocks that nothing holds and that are gone by now: a thread has given them back meanwhile."""
+        """Remove blocks that nothing holds and that a thread has freed meanwhile."""
         if all(held.get(block.address or 0, NOT_SEARCHED).reach is not Reach.NOT_HELD for block in blocks):
             return blocks
         live = {_key(block) for block in self._blocks(device, subject)}
@@ -177,14 +176,15 @@ class Settling:
         return sum(block.size for block in blocks) >= max(1, self._ignore_below(device))
 
     def _in_question(self, subject: Subject) -> dict[Device, list[Block]]:
-        """The blocks whose holders decide the verdict, by device; all of them where each byte counts."""
+        """The blocks whose holders decide the verdict, by device; all of them if each byte counts."""
         blocks = {device: self._blocks(device, subject) for device in self._left(subject)}
         return {device: some for device, some in blocks.items() if subject.exact or self._is_judged(device, some)}
 
     def _given_back(self, subject: Subject) -> list[Finding]:
-        """Workspaces, where blocks have sizes of such and nothing else is left: libraries are asked for them at once.
+        """Workspaces, if all that is left has sizes of workspaces: libraries are asked for them first.
 
-        Whoever holds a block, it is a library's if the library gives it back. What it keeps is settled as any block.
+        A block that a library frees when asked is its workspace, whatever holds it. Any other block is settled as
+        usual.
         """
         left = {device: self._blocks(device, subject) for device in self._left(subject)}
         if not all(
@@ -199,10 +199,10 @@ class Settling:
     def _find_workspaces(
         self, device: Device, blocks: Sequence[Block], holders: Holders, subject: Subject
     ) -> tuple[list[Block], Collection[Key], Collection[Key]]:
-        """The blocks that no Python object holds and that a library gives back when asked.
+        """The blocks that no Python object holds and that a library frees when asked.
 
-        Beside them the keys of blocks that another thread gave back meanwhile: they are nobody's leak; and of those
-        that may be a workspace, where libraries cannot be asked.
+        Also the keys of blocks that another thread freed meanwhile, which are no leak, and of those that may be a
+        workspace if libraries cannot be asked.
         """
         unclaimed = [block for block in blocks if _is_unclaimed(block, holders)]
         if not unclaimed:
@@ -214,20 +214,19 @@ class Settling:
         return given_back, others, doubtful
 
     def _asked(self, device: Device, blocks: Sequence[Block], subject: Subject) -> tuple[list[Block], Collection[Key]]:
-        """The blocks that libraries give back when asked, and the keys of those that another thread gave back.
-
-        Libraries then take what they need at once, so that the next test need not; that is entered as theirs.
+        """The blocks that libraries free when asked, and the keys of those that another thread freed. Libraries then
+        allocate what they need, so that the next test need not; it is entered as theirs.
         """
         if not self._may_ask(device):
             return [], ()
         recorder = self._tracker.recorder(device)
         own = {block.address for block in self._blocks(device, subject)}
         moment = recorder.moment()
-        before = self._live(device, subject)  # the search for holders took its time
+        before = self._live(device, subject)  # the search for holders took time
         recorder.release()
         after = self._live(device, subject)
         theirs = [size for address, size in before.items() if address not in after and address not in own]
-        if theirs:  # workspaces that earlier tests took
+        if theirs:  # workspaces from earlier tests
             self._exclude_freed(subject, device, Owned(sum(theirs), len(theirs)), "workspaces of libraries")
         others = {_key(block) for block in blocks if block.address not in before}
         gone = [block for block in blocks if block.address in before and block.address not in after]
@@ -241,8 +240,8 @@ class Settling:
     def _may_ask(self, device: Device) -> bool:
         """Whether libraries can be asked for their workspaces: a live CUDA graph may use them in its replays.
 
-        Each graph has a pool of its own as long as it lives. Those that the compiler captures bear it: it clears the
-        workspaces itself.
+        Each graph has a pool of its own as long as it lives. Graphs of the compiler allow it: it clears the workspaces
+        itself.
         """
         if not self._sizes(device):
             return True
@@ -252,9 +251,9 @@ class Settling:
         return replayed is None or not {*replayed.recording.pools} - compiler_pools()
 
     def _live(self, device: Device, subject: Subject) -> dict[int | None, int]:
-        """Addresses and sizes of blocks that are live now: of all, or the test's where blocks tell who made them.
+        """Addresses and sizes of live blocks: all, or the test's where blocks record owners.
 
-        The counters are read for it: the window ends with the last read.
+        This reads the counters, because the window ends with the last read.
         """
         self._left(subject)
         return {block.address: block.size for block in self._attributions.of(device).live(subject)}
@@ -265,9 +264,9 @@ class Settling:
         return self._workspaces[device]
 
     def _steps(self, subject: Subject, holders: BlockHolders) -> list[Step]:
-        """The steps of settling. Young garbage is most of it, and collecting it costs less than any question; all of
-        it is collected only where no root is known to reach every block. Where garbage of the test may be old by now,
-        that is not asked of the whole heap: to collect costs less than to search.
+        """The steps of settling. Most garbage is young, and collecting that costs less than any search; all garbage is
+        collected only if no root is known to reach every block. Where garbage of the test may be old by now, that is
+        not asked of the whole heap: to collect costs less than to search.
         """
         recorders = self._tracker.recorders
         old = may_have_old_garbage(subject.collector)
@@ -291,9 +290,8 @@ class Settling:
         return [replace(step, action=partial(self._apart, subject, step)) for step in steps]
 
     def _apart(self, subject: Subject, step: Step) -> None:
-        """What a step frees of others is not counted in the test: of wider fixtures that are over, which is theirs.
-
-        Where blocks tell who made them, neither is garbage that earlier tests left, and nobody collected since.
+        """What a step frees of others does not count in the test: memory of ended wider fixtures is theirs. Where
+        blocks record owners, neither does garbage of earlier tests that was not collected since.
         """
         others = self._of_others(subject)
         before = [
@@ -325,7 +323,7 @@ class Settling:
             self._tracker.exclude(subject.whole, device, -freed.bytes, -freed.blocks, note, throughout=True)
 
     def _of_others(self, subject: Subject) -> dict[Device, Owned]:
-        """What is live now of all but the test, on the devices whose blocks tell who made them."""
+        """What is live now of everything but the test, on devices whose blocks record owners."""
         found = {way.recorder.device: way.others(subject) for way in self._attributions.all}
         return {device: owned for device, owned in found.items() if owned is not None}
 
@@ -365,10 +363,10 @@ class Settling:
             rest = {*map(_key, after)}
             gone = [block for block in before.blocks.get(freed.device, []) if _key(block) not in rest]
             others = self._freed_by_others(freed.device, gone, before.moments.get(freed.device))
-            if freed.verdict is Verdict.CYCLE:  # a thread of autograd lets go of its last tensors when it comes to it
+            if freed.verdict is Verdict.CYCLE:  # a thread of autograd frees its last tensors some time later
                 others.update({_key(block): block.size for block in gone if _in_backward(block)})
             gone = [block for block in gone if _key(block) not in others]
-            own = sum(block.size for block in gone)  # the counters also tell what went of earlier tests
+            own = sum(block.size for block in gone)  # the counters include what was freed of earlier tests
             size = min(freed.owned.bytes - sum(others.values()), own)
             if size >= max(1, self._ignore_below(freed.device)):
                 blocks = min(freed.owned.blocks - len(others), len(gone))
@@ -379,9 +377,9 @@ class Settling:
         return {recorder.device: recorder.moment() for recorder in self._tracker.recorders}
 
     def _freed_by_others(self, device: Device, gone: Sequence[Block], since: int | None) -> dict[Key, int]:
-        """The sizes of blocks that were freed by chance since a moment: another thread let go of them. By key.
+        """The sizes, by key, of blocks that another thread happened to free since a moment.
 
-        The history of a card does not tell who frees. There a block is taken for the thread's that allocated it.
+        The history of a card does not record who frees: there a block counts as the thread's that allocated it.
         """
         if since is not None:
             elsewhere = self._tracker.recorder(device).freed_elsewhere(since) if gone else ()
@@ -392,12 +390,12 @@ class Settling:
 
 
 def _key(block: Block) -> Key:
-    """What tells a block from others: on a card one that is older than its history has no order."""
+    """The identity of a block: on a card, one that is older than its history has no order."""
     return block.order, block.address
 
 
 def _in_backward(block: Block) -> bool:
-    """Whether a thread of torch's own allocated it, on a card; a cycle that keeps such a block shows in its objects."""
+    """Whether a thread of torch allocated it, on a card; a cycle that keeps such a block shows in its objects."""
     return not block.stack.frames and block.after is not None
 
 

@@ -1,7 +1,7 @@
-"""Small leaks: what tests left that is too small to be judged for one test, judged together at the end of the run.
+"""Judges small leaks of many tests together at the end of the run.
 
-A test that leaves less than ``--cudamem-ignore-below`` is not judged. Where one holder got such rests from many tests,
-they add up to a leak all the same. PYTEST_DONT_REWRITE
+A test that leaves less than ``--cudamem-ignore-below`` is not judged. If one holder keeps such remainders of many
+tests, together they are a leak. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SmallLeaks:
-    """Remembers whose rests were not judged."""
+    """Remembers what was not judged, and of which tests."""
 
     def __init__(self, attributions: Attributions, ignore_below: Callable[[Device], int]) -> None:
         self._attributions = attributions
@@ -32,12 +32,12 @@ class SmallLeaks:
         """Whether a test left something that was not judged."""
 
     def add(self, subject: Subject, device: Device) -> None:
-        """What a subject left on a device was not judged."""
+        """Note that what a subject left on a device was not judged."""
         self.any = True
         self._attributions.of(device).set_aside(subject)
 
     def judge(self, severity: Severity, ignored: Ignored) -> list[Finding]:
-        """A finding for each holder that has as much as is judged, of rests that are still live."""
+        """A finding for each holder whose remainders are still live and reach the size that is judged."""
         enough = [way for way in self._attributions.all if self._is_enough(way)]
         return [finding for way in enough for finding in ignored.keep(self._judged(way, severity))]
 

@@ -1,4 +1,4 @@
-"""Totals: what a process that runs tests knows beside the records of its tests. PYTEST_DONT_REWRITE"""
+"""What a process that runs tests knows besides the records of its tests. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What wider fixtures undo at their end: names that their teardown mentions, and what they patched.
+"""Finds what wider fixtures undo at their end: names that their teardown mentions, and what they patched.
 
-A fixture of a module that replaces ``lib.CACHE`` puts the old value back when it ends. What tests add to the new one
-lives until then, and is the fixture's: no test can hold it in anything wider. Whether the end really frees it is looked
-at when it comes (run/entrusted.py). PYTEST_DONT_REWRITE
+A fixture of a module that replaces ``lib.CACHE`` restores the old value when it ends. What tests add to the new one
+lives until then, and belongs to the fixture. Whether its end really frees that is judged then (run/entrusted.py).
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EXIT_STACKS: tuple[Any, ...] = (contextlib.ExitStack, contextlib.AsyncExitStack
 _DEPTH = 4
 #: Functions of the project that one teardown may lead to.
 _MOST = 50
-#: Helpers of fixtures from plugins, whose patches are theirs: they are looked into.
+#: Objects of these helpers are searched for patches.
 _MONKEYPATCH = "_pytest.monkeypatch"
 _HELPERS = ("pytest_mock.", _MONKEYPATCH)
 
@@ -117,7 +117,7 @@ def _mentioned(
 
 
 def _bound_to(obj: Any) -> Any:
-    """The object of a bound method, as a ``with`` statement keeps one of ``__exit__``; others as they are."""
+    """The object of a bound method, such as ``__exit__`` kept by a ``with`` statement; any other object itself."""
     return obj.__self__ if type(obj) is types.MethodType else obj
 
 
@@ -133,7 +133,7 @@ def _attribute(obj: Any, name: str) -> Any:
 
 
 def _patched(objects: list[Any], depth: int, read: set[types.CodeType]) -> Iterator[str]:
-    """What patches among some objects replaced, and those that they are the context managers of."""
+    """The names that patches among some objects replaced, also through context managers."""
     for obj in objects if depth else ():
         kind = type(obj)
         if static.class_module(kind) == _MONKEYPATCH and static.class_name(kind) == "MonkeyPatch":

@@ -19,14 +19,14 @@ LONGEST_LINE = 300
 
 def one_line(text: str) -> str:
     """``text`` on one line, with control and unprintable characters escaped."""
-    return text if text.isprintable() else "".join(map(_spelled_out, text))
+    return text if text.isprintable() else "".join(map(spelled_out, text))
 
 
 def printable(text: str) -> str:
     """``text`` of several lines: like :func:`one_line`, but keeps tabs and line feeds."""
     if text.isprintable():
         return text
-    return "".join(char if char in "\n\t" else _spelled_out(char) for char in text)
+    return "".join(char if char in "\n\t" else spelled_out(char) for char in text)
 
 
 def short_lines(text: str, longest: int = LONGEST_LINE) -> str:
@@ -59,5 +59,6 @@ def say(words: object, stream: TextIO | None = None) -> None:
         os.close(nowhere)
 
 
-def _spelled_out(char: str) -> str:
-    return char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+def spelled_out(text: str) -> str:
+    """A text with all escapes spelled out if it has a character that does not print."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

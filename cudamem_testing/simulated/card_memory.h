@@ -3,8 +3,8 @@
 //
 // The rules are those of torch's documentation and of recordings of cards (fixtures/recordings): sizes in steps of 512;
 // two pools, of requests up to 1 MiB and of larger ones; of the free blocks of a stream the smallest that fits, of equal
-// ones the first in memory; segments of 2 MiB, of 20 MiB, or of the size in steps of 2 MiB; a rest is split off where it
-// is of use. Expandable segments fill and empty parts of one range of addresses instead.
+// ones the first in memory; segments of 2 MiB, of 20 MiB, or of the size in steps of 2 MiB; a remainder is split off if it
+// is useful. Expandable segments fill and empty parts of one range of addresses instead.
 //
 // Not for two threads: whoever calls holds a lock.
 #pragma once
@@ -488,7 +488,7 @@ class CardMemory {
     add(block->pool, kRequestedBytes, -requested);
   }
 
-  // Takes a free neighbour into a block; the bytes it had.
+  // Merges a free neighbour into a block; returns its bytes.
   static size_t merge(Block* into, Block* other) {
     if (!other || !other->is_free() || into->mapped != other->mapped) return 0;
     if (other->mapped) {

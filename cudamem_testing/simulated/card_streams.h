@@ -1,4 +1,4 @@
-// Devices, streams and events of simulated cards. Work is done at once, so a stream is idle, unless it was told to sleep.
+// Devices, streams and events of simulated cards. Work is done at once, so a stream is idle unless it sleeps.
 #pragma once
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>

@@ -178,10 +178,6 @@ EXPORT int64_t cudamem_card_pass(int64_t card, const int64_t* wanted, int64_t co
     return int64_t{0};
   });
 }
-EXPORT void cudamem_card_multiply(int64_t light) {
-  workspaces.need(false);
-  if (light) workspaces.need(true);
-}
 EXPORT void cudamem_card_empty() { allocator.emptyCache({0, 0}); }
 EXPORT void cudamem_card_set_fraction(int64_t card, double fraction) {
   CardAllocator::with(static_cast<c10::DeviceIndex>(card), [&](CardMemory& memory) { memory.set_fraction(fraction); });

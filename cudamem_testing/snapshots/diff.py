@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.live_tables import ROWS, by_line, live_table
-from cudamem_testing.model.sizes import count, format_size
+from cudamem_testing.model.sizes import count, format_size, signed
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.snapshots.record import Recording
@@ -58,7 +58,7 @@ class Difference(InNotebook):
 
     def text(self, most: int = ROWS) -> str:
         """A header, the lines that grew, and what is new and gone by line."""
-        lines = [f"{_signed(self.growth)} on {self.new.device}: {_sum(self.new)} new, {_sum(self.gone)} gone"]
+        lines = [f"{signed(self.growth)} on {self.new.device}: {_sum(self.new)} new, {_sum(self.gone)} gone"]
         if self.grown:
             cells = tuple((f"+{format_size(one.growth)}", _sizes(one), _counts(one), one.line) for one in self.grown)
             lines.append("grown")
@@ -142,7 +142,3 @@ def _sizes(one: Grown) -> str:
 
 def _counts(one: Grown) -> str:
     return f"{one.blocks_before} -> {count(one.blocks_after, 'block')}"
-
-
-def _signed(size: int) -> str:
-    return format_size(size) if size < 0 else f"+{format_size(size)}"

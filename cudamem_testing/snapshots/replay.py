@@ -26,7 +26,6 @@ from cudamem_testing.snapshots.record import NO_STACK, Kind, Recording
 
 DROPPED = "older events were dropped from the ring: blocks allocated in them count as live before"
 UNSEEN = "older events were dropped from the ring: a higher moment among them would not be seen"
-NO_HISTORY = "no events were recorded: only what was live when the snapshot was taken is known"
 
 
 @dataclass(frozen=True, slots=True)

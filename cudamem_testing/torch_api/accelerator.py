@@ -18,7 +18,7 @@ class Accelerator(NamedTuple):
     """The kind of device that this torch calls its accelerator, and how many are visible."""
 
     kind: str
-    count: int
+    devices: int
 
 
 def other_accelerator() -> Accelerator | None:

@@ -34,6 +34,7 @@ _COMPRESSED = {
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
 _COO = ("_indices", "_values")
+_NESTED = ("_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
 _SCRIPT_TABLES: tuple[Any, ...] = (torch._C.ParameterDict, torch._C.BufferDict, torch._C.ModuleDict)
 
 
@@ -100,7 +101,7 @@ def hooks(tensor: object) -> Iterator[dict[Any, Any]]:
 
 def parts(tensor: object) -> list[tuple[str, object]]:
     """The tensors inside one without its own storage (sparse, functional, made by a transform of
-    ``torch.func``), and a quantised one's scales.
+    ``torch.func``), a quantised one's scales, and the sizes of those in a nested one.
 
     Tensors made from the parts of a sparse tensor are new Python objects that share its storages.
     """
@@ -122,6 +123,8 @@ def _plain_parts(tensor: object) -> list[tuple[str, object]]:
         torch.per_channel_affine_float_qparams,
     ):
         names = ("q_per_channel_scales", "q_per_channel_zero_points")
+    if field(tensor, "is_nested"):
+        names = _NESTED
     if not names:
         return []
     with torch._C._DisableTorchDispatch():  # dispatch modes of the user must not see these calls

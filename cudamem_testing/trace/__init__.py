@@ -3,7 +3,7 @@
 Each module takes the result of the one before it:
 
 ======================  ======================================================================
-:mod:`.profile`         record a piece of code, or take a profile that somebody recorded
+:mod:`.profile`         record a piece of code, or take a recorded profile
 :mod:`.reader`          one pass over the profiler's events, into plain :mod:`.records`
 :mod:`.schemas`         which arguments an operator writes, from the overloads that fit
 :mod:`.flow`            leaves, touches, versions: the nodes of the graph

@@ -1,7 +1,7 @@
 """Categories: what each version of each storage is for.
 
-Nobody tells the profiler what a tensor means. It can be worked out from two things: what the Python tracer saw of
-modules and optimizers, and the shape of the data flow. Each pass below adds what it alone can know, the surest first;
+The profiler does not record what a tensor is for. Two things show it: what the Python tracer saw of modules and
+optimizers, and the shape of the data flow. Each pass below adds what it alone can know, the surest first;
 :data:`PASSES` is their order, and with it the precedence: **the first pass that names a content wins, except that what
 is said of a whole tensor (gradient, parameter, optimizer state) overrides what was said before.** A tensor is one thing
 all its life: a parameter stays one through every step.
@@ -10,7 +10,7 @@ The scheme is that of torch's own ``_memory_profiler`` and gives its results. Wh
 numbered (:mod:`.contents`), a category is a bit in a table, what torch repeats until nothing changes is one search.
 
 ==================  ===================================================================================
-GRADIENT            seen as somebody's ``.grad``, by the engine, a module or an optimizer
+GRADIENT            seen as a ``.grad``, by the engine, a module or an optimizer
 TEMPORARY           made and dropped inside one operator
 PARAMETER           seen in a module or optimizer; or updated with gradients and used in the forward pass
 INPUT               contributes to a gradient or meets a parameter, and depends on neither
@@ -35,7 +35,7 @@ from typing import Any
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.trace.contents import MOST_VERSIONS, Contents, find_contents
-from cudamem_testing.trace.flow import MEMORY, Use
+from cudamem_testing.trace.flow import MEMORY
 from cudamem_testing.trace.gradients import find_gradients, find_owners
 from cudamem_testing.trace.graph import DataFlow
 from cudamem_testing.trace.records import Operator, Signature, Storage, Trace
@@ -57,16 +57,16 @@ class Category(Enum):
 
 
 UNKNOWN = "unknown"
-"""How texts and pictures spell that a category is not known."""
+"""The word for an unknown category in texts and pictures."""
 COMPILED = (
-    "compiled code ran ({names}): it shows no modules, nor all operators, so what it takes and computes is unknown "
-    "unless an optimizer or a gradient tells"
+    "compiled code ran ({names}): it shows no modules, nor all operators, so what it reads and computes is unknown "
+    "unless an optimizer or a gradient shows it"
 )
 _COMPILED_NAMES = ("Torch-Compiled Region", "CompiledFunction")
 """What the annotations around compiled code begin with."""
 
 _NONE, _HIDDEN = 1, 256
-"""Not known yet; not to be known."""
+"""Not known yet; cannot be known."""
 _PARAMETER, _STATE, _INPUT, _TEMPORARY, _ACTIVATION, _GRADIENT, _DETAIL = (category.value for category in Category)
 BY_BIT: dict[int, Category | None] = {_NONE: None, _HIDDEN: None, **{category.value: category for category in Category}}
 """The category of a bit."""
@@ -92,15 +92,11 @@ class Categories(InNotebook):
             return BY_BIT[self.whole.get(self.contents.tensor_of[storage.index], _NONE)]
         return BY_BIT[self.bits[number]]
 
-    def of_use(self, use: Use) -> Category | None:
-        """The category of what a node takes, or of what it makes."""
-        return self.of(use.storage, use.after or 0 if use.before is None else use.before)
-
     def __getitem__(self, label: str) -> Category | None:
         """The category of ``T3(v1)``, or of the last version of ``T3`` or of a name.
 
         Raises:
-            KeyError: when nothing is called so.
+            KeyError: if there is no such name.
         """
         storage, version = self.flow.resolve(label)
         return self.of(storage, self.last_version(storage) if version is None else version)
@@ -135,7 +131,7 @@ class Categories(InNotebook):
 
 
 class Board:
-    """What the passes know so far: a bit for each content, and what they read it from."""
+    """What the passes know so far: a bit for each content, and their input."""
 
     def __init__(self, flow: DataFlow, witnesses: bool = True) -> None:
         self.trace = flow.trace
@@ -159,14 +155,14 @@ class Board:
         return depends_on_gradient(self)
 
     def name_tensors(self, tensors: Iterable[int], bit: int) -> None:
-        """Say what whole tensors are; it overrides everything."""
+        """Set the category of whole tensors; it overrides everything."""
         for tensor in tensors:
             self.whole[tensor] = bit
             for number in self._by_tensor.get(tensor, ()):
                 self.bits[number] = bit
 
     def name_contents(self, numbers: Iterable[int], bit: int) -> None:
-        """Say what contents are, where nothing is known yet."""
+        """Set the category of contents that have none yet."""
         bits = self.bits
         for number in numbers:
             if bits[number] == _NONE:
@@ -178,7 +174,7 @@ class Board:
 
 
 def find_gradients_and_temporaries(board: Board) -> None:
-    """What needs no argument: gradients were seen, temporaries live inside one node."""
+    """The certain cases: gradients were seen, temporaries live inside one node."""
     gradients = find_gradients(board.trace, board.owners)
     board.name_tensors(board.tensors(gradient.storage for gradient in gradients), _GRADIENT)
     if board.witnesses:
@@ -193,7 +189,7 @@ def find_seen_parameters(board: Board) -> None:
 
 
 def hide_compiled(board: Board) -> None:
-    """What compiled code takes, and all that is computed from it, is named by no later pass but as a whole tensor.
+    """Later passes name what compiled code reads, and all that is computed from it, only as whole tensors.
 
     It calls the modules' code without the modules, and kernels of its own without the dispatcher. A parameter that
     nothing else shows looks like an input there.

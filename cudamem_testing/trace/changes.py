@@ -1,4 +1,4 @@
-"""Changes: what happens to memory over time, one thing after the other. PYTEST_DONT_REWRITE"""
+"""Changes of memory over time, in order. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cudamem_testing.trace.categories import Category
 from cudamem_testing.trace.records import Storage
 
 BEFORE = -1
-"""The time of what was there when the recording began."""
+"""The time of what existed when the recording began."""
 
 
 class Action(Enum):
@@ -28,7 +28,7 @@ class Change(NamedTuple):
     """One thing that happens to one piece of memory."""
 
     time: int
-    """Nanoseconds on the profiler's clock; -1 for what was there before."""
+    """Nanoseconds on the profiler's clock; -1 for what existed before."""
     action: Action
     device: str
     nbytes: int

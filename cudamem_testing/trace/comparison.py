@@ -1,10 +1,10 @@
-"""What has changed between a recorded text and the one at hand, said in statements.
+"""Statements about what changed between a recorded text and the current one.
 
-A single operator more shifts the number of every tensor behind it, so lines cannot be compared as they stand. Rows are
-aligned first: two rows are the same where operator, shape and the operators that made their inputs are. Tensors that
-stand in the same place of the same rows are the same, whatever their numbers. What is left are operators more and
-fewer, tensors that are read or freed elsewhere, and what is told of a tensor (its size, type or category). The texts
-are then shown with the numbers of the recorded one. PYTEST_DONT_REWRITE
+One more operator shifts the number of every tensor after it, so lines cannot be compared directly. Rows are aligned
+first: two rows are the same if operator, shape and the operators that made their inputs are. Tensors in the same place
+of the same rows are the same, independent of their numbers. What is left are operators more and fewer, tensors that are
+read or freed elsewhere, and what is told of a tensor (its size, type or category). The texts are then shown with the
+numbers of the recorded one. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _INPUT = "input"
 UNUSED = "unused"
 
 Told: TypeAlias = Callable[[int], str]
-"""What else is known of a row at hand, by its place: ``64.0 KiB, net.py:22 in forward``."""
+"""More about a current row, by its place: ``64.0 KiB, net.py:22 in forward``."""
 SizeOf: TypeAlias = Callable[[str], str]
-"""The size of a tensor at hand by its name, ``4.0 MiB``; empty where it is not known."""
+"""The size of a current tensor by its name, ``4.0 MiB``; empty if unknown."""
 
 
 def _unknown(_: object) -> str:
@@ -50,7 +50,7 @@ def compare(
     alignment = align(before, after)
     if before.rows and len(alignment.pairs) * 4 < len(before.rows):
         return None
-    found = _few([*_statements(before, after, alignment, told, size_of)])
+    found = few([*_statements(before, after, alignment, told, size_of)])
     order = {**before.heads, **after.heads}
     old, new = _lines(before, {}, order), _lines(after, alignment.names, order)
     if old == new:  # only blanks differ
@@ -77,10 +77,11 @@ def compare_tables(before: str, after: str) -> tuple[list[str], str] | None:
     rows = [[(*key, *cells) for key, cells in table.items()] for table in (old, new)]
     widths = [max(map(len, column)) for column in zip(heads, *rows[0], *rows[1], strict=True)]
     texts = ("\n".join(_padded(row, widths) for row in (heads, *table)) for table in rows)
-    return _few(found), difference(*texts, limit=MOST_LINES)
+    return few(found), difference(*texts, limit=MOST_LINES)
 
 
-def _few(statements: list[str]) -> list[str]:
+def few(statements: list[str]) -> list[str]:
+    """As many as are shown, and how many more there are."""
     more = len(statements) - MOST_STATEMENTS
     return statements if more <= 0 else [*statements[:MOST_STATEMENTS], f"and {more} more changes"]
 
@@ -100,10 +101,10 @@ def _padded(row: Sequence[str], widths: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Which rows are the same, by their places, and what each tensor at hand is called in the recorded text."""
+    """Which rows are the same, by their places, and the recorded name of each current tensor."""
 
     pairs: dict[int, int]
-    """From rows at hand to recorded ones."""
+    """From current rows to recorded ones."""
     names: dict[str, str]
 
 
@@ -114,7 +115,7 @@ def align(before: Recorded, after: Recorded) -> Alignment:
     for tag, i, i_end, j, j_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "equal":
             pairs.update(zip(range(j, j_end), range(i, i_end), strict=True))
-        elif tag == "replace":  # rows whose neighbours have changed: what they are called tells them
+        elif tag == "replace":  # rows with changed neighbours are aligned by their operators
             names = SequenceMatcher(
                 None, [row.name for row in before.rows[i:i_end]], [row.name for row in after.rows[j:j_end]], False
             )
@@ -124,7 +125,7 @@ def align(before: Recorded, after: Recorded) -> Alignment:
 
 
 def _keys(text: Recorded) -> list[tuple[object, ...]]:
-    """What tells rows apart whatever their tensors are called."""
+    """The identity of rows, independent of the names of their tensors."""
     makers: dict[str, str] = {}
     keys: list[tuple[object, ...]] = []
     for row in text.rows:
@@ -135,7 +136,7 @@ def _keys(text: Recorded) -> list[tuple[object, ...]]:
 
 
 def _names(before: Recorded, after: Recorded, pairs: dict[int, int]) -> dict[str, str]:
-    """The recorded name of each tensor at hand: of its first place among those aligned; new numbers for the others."""
+    """The recorded name of each current tensor, from its first aligned place; new numbers for the others."""
     found: dict[str, str] = {}
     taken: set[str] = set()
 
@@ -216,7 +217,7 @@ def _more_or_fewer(places: Sequence[int], text: Recorded, word: str, told: Told)
 
 
 def _read(aligned: Sequence[tuple[Row, Row]], sizes: dict[str, str]) -> Iterator[str]:
-    """Tensors that operators take now, or take no more; a statement for each tensor, or for each pair of them."""
+    """Tensors that operators read now, or no longer read; a statement for each tensor, or for each pair of them."""
     replaced: dict[tuple[str, str], dict[str, None]] = {}
     come_to: dict[str, dict[str, None]] = {}
     gone_from: dict[str, dict[str, None]] = {}
@@ -241,7 +242,7 @@ def _read(aligned: Sequence[tuple[Row, Row]], sizes: dict[str, str]) -> Iterator
 
 
 def _kept(before: Recorded, after: Recorded, alignment: Alignment, sizes: dict[str, str]) -> Iterator[str]:
-    """Tensors that are freed later or earlier than recorded, where texts tell frees: after which operator."""
+    """Tensors that are freed later or earlier than recorded, if texts show frees: after which operator."""
     old, new = _last_rows(before.rows), _last_rows(after.rows)
     if not old or not new:
         return
@@ -305,7 +306,7 @@ def _renamed_label(label: str, names: dict[str, str]) -> str:
 
 
 def _lines(text: Recorded, names: dict[str, str], order: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Cells of lines as they are shown: names first, each region in front of its rows."""
+    """Cells of the shown lines: names first, each region before its rows."""
     lines = [(f"{name}:", _renamed_label(text.heads[name], names), "") for name in order if name in text.heads]
     region: tuple[str, ...] = ()
     for row in text.rows:

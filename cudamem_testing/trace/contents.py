@@ -98,7 +98,7 @@ def find_contents(nodes: Iterable[Node], trace: Trace) -> Contents:
 
 
 def _tensors(trace: Trace) -> list[int]:
-    """The tensor of each storage: the profiler's number, or a negative one for what the reader told apart."""
+    """The tensor of each storage: the profiler's number, or a negative one for what the reader distinguished."""
     seen: set[int] = set()
     tensors = []
     for storage in trace.storages:

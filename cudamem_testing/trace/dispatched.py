@@ -1,9 +1,9 @@
 """The calls of the dispatcher in a trace: the rows of torch's own tests of categories.
 
-The profiler tells what an operator takes and not what it gives back, so a mode notes both, as addresses, while the
-profiler records. Which storage lay at an address is told by the time: the last one that was made there before. Torch's
-tests know a tensor only if an operator took it at some time, the same object at the same memory; what nobody ever took,
-as the copy that ``detach`` makes of a gradient, is ``???`` there and has no storage here. PYTEST_DONT_REWRITE
+The profiler records what an operator reads and not what it returns, so a mode notes both, as addresses, while the
+profiler records. The storage at an address is the last one that was made there before. Torch's tests know a tensor only
+if an operator took it at some time, the same object at the same memory; what nobody ever took, as the copy that
+``detach`` makes of a gradient, is ``???`` there and has no storage here. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def dispatched(trace: Trace, calls: Iterable[Call], seen: frozenset[Sighting]) -
 
 
 def _by_address(trace: Trace) -> Callable[[int, int], Storage | None]:
-    """Tells which storage lay at an address at a time."""
+    """Finds the storage at an address at some time."""
     made = {event.storage: event.start for event in trace.events if isinstance(event, Allocation) and event.nbytes > 0}
     places: dict[int, list[tuple[int, int, Storage]]] = {}
     for storage in trace.storages:

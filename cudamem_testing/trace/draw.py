@@ -1,8 +1,8 @@
 """The data flow as a diagram: operators are boxes, the versions that one leaves and another takes are arrows.
 
-Tensors that were there before, and named ones that nothing takes in the end, are boxes of their own; allocations and
-frees outside of operators are left out. A large graph is cut: to the operators that handle the largest tensors, or to
-those nearest to one tensor. PYTEST_DONT_REWRITE
+Tensors that existed before, and named ones that nothing reads in the end, are separate boxes; allocations and frees
+outside of operators are left out. A large graph is cut: to the operators that handle the largest tensors, or to those
+nearest to one tensor. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from dataclasses import replace
+from functools import cache
+from typing import Protocol, TypeAlias
 
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.records.expected import Actual, Compare, assert_text
@@ -18,6 +20,7 @@ from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.torch_api import has_kernel
 from cudamem_testing.trace.aliases import fold_device_families
 from cudamem_testing.trace.categories import Categories
+from cudamem_testing.trace.columns import compare_columns
 from cudamem_testing.trace.comparison import compare, compare_tables
 from cudamem_testing.trace.graph import DataFlow, Ids, short_name
 from cudamem_testing.trace.limits import enforce
@@ -25,7 +28,7 @@ from cudamem_testing.trace.peak import Peak
 from cudamem_testing.trace.places import Places
 from cudamem_testing.trace.recorded import detail_of, read_text
 from cudamem_testing.trace.records import Operator, Trace
-from cudamem_testing.trace.text import Detail, shown
+from cudamem_testing.trace.text import Detail, Options, Shown, laid_out, render, shown
 from cudamem_testing.trace.timeline import Timeline
 from cudamem_testing.trace.timeline_text import By, unit_of
 
@@ -93,32 +96,36 @@ class Expectations:
             regions: name the annotations around the rows.
             frees: show what is freed.
             device_aliases: one name and one row for families of operators that differ by device.
-            sizes: tell the size of each tensor that is made.
-            dtypes: tell the type of its elements.
+            sizes: show the size of each tensor that is made.
+            dtypes: show the type of its elements.
 
         Raises:
             TextMismatchError: an ``AssertionError`` that says what has changed, with a diff.
             ValueError: for an option that cannot be read.
         """
         __tracebackhide__ = True
-        options: dict[str, Any] = {
-            "ids": ids,
-            "min_bytes": min_bytes,
-            "include": include,
-            "exclude": exclude,
-            "regions": regions,
-            "frees": frees,
-            "device_aliases": device_aliases,
-            "sizes": sizes,
-            "dtypes": dtypes,
-        }
         flow = self.data_flow()
+        usual: Detail | None = "full" if ids == "profiler" else None
+        given = Options("full", ids, min_bytes, include, exclude, regions, frees, device_aliases, sizes, dtypes)
+
+        def chosen(wanted: str | None) -> Detail:
+            return detail if detail is not None else usual or detail_of(wanted)
+
+        @cache  # for the text, and again for what a failure says of it
+        def rows(kind: Detail) -> Shown:
+            return shown(flow, replace(given, detail=kind))
 
         def text(wanted: str | None) -> str:
-            return flow.text(detail=_detail(detail, wanted, ids), **options)
+            kind = chosen(wanted)
+            if kind == "modules":
+                return render(flow, replace(given, detail=kind))
+            return laid_out(flow, rows(kind), ids)
 
         def beside(wanted: str, found: str) -> tuple[list[str], str] | None:
-            return _compared(flow, wanted, found, detail=_detail(detail, wanted, ids), **options)
+            kind = chosen(wanted)
+            if kind == "modules":
+                return compare_tables(wanted, found) if detail_of(wanted) == "modules" else None
+            return None if ids == "profiler" else _compared(flow, wanted, found, rows(kind), folded=device_aliases)
 
         assert_on_device(text, expected, self.trace, depth=3, doubts=_doubts(flow), compare=beside)
 
@@ -186,7 +193,7 @@ class Expectations:
         def text(wanted: str | None) -> str:
             return timeline.text(device=device, by=by, depth=depth, unit=unit or unit_of(wanted), min_bytes=min_bytes)
 
-        assert_on_device(text, expected, self.trace, depth=3)
+        assert_on_device(text, expected, self.trace, depth=3, compare=compare_columns)
 
     def assert_peak(
         self: Analysed,
@@ -230,10 +237,11 @@ def assert_on_device(
         expected: what the caller of the assertion gave for ``expected``.
         trace: where it comes from.
         depth: which call holds the literal; 3 is the call of a method that calls this function.
-        doubts: what a mismatch may come from, a line each.
+        doubts: possible reasons for a mismatch, a line each.
         compare: what a mismatch shows of both texts.
     """
     __tracebackhide__ = True
+    text = cache(text) if callable(text) else text
 
     def remark(wanted: str) -> str:
         found = text(wanted) if callable(text) else text
@@ -242,23 +250,11 @@ def assert_on_device(
     assert_text(text, expected, key=kind_of_device(trace), depth=depth, remark=remark, compare=compare)
 
 
-def _detail(asked: Detail | None, wanted: str | None, ids: Ids) -> Detail:
-    """The detail that was asked for, else that of the text wanted."""
-    if asked is not None:
-        return asked
-    return "full" if ids == "profiler" else detail_of(wanted)
-
-
-def _compared(
-    flow: DataFlow, wanted: str, found: str, *, detail: Detail, **options: Any
-) -> tuple[list[str], str] | None:
-    if detail == "modules":
-        return compare_tables(wanted, found) if detail_of(wanted) == "modules" else None
+def _compared(flow: DataFlow, wanted: str, found: str, here: Shown, *, folded: bool) -> tuple[list[str], str] | None:
     before, after = read_text(wanted), read_text(found)
-    if options["ids"] == "profiler" or before is None or after is None:
+    if before is None or after is None:
         return None
-    here = shown(flow, detail=detail, **options)
-    places = Places(fold_device_families(flow) if options["device_aliases"] else flow)
+    places = Places(fold_device_families(flow) if folded else flow)
     storages = {f"T{number}": storage for storage, number in here.numbers.items()}
 
     def told(place: int) -> str:
@@ -287,7 +283,7 @@ def kind_of_device(trace: Trace) -> str:
 
 
 def _doubts(flow: DataFlow) -> list[str]:
-    """What the trace could not tell, and where it contradicts itself."""
+    """What the trace does not show, and where it contradicts itself."""
     contradictions = [f"note: the trace contradicts itself: {one}" for one in flow.diagnostics[:_MOST_DOUBTS]]
     more = len(flow.diagnostics) - len(contradictions)
     return [
@@ -298,7 +294,7 @@ def _doubts(flow: DataFlow) -> list[str]:
 
 
 def _differences(expected: str, actual: str, trace: Trace) -> list[str]:
-    """Which operators differ, when some of them belong to one kind of device."""
+    """The operators that differ, if some of them belong to one kind of device."""
     device = kind_of_device(trace)
     wanted, found = Counter(_operators(expected)), Counter(_operators(actual))
     missing, added = [*(wanted - found)], [*(found - wanted)]
@@ -323,5 +319,5 @@ def _operators(text: str) -> Iterator[str]:
 
 
 def _belongs_to_a_device(name: str, device: str) -> bool:
-    """Whether an operator is one that other devices have another for."""
+    """Whether other devices have another operator in its place."""
     return bool(_WORDS.search(name)) or has_kernel(name, device) is False

@@ -41,7 +41,7 @@ class Use(NamedTuple):
     """What a node does to a storage: its version before and after.
 
     ``before`` is ``None`` when the node creates it, ``after`` when the node frees it; both are for an intermediate.
-    A read leaves the version as it was.
+    A read does not change the version.
     """
 
     storage: Storage
@@ -55,7 +55,7 @@ class Use(NamedTuple):
 
     @property
     def is_output(self) -> bool:
-        """Whether the node leaves a version that was not there before."""
+        """Whether the node leaves a version that did not exist before."""
         return self.after is not None and self.after != self.before
 
     @property
@@ -70,7 +70,7 @@ class Use(NamedTuple):
 
     @property
     def is_written(self) -> bool:
-        """Whether the node changes contents that were there before."""
+        """Whether the node changes contents that existed before."""
         return self.before is not None and self.after is not None and self.after != self.before
 
     @property
@@ -193,9 +193,8 @@ def steps_of(trace: Trace, effects: Effects) -> Iterator[Step]:
 
 
 def replay(steps: Iterable[Step]) -> tuple[list[Node], list[Diagnostic]]:
-    """Give the steps their versions, and note what cannot be true.
-
-    A storage keeps counting through contradictions, so that a version has one author whatever the trace says.
+    """Give the steps their versions, and note contradictions. A storage keeps counting through contradictions, so that
+    a version always has one author.
     """
     nodes: list[Node] = []
     diagnostics: list[Diagnostic] = []
@@ -225,7 +224,7 @@ def replay(steps: Iterable[Step]) -> tuple[list[Node], list[Diagnostic]]:
 
 
 def _by_next_use(nodes: list[Node]) -> list[Node]:
-    """The nodes, each with what it creates in the order of its next use; what is not used comes last, as it was."""
+    """The nodes, each with what it creates in the order of its next use; what is not used comes last, in its order."""
     never = (len(nodes), 0)
     next_use: dict[Storage, tuple[int, int]] = {}
     ordered: list[Node] = []

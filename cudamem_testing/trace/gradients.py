@@ -1,6 +1,6 @@
-"""Gradients: which storages were somebody's ``.grad``, and who says so.
+"""Finds the storages that were a ``.grad``, and how this is known.
 
-There are three witnesses, and none sees everything.
+There are three sources, and none is complete.
 
 * **The autograd engine.** ``AccumulateGrad`` is the node that puts a gradient in its place. It detaches a new gradient,
   or adds to the one that is there; either way the first operator inside takes the gradient first. Whose gradient it
@@ -32,7 +32,7 @@ class Gradient(NamedTuple):
 
     storage: Storage
     parameter: Storage | None
-    """Whose gradient; ``None`` where the witness does not know."""
+    """Whose gradient; ``None`` if the source does not show it."""
     event: int
     witness: Witness
 
@@ -72,7 +72,8 @@ def find_gradients(trace: Trace, owners: Iterable[tuple[int, Owner]] | None = No
 def held(gradients: Iterable[Gradient], trace: Trace) -> tuple[Gradient, ...]:
     """Those that are still gradients when the trace ends: not freed, and not replaced by a later one.
 
-    A gradient from before the recording may be freed unseen on the CPU; that a later one took its parameter tells.
+    A gradient from before the recording may be freed without a recorded event on the CPU; a later gradient of its
+    parameter shows that.
     """
     freed = {event.storage for event in trace.events if type(event) is Allocation and event.nbytes < 0}
     kept = [gradient for gradient in gradients if gradient.storage not in freed]

@@ -1,6 +1,6 @@
-"""The data-flow graph and what can be asked of it.
+"""The data-flow graph and its queries.
 
-Tensors are asked for as the text shows them: ``T3`` is a storage, ``T3(v1)`` its contents between two writes. The
+Tensors have their names of the text: ``T3`` is a storage, ``T3(v1)`` its contents between two writes. The
 graph's edges are the uses of its nodes: a node that takes ``T3(v1)`` depends on the one that left it.
 PYTEST_DONT_REWRITE
 """
@@ -38,7 +38,7 @@ class Name(NamedTuple):
     storage: Storage | None
     """``None`` when nothing in the trace used the tensor."""
     given: bool = False
-    """Whether the tensor was there before the recording began."""
+    """Whether the tensor existed before the recording began."""
 
 
 class Edge(NamedTuple):
@@ -86,7 +86,7 @@ class DataFlow(InNotebook):
     """Contradictions in the trace; empty for a trace that makes sense."""
     names: tuple[Name, ...] = ()
     notes: tuple[str, ...] = field(default=())
-    """What the profile could not tell."""
+    """What the profile does not show."""
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -199,10 +199,10 @@ class DataFlow(InNotebook):
         return any(use.is_created or (use.is_written and not backward) for use in node.uses)
 
     def text(self, **options: Any) -> str:
-        """The graph as text; options as in :func:`.text.render`."""
-        from .text import render
+        """The graph as text; arguments as in :class:`.text.Options`."""
+        from .text import Options, render
 
-        return render(self, **options)
+        return render(self, Options(**options))
 
     def to_dict(self, ids: Ids = "first-use") -> dict[str, Any]:
         """The graph as plain JSON types. Sizes are bytes; no times, addresses or thread ids."""

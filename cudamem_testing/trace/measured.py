@@ -42,7 +42,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One device's account. Sizes are bytes; ``None`` is what the recorder could not tell."""
+    """The account of one device. Sizes are bytes; ``None`` is unknown to the recorder."""
 
     device: str
     live: Mapping[int, int] = field(repr=False)
@@ -78,7 +78,7 @@ class Measurement:
 def measure(
     tracker: Tracker, name: str = "memory profile", root: str = "", *, compared: bool = True
 ) -> Iterator[Measurement]:
-    """Account for a block on every device whose blocks can be told apart.
+    """Account for a block on every device that records single blocks.
 
     ``root`` is the project's folder. Recorders that began too late to know older blocks have nothing to be ``compared``
     with: their counters are left out.

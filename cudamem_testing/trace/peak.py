@@ -1,6 +1,6 @@
 """Peak: the moment at which most memory is in use, and what for.
 
-What is there at the peak is told three ways: by category, by module, and by the line that allocated it. Beside it
+The peak is shown in three ways: by category, by module, and by the line that allocated. Beside it
 stands what a recorder measured in the same window. Where both differ, the difference is itemised: memory that the
 allocator did not give, moves that the profiler missed and nobody kept. PYTEST_DONT_REWRITE
 """
@@ -31,9 +31,9 @@ ROWS = 10
 BEFORE = "(before the recording)"
 NO_MODULE = "(outside of modules)"
 FOREIGN = "memory that the allocator did not give, or gave before the recorder began"
-UNSEEN = "blocks that were freed unseen, at moments that nobody kept"
+UNSEEN = "blocks that were freed without a recorded event"
 OLDER = "what the allocator counts beyond its blocks"
-ELSE = "moves that only the recorder saw, at moments that nobody kept"
+ELSE = "changes that only the recorder saw, without a recorded moment"
 
 
 class Held(NamedTuple):
@@ -79,7 +79,7 @@ class Peak(InNotebook):
     time: int
     """Nanoseconds since the first change."""
     operator: str = ""
-    """The operator that was at work; empty for what Python did between operators."""
+    """The operator that was running; empty for what Python did between operators."""
     module: str = ""
     regions: tuple[str, ...] = ()
     stack: Stack = Stack()
@@ -164,7 +164,7 @@ def find_peak(timeline: Timeline, device: str | None = None, root: str | None = 
     Args:
         timeline: of a trace.
         device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
-        root: the project's folder, whose lines are told; the working folder by default.
+        root: the project's folder, whose lines are shown; by default the working folder.
 
     Raises:
         ValueError: when nothing happened on the device.
@@ -193,7 +193,7 @@ def find_peak(timeline: Timeline, device: str | None = None, root: str | None = 
 
 
 def _live(timeline: Timeline, device: str, last: int) -> Iterable[tuple[Change, Category | None]]:
-    """The entries of what is there after a change, with its category by then."""
+    """The entries of what is live after a change, with the category at that time."""
     entered: dict[Storage | int, tuple[Change, Category | None]] = {}
     for change in timeline.changes[: last + 1]:
         if change.device != device:
@@ -210,7 +210,7 @@ def _live(timeline: Timeline, device: str, last: int) -> Iterable[tuple[Change, 
 
 
 class _Stacks:
-    """Where changes were made: the recorder's stacks, which tell the lines of a function apart, else the profiler's.
+    """Where changes were made: by the recorder's stacks, which have lines, else by the profiler's.
 
     Where the timeline has as many blocks at an address as the recorder gave out there, they are the same, in order.
     """
@@ -228,7 +228,7 @@ class _Stacks:
                 self._known.update(zip(map(id, made), stacks, strict=True))
 
     def of(self, change: Change) -> Stack:
-        """The Python calls around a change; without frames where nobody knows."""
+        """The Python calls around a change; without frames if unknown."""
         stack = self._known.get(id(change), Stack())
         return self._places.stack(change.event) if not stack.frames and change.event >= 0 else stack
 

@@ -50,7 +50,7 @@ class Places:
     def modules(self, event: int) -> str:
         """The module around an event by its path, ``model.h.0.attn``; empty outside of any.
 
-        Modules that no name leads to are told by their classes, from the outside in: ``Sequential > Linear``.
+        Modules without a name are shown by their classes, from the outside in: ``Sequential > Linear``.
         """
         scope: Scope = self._trace.events[event].scope
         if scope.within(ScopeKind.MODULE) is None and scope.backward:

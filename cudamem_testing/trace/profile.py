@@ -11,7 +11,7 @@
         profile.name(loss=loss)
 
 torch has one profiler a process. Starting a second one inside the first ends the first, so an open one is an error
-before anything starts; and whatever happens inside, ours is stopped. Tensors are never kept: named ones are noted by
+before anything starts; and ours is stopped in any case. Tensors are never kept: named ones are noted by
 address, and of those that the block may drop only weak references are held. The profiler's own result, which holds
 those of ``vmap`` and ``jvp`` calls, is read and dropped when the recording ends. PYTEST_DONT_REWRITE
 """
@@ -101,7 +101,7 @@ class MemoryProfile(Expectations):
             nobody chose, and the text would change with it. Not while a stream captures a CUDA graph.
         tracker: recorders that account for the same span, so that the timeline holds what was there before, and what
             the profiler misses.
-        root: the project's folder, whose lines the peak tells; the working folder by default.
+        root: the project's folder, whose lines the peak shows; by default the working folder.
         compared: whether the tracker's peak is comparable: its recorders were there before the test's first tensor.
         dispatched: note each call of the dispatcher, for texts of categories with ``ids="profiler"``: a mode that makes
             operators slower (by some 10 microseconds each) and that functions of ``torch.compile`` may not like.
@@ -116,8 +116,7 @@ class MemoryProfile(Expectations):
         compared: bool = True,
         dispatched: bool = False,
     ) -> None:
-        self.entered = False
-        """Whether it was asked to record."""
+        self.entered, self.is_read = False, True  # there is nothing to read yet
         self._collect = collect
         self._dispatched = dispatched
         self._calls: Any = None
@@ -152,7 +151,7 @@ class MemoryProfile(Expectations):
 
         Raises:
             RuntimeError: when a profiler records already, or this one was used before.
-            Exception: whatever the function raises; the profiler is stopped.
+            Exception: any exception of the function; the profiler is stopped.
         """
         self._check_fresh()
         self._note_optimizers(function)
@@ -192,7 +191,7 @@ class MemoryProfile(Expectations):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop recording, whatever happened.
+        """Stop recording, also after an error.
 
         Raises:
             RuntimeError: when another profiler was started meanwhile: torch has one, and it took over.
@@ -236,6 +235,7 @@ class MemoryProfile(Expectations):
         if calls is not None:
             trace = replace(trace, dispatched=tuple(dispatched(trace, calls, sightings(roots))))
         self._trace = trace
+        self.is_read = error is not None
         if is_a(error, OverBudget):
             self._add_purposes(error)
 
@@ -276,6 +276,7 @@ class MemoryProfile(Expectations):
         """
         if self._trace is None:
             raise RuntimeError("nothing is recorded yet: leave the with block of MemoryProfile first")
+        self.is_read = True
         return self._trace
 
     def data_flow(self) -> DataFlow:
@@ -382,7 +383,7 @@ def memory_profile(function: Callable[..., object] | None = None, /, *args: Any,
 
     Raises:
         RuntimeError: when a profiler records already.
-        Exception: whatever the function raises; the profiler is stopped.
+        Exception: any exception of the function; the profiler is stopped.
     """
     return MemoryProfile(*args, **kwargs) if function is None else MemoryProfile()(function, *args, **kwargs)
 

@@ -54,7 +54,7 @@ def read_events(roots: Sequence[Any], types: EventTypes | None = None, missing: 
 
     Args:
         roots: what ``experimental_event_tree()`` returned.
-        types: the classes that tell events apart; those of the installed torch by default.
+        types: the classes of events; by default those of the installed torch.
         missing: flags that the profile was recorded without, kept in the trace.
     """
     reader = _Reader(types or event_types())

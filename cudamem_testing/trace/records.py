@@ -1,6 +1,6 @@
 """What one pass over the profiler's events leaves behind: plain records, in one flat list.
 
-The profiler's own tree is a forest of C++ objects that answers every question anew, at a microsecond each. The reader
+The profiler's own tree is a forest of C++ objects whose attributes take a microsecond for each access. The reader
 asks each of them once and keeps what it heard as tuples. The tree itself survives as two columns of integers beside
 the list: events lie in *depth-first order*, so the subtree of event ``i`` is simply the slice ``events[i:stops[i]]``,
 and its parent is ``parents[i]``. Walking a subtree is slicing; skipping it is one jump.
@@ -121,7 +121,7 @@ class Signature:
 
     @property
     def region(self) -> bool:
-        """Whether these calls are annotations that somebody wrote around a piece of code."""
+        """Whether these calls are annotations in source around a piece of code."""
         return self.role == "USER_SCOPE"
 
 
@@ -203,7 +203,7 @@ class Owner:
 
     is_optimizer: bool
     identity: int
-    """Address of the Python object: tells two objects of one class apart within a trace."""
+    """Address of the Python object: distinguishes objects of one class within a trace."""
     name: str
     parameters: tuple[Parameter, ...]
 

@@ -28,6 +28,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -54,7 +55,7 @@ TORCH_RULE_WIDTH = 105
 
 DETAILS = ("operators", "full", "modules")
 Detail: TypeAlias = Literal["operators", "full", "modules"]
-"""How much a text tells."""
+"""How much a text shows."""
 
 
 GRADIENT = ".grad"
@@ -78,24 +79,11 @@ class Shown(NamedTuple):
     numbers: dict[Storage, int]
 
 
-def render(
-    flow: DataFlow,
-    *,
-    detail: Detail = "full",
-    ids: Ids = "first-use",
-    min_bytes: int | str = 0,
-    include: str | Iterable[str] | None = None,
-    exclude: str | Iterable[str] = (),
-    regions: bool = False,
-    frees: bool = True,
-    device_aliases: bool = False,
-    sizes: bool = False,
-    dtypes: bool = False,
-) -> str:
-    """The text of a data flow.
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a text of a data flow shows.
 
     Args:
-        flow: the graph; its names head the text.
         detail: ``"full"``; ``"operators"``, those that make or change a tensor; ``"modules"``, a table.
         ids: ``"first-use"``, or ``"profiler"`` for the numbers and the layout of torch's own tests.
         min_bytes: leave out storages smaller than this, except those with a name; an ``int`` or a size as ``"4KiB"``.
@@ -104,79 +92,74 @@ def render(
         regions: name the annotations (``record_function``, optimizer steps) around the rows in lines of their own.
         frees: show what is freed; otherwise rows that only free disappear, and so does the ``*``.
         device_aliases: give families of operators that differ by device one name and one row (:mod:`.aliases`).
-        sizes: tell the size of each tensor that is made, as ``64.0 KiB``.
-        dtypes: tell the type of its elements, as ``float32``, where an operator took it.
+        sizes: show the size of each tensor that is made, as ``64.0 KiB``.
+        dtypes: show the type of its elements, as ``float32``, where an operator took it.
 
     Raises:
-        ValueError: for an unknown detail or kind of ids, or a size that cannot be read.
+        ValueError: for an unknown detail, or one that torch's layout does not have.
     """
-    check_detail(detail, ids)
-    if detail == "modules":
+
+    detail: Detail = "full"
+    ids: Ids = "first-use"
+    min_bytes: int | str = 0
+    include: str | Iterable[str] | None = None
+    exclude: str | Iterable[str] = ()
+    regions: bool = False
+    frees: bool = True
+    device_aliases: bool = False
+    sizes: bool = False
+    dtypes: bool = False
+
+    def __post_init__(self) -> None:
+        detail = self.detail
+        if detail not in DETAILS:
+            raise ValueError(f"detail={detail!r} is not known: write one of {', '.join(map(repr, DETAILS))}")
+        if self.ids == "profiler" and detail != "full":
+            raise ValueError(
+                f"ids='profiler' is the layout of torch's own tests, which is detail='full', not {detail!r}"
+            )
+
+
+def render(flow: DataFlow, options: Options) -> str:
+    """The text of a data flow; its names head the text.
+
+    Raises:
+        ValueError: for an unknown kind of ids, or a size that cannot be read.
+    """
+    if options.detail == "modules":
         from cudamem_testing.trace.module_text import render_modules
 
-        return render_modules(flow, min_bytes=parse_size(min_bytes), dtypes=dtypes)
-    found = shown(
-        flow,
-        detail=detail,
-        ids=ids,
-        min_bytes=min_bytes,
-        include=include,
-        exclude=exclude,
-        regions=regions,
-        frees=frees,
-        device_aliases=device_aliases,
-        sizes=sizes,
-        dtypes=dtypes,
-    )
+        return render_modules(flow, min_bytes=parse_size(options.min_bytes), dtypes=options.dtypes)
+    return laid_out(flow, shown(flow, options), options.ids)
+
+
+def laid_out(flow: DataFlow, found: Shown, ids: Ids) -> str:
+    """The text of what is shown of a data flow."""
     if ids == "profiler":
         return "\n".join(_torch_layout(flow.names, found.rows, found.numbers))
     return "\n".join(layout(found.heads, found.rows))
 
 
-def check_detail(detail: str, ids: Ids = "first-use") -> None:
-    """Refuse a detail that does not exist, and torch's dialect where it has none.
-
-    Raises:
-        ValueError: with those that do.
-    """
-    if detail not in DETAILS:
-        raise ValueError(f"detail={detail!r} is not known: write one of {', '.join(map(repr, DETAILS))}")
-    if ids == "profiler" and detail != "full":
-        raise ValueError(f"ids='profiler' is the layout of torch's own tests, which is detail='full', not {detail!r}")
-
-
-def shown(
-    flow: DataFlow,
-    *,
-    detail: Detail = "full",
-    ids: Ids = "first-use",
-    min_bytes: int | str = 0,
-    include: str | Iterable[str] | None = None,
-    exclude: str | Iterable[str] = (),
-    regions: bool = False,
-    frees: bool = True,
-    device_aliases: bool = False,
-    sizes: bool = False,
-    dtypes: bool = False,
-) -> Shown:
-    """The names and rows of a text, before they are laid out; options as in :func:`render`."""
+def shown(flow: DataFlow, options: Options) -> Shown:
+    """The names and rows of a text, before they are laid out."""
+    ids, full, frees = options.ids, options.detail == "full", options.frees
     check_ids(ids)
-    if device_aliases:
+    if options.device_aliases:
         flow = fold_device_families(flow)
-    nodes = select_nodes(flow.nodes, include, exclude)
-    if detail == "operators":
+    nodes = select_nodes(flow.nodes, options.include, options.exclude)
+    if options.detail == "operators":
         nodes = [node for node in nodes if flow.makes_or_changes(node)]
         frees = False
-    is_shown = size_filter(parse_size(min_bytes), flow.names)
+    is_shown = size_filter(parse_size(options.min_bytes), flow.names)
     nodes = [node for node in (without_hidden(node, is_shown, frees) for node in nodes) if node is not None]
     numbers = number_storages(nodes, flow.names, ids)
     for name in flow.names:
         if name.storage is not None:
             numbers.setdefault(name.storage, name.storage.number if ids == "profiler" else len(numbers))
-    label = _Labels(numbers, detail == "full", frees, sizes, dtypes)
-    rows = [_row(node, label, ids, flow.regions(node) if regions else ()) for node in nodes]
+    label = _Labels(numbers, full, frees, options.sizes, options.dtypes)
+    rows = [_row(node, label, ids, flow.regions(node) if options.regions else ()) for node in nodes]
     heads = [(name.text, _number(name, numbers)) for name in flow.names]
-    return Shown(heads if detail == "full" else _with_gradients(heads), rows, [*nodes], numbers)
+    return Shown(heads if full else _with_gradients(heads), rows, [*nodes], numbers)
 
 
 def select_nodes(

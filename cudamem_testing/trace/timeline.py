@@ -11,7 +11,7 @@ are the timeline. Four things can happen:
 Of what was there before, a profile knows only the tensors that the program touches. A recorder knows all of it, and
 with it what the profiler misses: frees of older blocks on the CPU, and whatever other threads do (:mod:`.measured`).
 
-The timeline never contradicts itself, whatever the profile says: what is taken back was there, with the same size. An
+The timeline never contradicts itself, even if the profile does: what is freed existed, with the same size. An
 address given out twice was taken back in between, unseen; that is when it counts as destroyed. PYTEST_DONT_REWRITE
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,23 @@ class Timeline(InNotebook):
             ValueError: when nothing happened on the device.
         """
         return self._series(self.choose(device))
+
+    def touched(self) -> Timeline:
+        """The same without memory that was there before and in which no operator of the recording saw a tensor.
+
+        Much of it is what other tests and their fixtures keep, so it depends on which of them ran.
+        """
+        older: set[tuple[str, int]] = set()
+        kept = []
+        for change in self.changes:
+            place = change.device, change.pointer
+            if change.storage is None and change.action is Action.PREEXISTING:
+                older.add(place)
+            elif place in older and change.action is Action.DESTROY and change.storage is None:
+                older.discard(place)
+            else:
+                kept.append(change)
+        return replace(self, changes=tuple(kept))
 
     def to_dict(self, most: int = 2000) -> dict[str, Any]:
         """Bytes by category over time on every device, at most about so many samples each, as plain JSON types."""
@@ -191,7 +208,7 @@ class _Ledger:
         return found
 
     def _preexisting(self, moves: list[Move]) -> None:
-        """What was there: storages that nobody gave out, and blocks that a recorder knew."""
+        """What existed before: storages without an allocation event, and blocks that a recorder knew."""
         created = {move.storage for move in moves if move.nbytes > 0}
         contents = self._categories.contents
         for storage in self._trace.storages:

@@ -47,16 +47,13 @@ def render_timeline(
     unit: str | None = None,
     min_bytes: int | str = 0,
 ) -> str:
-    """The table of one device.
+    """The table of one device: memory that the recording allocates, and older memory that its operators use.
 
-    Args:
-        timeline: of a trace.
-        device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
-        by: what has a row: annotations (``record_function``, optimizer steps), or calls of modules.
-        depth: how many levels of regions or modules inside each other have rows.
-        unit: what sizes are rounded to and told in: ``MiB``, ``KiB``, ``B``, ``MB``, ... By default the largest of MiB,
-            KiB and B in which the peak has at least two digits.
-        min_bytes: leave out regions and modules whose peak is smaller than this.
+    Args: timeline: of a trace. device: any spelling of one; by default the accelerator with the highest peak, else the
+    CPU. by: what has a row: annotations (``record_function``, optimizer steps), or calls of modules. depth: how many
+    levels of regions or modules inside each other have rows. unit: the unit that sizes are rounded to and shown in:
+    ``MiB``, ``KiB``, ``B``, ``MB``, ... By default the largest of MiB, KiB and B in which the peak has at least two
+    digits. min_bytes: leave out regions and modules whose peak is smaller than this.
 
     Raises:
         ValueError: for an option that is not known, a device on which nothing happened, or a unit in which all is 0.
@@ -65,7 +62,7 @@ def render_timeline(
         raise ValueError(f"by={by!r} is not known: write by='region' or by='module'")
     if unit is not None and unit.upper() not in UNITS:
         raise ValueError(f"unit={unit!r} is not known: write one of B, KiB, MiB, GiB, kB, MB, GB")
-    columns = timeline.series(device)
+    columns = timeline.touched().series(device)
     peak = max(columns.totals, default=0)
     if unit is None:
         unit = next((one for one in _CHOICE if peak >= _DIGITS * UNITS[one.upper()]), "B")

@@ -15,10 +15,11 @@ from difflib import SequenceMatcher
 
 from cudamem_testing.model.baselines import TOP, Place
 from cudamem_testing.model.changes import ChangedPlace
+from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.verdicts.lines import DIGITS, Line, fingerprint
 
 MOST, GONE = 8, 3
-"""Lines that grew, and lines that are gone or shrank, which are told at most."""
+"""Most lines that are named, of those that grew, and of those that are gone or shrank."""
 _ALIKE = 0.6
 _SHARE = 8  # an edited line with more than this part of the growth is the first to look at
 _SMALL = 100  # less than this part of the growth is not worth a line
@@ -57,7 +58,7 @@ def changed_places(before: Sequence[Place], lines: Sequence[Line], known: str = 
 def _where_larger_blocks_begin(
     grew: Sequence[ChangedPlace], orders: Mapping[int, int], total: int
 ) -> ChangedPlace | None:
-    """Where most of the growth is that of larger blocks: the first to allocate of such lines and of edited ones."""
+    """If larger blocks make most of the growth: the first to allocate among such lines and edited ones."""
     larger = [one for one in grew if one.factor is not None]
     if not larger or 2 * sum(one.growth for one in larger) < total:
         return None
@@ -65,12 +66,12 @@ def _where_larger_blocks_begin(
 
 
 def _is_other(one: ChangedPlace) -> bool:
-    """Whether what is written there is new; a line that autograd keeps now may have been there before."""
+    """Whether its text is new; a line that autograd keeps now may have existed before."""
     return bool(one.was) or (one.before is None and bool(one.text) and not one.hidden and not one.recorded)
 
 
 def _edited(one: ChangedPlace, total: int) -> bool:
-    """Whether its text is new here, and it accounts for a good part of the growth."""
+    """Whether its text is new, and it accounts for a good part of the growth."""
     return _is_other(one) and one.growth * _SHARE >= total
 
 
@@ -103,12 +104,12 @@ def _alike(places: Iterable[Place], lines: Sequence[Line]) -> list[tuple[Place, 
 
 
 def _moved(places: Iterable[Place], lines: Sequence[Line]) -> list[tuple[Place, Line]]:
-    """Lines of one file that say the same in functions of other names."""
+    """Lines of one file with the same text in functions of other names."""
     return _greedy(
         (place, line)
         for place in places
         for line in lines
-        if place.text and (_file(place.name), place.text, place.nth) == (_file(line.name), line.text, line.nth)
+        if place.text and (file_of(place.name), place.text, place.nth) == (file_of(line.name), line.text, line.nth)
     )
 
 
@@ -119,10 +120,6 @@ def _greedy(pairs: Iterable[tuple[Place, Line]]) -> list[tuple[Place, Line]]:
         if all(place is not one and line is not other for one, other in found):
             found.append((place, line))
     return found
-
-
-def _file(name: str) -> str:
-    return name.partition("::")[0]
 
 
 def _by_function(lines: Sequence[Line]) -> list[Line]:

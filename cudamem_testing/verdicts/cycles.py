@@ -1,4 +1,4 @@
-"""Findings of cycles: what those of a test do to it. PYTEST_DONT_REWRITE"""
+"""Makes findings of cycles, with their severity. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import replace
 from cudamem_testing.cycles.results import Cycle
 from cudamem_testing.cycles.source import Sources, worded
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import NotExplained, Remark
+from cudamem_testing.model.facts import NotExplained
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.rules import Ignored, pattern_of
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.windows.judge import cycles_fail
 
-#: The cause of a note that says which garbage was not explained: cycles that are not found may still be there.
+#: The cause of a note on garbage that was not explained, in which cycles may remain unfound.
 UNEXPLAINED = "cycle | not explained"
 
 
 class CycleFindings:
-    """Makes them; a cycle that a library makes never fails a test, for nothing in the project can change it."""
+    """Makes the findings. A cycle made by a library never fails a test, because the project cannot change it."""
 
     def __init__(self, ignore_below: Callable[[Device], int], sources: Sources, ignored: Ignored) -> None:
         self._ignore_below = ignore_below
@@ -41,9 +42,9 @@ class CycleFindings:
         *,
         failed: bool,
     ) -> list[Finding]:
-        """Those of a test, by what each collection found; ``judged`` tells which devices count.
+        """The findings of a test, from what each collection found; ``judged`` says which devices count.
 
-        ``small`` is what garbage kept that was too small to be looked at, in bytes by device.
+        ``small`` is what garbage kept that was too small to be examined, in bytes by device.
         """
         findings = []
         cycles = worded((cycle for together in found for cycle in together), self._sources)
@@ -59,7 +60,7 @@ class CycleFindings:
         return findings
 
     def kept(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Those that no rule of the ini file ignores."""
+        """The findings that no rule of the ini file ignores."""
         return self._ignored.keep(findings)
 
     def _finding(
@@ -96,12 +97,12 @@ class CycleFindings:
 
 
 def _where(cycle: Cycle, stack: Stack | None) -> Iterator[str]:
-    """What names the fault: a cycle of plain lists looks like any other, so the function that allocated helps."""
+    """The parts of the cause: all cycles of plain lists look the same, so theirs name the function that allocated."""
     if stack is not None and stack.where and cycle.plain:
         yield stack.place
     yield cycle.signature
 
 
 def _bytes(together: Sequence[Cycle], signature: str, device: str) -> int:
-    """Bytes that cycles of one signature kept on a device when one collection found them: they lived at once."""
+    """Bytes that cycles of one signature kept on a device at the same time, found by one collection."""
     return sum(one.on(device).bytes for one in together if one.signature == signature)

@@ -1,7 +1,7 @@
 """First use: what a module, a class or a cache keeps when it is filled for the first time.
 
-One-time caches (a table that is computed once, an ``lru_cache``) look like leaks of the test that runs first. Where the
-project says so, the first finding of each cause is a warning; when the same cause keeps more, it is no one-time cache.
+One-time caches (a table that is computed once, an ``lru_cache``) look like leaks of the test that runs first. If the
+project says so, the first finding of each cause is a warning. If the cause keeps more later, it is no one-time cache.
 PYTEST_DONT_REWRITE
 """
 
@@ -11,15 +11,16 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from cudamem_testing.model.causes import key_of
-from cudamem_testing.model.facts import Remark, Retained
+from cudamem_testing.model.facts import Retained
 from cudamem_testing.model.findings import Finding, Severity, Standing, Verdict
 from cudamem_testing.model.references import RootKind
+from cudamem_testing.model.remarks import Remark
 
 _CACHES = (RootKind.MODULE, RootKind.CLASS, RootKind.LRU_CACHE)
 
 
 class FirstUse:
-    """Remembers for the life of the process which causes were met."""
+    """Remembers the causes that were found in this process."""
 
     def __init__(self) -> None:
         self._met: set[str] = set()
@@ -27,7 +28,7 @@ class FirstUse:
     def judged(self, findings: Iterable[Finding], known: Container[tuple[str, str] | None] = ()) -> list[Finding]:
         """The findings of one test; those that are the first of their cause are warnings.
 
-        One whose cause is on record, among ``known``, is no first use: it stands to what it kept then.
+        One whose cause is recorded, among ``known``, is no first use: it is compared with what is recorded.
         """
         findings = [*findings]
         judged = [

@@ -1,9 +1,8 @@
-"""Fixtures that grow: one use after the other leaves more in a wider fixture.
+"""Finds fixtures that grow: each use leaves more in a wider fixture.
 
 What a test leaves in a fixture that outlives it is a note: a model has gradients after its first use, a cache its first
-entries. Where three uses of one value in a row each left more, it is no plateau, and the third one fails. A use that
-puts something in the place of what another left has left nothing more: what counts is what the test added in all.
-PYTEST_DONT_REWRITE
+entries. If three uses in a row each left more, the third one fails. A use that replaces what another left has left
+nothing more: the total that a test added counts. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from cudamem_testing.model.stacks import NO_STACK
 
 USES = 3
 FixtureKey = tuple[str, int | None, Device]
-#: Leaks that are gone by now, or are not counted in the test's window.
+#: Leaks that are freed by now, or do not count in the test's window.
 _NOT_COUNTED = frozenset({Verdict.TRACEBACK, Verdict.WORKSPACE, Verdict.FIXTURE})
 
 
@@ -34,7 +33,7 @@ class GrownFixtures:
 
     @property
     def watching(self) -> bool:
-        """Whether a row is running: then a test without a finding may end it."""
+        """Whether a row has begun: then a test without a finding may end it."""
         return bool(self._rows)
 
     def ended(self, name: str, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The peak without what does not count, and which lines took segments or blocks. PYTEST_DONT_REWRITE"""
+"""Finds the peak without what does not count, and the lines that took segments or blocks. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -46,9 +46,8 @@ def allocations_by_line(replayed: Replay, start: int, most: int = TOP) -> tuple[
 
 
 def frees_of_others(replayed: Replay, start: int, end: int, owner: int) -> dict[int, int]:
-    """Bytes that went from the moment ``start`` to ``end``, by event, of older blocks that ``owner`` did not make.
-
-    Empty where events do not tell owners.
+    """Bytes by event that were freed between the moments ``start`` and ``end``, of older blocks that do not belong to
+    ``owner``. Empty if events have no owners.
     """
     owners = replayed.recording.events.owners
     if owners is None:

@@ -1,4 +1,4 @@
-"""Findings of leaks: blocks of one cause together, with what they are, where they came from and who holds them.
+"""Makes findings of leaks: groups blocks by cause, with what they are, where they were allocated and what holds them.
 
 PYTEST_DONT_REWRITE
 """
@@ -12,19 +12,30 @@ from typing import NamedTuple
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import GRAPH_STATE, REDUCER, Allocation, FreedBy, Retained, RetainedBlock
+from cudamem_testing.model.facts import (
+    FLAT_PARAMETER,
+    GRAPH_STATE,
+    REDUCER,
+    Allocation,
+    FreedBy,
+    Retained,
+    RetainedBlock,
+)
 from cudamem_testing.model.findings import LEAKED, Finding, Kind, Severity, Verdict
 from cudamem_testing.model.references import Doubt, Path, Unsure
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.objects import HolderResult, Reach, RootKind, Step
 from cudamem_testing.objects import Kind as PathKind
+from cudamem_testing.snapshots.backward import ENGINE
 from cudamem_testing.verdicts.verdict import verdict_of
 
 ExampleOf = Callable[[Block], str | None]
 NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, doubt=Doubt(Unsure.NOT_REACHED))
 SHOWN = 3
-#: Where the reducer is made that ``DistributedDataParallel`` leaves in C++, with buckets in which gradients lie.
+#: Where ``DistributedDataParallel`` makes its C++ reducer, with the buckets that hold gradients.
 DISTRIBUTED = "torch/nn/parallel/distributed.py"
+#: Where flat parameters are made.
+SHARDED = "torch/distributed/fsdp/"
 #: Where a holder is named.
 _NAMED = (Reach.REACHABLE, Reach.HARNESS)
 #: Kinds of references inside one whole: a module with its parameters, a tensor with its gradient and its graph.
@@ -45,16 +56,20 @@ def leak_findings(
 ) -> list[Finding]:
     """One finding for each holder among the retained blocks of one device, the largest first.
 
-    Blocks belong together when one object holds them (a module all its parameters, a list all its items), or when C++
-    holds them: what hangs together there cannot be told apart, but for the state of graphs. Those ``of_fixture`` were
-    left by a wider fixture. ``example_of`` tells which generated example of the test allocated a block.
+    Blocks belong together if one object holds them (a module all its parameters, a list all its items), or if C++ holds
+    them, where holders cannot be distinguished except for the state of graphs. Those ``of_fixture`` were left by a
+    wider fixture. ``example_of`` tells which generated example of the test allocated a block.
     """
     groups: dict[tuple[Verdict, str], list[Held]] = {}
+    every = []
     for block in blocks:
         holder = NOT_SEARCHED if block.address is None else holders.get(block.address, NOT_SEARCHED)
-        verdict = verdict_of(block, holder)
-        held = Held(block, holder, verdict)
-        groups.setdefault((verdict, held.by), []).append(held)
+        every.append(Held(block, holder, verdict_of(block, holder)))
+    is_sharded = any(held.by_flat_parameter for held in every)
+    for held in every:
+        if is_sharded and held.verdict is Verdict.HELD_BY_CPP and held.from_backward:
+            held = held._replace(beside_flat_parameter=True)
+        groups.setdefault((held.verdict, held.by), []).append(held)
     ordered = (sorted(group, key=_first_shown) for group in groups.values())
     found = [_finding(group, severity, of_fixture=of_fixture, example_of=example_of) for group in ordered]
     return sorted(found, key=lambda finding: -(finding.bytes or 0))
@@ -92,11 +107,13 @@ def _is_enough(group: Sequence[Held], least: int) -> bool:
 
 
 class Held(NamedTuple):
-    """A retained block with who holds it."""
+    """A retained block with its holder."""
 
     block: Block
     holder: HolderResult
     verdict: Verdict
+    beside_flat_parameter: bool = False
+    """Whether C++ holds it, a backward pass made it, and a flat parameter is held beside it: then it is a gradient."""
 
     @property
     def by_graph(self) -> bool:
@@ -118,33 +135,52 @@ class Held(NamedTuple):
         return self.verdict is Verdict.HELD_BY_CPP and innermost is not None and innermost.file == DISTRIBUTED
 
     @property
+    def by_flat_parameter(self) -> bool:
+        """Whether it is a flat parameter of ``FullyShardedDataParallel``, or the gradient of one."""
+        if self.verdict is not Verdict.HELD_BY_CPP:
+            return False
+        innermost = self.block.stack.frames[0] if self.block.stack.frames else None
+        return self.beside_flat_parameter or (innermost is not None and innermost.file.startswith(SHARDED))
+
+    @property
+    def from_backward(self) -> bool:
+        """Whether a backward pass allocated it: on a card in a thread without a Python stack."""
+        frames = self.block.stack.frames
+        return not frames or (frames[0].file, frames[0].function) == ENGINE
+
+    @property
     def in_cpp(self) -> str | None:
-        """Who holds it in C++, where the line that allocated tells."""
-        return GRAPH_STATE if self.by_graph else REDUCER if self.by_reducer else None
+        """Its holder in C++, if the line that allocated shows it."""
+        flags = (
+            (self.by_graph, GRAPH_STATE),
+            (self.by_reducer, REDUCER),
+            (self.by_flat_parameter, FLAT_PARAMETER),
+        )
+        return next((name for is_it, name in flags if is_it), None)
 
     @property
     def by(self) -> str:
-        """Who holds it and others like it: what those of one finding have in common."""
+        """The holder that the blocks of one finding have in common."""
         return self.in_cpp or holder_of(self.holder)
 
     @property
     def path(self) -> Path | None:
-        """The chain of references to it, if that names somebody."""
+        """The chain of references to it, if that names a holder."""
         return None if self.in_cpp or _is_running_harness(self.holder) else self.holder.path
 
     @property
     def fact(self) -> RetainedBlock:
-        """What is known of it."""
+        """The block for a finding."""
         block, names = self.block, self.holder.objects
         where = Allocation.of(block.stack, block.after)
-        name, view = names[0] if names else None, self.holder.view
+        name, view = names[0] if names else None, None if self.in_cpp else self.holder.view
         return RetainedBlock(block.size, name, where, self.holder.reach, self.path, view, block.requested)
 
 
 def holder_of(holder: HolderResult) -> str:
     """The chain up to the object that holds, as it is in every run.
 
-    What is inside a module, an optimizer or the graph of a tensor is not told apart: it goes when they go.
+    What is inside a module, an optimizer or the graph of a tensor is one holder: it is freed with them.
     """
     if holder.path is None or holder.reach not in _NAMED or _is_running_harness(holder):
         return ""
@@ -153,7 +189,7 @@ def holder_of(holder: HolderResult) -> str:
 
 
 def _namespace_of(holder: HolderResult) -> str:
-    """The object, class or module that holds it under a name; empty where something else does."""
+    """The object, class or module that holds it under a name; empty for other holders."""
     if holder.path is None or holder.reach not in _NAMED:
         return ""
     steps = tuple(takewhile(lambda step: not _inside(step), holder.path.steps))
@@ -163,7 +199,7 @@ def _namespace_of(holder: HolderResult) -> str:
 
 
 def _is_running_harness(holder: HolderResult) -> bool:
-    """Whether it is a frame of pytest that runs now, on its way to the report of a failure: that names nobody."""
+    """Whether it is a running frame of pytest that is reporting a failure, and no holder."""
     path = holder.path
     return holder.reach is Reach.HARNESS and path is not None and path.root_kind is RootKind.FRAME
 
@@ -177,7 +213,7 @@ def freed_finding(
 ) -> Finding:
     """A remark on memory that a step of settling freed, with the lines that allocated it where they are known.
 
-    Without a verdict no object kept it: the device had not yet done with it.
+    Without a verdict no object kept it: the device had not finished with it.
     """
     verdict = verdict or Verdict.UNATTRIBUTED
     by_line: dict[Allocation, int] = {}
@@ -199,7 +235,7 @@ def freed_finding(
 
 
 def workspace_findings(blocks: Sequence[Block]) -> list[Finding]:
-    """A remark on what a library keeps for its own work."""
+    """A remark on the workspaces of a library."""
     if not blocks:
         return []
     size = sum(block.size for block in blocks)
@@ -232,6 +268,7 @@ def _finding(
         keeps_graph=_keeps_graph(group),
         graph_state=first.by_graph,
         reducer=first.by_reducer,
+        flat_parameter=first.by_flat_parameter,
         in_fixture=of_fixture,
         tests=tests,
         each=each,
@@ -253,7 +290,7 @@ def _finding(
 
 
 def _first_shown(held: Held) -> tuple[int, str]:
-    """The largest first; among equals the order in which they were allocated may be another in the next run."""
+    """The largest first; equals are ordered by text, because their order of allocation may differ in the next run."""
     return -held.block.size, held.block.stack.place
 
 

@@ -1,4 +1,4 @@
-"""The lines that a live set came from, as a baseline keeps them. PYTEST_DONT_REWRITE"""
+"""The lines of a live set, as a baseline keeps them. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ DIGITS = 4
 LONGEST = 100
 
 Written = Callable[[Frame], tuple[str, int]]
-"""What is written at a line of the project, and how many lines above it in its function say the same."""
+"""The text at a line of the project, and how many lines above it in its function have the same."""
 
 
 def unwritten(frame: Frame) -> tuple[str, int]:
-    """Nothing: no source is at hand."""
+    """Nothing, without source."""
     return "", 0
 
 
@@ -52,7 +52,7 @@ class Line:
 
     @property
     def place(self) -> Place:
-        """What a baseline keeps of it."""
+        """The line for a baseline."""
         return Place(self.name, self.bytes, self.text, self.blocks, self.saved, self.nth, self.is_recorded)
 
     @property
@@ -69,7 +69,7 @@ def lines_of(
 ) -> tuple[Line, ...]:
     """The lines of a live set, largest first, those of equal size by name.
 
-    ``saved`` and ``recorded`` tell blocks by their order of allocation; ``recorded`` is ``None`` if unknown.
+    ``saved`` and ``recorded`` are orders of allocation of blocks; ``recorded`` is ``None`` if unknown.
     """
     found: dict[tuple[str, str, int], list[Block]] = {}
     known: dict[int, tuple[str, str, int]] = {}

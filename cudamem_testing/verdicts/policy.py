@@ -1,4 +1,4 @@
-"""Policy: how findings stand to what is known, to first uses and to an audit, before they fail a test.
+"""Policy: applies known findings, first uses and an audit to findings before they fail a test.
 
 Each process that runs tests judges with the same known findings: workers of pytest-xdist get the file's content from
 the controller. PYTEST_DONT_REWRITE
@@ -36,14 +36,14 @@ class Policy:
         self._audit = settings.audit
         self._root = root
         self.file = settings.known or self._root / KNOWN
-        """That of known findings."""
+        """The file of known findings."""
         self.content = b"" if not settings.on else _read(self.file) if known is None else known
         self.lines = self._parsed() if self.content else {}
         self._first_use = _first_use() if settings.first_use == "warn" else None
 
     @property
     def name(self) -> str:
-        """The file's, as messages show it."""
+        """The name of the file in messages."""
         from cudamem_testing.records.known_file import name_of
 
         return name_of(self.file, self._root)
@@ -54,7 +54,7 @@ class Policy:
         if not found:
             return found
         from cudamem_testing.model.causes import key_of
-        from cudamem_testing.model.facts import Remark
+        from cudamem_testing.model.remarks import Remark
         from cudamem_testing.records.known import is_recordable, judged, line_of, noted
 
         if self._first_use is not None:

@@ -1,4 +1,4 @@
-"""Verdicts: why a block is still there, from who holds it. Pure: a holder and a stack in, a verdict out.
+"""Decides from its holder why a block is still live. Pure: a holder and a stack in, a verdict out.
 
 PYTEST_DONT_REWRITE
 """
@@ -16,11 +16,11 @@ _COMPILED_GLOBALS = ("__compiled_fn_", "__resume_at_")
 _COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx.experimental", "torch._guards")
 
 
-#: Through this ``warnings`` appends to the list in which pytest records them for its summary.
+#: ``warnings`` appends to pytest's list of recorded warnings through this.
 _RECORDS_WARNINGS = "_showwarnmsg_impl"
 #: Where doctest, like the interactive interpreter, keeps the value of the last expression.
 _LAST_EXPRESSION = "_"
-#: Classes and attributes of pytest that keep what a test made, the surest first.
+#: Classes and attributes of pytest that keep what a test made, the most certain first.
 _KEEPERS: tuple[tuple[Verdict, frozenset[str]], ...] = (
     (
         Verdict.FIXTURE,
@@ -35,7 +35,7 @@ _KEEPERS: tuple[tuple[Verdict, frozenset[str]], ...] = (
 
 
 def verdict_of(block: Block, holder: HolderResult) -> Verdict:
-    """Why one block lives."""
+    """Why one block is live."""
     if holder.reach is Reach.REACHABLE:
         if _first_of("sys", holder.path) in LAST_FAILURE:  # by what the error refers to: its frames are cleared
             return Verdict.TRACEBACK
@@ -61,7 +61,7 @@ def _is_raw(stack: Stack) -> bool:
 
 
 def _first_of(module: str, path: Path | None) -> str:
-    """What a path that begins at a module takes there first; empty for all others."""
+    """The first name of a path that begins at some module; empty for any other path."""
     begins = path is not None and path.root_kind is RootKind.MODULE and path.root_name == module
     return path.steps[0].reference.text if path is not None and begins and path.steps else ""
 

@@ -10,6 +10,7 @@ from cudamem_testing.model.failing import Trapped, Wanted
 from cudamem_testing.model.sizes import count, format_size, parse_size
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.windows.regions import Around, Judged
+from cudamem_testing.wording.recovery import of_sweep
 
 if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
@@ -33,8 +34,6 @@ class DoesNotRecover(Judged):
     """Allocations failed, and not everything was as before afterwards; ``sweep`` says what was tried."""
 
     def __init__(self, sweep: Sweep) -> None:
-        from cudamem_testing.wording.recovery import of_sweep
-
         super().__init__(sweep.findings)
         self.args = (of_sweep(sweep),)
         self.sweep = sweep

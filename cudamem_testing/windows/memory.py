@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import parse_selection
-from cudamem_testing.model.entered import Blocks, NotEnteredError
+from cudamem_testing.model.entered import Blocks, NotEnteredError, Result
 from cudamem_testing.model.failing import Sweep, Wanted
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.growth import Growth
@@ -32,6 +32,7 @@ from cudamem_testing.windows.analysis import Analysis
 from cudamem_testing.windows.failing import FailAllocation
 from cudamem_testing.windows.grow import measure_growth
 from cudamem_testing.windows.judge import Judge
+from cudamem_testing.windows.measuring import Measuring
 from cudamem_testing.windows.regions import Limited, OpenWindow, Region
 from cudamem_testing.windows.scale import measure_scaling
 from cudamem_testing.windows.tracker import Tracker
@@ -39,6 +40,7 @@ from cudamem_testing.windows.tracker import Tracker
 __tracebackhide__ = hide_wrong_arguments
 
 R = TypeVar("R", bound="OpenWindow | Limited | FailAllocation")
+S = TypeVar("S", bound=Result)
 
 
 class Memory:
@@ -73,14 +75,19 @@ class Memory:
         self._name = name
 
     @classmethod
-    @contextmanager
-    def on(cls, device: str = "auto") -> Iterator[Memory]:
-        """Measure a selection of devices (as ``--cudamem-device``) inside the context.
+    def on(cls, device: str = "auto") -> Measuring[Memory]:
+        """Measure a selection of devices (as ``--cudamem-device``) in a block: ``with Memory.on("cpu") as memory:``.
 
         Raises:
-            ValueError: for an unknown device, and for one that is not on this machine.
-            NotEnteredError: at the end, if a window, a budget or a limit was created but not entered, or not left.
+            ValueError: as the block begins, for an unknown device, and for one that is not on this machine.
+            NotEnteredError: at the end, if a window, a budget or a limit was created but not entered, or not left, or
+                a growth or a scaling was measured and not read.
         """
+        return Measuring(cls._measured(device), device)
+
+    @classmethod
+    @contextmanager
+    def _measured(cls, device: str) -> Iterator[Memory]:
         recorders = Recorders(parse_selection(device), record=cls.records)
         try:
             opened = recorders.open()
@@ -118,7 +125,7 @@ class Memory:
     def close(self) -> list[str]:
         """End regions that were entered and never left, so that no limit outlives its test.
 
-        Returns a line for each of them, and for each that was not entered, because they checked nothing.
+        Returns a line for each of them, for each that was not entered and each result not read: they checked nothing.
         """
         problems = self.blocks.problems
         self.blocks.clear()
@@ -256,7 +263,8 @@ class Memory:
             ValueError: for fewer than 4 steps, or a device that is not measured.
         """
         recorder = self.tracker.chosen(device)[0]
-        return measure_growth(self.tracker, recorder, step, steps, warmup, self._analysis.growth)
+        growth = measure_growth(self.tracker, recorder, step, steps, warmup, self._analysis.growth)
+        return self._result(growth, "growth", ".assert_plateau()")
 
     def scaling(
         self,
@@ -280,7 +288,8 @@ class Memory:
             raise ValueError(f"sizes and {', '.join(variables)} were given: write sizes=, or variables by name")
         recorder = self.tracker.chosen(device)[0]
         chosen = variables or {"n": sizes}
-        return measure_scaling(self.tracker, recorder, function, chosen, self._analysis.lines, named=bool(variables))
+        scaling = measure_scaling(self.tracker, recorder, function, chosen, self._analysis.lines, named=bool(variables))
+        return self._result(scaling, "scaling", '.assert_peak("O(n)")')
 
     def ranks(self) -> AbstractContextManager[None]:
         """Measure processes that start inside the block with ``subprocess`` and ask for it, such as those of torchrun.
@@ -301,5 +310,10 @@ class Memory:
         return self.tracker.read(recorder)
 
     def _made(self, block: R, verb: str) -> R:
-        self.blocks.add(block, f"{self._name}.{verb}(...)")
+        self.blocks.add(f"{self._name}.{verb}(...)", block)
         return block
+
+    def _result(self, result: S, verb: str, check: str) -> S:
+        result.handed_out()
+        self.blocks.add(f"{self._name}.{verb}(...)", result=result, check=check)
+        return result

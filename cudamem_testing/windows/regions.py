@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+from cudamem_testing.model.churn import Churn
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.limits import Budget, Limit
 from cudamem_testing.model.windows import Window

@@ -109,6 +109,8 @@ def _where(one: ChangedPlace) -> str:
     more = ", ..." if len(others) > LINES else ""
     also = f" (and line {', '.join(map(str, others[:LINES]))}{more})" if others else ""
     call = one.call or _only_call(one.text)
+    if one.was and re.search(rf"\b{re.escape(call)}\b", one.was):  # the line had it before: another call may be new
+        call = ""
     caller = "" if one.caller is None else f" <- {one.caller.file}:{one.caller.line}"
     return f"by {line}{f' ({call})' if call else ''}{also}{caller}"
 

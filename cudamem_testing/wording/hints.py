@@ -49,6 +49,7 @@ class Holder(str, Enum):
     GRAPH_STATE = "graph state"
     GROWING_FIXTURE = "growing fixture"
     REDUCER = "reducer"
+    FLAT_PARAMETER = "flat parameter"
     RAW = "raw allocation"
     CPP = "only C++"
 
@@ -77,6 +78,12 @@ def hint_of(verdict: Verdict, fact: Retained) -> Hint | None:
     if fact.reducer:
         drop = "drop the DistributedDataParallel, its module and all losses before destroy_process_group()"
         return Hint(Holder.REDUCER, drop)
+    if fact.flat_parameter:
+        return Hint(
+            Holder.FLAT_PARAMETER,
+            "use fully_shard, or end the test with: "
+            "for part in FSDP.fsdp_modules(model): vars(part._handle.flat_param).clear()",
+        )
     if verdict is Verdict.RAW:
         return Hint(Holder.RAW, "call torch.cuda.caching_allocator_delete with its address")
     if verdict is Verdict.COMPILER_CACHE:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from cudamem_testing.model.facts import (
-    GRAPH_STATE,
-    REDUCER,
     Allocation,
     FixtureGrew,
     FreedBy,
@@ -103,8 +101,7 @@ def view_line(view: View, size: int) -> str:
 def _blocks(finding: Finding, fact: Retained) -> list[str]:
     lines: list[str] = []
     for block in fact.shown:
-        in_cpp = GRAPH_STATE if fact.graph_state else REDUCER if fact.reducer else None
-        lines += _block(block, finding.verdict, in_cpp)
+        lines += _block(block, finding.verdict, fact.in_cpp)
     if fact.count > len(fact.shown):
         rest = (finding.bytes or 0) - sum(block.bytes for block in fact.shown)
         lines.append(f"   ... {count(fact.count - len(fact.shown), 'more block')}: {format_size(rest)}")

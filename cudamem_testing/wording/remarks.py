@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cudamem_testing.model.facts import Note, NotJudged, NotRepeatable, OnRecord, Remark
+from cudamem_testing.model.facts import Note, NotJudged, NotRepeatable, OnRecord
 from cudamem_testing.model.findings import Finding
+from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.sizes import format_size
 
 _REMARKS = {

@@ -6,7 +6,7 @@ from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count
 
-_FAILED, _UNSAID = ("failed", "error"), ("unknown", "passed")
+_FAILED, _UNSTATED = ("failed", "error"), ("unknown", "passed")
 
 
 def verdict(run: RunRecord) -> tuple[str, str]:
@@ -16,7 +16,7 @@ def verdict(run: RunRecord) -> tuple[str, str]:
     """
     last = {test.nodeid: test for test in run.tests}
     tests = [*last.values()]
-    failed = [test for test in tests if test.outcome in _FAILED or (test.failing and test.outcome in _UNSAID)]
+    failed = [test for test in tests if test.outcome in _FAILED or (test.failing and test.outcome in _UNSTATED)]
     by_memory = [test for test in failed if test.failing]
     whole = [finding for finding in run.findings if finding.severity is Severity.FAIL]
     if not (failed or whole or run.failures):

@@ -47,6 +47,7 @@ WORKING = {
     "report.codec.Codec": "the functions that write and read a type",
     "records.expected.edits.Edits": "collects what a run accepts",
     "records.expected.session.Session": "collects what a run accepts",
+    "trace.text.Options": "the arguments of one text",
     "torch_api.running.Running": "torch's own functions and code",
     "torch_api.profiler.EventTypes": "torch's own types",
 }

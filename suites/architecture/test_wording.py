@@ -56,7 +56,9 @@ READERS = {
     ),
     "model/options.py": "arguments of users",
     "plugin/failures.py": "errors that pytest shows",
+    "model/allocator_settings.py": "settings of torch's allocator",
     "wording/baselines.py": "a line of source",
+    "wording/recovery.py": "a chain of references, to leave a part out",
     "wording/__init__.py": "a message of a report whose facts this version does not know",
     "show/": "any text, to escape or shorten it",
 }
@@ -122,7 +124,13 @@ def test_json_has_one_builder() -> None:
     """Who else makes JSON has a file format of its own."""
     own = {
         *("records/baselines.py", "records/known.py", "records/store.py", "operators/files.py", "ranks/records.py"),
-        *("report/files.py", "report/snapshots/documents.py", "plugin/checked.py", "plugin/collector.py"),
+        *(
+            "report/files.py",
+            "report/snapshots/documents.py",
+            "report/snapshots/written.py",
+            "plugin/checked.py",
+            "plugin/collector.py",
+        ),
     }
     users = {name(path) for path in MODULES if "json" in {one.split(".")[0] for one in imports(tree(path))}}
     assert users <= own | {one for one in users if one.startswith(("show/", "trace/", "snapshots/", "recorders/"))}

@@ -174,7 +174,7 @@ def test_what_cannot_be_explained_is_no_clean_region(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_a_class_that_runs_code_whatever_it_is_asked() -> None:
+def test_a_class_that_runs_code_for_every_question() -> None:
     class Meta(type):
         def __getattribute__(cls, name: str) -> Any:
             raise SystemExit
@@ -319,7 +319,7 @@ def test_each_of_many_equal_cycles_is_found_whenever_the_collector_runs() -> Non
     assert (sum(cycle.count for cycle in found), sum(cycle.bytes for cycle in found)) == (300, 300 * 1024)
 
 
-def test_a_watch_inside_another_counts_only_what_goes() -> None:
+def test_a_watch_inside_another_counts_only_what_is_freed() -> None:
     told: list[tuple[str, int]] = []
     kept = torch.ones(1024)
     outer = watch_cycles(lambda cycle: told.append(("outer", cycle.bytes)))
@@ -348,7 +348,7 @@ class EndsWatch:
 
 
 @pytest.mark.slow
-def test_a_watch_that_a_finalizer_ends_leaves_the_collector_as_it_was() -> None:
+def test_a_watch_that_a_finalizer_ends_restores_the_collector() -> None:
     found: list[Cycle] = []
     one: Any = EndsWatch()
     one.me, one.big, one.remove = one, torch.ones(256), watch_cycles(found.append)

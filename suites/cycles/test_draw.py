@@ -42,7 +42,7 @@ def test_graph_of_some_objects() -> None:
     shown = object_graph([one, one.big, one.other], context=lambda obj: "line 1\nline 2" if obj is one.big else None)
     assert [box.label for box in shown.boxes] == ["Node", "float32[2] on cpu"]
     assert shown.arrows == (Arrow(0, 1, ".big"),)
-    assert shown.notes == ("1 objects lead to none of these and are left out",)
+    assert shown.notes == ("1 objects that lead to none of these are left out",)
     assert shown.boxes[1].detail == "torch.Tensor\nline 1\nline 2"
     lists = object_graph([one, one.big, one.other], filter=lambda obj: isinstance(obj, list))
     assert [box.label for box in lists.boxes] == ["Node", "list (1 item)"]

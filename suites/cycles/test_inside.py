@@ -175,7 +175,7 @@ def test_a_signal_that_comes_each_time_is_no_endless_look(monkeypatch: pytest.Mo
     finally:
         watch.stop()
         signal.signal(12, before)
-    assert [str(error) for error in failed] == ["signals interrupted it again and again"]
+    assert [str(error) for error in failed] == ["signals interrupted it too often"]
 
 
 def test_what_another_thread_sets_in_a_collection_arrives(watch: CycleWatch) -> None:
@@ -417,7 +417,7 @@ def test_collections_that_begin_and_end_with_a_watch_are_seen(eager: None) -> No
 
 
 @pytest.mark.slow
-def test_asking_whether_somebody_froze_hides_no_collection(
+def test_asking_for_frozen_objects_hides_no_collection(
     watch: CycleWatch, eager: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)  # CPython 3.12 counts immortal objects

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.graphs.pools import CaptureStep, Growth, Sharing, is_private, judge_pool, pool_at, pools_of
+from cudamem_testing.graphs.pools import CaptureStep, Growth, Sharing, judge_pool, pool_at, pools_of
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.pools import MAIN_POOL
 from cudamem_testing.snapshots.files import read_file
@@ -73,13 +73,9 @@ def test_a_limit() -> None:
         judge_pool(pools, (1, 0), "much")
 
 
-def test_private_pools() -> None:
-    assert [is_private(pool) for pool in (None, MAIN_POOL, (1, 0))] == [False, False, True]
-
-
 def test_sharing() -> None:
     good = Sharing((CaptureStep("batch 8", 8 * MIB, 8 * MIB), CaptureStep("batch 2", 2 * MIB, 0)))
-    assert (good.separate, good.shared, good.saved, good.later_growth) == (10 * MIB, 8 * MIB, 2 * MIB, 0)
+    assert (good.separate, good.shared, good.saved) == (10 * MIB, 8 * MIB, 2 * MIB)
     assert good.descending
     assert str(good) == (
         "capture  own pool  shared pool\n"
@@ -89,5 +85,4 @@ def test_sharing() -> None:
     )
     bad = Sharing((good.steps[1], CaptureStep("batch 8", 8 * MIB, 8 * MIB)))
     assert not bad.descending
-    assert bad.later_growth == 8 * MIB
     assert str(bad).splitlines()[-1] == ("captures are not ordered from large to small: capture large sizes first")

@@ -59,7 +59,7 @@ def test_a_storage_keeps_nothing_alive() -> None:
         (lambda: torch.nn.Parameter(torch.ones(3)), [12]),
         (lambda: torch.eye(3).to_sparse(), [12, 48]),
         (lambda: torch.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, 1.0], (2, 2), check_invariants=True), [8, 16, 24]),
-        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), [20]),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), [16, 16, 16, 20]),
         (lambda: torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8), [4]),
         (lambda: torch._to_functional_tensor(torch.ones(4)), [16]),  # type: ignore[attr-defined]
         (lambda: torch.from_numpy(np.ones(3)), [24]),

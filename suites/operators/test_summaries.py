@@ -294,7 +294,7 @@ def test_expected_text() -> None:
         top=1,
         min_bytes=1,
     )
-    with pytest.raises(TextMismatchError, match=r"^the text is not the expected one"):
+    with pytest.raises(TextMismatchError, match=r"^the text differs from the expected one"):
         table.assert_summary("call")
     with pytest.raises(TextMismatchError, match=r"^there is no expected text yet"):
         table.assert_by_module()

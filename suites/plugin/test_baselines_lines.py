@@ -157,7 +157,7 @@ def fresh_modules(monkeypatch):
     ],
     ids=[
         "no_grad",
-        "no_grad at what autograd does not keep",
+        "no_grad decorator",
         "in place",
         "copy",
         "dtype",
@@ -173,3 +173,27 @@ def test_the_first_line_names_the_cause(run_inner, pytester, test, old, new, fir
     assert [name for name, outcome in inner.outcomes.items() if outcome == "failed"] == [test]
     told = inner.section(test)[1:]
     assert [line[: len(wanted)] for line, wanted in zip(told, first, strict=False)] == first, "\n".join(told)
+
+
+INLINE = """
+    import pytest, torch
+
+    def loss(w, x):
+        h = torch.tanh(x @ w)
+        return h.sum()
+
+    @pytest.mark.memory_baseline
+    def test_loss():
+        w = torch.ones(64, 1024, requires_grad=True)
+        loss(w, torch.ones(1024, 64)).backward()
+"""
+
+
+def test_one_tensor_more_that_a_line_has_autograd_keep(run_inner):
+    assert run_inner(INLINE, UPDATE).last == "1 passed"
+    inner = run_inner({"test_it.py": INLINE.replace("tanh(x @ w)", "tanh((x @ w).exp())")})
+    assert inner.section("test_loss")[1:4] == [
+        "saved for backward: +4.0 MiB by test_it.py:4 in loss <- test_it.py:10, 4.0 MiB -> 8.0 MiB in 1 -> 2 blocks",
+        "   - h = torch.tanh(x @ w)",
+        "   + h = torch.tanh((x @ w).exp())",
+    ]

@@ -436,3 +436,63 @@ def test_of_many_parameters_over_their_budget_three_are_shown_in_full(run_inner)
         "2.0 to 31.0 KiB       0 B       1   3100%  test_it.py::test_batch[...] x 30",
         "        4.0 KiB       0 B       1    400%  test_it.py::test_other",
     ]
+
+
+SKIPPED = """
+    import unittest
+    import pytest, torch
+
+    @pytest.mark.memory_budget(peak="1KiB")
+    def test_over():
+        torch.empty(512)
+        pytest.skip("late")
+
+    @pytest.mark.memory_budget(peak="1MiB", at_least={"peak": "4KiB"})
+    def test_within():
+        torch.empty(512)
+        pytest.skip("late")
+
+    def test_region(cuda_memory):
+        with cuda_memory.budget(peak="1KiB"):
+            torch.empty(512)
+            pytest.skip("inside")
+
+    def test_caught(cuda_memory):
+        with cuda_memory.limit("1KiB"):
+            try:
+                torch.empty(512)
+            except torch.OutOfMemoryError:
+                pytest.skip("the machine is too small")
+
+    class TestUnit(unittest.TestCase):
+        @pytest.mark.memory_budget(peak="1KiB")
+        def test_unit(self):
+            torch.empty(512)
+            self.skipTest("late")
+
+    @pytest.mark.xfail
+    @pytest.mark.memory_budget(peak="1KiB")
+    def test_expected():
+        torch.empty(512)
+"""
+
+
+def test_a_skipped_test_is_not_failed_by_its_budget_and_the_summary_names_it(run_inner):
+    inner = run_inner(SKIPPED)
+    assert inner.last == "5 skipped, 1 xfailed"
+    found = {test.nodeid.rpartition("::")[2]: [one.severity.value for one in test.findings] for test in inner.run.tests}
+    assert found == {
+        "test_over": ["warn"],
+        "test_within": ["note"],
+        "test_region": ["warn"],
+        "test_caught": ["note"],
+        "test_unit": ["warn"],
+        "test_expected": ["fail"],
+    }
+    over = "peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB"
+    assert " ".join(" ".join(inner.summary).split()).startswith(
+        "budget: 3 findings (over budget, warning) in 3 tests budget: 1 finding (over budget, xfail) in 1 test "
+        f"warning: test_it.py::test_over was skipped after it broke a limit: {over} (cpu) "
+        f"warning: test_it.py::test_region was skipped after it broke a limit: {over} (budget, cpu) "
+        f"warning: test_it.py::TestUnit::test_unit was skipped after it broke a limit: {over} (cpu) peak "
+    )

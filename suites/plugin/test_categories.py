@@ -31,9 +31,9 @@ FILES = """
         assert {str(one.stack.project_frame) for one in peak.held if one.stack.frames} == {"test_it.py:5 in step"}
         profile.assert_peak({"ACTIVATION": "4.5MiB"}, at_least={"PARAMETER": "512KiB", "total": 2**20})
         profile.assert_timeline('''
-            MiB on cpu  peak  PARAMETER  INPUT  TEMPORARY  ACTIVATION  AUTOGRAD_DETAIL  unknown
-            everything     9          1      1          2           2                2        1
-              step         9          1      1          2           2                2        1
+            MiB on cpu  peak  PARAMETER  INPUT  TEMPORARY  ACTIVATION  AUTOGRAD_DETAIL
+            everything     8          1      1          2           2                2
+              step         8          1      1          2           2                2
             ''')
 
     @pytest.mark.memory_budget(peak="1MiB")

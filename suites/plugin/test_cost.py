@@ -259,7 +259,7 @@ GARBAGE = """
 """
 
 
-def test_nobody_asks_who_holds_young_garbage(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_search_for_holders_of_young_garbage(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Collecting it takes less than an answer; each question reads what surrounds all places that are known."""
     asked: list[bool] = []
     find = KnownPlaces.find

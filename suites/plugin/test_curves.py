@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.model.curves import Part
-from cudamem_testing.plugin.collector import _flags
+from cudamem_testing.model.options import rerun_flags
 from cudamem_testing.report.files import read_json
 from suites.plugin.inner import KIB, MIB
 
@@ -76,7 +76,7 @@ def test_a_curve_that_cannot_be_made_is_a_note(run_inner, monkeypatch):
     def broken(*args: object) -> None:
         raise RuntimeError("no record")
 
-    monkeypatch.setattr("cudamem_testing.snapshots.curves.curve", broken)
+    monkeypatch.setattr("cudamem_testing.run.curves.curve", broken)
     inner = run_inner(TESTS, "--cudamem", "--cudamem-json=report.json", "-k", "over")
     test = inner.test("test_over")
     assert test.curves == ()
@@ -153,7 +153,7 @@ def test_flags_of_a_run_are_those_that_a_test_needs_again(run_inner):
 )
 def test_flags_of_any_command_line(arguments: tuple[str, ...], flags: tuple[str, ...]) -> None:
     """A bare ``pytest`` has none; a flag may be the last word."""
-    assert _flags(arguments) == flags
+    assert rerun_flags(arguments) == flags
 
 
 def test_fixtures_of_a_failed_test_show_what_they_made(run_inner):

@@ -304,7 +304,7 @@ def test_without_a_compiler_cycles_are_not_checked_and_the_run_says_so(run_inner
         "--cudamem-leaks=off",
     )
     assert inner.status == 0
-    note = "NOT CHECKED: reference cycles; collections cannot be watched: no C++ compiler found"
+    note = "NOT CHECKED: reference cycles: collections cannot be watched: no C++ compiler found"
     assert [line for line in inner.run.notes if "NOT CHECKED" in line] == [note]
 
 

@@ -111,7 +111,7 @@ def test_what_a_finalizer_saves_is_not_counted(run_inner: Run, looks: list[int])
 
 
 def test_where_all_that_was_looked_at_was_saved_the_rest_counts(run_inner: Run) -> None:
-    assert judged(run_inner, SAVES.format(times=1)) == [(3 * NODE, "(objects that were not read)", "found 3 times")]
+    assert judged(run_inner, SAVES.format(times=1)) == [(3 * NODE, "(objects not examined)", "found 3 times")]
 
 
 def test_where_the_test_has_too_little_nothing_is_looked_at(run_inner: Run, looks: list[int]) -> None:

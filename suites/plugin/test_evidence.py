@@ -293,7 +293,7 @@ def test_a_snapshot_that_cannot_be_written_is_a_note(run_inner: Run, monkeypatch
     assert inner.last == "1 failed, 3 passed, 1 xfailed, 3 errors"
 
 
-def test_a_dump_that_cannot_be_written_is_told(run_inner: Run) -> None:
+def test_a_dump_that_cannot_be_written_is_reported(run_inner: Run) -> None:
     inner = run_inner({"test_it.py": LEAK_AND_LIMIT, "taken": ""}, "--cudamem", "--cudamem-dump=taken")
     assert inner.status == 4
     assert f"cudamem: --cudamem-dump: {inner.folder / 'taken'} is a file" in inner.err
@@ -412,8 +412,8 @@ def test_a_run_without_a_compiler(run_inner: Run, no_compiler: None, flags: tupl
     unmeasured = "; 1 test not measured" if flags else ""
     place = inner.summary.index(f"measured 5 tests on cpu{unmeasured}; 5 measured in part")
     unchecked = [
-        "NOT CHECKED: 6 tests: leaks and cycles: blocks of cpu cannot be told apart here:",
-        "  measured by torch's profiler: other threads and older blocks are not seen",
+        "NOT CHECKED: 6 tests: leaks and cycles: cpu records no single blocks: measured",
+        "  by torch's profiler: other threads and older blocks are not seen",
     ]
     assert inner.summary[place + 1 : place + (8 if flags else 6)] == [
         "NOT CHECKED: 1 budget: peak is unknown on cpu: measured until another profiler",
@@ -425,12 +425,9 @@ def test_a_run_without_a_compiler(run_inner: Run, no_compiler: None, flags: tupl
     ]
 
 
-def test_where_blocks_cannot_be_told_apart(run_inner: Run, no_compiler: None) -> None:
+def test_devices_that_record_no_single_blocks(run_inner: Run, no_compiler: None) -> None:
     """Every place that would show lines says why it cannot, not that nothing was recorded."""
     inner = run_inner(WITHOUT_BLOCKS, "--tb=short")
-    reason = (
-        "blocks of cpu cannot be told apart here: measured by torch's profiler: other threads and older blocks are "
-        "not seen"
-    )
+    reason = "cpu records no single blocks: measured by torch's profiler: other threads and older blocks are not seen"
     assert inner.section("test_peak")[-1] == f"live at the peak: unknown, {reason}"
     assert inner.section("test_snapshot")[-1] == f"E   cudamem_testing.snapshots.record.SnapshotError: {reason}"

@@ -103,7 +103,7 @@ def test_accepted_and_then_compared(run_inner, pytester, how):
     assert run_inner({}).last == "3 passed"
 
 
-def test_a_constant_counts_whatever_was_accepted(run_inner, pytester):
+def test_a_constant_counts_in_any_case(run_inner, pytester):
     for args in ([], ["--cudamem-update=expected"], []):
         inner = run_inner(NO_LITERAL, *args)
         assert inner.last == "1 failed, 1 passed"
@@ -122,7 +122,7 @@ def test_a_mismatch_says_what_has_changed_and_shows_no_source(run_inner: Any, py
     assert inner.lines[place + 1 : place + 6] == [
         "1 operator more: aten::clone, 64.0 KiB, net.py:4 in forward",
         "T12 in place of T4: aten::matmul, MmBackward0",
-        "the text is not the expected one, test_it.py:7",
+        "the text differs from the expected one, test_it.py:7",
         "--- expected",
         "+++ actual",
     ]

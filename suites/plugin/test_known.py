@@ -138,7 +138,7 @@ class TestUnseen:
     GONE = line("leak | reachable | test_it.py::f | module test_it > OLD (list)[*]")
     LEFT = Unseen("--cudamem-prune", ("leak | reachable | test_it.py::f | module test_it > OLD (list)[*] (cpu)",))
 
-    def test_it_is_told_and_dropped(self, pytester: pytest.Pytester) -> None:
+    def test_it_is_reported_and_dropped(self, pytester: pytest.Pytester) -> None:
         files = {"test_it.py": "import torch\ndef test_leaks(): torch.zeros(9)", FILE: self.GONE}
         inner = run(pytester, files)
         assert (inner.status, inner.run.unseen, known(pytester)) == (0, self.LEFT, self.GONE)
@@ -149,7 +149,7 @@ class TestUnseen:
         again = run(pytester, {}).run
         assert (again.notes, again.unseen) == ((), Unseen())
 
-    def test_many_are_told_briefly(self, pytester: pytest.Pytester) -> None:
+    def test_many_are_reported_briefly(self, pytester: pytest.Pytester) -> None:
         text = "".join(line(f"leak | {name}") for name in "abcde")
         inner = run(pytester, {"test_it.py": "import torch\ndef test_leaks(): torch.zeros(9)", FILE: text})
         assert notes(inner.run) == (

@@ -170,7 +170,7 @@ def test_what_a_thread_frees_meanwhile_is_no_workspace(test: Judged) -> None:
     assert test.findings() == [("held by C++", 512, "test_a.py:3 in test_a")]
 
 
-def test_what_went_before_libraries_were_asked_is_nobodys(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_freed_before_libraries_were_asked_has_no_owner(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     test.card.take(4 * KIB)
     passing = test.card.take(512)
     search = places.find_holders
@@ -205,7 +205,7 @@ def test_a_workspace_is_taken_again_at_once_and_the_next_test_has_nothing(test: 
 
 
 @pytest.mark.parametrize("size", [WORKSPACE, 3 * MIB])
-def test_what_no_library_gives_back_is_no_workspace(test: Judged, size: int) -> None:
+def test_what_no_library_frees_is_no_workspace(test: Judged, size: int) -> None:
     """Whatever its size is: only C++ holds it, as a tensor that was exported through DLPack."""
     test.card.take(size)
     assert test.findings() == [("held by C++", size, "test_a.py:3 in test_a")]
@@ -327,7 +327,7 @@ class TestDroppedEvents:
         assert test.findings() == [*found, ("held by C++", 6 * KIB, "test_a.py:3 in test_a")]
         assert test.attributions.border("test_a.py") == []
 
-    def test_what_does_not_add_up_is_nobodys(self, test: Judged) -> None:
+    def test_what_does_not_add_up_has_no_owner(self, test: Judged) -> None:
         """A block of somebody went: of the others one may have taken its place before."""
         test.card.take(4 * KIB)
         test.card.free(next(iter(test.card.live)))

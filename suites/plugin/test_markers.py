@@ -185,7 +185,7 @@ APPLIED = """
 @pytest.mark.parametrize("args", [(), ("--cudamem", "-q")])
 def test_a_marker_that_a_test_applies_is_refused(run_inner, args):
     inner = run_inner(APPLIED, *args)
-    late = "was applied while the test ran, and is read at collection alone"
+    late = "was applied while the test ran, but markers are only read at collection"
     assert inner.status == 1
     assert [line for line in inner.lines if line.startswith("cudamem: test")] == [
         f"cudamem: test_it.py::test_applied: memory_budget {late}: use cuda_memory.budget(...)",
@@ -225,7 +225,7 @@ APPLIED_FARTHER = """
 
 def test_a_marker_applied_late_is_refused_wherever_it_is_put(run_inner):
     inner = run_inner(APPLIED_FARTHER, "--cudamem", "-q", "-W", "ignore")
-    late = "was applied while its tests ran, and is read at collection alone"
+    late = "was applied while its tests ran, but markers are only read at collection"
     unknown = "unknown marker memory_budgt: did you mean memory_budget? (register memory_budgt if it is your own)"
     assert inner.status == 1
     assert [line for line in inner.lines if line.startswith(("cudamem: test", "cudamem: session"))] == [

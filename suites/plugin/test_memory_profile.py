@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from functools import cache
 
+import pytest
 import torch
 
 from cudamem_testing.recorders import native
@@ -152,7 +153,7 @@ def test_a_mismatch(run_inner):
     assert [line for line in inner.section("test_sin")[:12] if line] == [
         "1 operator fewer: aten::mul",
         "T1 is made by aten::sin, before: aten::mul",
-        "the text is not the expected one, test_it.py:4",
+        "the text differs from the expected one, test_it.py:4",
         "--- expected",
         "+++ actual",
         "@@ -1,4 +1,3 @@",
@@ -209,8 +210,8 @@ WINDOWS = """
         assert p.data_flow().storage("y").nbytes == MIB
 
     def test_transforms(memory_profile, x):
-        memory_profile(torch.func.vmap(torch.sin), x.reshape(2, -1))
-        memory_profile(lambda x: torch.func.jvp(torch.sin, (x,), (x,)), x)
+        memory_profile(torch.func.vmap(torch.sin), x.reshape(2, -1)).peak()
+        memory_profile(lambda x: torch.func.jvp(torch.sin, (x,), (x,)), x).peak()
 
     def test_own_profiler(memory_profile, x):
         with profile(profile_memory=True) as prof:
@@ -223,7 +224,7 @@ WINDOWS = """
         memory_profile(lambda x: x.sin() + torch.ones(7), x)
 
     def test_leaks(memory_profile, x, cache=[]):
-        memory_profile(lambda x: cache.append(x.sin()), x)
+        memory_profile(lambda x: cache.append(x.sin()), x).peak()
 """
 
 
@@ -264,3 +265,36 @@ def test_with_torchs_profiler_in_the_place_of_the_recorder(run_inner, monkeypatc
     assert (window.start, window.peak, window.retained) == (MIB, None, None)
     told = " ".join(line.strip() for line in inner.summary[3:5])
     assert told == f"NOT CHECKED: 1 budget: peak is unknown on cpu: {TAKEN}"
+
+
+ORDER = """
+    import torch
+
+    KEPT = []
+
+    def step(x):
+        return (x @ x).sum()
+
+    def test_keeps():
+        KEPT.append(torch.ones(1 << 20))
+
+    def test_fails(memory_profile):
+        x = torch.ones(300, 300)
+        memory_profile(step, x).peak()
+        assert x is None
+
+    def test_timeline(memory_profile):
+        x, unused = torch.ones(64, 64), torch.ones(64, 64)
+        memory_profile(step, x).assert_timeline(TEXT)
+
+    TEXT = '''
+        KiB on cpu  peak  unknown
+        everything    32       32
+    '''
+"""
+
+
+@pytest.mark.parametrize("args", [(), ("--cudamem", "--cudamem-leaks=off"), ("-k", "timeline")])
+def test_the_timeline_is_the_same_whatever_earlier_tests_keep(run_inner, args):
+    inner = run_inner(ORDER, *args)
+    assert inner.last.endswith("1 passed, 2 deselected" if "-k" in args else "1 failed, 2 passed")

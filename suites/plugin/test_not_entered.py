@@ -1,4 +1,4 @@
-"""Blocks that are made without ``with``: they check nothing, so the test fails at its teardown."""
+"""Blocks made without ``with``, and results that are not read: they check nothing, so the test fails at teardown."""
 
 from __future__ import annotations
 
@@ -36,13 +36,18 @@ FIXTURES = """
         hold(cuda_memory)
 
     def test_entered(cuda_memory, memory_profile, operator_memory, reference_cycles):
-        with cuda_memory.window("a"), cuda_memory.budget(peak="1MiB"), cuda_memory.limit("1MiB"), reference_cycles():
+        with cuda_memory.window("a"), cuda_memory.budget(peak="1MiB"), cuda_memory.limit("1MiB"):
             pass
-        with operator_memory(device="cpu"):
+        with reference_cycles() as cycles:
             pass
-        with memory_profile():
+        assert not cycles
+        with operator_memory(device="cpu") as operators:
             pass
-        memory_profile(torch.ones, 4)
+        operators.summary()
+        with memory_profile() as profile:
+            torch.ones(4)
+        profile.peak()
+        memory_profile(torch.ones, 4).categories()
 
     def test_fails_before(cuda_memory):
         cuda_memory.window("inside")
@@ -105,8 +110,9 @@ NEVER_LEFT = """
         assert 1 == 2
 
     def test_next(memory_profile):
-        with memory_profile():
+        with memory_profile() as profile:
             torch.empty(9999)
+        profile.peak()
 """
 
 
@@ -170,6 +176,28 @@ def test_outside_pytest_it_is_an_error_at_the_end():
     with pytest.raises(KeyError):
         failed_for_another_reason()
 
+    def measured_and_not_read():
+        with Memory.on("cpu") as memory:
+            memory.growth(list, steps=4)
+
+    with pytest.raises(NotEnteredError, match=r"^memory\.growth\(\.\.\.\) at .*py:\d+ checks nothing, because"):
+        measured_and_not_read()
+
+
+def test_a_memory_that_is_not_entered_says_so():
+    memory = Memory.on("cpu")
+    said = r"^Memory\.on\('cpu'\) was not entered: write `with Memory\.on\('cpu'\) as memory:`, then memory\.budget$"
+    with pytest.raises(NotEnteredError, match=said):
+        memory.budget(peak="1KiB")
+    with pytest.raises(
+        TypeError, match=r"^this is not a decorator: write `with Memory\.on\('cpu'\) as memory:` inside"
+    ):
+        memory(test_thousands_of_windows_are_not_kept)
+    assert repr(memory) == "<Memory.on('cpu'), a context>"
+    assert not hasattr(memory, "_repr_html_")
+    with memory as entered:
+        assert repr(entered) == "<memory: measures cpu>"
+
 
 def test_thousands_of_windows_are_not_kept():
     with Memory.on("cpu") as memory:
@@ -177,3 +205,82 @@ def test_thousands_of_windows_are_not_kept():
             with memory.window(f"w{number}"):
                 pass
         assert len(memory.blocks._made) < 110
+
+
+UNREAD = """
+    import pytest, torch
+
+    def step():
+        return torch.ones(4)
+
+    def test_growth(cuda_memory):
+        cuda_memory.growth(step, steps=4)
+
+    def test_growth_is_true(cuda_memory):
+        assert cuda_memory.growth(step, steps=4)
+
+    def test_scaling(cuda_memory):
+        cuda_memory.scaling(torch.ones, [1, 2, 4]).assert_peak  # not called
+
+    def test_lint(graph_capture):
+        graph_capture.check(step)
+
+    def test_reference_cycles(reference_cycles):
+        with reference_cycles() as cycles:
+            step()
+
+    def test_memory_profile(memory_profile):
+        memory_profile(step)
+
+    def test_operator_memory(operator_memory):
+        with operator_memory(device="cpu"):
+            step()
+
+    def test_read(cuda_memory, graph_capture, reference_cycles, memory_profile, operator_memory):
+        print(cuda_memory.growth(step, steps=4))
+        cuda_memory.scaling(torch.ones, [1, 2, 4]).assert_peak("O(n)")
+        graph_capture.check(step).assert_clean()
+        assert len(graph_capture.check(step)) == 0
+        with reference_cycles() as cycles:
+            step()
+        cycles.assert_none()
+        memory_profile(step).peak()
+        with operator_memory(device="cpu") as operators:
+            step()
+        operators.assert_budget(peak="1MiB")
+
+    def test_fails(graph_capture, memory_profile):
+        graph_capture.check(step)
+        memory_profile(step)
+        assert 1 == 2
+
+    def test_skips(graph_capture):
+        graph_capture.check(step)
+        pytest.skip()
+
+    def test_an_error_is_expected(memory_profile, operator_memory, reference_cycles):
+        with pytest.raises(KeyError):
+            memory_profile({}.__getitem__, 1)
+        with pytest.raises(KeyError), operator_memory(device="cpu"), reference_cycles():
+            raise KeyError
+
+    @pytest.mark.memory_budget(peak="1MiB")
+    def test_explains_a_budget(memory_profile):
+        memory_profile(step)
+"""
+
+
+def test_a_result_that_is_not_read_checks_nothing(run_inner):
+    inner = run_inner(UNREAD)
+    assert inner.last == "1 failed, 10 passed, 1 skipped, 7 errors"
+    for test, made, check in (
+        ("growth", "cuda_memory.growth(...) at test_it.py:7", ".assert_plateau()"),
+        ("growth_is_true", "cuda_memory.growth(...) at test_it.py:10", ".assert_plateau()"),
+        ("scaling", "cuda_memory.scaling(...) at test_it.py:13", '.assert_peak("O(n)")'),
+        ("lint", "graph_capture.check(...) at test_it.py:16", ".assert_clean()"),
+        ("reference_cycles", "reference_cycles() at test_it.py:19", ".assert_none()"),
+        ("memory_profile", "memory_profile(...) at test_it.py:23", ".assert_categories(), or another assert_ method,"),
+        ("operator_memory", "operator_memory(...) at test_it.py:26", ".assert_by_module(), or another assert_ method,"),
+    ):
+        line = f"cudamem: {made} checks nothing, because nothing is read from it: call {check} on the result"
+        assert inner.section(f"ERROR at teardown of test_{test}")[0] == line

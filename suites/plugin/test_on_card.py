@@ -56,7 +56,7 @@ def test_an_allocator_that_tells_no_blocks_says_what_is_not_checked(run_on_card)
     inner = run_on_card(LEAK, PYTORCH_ALLOC_CONF=setting, PYTORCH_CUDA_ALLOC_CONF=setting)
     assert inner.last == "1 passed"
     only = "allocator cudaMallocAsync counts allocated and reserved bytes only"
-    why = f"leaks and cycles: blocks of cuda:0 cannot be told apart here: {only}"
+    why = f"leaks and cycles: cuda:0 records no single blocks: {only}"
     assert inner.run.unchecked == {Unchecked("test", why): 1}
     assert any(line.startswith("NOT CHECKED: 1 test: leaks and cycles: blocks of cuda:0 ") for line in inner.summary)
     (header,) = [line for line in inner.lines if line.startswith("cudamem: device")]

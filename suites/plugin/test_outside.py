@@ -39,7 +39,7 @@ def taken(mib: int | None = None, **more: Any) -> OutsideUse:
     return OutsideUse(Device("cuda", 0), 100 * MIB, None if mib is None else (100 + mib) * MIB, **more)
 
 
-def test_growth_is_told_of_each_file_once(card: tuple[Card, OutsideCheck]) -> None:
+def test_growth_is_reported_once_for_each_file(card: tuple[Card, OutsideCheck]) -> None:
     recorder, check = card
     check.begin()
     assert check.border("test_a.py") == []

@@ -115,7 +115,7 @@ def test_the_pool_of_compiled_graphs_is_the_compilers(
     assert (orphan.verdict.value, orphan.bytes) == ("unattributed", 6 * MIB)
 
 
-def test_it_is_told_of_the_test_that_made_it_alone(card: tuple[Card, PoolCheck]) -> None:
+def test_only_the_test_that_made_it_reports_it(card: tuple[Card, PoolCheck]) -> None:
     recorder, check = card
     recorder.pools = [(3, 2, False)]
     Graph().capture_begin()
@@ -177,7 +177,7 @@ def test_in_a_run(pytester: pytest.Pytester) -> None:
     assert vars(torch.cuda.CUDAGraph)["capture_begin"] is before
 
 
-def test_what_the_graph_keeps_beside_its_pool_goes_with_it(card: tuple[Card, PoolCheck]) -> None:
+def test_what_the_graph_keeps_is_freed_with_it(card: tuple[Card, PoolCheck]) -> None:
     recorder, check = card
 
     def leak(graph_state: bool, device: str = "cuda:0") -> Finding:

@@ -93,7 +93,7 @@ NO_CARD = "is not on this machine (torch finds no CUDA device)"
 @pytest.mark.parametrize("device", ["cuda", "cuda:7"])
 def test_a_card_that_is_asked_for_must_be_there(run_inner, device):
     """Else a job with a broken driver is green."""
-    wrong = f"ERROR: cudamem: --cudamem-device={device}: {device} {NO_CARD}; auto measures what there is"
+    wrong = f"ERROR: cudamem: --cudamem-device={device}: {device} {NO_CARD}; auto measures the available devices"
     for file, more in ((PLAIN, ["--cudamem"]), (BUDGET, []), (MARKED, ["-q"])):
         inner = run_inner(file, f"--cudamem-device={device}", *more)
         assert (inner.status, inner.err.strip()) == (USAGE, wrong)

@@ -408,7 +408,7 @@ def test_markers_stand_in_the_list_of_markers(run_inner):
     inner = run_inner("", "--markers")
     assert (
         "@pytest.mark.memory_budget(peak, reserved, retained, allocations, retries, at_least, device, absolute, "
-        "warmup): limits for what the test takes; a size alone means at most (cudamem)"
+        "warmup): limits on the test's memory; a size alone means at most (cudamem)"
     ) in inner.lines
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.records import Extent
+from cudamem_testing.report.files import read_json
+from cudamem_testing.windows.judge import IGNORED_BELOW
 
 KINDS = ("cycle", "leak", "outside allocator", "pool")
 FILES = {
@@ -35,17 +37,17 @@ SILENT = """
 )
 def test_what_was_looked_at(run_inner, arguments, paths, left_out):
     inner = run_inner(FILES, "--cudamem", *arguments)
-    assert inner.run.extent == Extent(paths, left_out, KINDS)
+    assert inner.run.extent == Extent(paths, left_out, KINDS, IGNORED_BELOW)
 
 
 def test_a_hook_that_says_nothing(run_inner):
     inner = run_inner({**FILES, "conftest.py": SILENT}, "--cudamem")
-    assert inner.run.extent == Extent((".",), B, KINDS)
+    assert inner.run.extent == Extent((".",), B, KINDS, IGNORED_BELOW)
 
 
 def test_a_run_that_stops_early(run_inner):
     inner = run_inner({"test_it.py": "import torch\ndef test_a(): 1 / 0\ndef test_b(): pass"}, "--cudamem", "-x")
-    assert inner.run.extent == Extent((), ("test_it.py::test_b",), KINDS)
+    assert inner.run.extent == Extent((), ("test_it.py::test_b",), KINDS, IGNORED_BELOW)
 
 
 def test_what_is_not_looked_for(run_inner):
@@ -66,7 +68,7 @@ def test_a_run_that_a_test_ends_as_if_all_were_well(run_inner):
     file = "import pytest, torch\ndef test_a(): pass\ndef test_b(): pytest.exit('enough', 0)\ndef test_c(): pass"
     inner = run_inner(file, "--cudamem")
     assert inner.status == 0
-    assert inner.run.extent == Extent((".",), ("test_it.py::test_b", "test_it.py::test_c"), KINDS)
+    assert inner.run.extent == Extent((".",), ("test_it.py::test_b", "test_it.py::test_c"), KINDS, IGNORED_BELOW)
 
 
 HALF = """
@@ -90,7 +92,9 @@ def test_what_could_not_be_collected(run_inner):
     }
     inner = run_inner(files, "--cudamem", "--continue-on-collection-errors")
     assert inner.last == "1 passed, 1 skipped, 2 errors"
-    assert inner.run.extent == Extent((".",), ("test_half.py::TestIt", "test_none.py", "test_skip.py"), KINDS)
+    assert inner.run.extent == Extent(
+        (".",), ("test_half.py::TestIt", "test_none.py", "test_skip.py"), KINDS, IGNORED_BELOW
+    )
     covers = inner.run.extent.covers()
     assert [covers(file) for file in (*files, "test_gone.py")] == [False, False, False, True]
 
@@ -107,3 +111,43 @@ def test_two_shards_are_whole_together(run_inner, pytester, monkeypatch, capsys)
     assert known.read_text(encoding="utf-8") == GONE
     assert main(["merge", "0.json", "1.json", "-o", "all.json", "--prune"]) == 0
     assert known.read_text(encoding="utf-8") == ""
+
+
+SMALL = """
+    import torch
+    A, B = [], []
+    def test_a(): A.append(torch.ones(32 * 1024))
+    def test_b(): B.append(torch.ones(2**20))
+"""
+
+
+def test_a_merge_prunes_nothing_that_its_shards_ignored(run_inner, pytester, monkeypatch):
+    """One shard judged from 1 MiB on: it says nothing about the known leak of 128 KiB that is still there.
+
+    The controls: one that judged it, and one that retained nothing.
+    """
+    monkeypatch.chdir(pytester.path)
+    known = pytester.path / "__cudamem__" / "known.jsonl"
+    run_inner(SMALL, "--cudamem", "--cudamem-update=known")
+    assert len(known.read_text(encoding="utf-8").splitlines()) == 2
+    fixed = SMALL.replace("B.append", "")
+    for text, least, left in ((fixed, "1MiB", 1), (fixed, "0", 1), (fixed.replace("A.append", ""), "1MiB", 0)):
+        inner = run_inner(text, "--cudamem", f"--cudamem-ignore-below={least}", "--cudamem-json=0.json")
+        assert inner.status == 0
+        assert main(["merge", "0.json", "-o", "all.json", "--prune"]) == 0
+        assert len(known.read_text(encoding="utf-8").splitlines()) == left
+        told = "known findings: 1 not pruned: these runs did not judge them (tests left out, another device, a check"
+        notes = read_json(pytester.path / "all.json").notes
+        assert any(note.startswith(told) for note in notes) is (least == "1MiB" and left == 1)
+
+
+def test_a_run_prunes_nothing_below_its_default(run_inner, pytester):
+    """What was recorded from the first byte on, and is smaller than 64 KiB, is not judged by default on the CPU."""
+    known = pytester.path / "__cudamem__" / "known.jsonl"
+    tiny = SMALL.replace("32 * 1024", "1024")
+    run_inner(tiny, "--cudamem", "--cudamem-ignore-below=0", "--cudamem-update=known")
+    assert len(known.read_text(encoding="utf-8").splitlines()) == 2
+    inner = run_inner(tiny.replace("B.append", ""), "--cudamem", "--cudamem-prune")
+    assert inner.last == "2 passed"
+    assert [line.partition('"')[0] for line in known.read_text(encoding="utf-8").splitlines()] == ["{"]
+    assert inner.run.notes[-1].startswith("known findings: 1 not pruned: this run did not judge them")

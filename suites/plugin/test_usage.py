@@ -86,7 +86,7 @@ SAID = {
         "TypeError: memory_profile() as a block has no argument model: it takes collect, dispatched; name tensors in "
         "the block with p.name(model=...), or give a function: memory_profile(step, ...)"
     ),
-    "test_not_callable": "TypeError: memory_profile() records a function, or without one a block: int is none",
+    "test_not_callable": "TypeError: memory_profile() records a function, or a block without one: int is not callable",
     "test_ids": "ValueError: ids='nope' is not known: write ids='first-use' or ids='profiler'",
     "test_operators": "TypeError: operator_memory() has no argument modell: it takes model, device",
     "test_phase": "ValueError: phase 'backwards' is not known: write forward, backward, optimizer, other",

@@ -151,7 +151,7 @@ OVERRIDDEN = {
 }
 
 
-def test_fixtures_of_one_name_are_told_apart(run_inner) -> None:
+def test_fixtures_of_one_name_are_distinguished(run_inner) -> None:
     inner = run_inner(OVERRIDDEN, "--cudamem", "--cudamem-ignore-below=0")
     assert inner.last == "2 passed"
     assert (told(inner, "test_one"), told(inner, "test_two")) == ([], [])
@@ -215,7 +215,7 @@ TOGETHER = """
 
 
 @pytest.mark.usefixtures("collector_off")
-def test_what_goes_while_others_are_settled_is_told_as_well(run_inner) -> None:
+def test_what_is_freed_while_others_are_settled_is_reported(run_inner) -> None:
     inner = run_inner(TOGETHER, "--cudamem")
     assert inner.last == "2 passed, 1 error"
     assert [(message, severity) for message, severity, _ in told(inner, "test_both")] == [
@@ -377,7 +377,7 @@ MORE_USES = """
 """
 
 
-def test_a_new_value_of_a_fixture_begins_anew(run_inner) -> None:
+def test_a_new_value_of_a_fixture_starts_a_new_row(run_inner) -> None:
     files = {"conftest.py": FIXTURES, "test_more.py": MORE_USES}
     for folder in "abc":  # their fixtures of one name live side by side
         files |= {f"{folder}/conftest.py": OF_A_FOLDER, f"{folder}/test_{folder}.py": USES}

@@ -27,7 +27,7 @@ PHASES = """
     def test_leaves(given):
         test_leaves.kept = torch.ones(1024)
 
-    def test_gives_back():
+    def test_frees():
         test_leaves.kept = None
 """
 
@@ -51,7 +51,7 @@ def test_phases(run_inner):
     assert (whole.name, whole.peak_growth, whole.retained, whole.allocations) == ("test", 36 * KIB, 0, 4)
     assert [inner.window("test_nothing", name).allocations for name in expected] == [0, 0, 0]
     assert inner.test("test_leaves").whole[0].retained == 4 * KIB
-    assert inner.test("test_gives_back").whole[0].retained == -4 * KIB  # never clamped
+    assert inner.test("test_frees").whole[0].retained == -4 * KIB  # never clamped
 
 
 WIDER = """

@@ -170,6 +170,7 @@ def test_workers_tell_what_was_left_out(ran: Inner) -> None:
         (".",),
         ("sub/test_three.py::test_left_out", "test_half.py::TestIt", "test_one.py::test_left_out"),
         ("cycle", "leak", "outside allocator", "pool"),
+        {"cpu": 64 * 1024},
     )
 
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from cudamem_testing.model.baselines import Entry, Place
 from cudamem_testing.model.changes import TRACKED, Spread
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.nodeids import name_in_module
 from cudamem_testing.records.baselines import (
     BASELINES,
     Entries,
     Key,
     RecordError,
     module_of,
-    name_in_module,
     parse,
     render,
 )

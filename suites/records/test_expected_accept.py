@@ -369,7 +369,7 @@ def test_asserts_that_run_at_their_start(tmp_path, columns):
 
 
 @pytest.mark.subprocess
-def test_without_columns_two_calls_on_a_line_are_told_apart_by_value(tmp_path):
+def test_without_columns_two_calls_on_a_line_differ_by_value(tmp_path):
     path = tmp_path / "written.py"
     code = "assert_text('b', 'a'); assert_text('d', {!r})\n"
     run = (

@@ -236,7 +236,7 @@ def test_of_other_files_nothing_is_written(project: Project, file: str) -> None:
 
 def test_only_literals_of_assertions_are_written(project: Project) -> None:
     project.run("test_asis", "new")
-    reason = "the call there is no assertion, but of same"
+    reason = "the call there is not an assertion but same"
     assert project.accept()[0] == f"tests/test_it.py: 1 text was not written: {reason}"
     assert project.text == TESTS
 

@@ -43,7 +43,7 @@ def test_a_mismatch_shows_where_and_what():
         assert_text("rows\n  2 MiB\n", "rows\n  1 MiB")
     line = caught.tb.tb_lineno
     assert str(caught.value).split("\n") == [
-        f"the text is not the expected one, suites/records/test_expected_run.py:{line}",
+        f"the text differs from the expected one, suites/records/test_expected_run.py:{line}",
         "--- expected",
         "+++ actual",
         "@@ -1,2 +1,2 @@",

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.records.expected.difference import difference, visible
+from cudamem_testing.records.expected.difference import difference
 from cudamem_testing.records.expected.text import canonical
+from cudamem_testing.show.printable import spelled_out
 
 TEXTS = st.text(st.sampled_from("ab \t\r\n\x0c'\"\\é"), max_size=30)
 
@@ -67,8 +68,8 @@ def test_lines_that_have_little_in_common_get_no_marks():
 
 
 def test_control_characters_are_shown_escaped():
-    assert visible("tab\there \x1b[31m \\") == "tab\\there \\x1b[31m \\\\"
-    assert visible("plain \\ é") == "plain \\ é"
+    assert spelled_out("tab\there \x1b[31m \\") == "tab\\there \\x1b[31m \\\\"
+    assert spelled_out("plain \\ é") == "plain \\ é"
     assert "\x1b" not in difference("a", "\x1b[2J")
 
 

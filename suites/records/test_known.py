@@ -197,7 +197,7 @@ class TestPatterns:
         assert judged(leak(MIB), known(self.WIDE), "k").standing is Standing.LARGER
 
     @pytest.mark.parametrize("finding", [leak(cause=CAUSE.replace("module a", "module b")), leak(device="cuda:0")])
-    def test_what_it_does_not_match_is_as_it_was(self, finding: Finding) -> None:
+    def test_what_it_does_not_match_is_unchanged(self, finding: Finding) -> None:
         assert judged(finding, known(self.WIDE), "k") is finding
 
     def test_a_recorded_line_is_no_pattern(self) -> None:
@@ -276,7 +276,7 @@ class TestJudged:
             Finding(Kind.BUDGET, Verdict.OVER, Severity.FAIL, Reported("m"), 1, Device("cpu"), cause=CAUSE),
         ],
     )
-    def test_what_has_no_line_is_as_it_was(self, finding: Finding) -> None:
+    def test_what_has_no_line_is_unchanged(self, finding: Finding) -> None:
         assert judged(finding, known(LINE), "k") is finding
 
     def test_a_warning_becomes_a_note_too(self) -> None:
@@ -341,7 +341,7 @@ class TestRecorded:
         update = recorded({}, found({"a.py::t": first, "a.py::u": leak()}), WHOLE)
         assert update.lines == known(KnownFinding(CAUSE, "cpu", 128 * KIB, ("a.py::t", "a.py::u")))
 
-    def test_many_functions_are_told_by_their_files(self) -> None:
+    def test_many_functions_are_recorded_by_file(self) -> None:
         names = [f"test_{number % 3}.py::test_{number}[x]" for number in range(51)]
         assert places(names[:50]) == tuple(sorted(name.removesuffix("[x]") for name in names[:50]))
         assert places(names) == ("test_0.py", "test_1.py", "test_2.py")

@@ -35,7 +35,7 @@ def kept(test: str, body: str = "", size: int = 5, *, path: Path = FILE, environ
     return Kept(path, Key(test, CPU, environment), Entry({"requested": Spread(size, size)}, (), body))
 
 
-def test_a_body_is_told_by_what_it_does(tmp_path: Path) -> None:
+def test_a_body_is_identified_by_what_it_does(tmp_path: Path) -> None:
     module = tmp_path / "test_x.py"
     module.write_text(MODULE, encoding="utf-8")
     body = body_of(module, "test_a[x-1]")

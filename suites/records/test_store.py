@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 
 def parse(name: str, content: bytes) -> dict[str, int]:
     def read(row: Row) -> tuple[str, int]:
-        store.check_keys(row.data, ("name", "size"))
-        return store.text_of("name", row.data["name"]), row.data["size"]
+        store.check_keys(row[1], ("name", "size"))
+        return store.text_of("name", row[1]["name"]), row[1]["size"]
 
     return store.entries(name, store.rows(name, store.lines(name, content)), read, "name")
 

@@ -146,7 +146,7 @@ A, B = ran("test_a.py::a"), ran("test_b.py::b")
         ([shard(A, ran("test_b.py::c").but(unjudged=("leak",)))], False),  # it may be the one that is gone
     ],
 )
-def test_unseen_is_told_when_the_shards_together_were_whole(runs: list[RunRecord], gone: bool) -> None:
+def test_unseen_is_reported_if_the_shards_covered_everything(runs: list[RunRecord], gone: bool) -> None:
     assert unseen_by_all(runs, lines(LINE), everywhere) == ([LINE] if gone else [])
 
 

@@ -293,7 +293,7 @@ def test_eight_cards_take_one_line_and_long_notes_are_wrapped() -> None:
         """)
 
 
-def test_cards_of_different_names_are_told_apart() -> None:
+def test_cards_of_different_names_are_listed_apart() -> None:
     run = RunRecord(Environment(("cuda:0 (H100)", "cuda:1 (H100)", "cuda:2 (T4)", "cuda:3", "cpu")))
     assert summary(run) == "measured 0 tests on cuda:0-1 (H100), cuda:2 (T4), cuda:3, cpu\n"
 

@@ -299,5 +299,4 @@ def test_what_is_asked_for_by_name():
     assert found["T0(v0)"] is Category.INPUT
     with pytest.raises(KeyError, match="no tensor is called 'T99'"):
         found["T99"]
-    assert found.of_use(profile.data_flow().nodes[0].uses[0]) is Category.INPUT
     assert str(Category.INPUT) == "INPUT"

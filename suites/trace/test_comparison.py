@@ -125,7 +125,7 @@ def test_a_tensor_that_is_freed_later_or_earlier() -> None:
     assert statements(FULL, within) == ["T2 is now freed after aten::cos, before: aten::sum"]
 
 
-def test_what_is_told_of_a_tensor() -> None:
+def test_statements_about_a_tensor() -> None:
     before = "aten::mul  T0, T1  ->  T2 float32 64.0 KiB\naten::sin  T2  ->  T3 (ACTIVATION)"
     after = "aten::mul  T0, T1  ->  T2 float64 128.0 KiB\naten::sin  T2  ->  T3 (GRADIENT)"
     assert statements(before, after) == [

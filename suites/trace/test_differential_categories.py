@@ -155,7 +155,7 @@ def test_a_missed_free_is_one_storage_for_torch():
     assert theirs == ["CREATE", "INCREMENT_VERSION"]
 
 
-def test_a_stale_gradient_is_a_gradient_for_torch_whatever_lies_there():
+def test_torch_takes_what_replaced_a_gradient_for_a_gradient():
     """A module shows its gradient, which goes; the next tensor at its address is an ordinary one."""
 
     def prepare():

@@ -6,7 +6,7 @@ import pytest
 
 from cudamem_testing.records.expected import TextMismatchError
 from cudamem_testing.records.expected.session import NO_LITERAL
-from cudamem_testing.trace import data_flow
+from cudamem_testing.trace import data_flow, expect
 from cudamem_testing.trace.expect import Expectations, kind_of_device
 from suites.trace.synthetic import alloc, op, read, tensor
 
@@ -47,6 +47,24 @@ def test_a_trace_with_anything_on_a_card_is_of_the_card(tensors, kind):
     assert kind_of_device(read(*(op("aten::sin", one) for one in tensors))) == kind
 
 
+@pytest.mark.parametrize("detail", ["full", "operators"])
+def test_a_failed_comparison_makes_its_text_once(monkeypatch, detail):
+    """Also from options that can be read only once."""
+    made, original = [], expect.shown
+
+    def counted(flow, **options):
+        made.append(options["detail"])
+        return original(flow, **options)
+
+    monkeypatch.setattr(expect, "shown", counted)
+    with pytest.raises(TextMismatchError, match=r"^1 operator more: aten::sin") as caught:
+        Profile(op("aten::sin", X, children=[alloc(HELD, 4)])).assert_data_flow(
+            "", detail=detail, include=iter(["aten::*"])
+        )
+    assert made == [detail]
+    assert "aten::sin" in caught.value.actual
+
+
 def test_of_several_texts_the_one_for_the_device_holds():
     texts = {
         "cpu": "aten::sin                 T0(v0)           ->",
@@ -84,7 +102,7 @@ def test_operators_that_all_devices_have_are_not_blamed_on_the_device():
     assert told(Profile(op("aten::sin", X)), same) == [HOW]
 
 
-def test_doubts_are_told():
+def test_doubts_are_shown():
     broken = Profile(*(step for _ in range(5) for step in (alloc(HELD, -16), op("aten::sin", HELD))))
     assert len(broken.data_flow().diagnostics) == 9
     assert told(broken, "aten::cos") == [

@@ -85,7 +85,7 @@ def test_a_list_is_taken_tensor_by_tensor():
 
 
 @pytest.mark.parametrize("allocated", [(Y, Z), (Z, Y)])
-def test_what_a_node_makes_is_in_order_of_its_next_use_whatever_the_order_of_allocation(allocated):
+def test_what_a_node_makes_is_in_order_of_its_next_use(allocated):
     flow = analyse(
         op("aten::sin", X, children=[alloc(one, 16) for one in allocated]),
         op("aten::cos", Z),
@@ -95,7 +95,7 @@ def test_what_a_node_makes_is_in_order_of_its_next_use_whatever_the_order_of_all
     assert flow.text().splitlines()[0] == "aten::sin                 T0(v0)           ->  T1(v0), T2(v0)"
 
 
-def test_nodes_are_in_order_of_time_whatever_their_thread():
+def test_nodes_of_all_threads_are_in_order_of_time():
     flow = analyse(
         op("aten::sin", X, start=10, tid=1),
         op("aten::neg_", X, start=30, tid=1),

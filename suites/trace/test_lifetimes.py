@@ -38,7 +38,7 @@ def test_only_the_largest_are_shown_and_the_others_counted(monkeypatch: pytest.M
     assert found.notes[0] == "3 tensors of at most 16 B left out"
 
 
-def test_calls_of_modules_are_told_apart() -> None:
+def test_calls_of_modules_are_distinguished() -> None:
     layer = torch.nn.Linear(4, 4)
     model = torch.nn.Sequential(layer, layer)
     profile = memory_profile(lambda model, x: model(x).sum().backward(), model, torch.ones(2, 4))

@@ -132,11 +132,9 @@ def test_a_recorder_without_events_leaves_a_difference_that_is_itemised():
         del kept
         peak = profile.peak("cpu")
         assert peak.total - peak.measured == 4000
-        assert [tuple(one) for one in peak.differences] == [
-            (4000, "blocks that were freed unseen, at moments that nobody kept")
-        ]
+        assert [tuple(one) for one in peak.differences] == [(4000, "blocks that were freed without a recorded event")]
         lines = str(peak).splitlines()
-        assert lines[-2] == "  4000 bytes more: blocks that were freed unseen, at moments that nobody kept"
+        assert lines[-2] == "  4000 bytes more: blocks that were freed without a recorded event"
         assert lines[-1] == f"note: cpu: {NO_EVENTS}"
         assert lines[-3].endswith(f" {peak.total} is 4000 bytes more:")
     finally:

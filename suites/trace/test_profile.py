@@ -112,7 +112,7 @@ def test_results_that_no_operator_took_have_numbers_too():
     assert "out:     T1" in p.data_flow().text(ids="profiler").splitlines()
 
 
-def test_two_storages_at_one_address_are_told_apart():
+def test_two_storages_at_one_address_are_distinguished():
     with MemoryProfile(collect=False) as p:
         for _ in range(3):
             x = torch.ones(1000)
@@ -198,7 +198,7 @@ def test_a_profiler_that_cannot_start_leaves_nothing_running(monkeypatch):
     assert not profiler_is_running()
 
 
-def test_a_profiler_in_its_warm_up_is_told(monkeypatch):
+def test_a_profiler_in_its_warm_up_is_reported(monkeypatch):
     class Prepared:
         def __enter__(self):  # as torch 2.12 and before say it; later ones drop what the other prepared
             raise RuntimeError("Can't disable Kineto profiler when it's not running")
@@ -341,7 +341,7 @@ def test_a_vmapped_call_leaves_no_tensor_behind():
     assert p.data_flow().diagnostics == ()
 
 
-def test_what_the_profiler_holds_goes_with_the_recording():
+def test_what_the_profiler_holds_is_freed_with_the_recording():
     x = torch.ones(3, 4)
     memory = StoredMemory(x)
     gc.disable()

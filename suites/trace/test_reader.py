@@ -237,7 +237,7 @@ def test_regions_are_found_by_time_because_the_tree_does_not_nest_them():
     assert [r.name for r in trace.regions_at(20, 2)] == ["outer", "inner"]
 
 
-def test_roles_of_calls_without_arguments_are_told_apart():
+def test_roles_of_calls_without_arguments_are_distinguished():
     trace = read(op("work"), op("work", role="USER_SCOPE"), op("work"))
     assert [event.signature.role for event in trace.events] == ["FUNCTION", "USER_SCOPE", "FUNCTION"]
     assert trace.events[0].signature is trace.events[2].signature

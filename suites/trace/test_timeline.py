@@ -181,7 +181,7 @@ def histories(draw):
 
 
 @given(histories())
-def test_whatever_the_profile_says_nothing_is_negative_and_parts_add_up(events):
+def test_nothing_is_negative_and_parts_add_up(events):
     line = made(*events)
     for device in line.devices:
         columns = line.series(device)

@@ -67,7 +67,7 @@ def test_the_third_use_in_a_row_fails_once() -> None:
     assert [use(left(64)) for _ in range(5)] == [NOTE, NOTE, FAIL, NOTE, NOTE]
 
 
-def test_what_is_told() -> None:
+def test_what_the_finding_says() -> None:
     grown = GrownFixtures()
     for kib, key in ((100, "a"), (200, "b"), (300, "c")):
         (found,) = grown.judged([left(kib, key=key)], {"cache": 1}, {CPU: 2**30}, Severity.WARN)
@@ -144,7 +144,7 @@ def test_without_counters_what_is_held_counts() -> None:
     assert [use(left(64), gained=None) for _ in range(3)] == [NOTE, NOTE, FAIL]
 
 
-def test_the_largest_of_several_is_told() -> None:
+def test_the_largest_of_several_is_named() -> None:
     use = Uses()
     both = [left(64, key="a"), left(100, key="b")]
     assert [use(*both) for _ in range(3)] == [NOTE * 2, NOTE * 2, [Severity.NOTE, Severity.FAIL]]

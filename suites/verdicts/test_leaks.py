@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import GRAPH_STATE, REDUCER
+from cudamem_testing.model.facts import FLAT_PARAMETER, GRAPH_STATE, REDUCER
 from cudamem_testing.model.findings import Severity, Verdict
 from cudamem_testing.model.references import Kind, Reach, RootKind, View
 from cudamem_testing.model.stacks import Frame, Stack
@@ -277,6 +277,21 @@ def test_buckets_of_a_reducer_are_its() -> None:
     hint = "   hint: drop the DistributedDataParallel, its module and all losses before destroy_process_group()"
     assert hint in details(reducer)
     assert "DLPack capsules" in next(line for line in details(found[None]) if "hint" in line)
+
+
+def test_a_flat_parameter_and_its_gradient_are_one() -> None:
+    """The control: a block that another line made is not its, nor is a gradient without a flat parameter."""
+    made = Frame("torch/distributed/fsdp/_flat_param.py", 9, "FlatParamHandle.flatten_tensors", "library")
+    engine = Frame("torch/autograd/graph.py", 9, "_engine_run_backward", "library")
+    blocks = [block(1, stack=Stack((made, TEST))), block(2, stack=Stack((engine, TEST))), block(3, stack=Stack())]
+    nobody = dict.fromkeys((1, 2, 3, 4), HolderResult(Reach.NOT_HELD, None))
+    found = {one.holder: one for one in leak_findings([*blocks, block(4)], nobody)}
+    assert {*found} == {FLAT_PARAMETER, None}
+    assert (found[FLAT_PARAMETER].bytes, found[None].bytes) == (3 * 64 * KIB, 64 * KIB)
+    assert details(found[FLAT_PARAMETER]).count(f"      held by    {FLAT_PARAMETER}") == 3
+    call = "for part in FSDP.fsdp_modules(model): vars(part._handle.flat_param).clear()"
+    assert f"   hint: use fully_shard, or end the test with: {call}" in details(found[FLAT_PARAMETER])
+    assert {one.holder for one in leak_findings(blocks[1:], nobody)} == {None}
 
 
 def test_a_storage_is_shown_with_its_bytes() -> None:

@@ -18,13 +18,13 @@ from .edits import Edits, Place, Refused, Wish, Written
 from .errors import NotLocatedError
 from .text import canonical
 
-OTHER = "it is not as it was when it was measured: take the commit that was, or run the tests again"
+OTHER = "it has changed since it was measured: check out the measured commit, or run the tests again"
 
 
 def accept_texts(root: Path, checks: Sequence[Checked]) -> Written:
     """Write the texts of a run into the files below `root`, as the run itself would have.
 
-    The checks whose text was right tell where two tests share a literal and only one of them wants another text.
+    Checks whose text was right show where two tests share a literal and only one of them has another text.
     Failures are in the result, nothing is raised for them.
     """
     edits = Edits()
@@ -51,10 +51,10 @@ def accept_texts(root: Path, checks: Sequence[Checked]) -> Written:
 
 
 def _place(edits: Edits, root: Path, one: Checked) -> tuple[Place, str | None]:
-    """Return where a text goes and what stands there.
+    """Return the place of a text and what it says now.
 
     Raises:
-        NotLocatedError: it cannot go there; the message says why.
+        NotLocatedError: it cannot be written there; the message says why.
     """
     try:
         path = below(root, one.file)
@@ -70,7 +70,7 @@ def _place(edits: Edits, root: Path, one: Checked) -> tuple[Place, str | None]:
     source = edits.source(path)
     called = source.called(one.call, one.expected)
     if called is None or not called.startswith("assert"):
-        raise NotLocatedError(f"the call there is no assertion, but of {called or 'an expression'}")
+        raise NotLocatedError(f"the call there is not an assertion but {called or 'an expression'}")
     place = source.locate(one.call, one.expected, one.device)
     if place is None:
         raise NotLocatedError("the argument there is no literal")

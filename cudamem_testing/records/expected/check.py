@@ -10,10 +10,11 @@ from typing import TypeAlias
 
 from cudamem_testing.model.callsite import CallSite
 from cudamem_testing.show.files import shown
+from cudamem_testing.show.printable import spelled_out
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import type_name
 
-from .difference import difference, visible
+from .difference import difference
 from .edits import Place, SideFile, Wish
 from .errors import ConflictError, NotAcceptedError, NotLocatedError, TextMismatchError
 from .session import NO_LITERAL, Session
@@ -26,10 +27,10 @@ HOW = "to accept the actual text: pytest --cudamem-update=expected, or EXPECTTES
 
 
 Actual: TypeAlias = str | Callable[[str | None], str]
-"""A text; or what makes it, given the text wanted (``None`` where there is none yet), for texts of several styles."""
+"""A text, or a function of the expected text (``None`` for none yet) that makes it, for texts of several styles."""
 Compare: TypeAlias = Callable[[str, str], "tuple[Sequence[str], str] | None"]
-"""What has changed from the text wanted to the one at hand, in statements, and what is shown below them; ``None`` where
-their lines say it.
+"""Statements about what changed from the expected to the actual text, and what is shown below them; ``None`` to show
+only the diff.
 """
 
 
@@ -155,7 +156,7 @@ def _problem(
         compared = None if compare is None else compare(canonical(wanted), text)
         statements, below = ((), difference(canonical(wanted), text)) if compared is None else compared
         yield from statements
-        yield f"the text is not the expected one, {_where(at)}" + (f" (kept in {shown(kept)})" if kept else "")
+        yield f"the text differs from the expected one, {_where(at)}" + (f" (kept in {shown(kept)})" if kept else "")
         yield below
         return
     if isinstance(expected, Mapping):
@@ -163,7 +164,7 @@ def _problem(
         yield f"there is no expected text for {key!r} yet, {_where(at)}; there is: {there}"
     else:
         yield f"there is no expected text yet, {_where(at)}"
-    yield from (f"+{visible(line)}" for line in text.split("\n"))
+    yield from (f"+{spelled_out(line)}" for line in text.split("\n"))
 
 
 def _how(at: CallSite, expected: str | Mapping[str, str] | None, key: str | None) -> str:

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import islice
 
+from cudamem_testing.show.printable import spelled_out
+
 _CONTEXT = 3  # equal lines shown around a change
 _WINDOW = 1000  # lines compared from the first difference on (the comparison can be quadratic)
 _LONGEST_HINT = 400  # characters of a line that is compared character by character (the comparison is quadratic)
-_SIMILAR = 0.5  # below this ratio marks would cover most of the line and say nothing
+_SIMILAR = 0.5  # below this ratio, marks would cover most of the line
 
 
 def difference(expected: str, actual: str, *, limit: int = 200) -> str:
@@ -28,18 +30,13 @@ def difference(expected: str, actual: str, *, limit: int = 200) -> str:
     return "\n".join(lines)
 
 
-def visible(line: str) -> str:
-    """Return `line` as it is, or with all escapes spelled out if it holds a character that does not print."""
-    return line if line.isprintable() else line.encode("unicode_escape").decode("ascii")
-
-
 def _first_difference(before: list[str], after: list[str]) -> int:
     pairs = enumerate(zip(before, after, strict=False))
     return next((at for at, (old, new) in pairs if old != new), min(len(before), len(after)))
 
 
 def _diff(before: list[str], after: list[str], start: int) -> Iterator[str]:
-    before, after = [visible(line) for line in before], [visible(line) for line in after]
+    before, after = [*map(spelled_out, before)], [*map(spelled_out, after)]
     yield "--- expected"
     yield "+++ actual"
     for group in SequenceMatcher(None, before, after).get_grouped_opcodes(_CONTEXT):

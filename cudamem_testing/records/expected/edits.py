@@ -1,7 +1,7 @@
 """The texts accepted during a run, written once at its end.
 
-Nothing is written while tests run, so every position stays what it was when the modules were imported. Each
-file's content is hashed when it is first looked at; a file that changed since is refused, not patched.
+Nothing is written while tests run, so every position stays what it was when the modules were imported. Each file's
+content is hashed when it is first read; a file that changed since is refused, not patched.
 
 PYTEST_DONT_REWRITE
 """
@@ -35,7 +35,7 @@ Place = Literal | Entry | SideFile
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a test wants a place to say, and what the place says now (None: nothing yet)."""
+    """The text that a test wants in a place, and the current one (None: nothing yet)."""
 
     text: str
     test: str
@@ -94,7 +94,7 @@ class Edits:
             self._digests[path] = _digest(path)
 
     def digest(self, path: Path) -> str | None:
-        """Return what tells the content of `path` when it was first looked at from others; None for no file.
+        """Return a digest of the content of `path` when it was first read; None for no file.
 
         Raises:
             NotLocatedError: it cannot be read.
@@ -109,7 +109,7 @@ class Edits:
         """Return the parsed file.
 
         Raises:
-            NotLocatedError: it cannot be read, or changed since it was first looked at.
+            NotLocatedError: it cannot be read, or changed since it was first read.
         """
         path = _real(path)
         if path not in self._sources:
@@ -180,7 +180,7 @@ class Edits:
         return None
 
     def _content(self, path: Path, wishes: dict[Place, Wish], old: bytes | None) -> bytes:
-        """What the file is to hold, if it still holds what it did when it was first looked at."""
+        """The new content of a file, if it has not changed since it was first read."""
         if (None if old is None else digest(old)) != self._digests.get(path):
             raise NotLocatedError(CHANGED)
         places = {place: wish.text for place, wish in wishes.items() if not isinstance(place, SideFile)}

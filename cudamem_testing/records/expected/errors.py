@@ -23,7 +23,7 @@ class TextMismatchError(AssertionError):
 
 
 class NotAcceptedError(TextMismatchError):
-    """The texts differ, accepting was asked for, and this one cannot be accepted; the message says why."""
+    """The text should be accepted and cannot be; the message says why."""
 
 
 class ConflictError(NotAcceptedError):

@@ -23,7 +23,7 @@ from .source import Entry, Literal
 
 NO_LITERAL = (
     "the argument is not a literal: change the value where it is defined, or omit the argument, and each test and "
-    "parameter keeps its text in a file of its own in __cudamem__/"
+    "parameter keeps its text in a separate file in __cudamem__/"
 )
 _current: ContextVar["Session | None"] = ContextVar("expected_text_session", default=None)
 

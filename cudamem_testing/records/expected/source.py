@@ -1,7 +1,7 @@
 """A source file and the literals in its calls.
 
 Positions come from the syntax tree, edits are made on the decoded text, and the text is encoded again as the
-file was: the bytes outside the edited literals stay as they are, whatever the encoding and line ends.
+file was: the bytes outside the edited literals do not change, with any encoding and line ends.
 
 PYTEST_DONT_REWRITE
 """
@@ -50,7 +50,7 @@ class Entry:
 
 
 class Source:
-    """One file as it was when first looked at."""
+    """A file with the content that was first read."""
 
     def __init__(self, path: Path) -> None:
         """Read and parse `path`.
@@ -82,7 +82,7 @@ class Source:
             key: which text of a mapping is meant.
 
         Raises:
-            NotLocatedError: the call cannot be told apart from others, or the file is not what was imported.
+            NotLocatedError: the call cannot be distinguished from others, or the file is not what was imported.
         """
         call = self._call(at, expected)
         node = _argument(call, at)
@@ -105,7 +105,7 @@ class Source:
         """Return the name that a call gives to what it calls, or None if that is no name.
 
         Raises:
-            NotLocatedError: the call cannot be told apart from others, or the file is not what was imported.
+            NotLocatedError: the call cannot be distinguished from others, or the file is not what was imported.
         """
         return _name(self._call(at, expected).func)
 
@@ -147,7 +147,7 @@ class Source:
         if len(same) != 1 or not all(isinstance(node, ast.Constant) for node in nodes):
             raise NotLocatedError(
                 f"{len(fitting)} calls of {at.callee} stand on line {at.line} and this interpreter keeps no columns: "
-                "put each on a line of its own"
+                "put each on a separate line"
             )
         return fitting[nodes.index(same[0])]
 
@@ -166,7 +166,7 @@ class Source:
 
 
 def digest(raw: bytes) -> str:
-    """Return what tells two contents of a file apart."""
+    """Return a digest of a file's content."""
     return hashlib.sha256(raw).hexdigest()
 
 

@@ -180,7 +180,7 @@ def _flame(looked: Looked) -> Json:
 def _why(one: Why | None) -> Json | None:
     if one is None:
         return None
-    names = ("event", "requested", "stream", "needed", "segment", "live", "waiting", "reserved", "device_free")
+    names = ["event", "requested", "stream", "needed", "segment", "live", "waiting", "reserved", "device_free"]
     names += ("unused", "split", "largest_free", "private_unused", "fragmented", "moved", "gained", "by_segments")
     return {
         **{name: getattr(one, name) for name in names},

@@ -12,7 +12,7 @@ from typing import Any
 from cudamem_testing.model.curves import Part
 from cudamem_testing.model.live_tables import BEFORE_RECORD, LiveTable
 from cudamem_testing.model.pools import MAIN_POOL
-from cudamem_testing.model.sizes import count, format_size
+from cudamem_testing.model.sizes import count, format_size, signed
 from cudamem_testing.report.curves import StackNumbers, write_curve, write_part
 from cudamem_testing.report.snapshots.looked import OF, Looked
 from cudamem_testing.show.files import replace_file
@@ -59,7 +59,7 @@ def write_difference(before: Looked, after: Looked, found: Difference, path: Pat
     sections += [_flame(flame_of(found.new, "New", BEFORE_RECORD), numbers)] if len(found.new) else []
     sections += [_flame(flame_of(found.gone, "Gone", BEFORE_RECORD), numbers)] if len(found.gone) else []
     tiles = [
-        ["growth", _signed(found.growth), "bad" if found.growth > 0 else ""],
+        ["growth", signed(found.growth), "bad" if found.growth > 0 else ""],
         ["new", f"{format_size(found.new.total)} in {count(len(found.new), 'block')}", ""],
         ["gone", f"{format_size(found.gone.total)} in {count(len(found.gone), 'block')}", ""],
     ]
@@ -121,7 +121,7 @@ def _why(looked: Looked, top: int) -> Iterator[Json]:
         yield {
             "kind": "table",
             "title": "What there was",
-            "heads": ["", "size", ""],
+            "heads": ["what", "size", "detail"],
             "counts": [1],
             "prose": [0, 2],
             "rows": rows,
@@ -213,7 +213,3 @@ def _segments(looked: Looked, top: int) -> Iterator[Json]:
     title = "Segments in use with unused bytes"
     shown = {"heads": _SEGMENTS, "sizes": [1, 2, 3], "counts": [5], "rows": rows, "note": note}
     yield {"kind": "table", "title": title, **shown}
-
-
-def _signed(size: int) -> str:
-    return format_size(size) if size < 0 else f"+{format_size(size)}"

@@ -10,6 +10,7 @@ from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.report.snapshots.looked import Looked
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.show.times import format_time
+from cudamem_testing.snapshots.fragmentation import Fragmentation
 from cudamem_testing.snapshots.segments import SegmentUse, segment_uses
 from cudamem_testing.snapshots.whatif.text import headline, what_if_lines, why_lines
 
@@ -84,7 +85,7 @@ def fragmentation(looked: Looked, top: int, width: int | None) -> Iterator[str]:
         width
     )
     if looked.request is not None:
-        yield from _serves(looked, looked.request)
+        yield from _serves(looked, looked.use, looked.request)
     uses = [one for one in segment_uses(looked.recording) if one.split]
     if uses:
         yield f"segments in use with unused bytes: {len(uses)}"
@@ -101,11 +102,10 @@ def _pool(one: PoolUse) -> tuple[str, ...]:
     return name, "all" if one.stream is None else str(one.stream), *sizes, share
 
 
-def _serves(looked: Looked, requested: int) -> Iterator[str]:
+def _serves(looked: Looked, use: Fragmentation, requested: int) -> Iterator[str]:
     """A request against the free ranges of each stream of the main pool."""
-    use = looked.use
     streams = sorted({one.stream for one in looked.recording.segments if one.pool == MAIN_POOL}) or [0]
-    for stream in streams if use is not None else ():
+    for stream in streams:
         one = use.serves(looked.recording, requested, stream)
         fits = "fits" if one.fits else "does not fit"
         text = f"a request of {format_size(requested)} on stream {stream} {fits}: largest free range "

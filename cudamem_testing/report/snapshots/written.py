@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import cudamem_testing
+from cudamem_testing.model.flames import calls_of
 from cudamem_testing.report.snapshots.looked import Looked
 from cudamem_testing.show.files import replace_file
+from cudamem_testing.show.plots import flame as drawing
+from cudamem_testing.show.plots.style import save
 from cudamem_testing.snapshots.flames import Flame
 
 FOLDED = (".folded", ".txt")
@@ -33,9 +36,5 @@ def write_flame(looked: Looked, path: Path) -> None:
 
 
 def _draw(flame: Flame, path: Path) -> None:
-    from cudamem_testing.model.flames import calls_of
-    from cudamem_testing.show.plots import flame as drawing
-    from cudamem_testing.show.plots.style import save
-
     stacks = tuple((calls_of(part.stack, part.label), part.bytes) for part in flame.parts)
     save(drawing.draw(drawing.Flame(flame.title, stacks)), path)
