@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from cudamem_testing.__main__ import main
-from cudamem_testing.model.records import Extent
+from cudamem_testing.model.records import Extent, Unchecked
 from cudamem_testing.plugin.collector import INCOMPLETE, LOST, _without_groups
 from suites.plugin.inner import KIB, Inner
 from suites.plugin.inner import run_outer as run_in_a_process
@@ -229,7 +229,7 @@ def test_a_crashed_worker_leaves_what_arrived(run_outer):
         "test_crashes": ("failed", (INCOMPLETE,)),
         "test_after": ("passed", ()),
     }
-    assert inner.run.unchecked == {f"test: {LOST}: its worker crashed": 2}
+    assert inner.run.unchecked == {Unchecked("test", f"{LOST}: its worker crashed"): 2}
     assert f"NOT CHECKED: 2 tests: {LOST}: its worker crashed" in " ".join(map(str.strip, inner.summary))
     assert inner.run.extent.left_out == ("test_it.py::test_crashes",)
 
