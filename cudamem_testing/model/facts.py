@@ -120,6 +120,7 @@ class Retained:
     are the random numbers of captured CUDA graphs, ``reducer`` whether they are its buckets, ``flat_parameter`` whether
     they are one with its gradient, ``in_fixture`` whether a wider fixture allocated them. ``doubts`` say what the
     search for holders could not find out. ``tests`` is how many tests left them if each left less than ``each`` bytes.
+    ``examples`` is how many generated examples of the test allocated them, ``example`` the first of these.
     """
 
     shown: tuple[RetainedBlock, ...]
@@ -132,6 +133,8 @@ class Retained:
     tests: int = 1
     each: int | None = None
     flat_parameter: bool = False
+    example: str = ""
+    examples: int = 0
 
     @property
     def in_cpp(self) -> str | None:

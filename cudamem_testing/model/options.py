@@ -61,7 +61,11 @@ OPTIONS = (
     ),
     Option("--cudamem-budget", "budget of every test without its own, such as peak=2GiB,retained=0", "LIMITS"),
     Option("--cudamem-stacks", "record stacks and events, to show what was live: auto (default), off", "auto|off"),
-    Option("--cudamem-gpus", "auto: give each pytest-xdist worker one card", "auto"),
+    Option(
+        "--cudamem-gpus",
+        "auto: give each pytest-xdist worker one card; fraction: and a hard limit, its share of the card",
+        "auto|fraction",
+    ),
     Option("--cudamem-top", "rows of the summary table (default 10); 0 hides it", "N"),
     Option("--cudamem-dump", "write allocator snapshots of failed tests to this folder", "DIR"),
     Option("--cudamem-audit", "fail no test; end with the largest causes and the command that records them"),

@@ -25,7 +25,7 @@ class Settings(NamedTuple):
 
     ``device`` is what is measured; ``simulated`` are the cards that are put in place for the run. ``known`` is ``None``
     for the file of known findings at rootdir. ``update`` names what is to be recorded (of ``RECORDED``); ``repeat`` is
-    the number of runs of a test, 1 or more.
+    the number of runs of a test, 1 or more. ``gpus`` is how workers of pytest-xdist share the cards, if they do.
     """
 
     on: bool
@@ -39,7 +39,7 @@ class Settings(NamedTuple):
     first_use: str
     budget: Budget | None
     stacks: bool
-    gpus: bool
+    gpus: str | None
     top: int
     dump: Path | None
     json: Path | None

@@ -37,7 +37,18 @@ from cudamem_testing.objects.modules import ModuleTable
 from cudamem_testing.objects.names import clean, code_place, lru_name, type_word
 
 #: Top-level packages of the test harness.
-HARNESS_PACKAGES = ("cudamem_testing", "_pytest", "pytest", "pluggy", "xdist", "execnet", "pytest_rerunfailures")
+HARNESS_PACKAGES = (
+    "cudamem_testing",
+    "_pytest",
+    "pytest",
+    "pluggy",
+    "xdist",
+    "execnet",
+    "pytest_rerunfailures",
+    "hypothesis",
+    "_hypothesis_pytestplugin",
+    "pytest_benchmark",
+)
 #: Types of the harness whose instances belong to the test that created them.
 _USERS = frozenset({"ExceptionInfo", "RaisesExc", "MonkeyPatch", "WarningsRecorder"})
 #: The test loop (of pytest, or of a pytest-xdist worker), and what calls the function of a test or a

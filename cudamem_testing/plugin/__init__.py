@@ -7,6 +7,7 @@ markers or fixtures. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     collected = config.stash[keys.COLLECTED] = Collected()
     config.pluginmanager.register(collected, "cudamem-collected")
     if settings.gpus and hasattr(config, "workerinput"):
-        _choose_card(config)
+        _choose_card(config, limited=settings.gpus == "fraction")
     if "expected" in settings.update or settings.reports:
         _expect(config, accept="expected" in settings.update)
     if settings.on:
@@ -101,7 +102,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     settings = config.stash[keys.SETTINGS]
     try:
         found = markers.validate(items, settings.budget if settings.on else None, strict=settings.on)
-        config.stash[keys.PROBLEMS] = [f"NOT CHECKED: {line}" for line in found.misspelt.values()]
+        found_lines = (f"NOT CHECKED: {line}" for line in found.misspelt.values())
+        config.stash.setdefault(keys.PROBLEMS, []).extend(found_lines)
         config.stash[keys.MISSPELT] = frozenset(found.misspelt)
         _begin(config, settings, items, found.tests)
     except pytest.UsageError as error:
@@ -124,6 +126,7 @@ def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], 
             from cudamem_testing.plugin.checked import Mismatches
 
             config.pluginmanager.register(Mismatches(), "cudamem-mismatches")
+    _expect_examples(config, items)
     if _has_requirements(config, settings) and runs_tests(config):
         from cudamem_testing.plugin.requirements import of_selected_tests
 
@@ -187,15 +190,25 @@ def _simulate(config: pytest.Config, cards: Cards) -> Callable[[], None]:
         raise pytest.UsageError(f"cudamem: --cudamem-device=simulated: {reason}") from None
 
 
-def _choose_card(config: pytest.Config) -> None:
-    """Let a worker of pytest-xdist see one card, before anything uses CUDA."""
+def _choose_card(config: pytest.Config, *, limited: bool) -> None:
+    """Let a worker of pytest-xdist see one card, before anything uses CUDA; ``limited`` to its share of the card."""
+    from cudamem_testing import torch_api
     from cudamem_testing.guards import set_variable
-    from cudamem_testing.recorders.cards import card_of_worker
+    from cudamem_testing.recorders.cards import worker_card
 
     worker = str(config.workerinput["workerid"]).removeprefix("gw")  # type: ignore[attr-defined]
-    card = card_of_worker(int(worker))
-    if card is not None:
-        config.add_cleanup(set_variable("CUDA_VISIBLE_DEVICES", card))
+    try:
+        found = worker_card(int(worker), int(config.workerinput.get("workercount", 1)))  # type: ignore[attr-defined]
+    except RuntimeError:
+        problem = "--cudamem-gpus: a conftest file uses CUDA when it is imported, so each worker sees every card"
+        config.stash.setdefault(keys.PROBLEMS, []).append(f"NOT CHECKED: {problem}")
+        return
+    if found is None:
+        return
+    card, part = found
+    config.add_cleanup(set_variable("CUDA_VISIBLE_DEVICES", card))
+    if limited and part < 1:
+        torch_api.when_cuda_starts(lambda: torch_api.set_memory_fraction(0, part))
 
 
 def _start(config: pytest.Config, settings: Settings) -> None:
@@ -217,6 +230,10 @@ def _register(config: pytest.Config, settings: Settings) -> None:
         from cudamem_testing.plugin.repeat import Repeats
 
         config.pluginmanager.register(Repeats(hooks, settings.repeat), "cudamem-repeats")
+    if "pytest_benchmark.plugin" in sys.modules:
+        from cudamem_testing.plugin.benchmarks import Benchmarks
+
+        config.pluginmanager.register(Benchmarks(session), "cudamem-benchmarks")
     _expect(config, accept=False)
     if hasattr(config, "workerinput"):
         from cudamem_testing.plugin.worker import Worker
@@ -274,6 +291,15 @@ def _collect(config: pytest.Config, settings: Settings) -> None:
     from cudamem_testing.plugin.collector import Collector
 
     config.pluginmanager.register(Collector(config, settings), "cudamem-collector")
+
+
+def _expect_examples(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Prepare for tests of hypothesis, if there are any."""
+    if "hypothesis" in sys.modules:
+        from cudamem_testing.plugin.given import Given, is_given
+
+        if any(map(is_given, items)):
+            config.pluginmanager.register(Given(), "cudamem-given")
 
 
 def _has_requirements(config: pytest.Config, settings: Settings) -> bool:

@@ -15,10 +15,10 @@ import pytest
 
 from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.options import rerun_flags
-from cudamem_testing.model.records import RunRecord, TestRecord
+from cudamem_testing.model.records import RunRecord, TestRecord, Unchecked
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.failures import PHASES, RunFailures
+from cudamem_testing.plugin.failures import PHASES, RunFailures, worker_of
 from cudamem_testing.plugin.items import failure_lines
 from cudamem_testing.plugin.settings import runs_tests
 from cudamem_testing.plugin.whole import is_whole, whole_paths
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from cudamem_testing.verdicts.policy import Policy
 
 RUN = pytest.StashKey[RunRecord]()
+INCOMPLETE = "incomplete: its process crashed while it ran"
+LOST = "what wider fixtures took and what was found between tests is missing"
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
 
 
@@ -53,7 +55,11 @@ class Collector:
         self._settings = settings
         self._quiet = config.get_verbosity() < 0
         self._gathered = Gathered(settings, config.rootpath, rerun_flags(config.invocation_params.args))
-        self._outcomes: dict[str, str] = {}
+        self._outcomes: dict[tuple[str, str], str] = {}
+        """Of tests that began and have not ended, by id and worker: with ``--dist=each`` each worker runs all tests."""
+        self._places: dict[str, list[int]] = {}
+        """Where the records of each worker are."""
+        self._each = config.getoption("dist", "no") == "each"
         self._seen: set[str] = set()
         self._collected = config.stash[keys.COLLECTED]
         self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
@@ -78,12 +84,17 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record arrives with teardown."""
         nodeid, when = report.nodeid, report.when
-        before = self._outcomes.get(nodeid, "passed")
+        node = getattr(report, "node", None)
+        worker = "" if node is None else worker_of(node)
+        key = nodeid, worker
+        before = self._outcomes.get(key, "passed")
         plain = report.outcome == before == "passed" and not hasattr(report, "wasxfail")
-        outcome = self._outcomes[nodeid] = before if plain else _outcome(report, self._outcomes.get(nodeid))
+        if when not in PHASES:
+            if report.failed:
+                self._crashed(report)
+            return
+        outcome = self._outcomes[key] = before if plain else _outcome(report, self._outcomes.get(key))
         if report.failed:
-            if when not in PHASES:
-                self._failed.crashed(report)
             plugins = self._config.pluginmanager
             if hasattr(report, "cudamem_status") and not plugins.hasplugin("cudamem-statuses"):
                 plugins.register(Statuses(), "cudamem-statuses")
@@ -103,7 +114,7 @@ class Collector:
             if "@" in nodeid:
                 self._seen.update(_without_groups(nodeid))
             self._undelivered.pop(nodeid, None)
-            del self._outcomes[nodeid]
+            del self._outcomes[key]
             records = [*map(_as_record, getattr(report, "cudamem", ()))]
             if not records:
                 self._failed.unmeasured(nodeid, outcome)
@@ -114,7 +125,11 @@ class Collector:
             *earlier, last = records
             ended = [one.ended("rerun") for one in earlier] if earlier else []
             ended.append(last.ended(outcome))
-            self._gathered.tests += ended
+            tests = self._gathered.tests
+            if worker:
+                ended = [one.but(notes=(*one.notes, f"worker {worker}")) for one in ended] if self._each else ended
+                self._places.setdefault(worker, []).extend(range(len(tests), len(tests) + len(ended)))
+            tests += ended
             report.cudamem = ended  # type: ignore[attr-defined] # pytest keeps the report: one record is enough
 
     @pytest.hookimpl(optionalhook=True)
@@ -131,6 +146,7 @@ class Collector:
             pytest.UsageError: when markers were wrong.
         """
         if error:
+            self._lost(worker_of(node))
             return
         output = getattr(node, "workeroutput", {})
         if keys.USAGE_OUTPUT in output:
@@ -145,6 +161,21 @@ class Collector:
         self._markers_fail |= fails
         if keys.UNENFORCED_OUTPUT in output:  # every worker has collected all tests
             self._config.stash[keys.UNENFORCED] = output[keys.UNENFORCED_OUTPUT]
+
+    def _crashed(self, report: pytest.TestReport) -> None:
+        """A process ended while it ran a test: what the test was measured to take until then is lost."""
+        self._failed.crashed(report)
+        if self._settings.on:
+            self._gathered.tests.append(TestRecord(report.nodeid, "failed", notes=(INCOMPLETE,)))
+
+    def _lost(self, worker: str) -> None:
+        """A worker has crashed: its tests are complete, what it knew beside them is lost."""
+        places, tests = self._places.pop(worker, []), self._gathered.tests
+        for place in places:
+            test = tests[place]
+            tests[place] = test.but(notes=(*test.notes, f"incomplete: {LOST} (worker {worker} crashed later)"))
+        if places:
+            self._gathered.left_unchecked(Unchecked("test", f"{LOST}: its worker crashed"), len(places))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -206,7 +237,8 @@ class Collector:
     def _cover(self, session: pytest.Session) -> None:
         """Note what the run covered; a test that began and did not end was left out."""
         self._seen |= self._collected.files
-        unfinished = {*self._outcomes, *(name for one in self._outcomes for name in _without_groups(one))}
+        begun = [nodeid for nodeid, _ in self._outcomes]
+        unfinished = {*begun, *(name for one in begun for name in _without_groups(one))}
         paths = whole_paths(session) if self._collected.tests else ()  # no worker reported its collection
         self._gathered.covered(paths, self._collected.left_out(self._seen) | unfinished)
 

@@ -26,7 +26,7 @@ class RunFailures:
 
     def crashed(self, report: pytest.TestReport) -> None:
         """A process ended while it ran a test: pytest-xdist and pytest-forked report that outside of the phases."""
-        self._down.pop(_worker(getattr(report, "node", None)), None)
+        self._down.pop(worker_of(getattr(report, "node", None)), None)
         text = _reason(str(report.longrepr))
         self._add(text if report.nodeid in text else f"{report.nodeid}: {text}")
 
@@ -49,7 +49,7 @@ class RunFailures:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """A worker of pytest-xdist has ended; if a test ran there, a report of that test follows."""
         if error:
-            self._down[_worker(node)] = str(error)
+            self._down[worker_of(node)] = str(error)
 
     def unmeasured(self, nodeid: str, outcome: str) -> None:
         """A test without a record has ended."""
@@ -68,7 +68,8 @@ class RunFailures:
         self._lines[line] = None
 
 
-def _worker(node: Any) -> str:
+def worker_of(node: Any) -> str:
+    """The id of a worker of pytest-xdist; empty for this process."""
     return str(getattr(getattr(node, "gateway", None), "id", ""))
 
 

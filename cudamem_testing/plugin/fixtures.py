@@ -67,6 +67,17 @@ def _refuse(request: pytest.FixtureRequest, problems: Sequence[str], outcome: _O
         pytest.fail("\n".join(f"cudamem: {problem}" for problem in problems), pytrace=False)
 
 
+def _each_example(request: pytest.FixtureRequest, reset: Callable[[], object]) -> None:
+    """Do something before each example of hypothesis, so that the fixture keeps nothing of the one before."""
+    request.node.stash.setdefault(keys.EACH_EXAMPLE, []).append(reset)
+
+
+def _add_new(problems: list[str], found: Sequence[str]) -> None:
+    """Add what was not found before: each example has the same problems."""
+    before = {*problems}
+    problems += [one for one in found if one not in before]
+
+
 @pytest.fixture
 def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
     """Windows, in-test budgets and hard limits: ``with cuda_memory.window("decode") as w``."""
@@ -74,19 +85,27 @@ def cuda_memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
 
     session = _prepared(request)
     running = session.running if session is not None else None
+    problems: list[str] = []
     if session is None or running is None:
         from cudamem_testing.run.memory import Memory as Measured
 
         with Measured.on(str(request.config.stash[keys.SETTINGS].device)) as memory:
+            _each_example(request, lambda: _add_new(problems, memory.close()))
             yield memory
     else:
         from cudamem_testing.run.analysis import analysis
 
         grown = session.leaks.grown if session.leaks else None
         reads = analysis(session.evidence, session.tracker, grown, running.add)
-        memory = Memory(session.tracker, running.add, session.judge, reads, name="cuda_memory")
+        place = partial(getattr, running, "place")
+        ranks = request.config.pluginmanager.getplugin("cudamem-session").watch_ranks().asked_for
+        memory = Memory(
+            session.tracker, running.add, session.judge, reads, name="cuda_memory", place=place, ranks=ranks
+        )
+        _each_example(request, lambda: _add_new(problems, memory.close()))
         yield memory
-        _refuse(request, memory.close())
+        _add_new(problems, memory.close())
+    _refuse(request, problems)
 
 
 @pytest.fixture
@@ -110,17 +129,24 @@ def reference_cycles(request: pytest.FixtureRequest) -> Iterator[Callable[[], Re
     make = ReferenceCycles if session is None or session.cycles is None else session.cycles.region
     made: list[ReferenceCycles] = []
     blocks = Blocks()
+    problems: list[str] = []
 
     def record() -> ReferenceCycles:
         made.append(make())
         blocks.add("reference_cycles()", made[-1], made[-1], ".assert_none()")
         return made[-1]
 
+    def end() -> None:
+        _add_new(problems, blocks.problems)
+        for cycles in reversed(made):
+            if cycles.entered and not cycles.left:
+                cycles.__exit__(None, None, None)  # the check of the test itself continues
+        made.clear()
+        blocks.clear()
+
+    _each_example(request, end)
     yield record
-    problems = blocks.problems
-    for cycles in reversed(made):
-        if cycles.entered and not cycles.left:
-            cycles.__exit__(None, None, None)  # the check of the test itself continues
+    end()
     _refuse(request, problems)
 
 
@@ -136,6 +162,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
 
     session = _prepared(request)
     made, blocks, leaving = [], Blocks(), ExitStack()
+    problems: list[str] = []
     budgets = session is not None and session.running is not None and session.running.budgets
     explains = budgets or "cuda_memory" in request.fixturenames  # a broken budget says what the memory was for
     trackers: list[Tracker] = []
@@ -162,12 +189,18 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
         blocks.add("memory_profile(...)", profile, None if explains else profile, PROFILE)
         return profile if function is None else profile(function, *args, **kwargs)
 
-    with leaving, _outcome(request) as outcome:
-        yield record
-        problems = blocks.problems
+    def end() -> None:
+        _add_new(problems, blocks.problems)
         for profile in made:
             if not profile.left and profile.entered:
                 profile.__exit__(None, None, None)
+        blocks.clear()
+
+    _each_example(request, end)
+    _each_example(request, made.clear)
+    with leaving, _outcome(request) as outcome:
+        yield record
+        end()
         if session is not None and session.evidence.curves is not None:
             session.evidence.curves.profiled(session.running, made)
     made.clear()
@@ -199,6 +232,7 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
     session = _prepared(request)
     made: list[OperatorMemory] = []
     blocks = Blocks()
+    problems: list[str] = []
 
     def record(*args: Any, **kwargs: Any) -> OperatorMemory:
         unknown = sorted({*kwargs} - {"model", "device", "say"})
@@ -208,10 +242,16 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
         blocks.add("operator_memory(...)", made[-1], made[-1], OPERATORS)
         return made[-1]
 
+    def end() -> None:
+        _add_new(problems, blocks.problems)
+        for memory in reversed(made):
+            memory.__exit__(None, None, None)  # one that was entered and never left
+        blocks.clear()
+
+    _each_example(request, end)
+    _each_example(request, made.clear)
     yield record
-    problems = blocks.problems
-    for memory in reversed(made):
-        memory.__exit__(None, None, None)  # one that was entered and never left
+    end()
     if session is not None and session.evidence.curves is not None:
         for memory in made:
             session.evidence.curves.exhibit(session.running, "Operators", memory.summary)
@@ -226,12 +266,19 @@ def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
 
     root = str(request.config.rootpath)
     graphs = GraphCapture(root=root, owner=request.node.nodeid, unavailable=pytest.skip)
+    problems: list[str] = []
+
+    def end() -> None:
+        _add_new(problems, graphs.blocks.problems)
+        graphs.blocks.clear()
+        graphs.close()
+
+    _each_example(request, end)
     with _outcome(request) as outcome:
         yield graphs
     session = request.config.stash.get(keys.SESSION, None)
     if session is not None and session.evidence.curves is not None:
         for captured in graphs.captured:
             session.evidence.curves.exhibit(session.running, "Captured graph", captured.__str__)
-    problems = graphs.blocks.problems
-    graphs.close()
+    end()
     _refuse(request, problems, outcome)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cudamem_testing import torch_api
 from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.override import NOTHING
@@ -35,6 +36,7 @@ from cudamem_testing.static import is_a, type_name
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.warmup import WarmUps
+    from cudamem_testing.ranks.watch import Ranks
     from cudamem_testing.run.running import Asked
     from cudamem_testing.run.session import Session
 
@@ -51,6 +53,7 @@ class Hooks:
         self.session = session
         self.reports = Reports(config, session)
         self.wider = WiderFixtures(session)
+        self.ranks: Ranks | None = None
 
     @cached_property
     def _warm_ups(self) -> WarmUps:
@@ -84,6 +87,8 @@ class Hooks:
                     f"cudamem: memory cannot be measured here: {said}; --no-cudamem runs the tests without it, "
                     "python -m cudamem_testing doctor shows what can be measured"
                 ) from error
+            if torch_api.imported():
+                self.watch_ranks()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Wrapper:
@@ -129,6 +134,8 @@ class Hooks:
         finally:
             if running.phase.name == "call" or not failed:  # else the warm-up has failed, or skipped the test
                 found, calls = session.judge_call(running, failed=failed, skipped=skipped)
+                if self.ranks is not None and self.ranks.busy:
+                    found += self._of_ranks(self.ranks, last=False)
                 add_properties(item, calls)
             self.reports.unreported = [*running.findings]
         if found and not failed:
@@ -155,7 +162,11 @@ class Hooks:
             release = None
             if running.failure is not None and not self._config.getoption("usepdb", False):
                 release = partial(clear_all_frames, running.failure, item)
+            busy = self.ranks is not None and self.ranks.busy
+            of_ranks = self._of_ranks(self.ranks, last=True) if busy and self.ranks is not None else ()
             ended = session.end(running, release)
+            if of_ranks:
+                ended.found.extend(of_ranks)
             self.reports.unreported, self.reports.after_failure, self.reports.record = (
                 ended.found,
                 ended.after_failure,
@@ -167,6 +178,26 @@ class Hooks:
             if ended.found and (skipped or not failed):  # a skip in the teardown of a fixture hides nothing
                 _fail(ended.found)
         return result
+
+    def watch_ranks(self) -> Ranks:
+        """Have processes measured that tests start from here on."""
+        if self.ranks is None:
+            from cudamem_testing.ranks.watch import Ranks
+
+            self.ranks = Ranks(self.session)
+            self.ranks.watch()
+            self._config.add_cleanup(self.ranks.close)
+        return self.ranks
+
+    def _of_ranks(self, ranks: Ranks, *, last: bool) -> list[Finding]:
+        """What processes that the test started have found, with their windows in its record."""
+        running = self.session.running
+        if running is None:
+            return []
+        windows, findings = ranks.collect(last=last)
+        running.windows += windows
+        running.findings += findings
+        return findings
 
 
 def _fail(findings: Sequence[Finding]) -> None:

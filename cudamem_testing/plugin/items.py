@@ -14,6 +14,7 @@ import _pytest.unittest
 import pytest
 
 from cudamem_testing import static
+from cudamem_testing.plugin.calls import await_example, call_example
 from cudamem_testing.run.finished import clear_frames
 from cudamem_testing.static import is_a
 
@@ -127,6 +128,8 @@ def failure_lines(report: pytest.TestReport) -> list[str] | None:
 def harness_codes() -> tuple[CodeType, ...]:
     """The code of pytest that calls a test or a fixture: stacks end there."""
     functions = (
+        call_example,
+        await_example,
         _pytest.python.pytest_pyfunc_call,
         _pytest.unittest.TestCaseFunction.runtest,
         _pytest.doctest.DoctestItem.runtest,

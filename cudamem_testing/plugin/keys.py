@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ COMPARISON: pytest.StashKey[Comparison] = pytest.StashKey()
 OVERRIDE: pytest.StashKey[Override] = pytest.StashKey()
 MARKS: pytest.StashKey[int] = pytest.StashKey()
 """Of an item that has some of our markers: how many, on itself, when it was collected."""
+EACH_EXAMPLE: pytest.StashKey[list[Callable[[], object]]] = pytest.StashKey()
+"""Of an item: what its fixtures do before each example of hypothesis, so that they keep nothing of the one before."""
 PROBLEMS: pytest.StashKey[list[str]] = pytest.StashKey()
 """Lines about markers that check nothing, printed at the end of the run."""
 MISSPELT: pytest.StashKey[AbstractSet[str]] = pytest.StashKey()

@@ -59,7 +59,7 @@ class Reports:
             except Exception as error:  # the test failed all the same, for the reason that its report has
                 said = one_line(f"{type_name(error)}: {error}")
                 report.sections.append(("cudamem", f"what is known of this failure cannot be shown: {said}"))
-                self.unsaid, self.below = [], []
+                self.unreported, self.after_failure = [], []
         if ends and self.record is not None:
             records = self._undelivered.setdefault(item.nodeid, [])
             records.append(self.record)

@@ -44,7 +44,7 @@ def read_settings(config: pytest.Config) -> Settings:
         first_use=read.parsed(options.FIRST_USE, options.choice("fail", "warn"), "fail"),
         budget=read.parsed("cudamem_budget", options.budget, None),
         stacks=read.parsed("cudamem_stacks", options.choice("auto", "off"), "auto") == "auto",
-        gpus=read.parsed("cudamem_gpus", options.choice("auto"), None) == "auto",
+        gpus=read.parsed("cudamem_gpus", options.choice("auto", "fraction"), None),
         top=read.parsed("cudamem_top", options.rows, 10),
         dump=read.parsed("cudamem_dump", lambda text: options.folder(_base(config, "cudamem_dump"), text), None),
         json=read.parsed("cudamem_json", lambda text: options.file(_base(config, "cudamem_json"), text), None),

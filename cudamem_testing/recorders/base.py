@@ -54,6 +54,10 @@ class Recorder(Protocol):
         """End of a test; what follows is not measured."""
         ...
 
+    def pause(self) -> Callable[[], None]:
+        """Record no stacks and no events until the returned function is called; numbers are counted as always."""
+        ...
+
     def new_owner(self) -> int:
         """A new owner number; only if blocks record an owner."""
         ...
@@ -185,6 +189,10 @@ def untold(recorder: Recorder) -> str:
     return f"{recorder.device} records no single blocks{reason}"
 
 
+def _nothing() -> None:
+    """There is nothing to resume."""
+
+
 class WithoutOwners:
     """For blocks without owner and thread; the methods for owners are never called."""
 
@@ -217,6 +225,10 @@ class WithoutEvidence:
     """For recorders that do not list single blocks."""
 
     tells_blocks = False
+
+    def pause(self) -> Callable[[], None]:
+        """Nothing is recorded."""
+        return _nothing
 
     def capture(self) -> None:
         """Nothing is kept."""

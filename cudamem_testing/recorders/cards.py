@@ -33,10 +33,26 @@ def share(worker: int, visible: str | None, count: int) -> str | None:
     return cards[worker % len(cards)] if cards else None
 
 
-def card_of_worker(worker: int) -> str | None:
-    """The card of one of several processes that has not used CUDA yet, as ``CUDA_VISIBLE_DEVICES`` names it."""
-    card = share(worker, os.environ.get("CUDA_VISIBLE_DEVICES"), torch_api.cuda_device_count())
-    return None if torch_api.cuda_initialized() else card
+def worker_card(worker: int, workers: int) -> tuple[str, float] | None:
+    """The card of one of several processes that has not used CUDA yet, and the part of it that each may use.
+
+    The card is as ``CUDA_VISIBLE_DEVICES`` names it; ``None`` if there is none.
+
+    Raises:
+        RuntimeError: if this process has used CUDA.
+    """
+    visible, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch_api.cuda_device_count()
+    card = share(worker, visible, count)
+    if card is None:
+        return None
+    if torch_api.cuda_initialized():
+        raise RuntimeError("CUDA was used before a card was chosen")
+    return card, portion(worker, workers, card, visible, count)
+
+
+def portion(worker: int, workers: int, card: str | None, visible: str | None, count: int) -> float:
+    """The part of its card that one of several processes may use: all use the same."""
+    return 1 / max(1, sum(share(one, visible, count) == card for one in range(max(workers, worker + 1))))
 
 
 def other_processes(device: Device) -> int | None:

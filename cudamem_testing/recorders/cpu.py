@@ -69,7 +69,7 @@ class CpuRecorder(WithoutWorkspaces):
         self._bases: dict[int, int] = {}
         self._record = record
         self._harness = harness
-        self._first = self._refusals = self._wakes = self._freed_of_others = 0
+        self._first = self._refusals = self._wakes = self._freed_of_others = self._resumed = 0
         self._begins = False  # the next read begins a test
         self._outer = Recording(stacks=False, events=False)
         self._leaving = ExitStack()
@@ -140,6 +140,18 @@ class CpuRecorder(WithoutWorkspaces):
         if self._record:
             self._native.set_recording(stacks=self._outer.stacks, events=self._outer.events)
 
+    def pause(self) -> Callable[[], None]:
+        """Only count for a while. Events before that are as if dropped: what came after them is not known."""
+        if not self._record:
+            return self.sleep
+        before = self._native.set_recording(stacks=False, events=False)
+
+        def resume() -> None:
+            self._native.set_recording(stacks=before.stacks, events=before.events)
+            self._resumed = self._slot.peek().events
+
+        return resume
+
     def owned(self, owner: int) -> Owned:
         """Exact, and in constant time."""
         return _new(Owned, self._native.owner_totals(owner)[:2])
@@ -163,7 +175,7 @@ class CpuRecorder(WithoutWorkspaces):
 
         if not self._record:
             return CpuCapture(self.device, self._native.scan(), (), self.frames, missing=OFF)
-        trace = self._native.events(self._first)
+        trace = self._native.events(max(self._first, self._resumed))
         return CpuCapture(
             self.device,
             self._native.scan(),

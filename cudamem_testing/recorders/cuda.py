@@ -161,6 +161,11 @@ class CudaRecorder(WithoutOwners):
         if self._history is not None:
             self._history.stop()
 
+    def pause(self) -> Callable[[], None]:
+        """Stop the history for a while; it begins again where it goes on."""
+        self.sleep()
+        return partial(self.wake, limited=False)
+
     def finish(self) -> None:
         """Synchronise the card; does nothing before CUDA is initialised."""
         if torch_api.cuda_initialized():

@@ -56,6 +56,10 @@ class Gathered:
         self._about_records: list[str] = []
         self._unseen = Unseen()
 
+    def left_unchecked(self, what: Unchecked, times: int) -> None:
+        """Something that was asked for was not checked."""
+        self._unchecked[what] += times
+
     @property
     def fails(self) -> bool:
         """Whether a finding of the run itself fails it."""

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 
 class OutsideCheck:
-    """Follows the readings of each card."""
+    """Follows the readings of each card.
 
-    def __init__(self, tracker: Tracker) -> None:
+    Where other workers may use the ``shared`` cards, numbers of whole cards tell nothing of this process.
+    """
+
+    def __init__(self, tracker: Tracker, *, shared: bool = False) -> None:
         self._tracker = tracker
+        self._shared = shared
         self._last: dict[Device, OutsideUse] = {}
 
     def begin(self) -> None:
@@ -37,6 +41,8 @@ class OutsideCheck:
             if now is None:
                 continue
             self._last[recorder.device] = now
+            if self._shared and now.process is None:
+                continue
             if before is not None and (more := _more(before, now)) > 0:
                 found.append(_finding(place, now, more))
         return found

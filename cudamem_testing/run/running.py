@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.override import NOTHING, Override
@@ -15,6 +15,7 @@ from cudamem_testing.windows.tracker import Span
 
 if TYPE_CHECKING:
     from cudamem_testing.model.baselines import Measured
+    from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.curves import Curve
     from cudamem_testing.model.devices import Device
@@ -33,7 +34,8 @@ class Subject:
     a limit. ``undoing`` finds the wider fixture that will undo what a path leads to. ``keepers`` returns objects of
     pytest that may keep what the test made: its item, and the fixtures that it used. ``unjudged`` gets the kinds of
     findings of which there may be more than were found, ``leaked`` the blocks of findings that fail. ``collector`` is
-    how often the collector had run when it began. A wider fixture is a subject of its own, without a span.
+    how often the collector had run when it began, ``examples`` are those that a library made of the test. A wider
+    fixture is a subject of its own, without a span.
     """
 
     whole: Span | None
@@ -49,6 +51,28 @@ class Subject:
     unjudged: set[Kind] = field(default_factory=set)
     leaked: list[Entrusted] = field(default_factory=list)
     collector: Sequence[Mapping[str, int]] = field(default_factory=Original.get_stats)
+    examples: Examples | None = None
+
+
+class Examples(Protocol):
+    """Runs of a test with inputs that a library generates (run/examples.py)."""
+
+    @property
+    def place(self) -> str:
+        """What the name of a region begins with; empty outside of an example."""
+        ...
+
+    def judge_call(self, windows: Sequence[Window]) -> list[Finding]:
+        """The limits on all examples together."""
+        ...
+
+    def explained(self, found: Sequence[Finding]) -> list[Finding]:
+        """Findings of what the whole test retains, with the example that retained most."""
+        ...
+
+    def name_of(self, block: Block) -> str | None:
+        """The example that allocated a block, if that is known."""
+        ...
 
 
 class Entrusted(NamedTuple):
@@ -148,6 +172,16 @@ class Running:
         """What a cycle does to the test; ``None`` is the default of each device."""
         self.subject = Subject(whole, owner, self.foreign, None, self.override.covers, keepers=keepers)
         self.disown: Callable[[], None] = lambda: None
+
+    @property
+    def examples(self) -> Examples | None:
+        """Those that a library made of it, if one did."""
+        return self.subject.examples
+
+    @property
+    def place(self) -> str:
+        """What the name of a region begins with: the current example."""
+        return "" if self.examples is None else self.examples.place
 
     @property
     def is_plain(self) -> bool:

@@ -93,7 +93,7 @@ class Session:
         asked = {"recorded": settings.stacks, "reports": settings.reports, "trends": not quiet}
         self.evidence = Evidence(self.tracker, root, self.owners.names, **asked)
         self.attributions = Attributions(self.tracker, self.owners, self.evidence)
-        self.outside = OutsideCheck(self.tracker)
+        self.outside = OutsideCheck(self.tracker, shared=sent)
         self.judge = Judge(self.evidence.explainer, self.evidence.draw, self.evidence.churn)
         self.baselines = Baselines(settings, root, self.evidence, self.tracker, without, sent=sent)
         self.policy = Policy(settings, root, known)
@@ -210,7 +210,9 @@ class Session:
         """The call has ended: its findings on limits and baselines, and its windows."""
         calls = self.enter(running, "teardown")
         found: list[Finding] = []
-        if running.budgets:
+        if running.budgets and running.examples is not None:
+            found += running.examples.judge_call(calls)
+        elif running.budgets:
             found += self.judge.call(running.budgets, calls) if self.recorders.opened else ()
             running.used = self.judge.used(running.budgets, calls)
         passed = not failed and running.failure is None  # there is one if a subtest has failed
@@ -323,6 +325,8 @@ class Session:
         """
         if running.failure is None:
             found = self.judge.whole(running.budgets, whole) if running.budgets else []
+            if found and running.examples is not None:
+                found = running.examples.explained(found)
             return [*found, *self.baselines.whole(running, whole)] if running.measured else found
         over = self.judge.whole(running.budgets, whole) if running.subject.exact else []
         return [replace(finding, severity=Severity.WARN) for finding in over]

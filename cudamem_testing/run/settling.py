@@ -127,7 +127,9 @@ class Settling:
                 held = entrusted(device, rest, held, subject)
                 if severity is not None:
                     of_fixture = subject.fixture is not None
-                    leaks = self._ignored.keep(leak_findings(rest, held, severity, of_fixture=of_fixture))
+                    example_of = None if subject.examples is None else subject.examples.name_of
+                    leaks = leak_findings(rest, held, severity, of_fixture=of_fixture, example_of=example_of)
+                    leaks = self._ignored.keep(leaks)
                     if any(one.severity is Severity.FAIL for one in leaks):
                         some = frozenset((block.address, block.size) for block in rest)
                         subject.leaked.append(Entrusted(device, subject.owner, some))

@@ -5,7 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import NamedTuple
@@ -29,6 +29,7 @@ from cudamem_testing.objects import Kind as PathKind
 from cudamem_testing.snapshots.backward import ENGINE
 from cudamem_testing.verdicts.verdict import verdict_of
 
+ExampleOf = Callable[[Block], str | None]
 NOT_SEARCHED = HolderResult(Reach.UNKNOWN, None, complete=False, doubt=Doubt(Unsure.NOT_REACHED))
 SHOWN = 3
 #: Where ``DistributedDataParallel`` makes its C++ reducer, with the buckets that hold gradients.
@@ -51,12 +52,13 @@ def leak_findings(
     severity: Severity = Severity.FAIL,
     *,
     of_fixture: bool = False,
+    example_of: ExampleOf | None = None,
 ) -> list[Finding]:
     """One finding for each holder among the retained blocks of one device, the largest first.
 
     Blocks belong together if one object holds them (a module all its parameters, a list all its items), or if C++ holds
     them, where holders cannot be distinguished except for the state of graphs. Those ``of_fixture`` were left by a
-    wider fixture.
+    wider fixture. ``example_of`` tells which generated example of the test allocated a block.
     """
     groups: dict[tuple[Verdict, str], list[Held]] = {}
     every = []
@@ -69,7 +71,7 @@ def leak_findings(
             held = held._replace(beside_flat_parameter=True)
         groups.setdefault((held.verdict, held.by), []).append(held)
     ordered = (sorted(group, key=_first_shown) for group in groups.values())
-    found = [_finding(group, severity, of_fixture=of_fixture) for group in ordered]
+    found = [_finding(group, severity, of_fixture=of_fixture, example_of=example_of) for group in ordered]
     return sorted(found, key=lambda finding: -(finding.bytes or 0))
 
 
@@ -242,9 +244,17 @@ def workspace_findings(blocks: Sequence[Block]) -> list[Finding]:
 
 
 def _finding(
-    group: Sequence[Held], severity: Severity, *, of_fixture: bool, tests: int = 1, each: int | None = None
+    group: Sequence[Held],
+    severity: Severity,
+    *,
+    of_fixture: bool,
+    tests: int = 1,
+    each: int | None = None,
+    example_of: ExampleOf | None = None,
 ) -> Finding:
     first = group[0]
+    blocks = [] if example_of is None else sorted((held.block for held in group), key=lambda one: one.order or 0)
+    examples = [*dict.fromkeys(filter(None, map(example_of, blocks)))] if example_of is not None else []
     block, path = first.block, first.path
     shown: dict[tuple[Allocation, str], Held] = {}
     for held in group:
@@ -262,6 +272,8 @@ def _finding(
         in_fixture=of_fixture,
         tests=tests,
         each=each,
+        example=examples[0] if examples else "",
+        examples=len(examples),
         doubts=tuple(dict.fromkeys(held.holder.doubt for held in group if held.holder.doubt is not None)),
     )
     return Finding(

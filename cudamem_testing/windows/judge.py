@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 IGNORED_BELOW = {"cpu": 64 * 1024}
 WHOLE = ("retained",)
+SUMMED = ("allocations", "retries")
+"""What a window adds up over the windows inside; upper limits on it may be meant for each of them."""
 
 
 class Judge:
@@ -45,22 +47,29 @@ class Judge:
         self._draw = draw
         self._churn = churn
 
-    def call(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> list[Finding]:
-        """The limits of a call window; also counts what is not enforced."""
+    def call(self, budgets: Sequence[Budget], windows: Sequence[Window], *, summed: bool = True) -> list[Finding]:
+        """The limits of a call window; also counts what is not enforced.
+
+        Not ``summed``: without upper limits on what :data:`SUMMED` names.
+        """
         if budgets:
             self._count_unenforced(budgets, windows)
-        return self._judge(budgets, windows, whole=False)
+        return self._judge(budgets, windows, lambda limit: limit.metric not in WHOLE and (summed or not _sums(limit)))
+
+    def each(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> list[Finding]:
+        """The upper limits of a call, on the window of one of its examples."""
+        return self._judge(budgets, windows, lambda limit: limit.metric not in WHOLE and limit.side == "at most")
 
     def whole(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> list[Finding]:
         """The limits of the whole test, from the start of its setup to the end of its teardown."""
-        return self._judge(budgets, windows, whole=True)
+        return self._judge(budgets, windows, lambda limit: limit.metric in WHOLE)
 
     def all(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> list[Finding]:
         """Every limit on the same windows: a region has no teardown to wait for."""
-        return self._judge(budgets, windows, whole=False) + self._judge(budgets, windows, whole=True)
+        return self._judge(budgets, windows, lambda limit: limit.metric not in WHOLE) + self.whole(budgets, windows)
 
-    def used(self, budgets: Sequence[Budget], windows: Sequence[Window]) -> float | None:
-        """The largest used share of an upper limit."""
+    def used(self, budgets: Sequence[Budget], windows: Sequence[Window], *, summed: bool = True) -> float | None:
+        """The largest used share of an upper limit; ``summed`` as in :meth:`call`."""
         if not budgets:
             return None
         from cudamem_testing.model.limits import effective  # imported already if there is a budget
@@ -70,6 +79,7 @@ class Judge:
             for window in windows
             for limit in effective(budgets, window.device)
             if limit.side == "at most" and limit.value is not None and limit.metric not in WHOLE
+            if summed or not _sums(limit)
             if (measured := limit.measured(window)) is not None
         ]
         return max(shares, default=None)
@@ -95,7 +105,9 @@ class Judge:
             raise ValueError("churn is unknown: stacks and events are not recorded here")
         return self._churn(windows, now)
 
-    def _judge(self, budgets: Sequence[Budget], windows: Sequence[Window], *, whole: bool) -> list[Finding]:
+    def _judge(
+        self, budgets: Sequence[Budget], windows: Sequence[Window], asked: Callable[[Limit], bool]
+    ) -> list[Finding]:
         if not budgets:
             return []
         from cudamem_testing.model.limits import effective
@@ -104,7 +116,7 @@ class Judge:
             breach
             for window in windows
             for limit in effective(budgets, window.device)
-            if (limit.metric in WHOLE) is whole
+            if asked(limit)
             if (breach := limit.judge(window)) is not None
         ]
         if not breaches:
@@ -131,6 +143,10 @@ def cycles_fail(device: Device) -> bool:
 def ignored_below(device: Device) -> int:
     """Retained totals below this are not judged: libraries keep small things on the CPU."""
     return IGNORED_BELOW.get(device.kind, 0)
+
+
+def _sums(limit: Limit) -> bool:
+    return limit.metric in SUMMED and limit.side == "at most"
 
 
 def _unknown(limit: Limit, window: Window) -> str:

@@ -13,7 +13,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from cudamem_testing.model.counters import Counters
@@ -47,7 +47,8 @@ class Memory:
     """Windows, budgets and hard limits over a tracker.
 
     ``told`` is called with each window that ends, and with the findings of a budget that it broke; it returns whether
-    the budget is enforced. ``name`` is its name in the code.
+    the budget is enforced. ``name`` is its name in the code, ``place`` what the name of each window begins
+    with, and ``ranks`` has processes measured that start inside a block.
     """
 
     records = False
@@ -60,10 +61,14 @@ class Memory:
         judge: Judge | None = None,
         analysis: Analysis | None = None,
         name: str = "memory",
+        place: Callable[[], str] = str,
+        ranks: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
         self.judge = judge or Judge()
         self._analysis = analysis or Analysis()
         self.tracker = tracker
+        self.place = place
+        self._ranks = ranks
         self.tell = told or (lambda windows, findings: True)
         self.entered: list[Region] = []
         self.blocks = Blocks()
@@ -285,6 +290,19 @@ class Memory:
         chosen = variables or {"n": sizes}
         scaling = measure_scaling(self.tracker, recorder, function, chosen, self._analysis.lines, named=bool(variables))
         return self._result(scaling, "scaling", '.assert_peak("O(n)")')
+
+    def ranks(self) -> AbstractContextManager[None]:
+        """Measure processes that start inside the block with ``subprocess`` and ask for it, such as those of torchrun.
+
+        They ask with ``with cudamem_testing.rank():``; what they took and left is in the report of the test. Processes
+        of ``multiprocessing`` need neither.
+
+        Raises:
+            RuntimeError: outside of a test that is measured.
+        """
+        if self._ranks is None:
+            raise RuntimeError("ranks() needs a measured test: use the fixture cuda_memory")
+        return self._ranks()
 
     def statistics(self, device: object = None) -> Counters:
         """The counters of a device (of the first measured one by default); zeros before CUDA is initialised."""

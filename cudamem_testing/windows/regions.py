@@ -35,12 +35,16 @@ class Region(Protocol):
 
 
 class Around(Protocol):
-    """What regions belong to: it measures and judges, knows which are ``entered``, and is told what they find."""
+    """What regions belong to: it measures and judges, knows which are ``entered``, and is told what they find.
+
+    ``place`` says what the name of a window begins with.
+    """
 
     tracker: Tracker
     judge: Judge
     entered: list[Region]
     tell: Tell
+    place: Callable[[], str]
 
 
 #: Names of the windows that every test has.
@@ -81,7 +85,7 @@ class OpenWindow(Readings):
     def __enter__(self) -> OpenWindow:
         if self._span is not None:
             raise RuntimeError(f"window {self._name!r} was entered twice: make another one for each with block")
-        self._span = self._memory.tracker.open(self._name)
+        self._span = self._memory.tracker.open(f"{self._memory.place()}{self._name}")
         self._memory.entered.append(self)
         return self
 

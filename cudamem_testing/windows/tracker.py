@@ -10,7 +10,8 @@ ends a span. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from cudamem_testing.model.counters import Counters
@@ -136,6 +137,14 @@ class Tracker:
             measured = ", ".join(str(recorder.device) for recorder in self.recorders) or "nothing"
             raise ValueError(f"{wanted or 'a device'} is not measured (measured: {measured})")
         return recorders
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record neither stacks nor events inside the block, such as a timing; numbers are counted as always."""
+        with ExitStack() as stack:
+            for recorder in self.recorders:
+                stack.callback(recorder.pause())
+            yield
 
     def read(self, recorder: Recorder) -> Counters:
         """The counters of one recorder; open spans lose no peak.

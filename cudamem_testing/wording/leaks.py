@@ -105,6 +105,9 @@ def _blocks(finding: Finding, fact: Retained) -> list[str]:
     if fact.count > len(fact.shown):
         rest = (finding.bytes or 0) - sum(block.bytes for block in fact.shown)
         lines.append(f"   ... {count(fact.count - len(fact.shown), 'more block')}: {format_size(rest)}")
+    if fact.example:
+        more = f" (the first of {fact.examples} examples that left memory here)" if fact.examples > 1 else ""
+        lines.append(f"   in example {fact.example}{more}")
     return lines
 
 

@@ -65,6 +65,7 @@ NEEDED = {
     },
     "plugin": {
         *(
+            "calls",
             "collector",
             "expected",
             "failures",
@@ -76,6 +77,7 @@ NEEDED = {
         ),
         *("hooks", "reports", "settings", "whole", "wider"),
     },
+    "ranks": {"watch"},
     "recorders": {
         *("base", "build", "cache", "captures", "cards", "choose", "cpu", "early", "identity", "layout", "lines"),
         *("native", "native_calls", "native_python", "native_records", "native_trap"),

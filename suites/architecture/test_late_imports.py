@@ -17,6 +17,7 @@ CLEAN = {f"{package}.{module}" for package, modules in NEEDED.items() for module
 LATE = {
     "__main__": "a command loads what it runs, and --help nothing",
     "plugin": "pytest loads the plugin in every run, also in those that ask for nothing",
+    "ranks": "it is imported by each process that a test starts, and measures where torch is there",
     "recorders": "a recorder loads when its device is measured, and what explains memory when a test asks",
     "model.options": "values are parsed in the runs that give them",
     "model.override": "a marker is parsed in the runs that have one",
@@ -36,6 +37,7 @@ LATE = {
 #: Modules that are optional, or absent on some systems, or slow to import.
 OUTSIDE = {
     *("torch", "cuda", "pynvml", "matplotlib", "jinja2", "markupsafe", "hypothesis"),
+    "pytest_benchmark",
     *("fcntl", "pwd", "grp", "difflib", "dataclasses"),
 }
 

@@ -78,6 +78,23 @@ def test_readings_of_two_kinds_are_not_compared(card: tuple[Card, OutsideCheck],
     assert check.border("test_b.py") == []
 
 
+def test_workers_on_one_card_judge_nothing_by_the_whole_card() -> None:
+    """What the card holds may be another worker's; what the process holds is its own."""
+    found = []
+    for shared in (False, True):
+        recorder, tracker = Card("cuda:0"), Tracker()
+        tracker.attach([recorder])
+        check = OutsideCheck(tracker, shared=shared)
+        for reading in (taken(in_use=500 * MIB), taken(in_use=900 * MIB)):
+            recorder.reading = reading
+            check.begin()
+            found.append(len(check.border("test_a.py")))
+        for reading in (taken(500), taken(600)):
+            recorder.reading = reading
+            found.append(len(check.border("test_b.py")))
+    assert found == [0, 1, 0, 1, 0, 0, 0, 1]
+
+
 def test_a_run(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first reading is at the first test, the others at the end of each file; nothing fails."""
     readings = iter([500, 500, 524])

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from cudamem_testing.__main__ import main
-from cudamem_testing.model.records import Extent
-from cudamem_testing.plugin.collector import _without_groups
+from cudamem_testing.model.records import Extent, Unchecked
+from cudamem_testing.plugin.collector import INCOMPLETE, LOST, _without_groups
 from suites.plugin.inner import KIB, Inner
 from suites.plugin.inner import run_outer as run_in_a_process
 
@@ -218,11 +218,20 @@ CRASH = {
 
 
 def test_a_crashed_worker_leaves_what_arrived(run_outer):
-    """Plugin off: only the marked test is measured."""
-    inner = run_outer(CRASH, "-n1", plugins=["xdist.plugin"])
+    """What the worker knew beside its tests is lost, and each of them says so."""
+    inner = run_outer(CRASH, "-n1", "--cudamem", "--cudamem-device=cpu", plugins=["xdist.plugin"])
     assert inner.last == "2 failed, 2 passed"
     assert "worker 'gw0' crashed while running 'test_it.py::test_crashes'" in inner.out
-    assert [(test.nodeid, test.outcome) for test in inner.run.tests] == [("test_it.py::test_over", "failed")]
+    lost = f"incomplete: {LOST} (worker gw0 crashed later)"
+    assert {test.nodeid.partition("::")[2]: (test.outcome, test.notes) for test in inner.run.tests} == {
+        "test_before": ("passed", (lost,)),
+        "test_over": ("failed", (lost,)),
+        "test_crashes": ("failed", (INCOMPLETE,)),
+        "test_after": ("passed", ()),
+    }
+    assert inner.run.unchecked == {Unchecked("test", f"{LOST}: its worker crashed"): 2}
+    assert f"NOT CHECKED: 2 tests: {LOST}: its worker crashed" in " ".join(map(str.strip, inner.summary))
+    assert inner.run.extent.left_out == ("test_it.py::test_crashes",)
 
 
 def test_nothing_enforced_and_wrong_markers(run_outer):

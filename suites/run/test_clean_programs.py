@@ -17,7 +17,7 @@ from suites.plugin.inner import run_outer
 RUNS = 10 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 1
 TESTS = """
 import pytest
-from fixtures import programs
+from cudamem_testing.strategies import random_programs as programs
 
 @pytest.mark.parametrize("kind", ["any", "training"])
 @pytest.mark.parametrize("seed", range({first}, {last}))

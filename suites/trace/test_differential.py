@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from cudamem_testing.strategies import random_programs as programs
 from cudamem_testing.trace import from_profile
-from fixtures import programs
 from suites.trace.oracle import differences, graph_of, rows
 
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"

@@ -7,8 +7,8 @@ import tracemalloc
 import pytest
 import torch
 
+from cudamem_testing.strategies import random_programs as programs
 from cudamem_testing.trace import Allocation, MemoryProfile, Operator, OutOfMemory, PythonCall, ScopeKind
-from fixtures import programs
 from suites.trace.synthetic import (
     Module,
     Optimizer,

@@ -1,0 +1,157 @@
+"""Measures a process that a test has started. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from cudamem_testing.ranks.records import VARIABLE, Order, Written, read_order, write
+
+if TYPE_CHECKING:
+    from cudamem_testing.run.session import Session
+    from cudamem_testing.windows.memory import Memory
+
+_current: list[Session] = []
+
+
+class Target:
+    """What a process runs in place of its target: the same, measured."""
+
+    def __init__(self, target: Callable[..., object], order: Order) -> None:
+        self._target = target
+        self._order = order
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        if "torch" not in sys.modules:  # the target's module does not use it
+            return self._target(*args, **kwargs)
+        with _measured(self._order):
+            return run(self._target, *args, **kwargs)
+
+
+def run(function: Callable[..., object], *args: Any, **kwargs: Any) -> object:
+    """Call a function; stacks of what it allocates end here."""
+    return function(*args, **kwargs)
+
+
+@contextmanager
+def rank(name: str | None = None) -> Iterator[Memory]:
+    """Measure the block in a process that a test started, as in ``with cudamem_testing.rank() as memory:``.
+
+    The test's report then has its windows and findings. A test that starts its processes with ``subprocess``, such as
+    ``torchrun``, says so: ``with cuda_memory.ranks():``. The name is by default ``rank`` with the number that
+    ``torch.distributed`` or the variable ``RANK`` tells. Without such a test it only measures.
+    """
+    from cudamem_testing.windows.memory import Memory
+
+    if _current:
+        with _memory(_current[-1]) as memory:
+            yield memory
+        return
+    folder = os.environ.get(VARIABLE)
+    order = None if folder is None else _order(Path(folder), name)
+    if order is None:
+        with Memory.on("auto") as memory:
+            yield memory
+        return
+    with _measured(order) as session, _memory(session) as memory:
+        yield memory
+
+
+@contextmanager
+def _memory(session: Session) -> Iterator[Memory]:
+    """Windows and budgets in the record of the process."""
+    from cudamem_testing.model.entered import NotEnteredError
+    from cudamem_testing.windows.memory import Memory
+
+    running = session.running
+    memory = Memory(session.tracker, None if running is None else running.add, session.judge)
+    try:
+        yield memory
+    finally:
+        problems = memory.close()
+    if problems:
+        raise NotEnteredError("\n".join(problems))
+
+
+def _order(folder: Path, name: str | None) -> Order | None:
+    """What the folder of a test asks for."""
+    from cudamem_testing.ranks.settings import settings_of
+    from cudamem_testing.run.running import Asked
+
+    data = read_order(folder)
+    if data is None:
+        return None
+    known = data["known"]
+    return Order(
+        str(folder),
+        os.getpid(),
+        name or f"process {os.getpid()}",
+        data["nodeid"],
+        data["root"],
+        settings_of(data["settings"]),
+        Asked(),
+        None if known is None else known.encode(),
+    )
+
+
+@contextmanager
+def _measured(order: Order) -> Iterator[Session]:
+    """Measure this process as the call of a test; what it leaves is judged at the end."""
+    from cudamem_testing.run.session import Session
+
+    session = Session(order.settings, Path(order.root), harness=_harness(), sent=True, known=order.known, quiet=True)
+    session.prepare()
+    devices = tuple(str(one.device) for one in session.tracker.recorders)
+    write(order.path, Written(_named(order.name), devices))
+    session.begin(order.nodeid, order.asked, limited=True, keepers=tuple, fixtures=dict, undoing=lambda path: None)
+    _current.append(session)
+    error: BaseException | None = None
+    try:
+        if session.running is not None:
+            session.enter(session.running, "call")
+        yield session
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        _current.pop()
+        _end(session, order, devices, error)
+        error = None
+
+
+def _end(session: Session, order: Order, devices: tuple[str, ...], error: BaseException | None) -> None:
+    """Judge what is left, and write what is known."""
+    running = session.running
+    if running is None:
+        return
+    failed = error is not None and not (isinstance(error, SystemExit) and not error.code)
+    session.judge_call(running, failed=failed, skipped=False)
+    if failed and error is not None:
+        running.ended(error, "call", failed=True, skipped=False)
+    ended = session.end(running, None)
+    session.border(order.nodeid.partition("::")[0])
+    found = (*ended.record.findings, *session.findings)
+    record = ended.record.but(outcome="failed" if failed else "passed", findings=found)
+    unenforced = (f"{what}: {number}" for what, number in session.judge.unenforced.items())
+    notes = (*session.recorders.notes, *session.outside.notes(), *unenforced)
+    write(order.path, Written(_named(order.name), devices, record, notes))
+    session.close()
+
+
+def _named(name: str) -> str:
+    """The rank, where torch.distributed or its launcher tells it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return f"rank {distributed.get_rank()}"
+    if name.startswith("process ") and os.environ.get("RANK", "").isdecimal():
+        return f"rank {os.environ['RANK']}"
+    return name
+
+
+def _harness() -> tuple[CodeType, ...]:
+    return (run.__code__,)

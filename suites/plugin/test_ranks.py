@@ -1,0 +1,189 @@
+"""Processes that a test starts: their windows and findings are in the test's record, named by rank."""
+
+from __future__ import annotations
+
+import pytest
+
+from cudamem_testing.model.findings import Kind, Verdict
+from cudamem_testing.wording import title
+
+SAME_PROCESS = """
+    import pytest, torch
+    from multiprocessing.process import BaseProcess
+
+    KEPT = []
+
+    class Process:
+        _start_method = "spawn"
+
+        def __init__(self, target, args=(), code=0):
+            self._target, self._args, self._code, self.name = target, args, code, "SpawnProcess-1"
+            self.exitcode = None
+
+        def start(self):
+            from cudamem_testing.ranks.watch import Ranks
+            HOOKS.ranks.begin(self)
+            if self._code == 0:
+                self._target(*self._args)
+            self.exitcode = self._code
+
+        def join(self, timeout=None): pass
+
+    @pytest.fixture(autouse=True)
+    def hooks(request):
+        global HOOKS
+        HOOKS = request.config.pluginmanager.getplugin("cudamem-session")
+
+    def work(size):
+        torch.empty(size)
+
+    def leak():
+        KEPT.append(torch.empty(2**18))
+
+    def test_windows():
+        Process(work, (256,)).start()
+
+    @pytest.mark.memory_budget(peak="1KiB")
+    def test_budget():
+        Process(work, (512,)).start()
+
+    def test_leak():
+        Process(leak).start()
+
+    def test_died():
+        Process(work, (256,), code=-9).start()
+
+    def test_still_runs():
+        process = Process(work, (256,))
+        process._code = None
+        process.start()
+
+    def test_own_api(cuda_memory):
+        import cudamem_testing
+        with cuda_memory.ranks(), cudamem_testing.rank("side") as memory:
+            with memory.window("part"):
+                torch.empty(256)
+
+    def test_without_a_test():
+        import cudamem_testing
+        with cudamem_testing.rank() as memory, memory.window("part") as part:
+            torch.empty(256)
+        assert part.peak_growth == 1024
+"""
+
+
+def test_what_ranks_took_is_in_the_record_of_their_test(run_inner):
+    """Each is measured in this process here, which costs no start of another."""
+    inner = run_inner(SAME_PROCESS, "--cudamem")
+    assert inner.outcomes == {
+        "test_windows": "passed",
+        "test_budget": "failed",
+        "test_leak": "failed",
+        "test_died": "passed",
+        "test_still_runs": "passed",
+        "test_own_api": "passed",
+        "test_without_a_test": "passed",
+    }
+    window = inner.window("test_windows", "SpawnProcess-1: call")
+    assert (window.peak_growth, window.allocations, window.complete) == (1024, 1, True)
+    assert inner.last == "2 failed, 5 passed"
+    own, found = inner.test("test_budget").failing  # the process is this one here, so the test itself took it as well
+    assert own.owner is None
+    assert title(found).startswith("cudamem: SpawnProcess-1: peak 2.0 KiB above start is over its budget of 1.0 KiB")
+    (found,) = [one for one in inner.test("test_leak").failing if one.owner]
+    assert (found.kind, found.verdict, found.owner) == (Kind.LEAK, Verdict.REACHABLE, "SpawnProcess-1")
+    died = inner.window("test_died", "SpawnProcess-1: call")
+    assert (died.complete, died.notes) == (False, ("the process died with exit code -9 before it was judged",))
+    assert inner.test("test_died").notes == ("SpawnProcess-1 died with exit code -9: what it took is not known",)
+    assert inner.test("test_still_runs").notes == ("SpawnProcess-1 still runs: what it took is not known",)
+    assert inner.window("test_own_api", "side: part").peak_growth == 1024
+
+
+SPAWNED = """
+    import os, signal
+    import pytest, torch
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+
+    KEPT = []
+
+    def join(rank, folder):
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+
+    def leaks_on_one(rank, folder):
+        join(rank, folder)
+        x = torch.ones(2**18)
+        dist.all_reduce(x)
+        if rank == 1:
+            KEPT.append(x)
+        dist.destroy_process_group()
+
+    def data_parallel(rank, folder):
+        join(rank, folder)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256))
+        model(torch.ones(4, 256)).sum().backward()
+        dist.destroy_process_group()
+
+    def dies(rank):
+        torch.ones(2**18)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def test_leak(tmp_path):
+        mp.spawn(leaks_on_one, (str(tmp_path),), nprocs=2)
+
+    def test_data_parallel(tmp_path):
+        mp.spawn(data_parallel, (str(tmp_path),), nprocs=2)
+
+    def test_died():
+        with pytest.raises(mp.ProcessExitedException):
+            mp.spawn(dies, nprocs=2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+def test_spawned_ranks(run_inner):
+    inner = run_inner(SPAWNED, "--cudamem")
+    assert inner.outcomes == {"test_leak": "failed", "test_data_parallel": "passed", "test_died": "passed"}
+    assert inner.window("test_leak", "rank 0: call").peak_growth == 2**20
+    (found,) = inner.test("test_leak").failing
+    assert (found.owner, found.verdict, found.bytes) == ("rank 1", Verdict.REACHABLE, 2**20)
+    assert found.holder == "module test_it > KEPT (list)[0]"
+    assert found.allocated is not None
+    assert found.allocated.startswith("test_it.py:13 in leaks_on_one")
+    parallel = inner.test("test_data_parallel")
+    assert parallel.findings == ()
+    assert {one.name for one in parallel.windows} >= {"rank 0: call", "rank 1: call"}
+    died = inner.test("test_died")
+    assert "rank 1 died with exit code -9: what it took is not known" in died.notes
+    assert not died.window("rank 1: call").complete
+
+
+LAUNCHED = {
+    "script.py": """
+        import torch, cudamem_testing
+        with cudamem_testing.rank() as memory:
+            with memory.window("step"):
+                torch.ones(2**18)
+    """,
+    "test_it.py": """
+        import subprocess, sys
+        import torch
+
+        def test_torchrun(cuda_memory):
+            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py"]
+            with cuda_memory.ranks():
+                subprocess.run(command, check=True)
+    """,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+def test_torchrun(run_inner):
+    inner = run_inner(LAUNCHED, "--cudamem")
+    assert inner.last == "1 passed"
+    names = [one.name for one in inner.test("test_torchrun").windows]
+    assert {"rank 0: step", "rank 1: step", "rank 0: call", "rank 1: call"} <= {*names}
+    assert inner.window("test_torchrun", "rank 1: step").peak_growth == 2**20
