@@ -62,7 +62,8 @@ class Churn(InNotebook):
     def allocated(self, most: int = ROWS) -> tuple[str, ...]:
         """All lines by the number of their blocks, below ``allocations, by line``."""
         shown, rest = self.lines[:most], self.lines[most:]
-        columns, cells = _COLUMNS[:2] + _COLUMNS[3:], [_cells(one, one.blocks) for one in shown]
+        columns: tuple[Column, ...] = _COLUMNS[:2] + _COLUMNS[3:]
+        cells = [_cells(one, one.blocks) for one in shown]
         if any(one.soon >= LOOP for one in shown):
             columns = _COLUMNS
             soon = [f"{one.soon} freed at once" if one.soon >= LOOP else "" for one in shown]
