@@ -219,7 +219,7 @@ class Session:
         if passed and self.recorders.opened:
             found += self.baselines.call(running, calls)
         if passed and running.findings:  # then the test has handled what its regions found
-            running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
+            running.findings[:] = map(_handled, running.findings)
         if found:
             found = self.policy.judged(found)
             running.findings += found
@@ -330,6 +330,10 @@ class Session:
             return [*found, *self.baselines.whole(running, whole)] if running.measured else found
         over = self.judge.whole(running.budgets, whole) if running.subject.exact else []
         return [replace(finding, severity=Severity.WARN) for finding in over]
+
+
+def _handled(finding: Finding) -> Finding:
+    return replace(finding, severity=Severity.NOTE) if finding.severity is Severity.FAIL else finding
 
 
 def of_skipped(finding: Finding) -> Finding:

@@ -18,6 +18,7 @@ from cudamem_testing.guards import CollectorPaused, collect_garbage, collect_you
 from cudamem_testing.model.facts import Allocation, HalfChanged, NotRecovered, NotRestored, NotTried, Retained
 from cudamem_testing.model.failing import Sweep, Wanted
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import KnownPlaces
 from cudamem_testing.oom.left import live_blocks, new_blocks
@@ -35,7 +36,7 @@ from cudamem_testing.originals import Original
 from cudamem_testing.run.holders import BlockHolders
 from cudamem_testing.snapshots.evidence import moment_of
 from cudamem_testing.static import error_text
-from cudamem_testing.torch_api.ambient import Setting, settings
+from cudamem_testing.torch_api.ambient import Setting, drain_backward_queue, settings
 from cudamem_testing.verdicts.leaks import leak_findings
 from cudamem_testing.windows.failing import DoesNotRecover
 
@@ -103,7 +104,7 @@ class SweepRun:
         self._usual_left: Counter[tuple[Stack, int]] = Counter()
         self._counted: Trap | None = None
         self._places = KnownPlaces()
-        self._unreached = 0
+        self._unreached = self._queued = self._queues = 0
         self._stopped: str | None = None
 
     def run(self) -> Sweep:
@@ -229,6 +230,12 @@ class SweepRun:
 
     def _judged(self, left: Sequence[Block]) -> tuple[list[Finding], list[Block]]:
         """Findings for blocks that a failed run left, and the blocks that only a collection freed."""
+        if left:
+            drain_backward_queue()
+            there, left = left, self._still_live(left)
+            queued = sum(block.size for block in there) - sum(block.size for block in left)
+            self._queued = max(self._queued, queued)
+            self._queues += queued > 0
         remaining = left
         for collect in (collect_young_garbage, collect_garbage):
             if not remaining:
@@ -363,6 +370,10 @@ class SweepRun:
             notes.append(f"{len(requests) - tried} of {len(requests)} allocations were not tried: {why}")
         if self._unreached:
             notes.append(f"{self._unreached} runs made fewer allocations than the counted one: nothing failed in them")
+        if self._queues:
+            many = f"{self._queues} failed backward passes" if self._queues > 1 else "1 failed backward pass"
+            size = format_size(self._queued)
+            notes.append(f"{many} left up to {size} in autograd's queue until the next one: not the step's fault")
         unknown = sum(1 for one in requests if not one.stack.frames)
         if unknown:
             notes.append(f"{unknown} allocations have no Python stack, and count as one place")
