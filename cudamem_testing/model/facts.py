@@ -31,6 +31,17 @@ class OverLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class Outgrew:
+    """A peak that grows faster with a parameter than promised: bytes at each size, and by line of the project."""
+
+    promise: str
+    over: str
+    sizes: tuple[int, ...]
+    bytes: tuple[int, ...]
+    lines: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """What one line has allocated: ``number`` segments or blocks, with their ``bytes`` if these count."""
 
@@ -428,6 +439,7 @@ class Reported:
 
 Fact = (
     OverLimit
+    | Outgrew
     | Changed
     | NoBaseline
     | Retained

@@ -129,7 +129,7 @@ class Scaling(Result):
             if one.outgrows(factor):
                 broken.append(one)
         if broken:
-            raise Outgrown("\n".join(self._outgrown(one, text) for one in broken))
+            raise Outgrown("\n".join("cudamem: " + "\n".join(self.failure(one, text)) for one in broken))
 
     def _varied(self, unit: str) -> Series:
         """The series of a variable, whose name may be the plural of its unit."""
@@ -149,12 +149,12 @@ class Scaling(Result):
             )
             raise Outgrown("\n".join((f"{head} ({self.device})", *self._below(series))))
 
-    def _outgrown(self, series: Series, promise: str) -> str:
+    def failure(self, series: Series, promise: str) -> list[str]:
+        """How it grows and what was promised, and below it the table, the fit and the lines that grow fastest."""
         power = series.exponent
         name = series.variable
         grows = "jumps" if power is None else f"grows like {name}^{power:.2f}"
-        head = f"cudamem: {self.metric} {grows}, promised {promise} ({self.device})"
-        return "\n".join((head, *self._below(series)))
+        return [f"{self.metric} {grows}, promised {promise} ({self.device})", *self._below(series)]
 
     def _below(self, series: Series) -> list[str]:
         """The table, the fit and the lines that grow fastest."""

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 OWN = "cudamem_testing/run/sweep.py"
 SHOWN = 3
 PROGRESS_SECONDS = 2.0
+#: How long threads of autograd may take to drop what a failed backward pass left.
+THREADS_SECONDS = 0.1
 #: Settings that nobody but their owner can set back: the runs that follow would differ.
 _STOPS = ("inference mode", "torch function modes", "torch dispatch modes")
 #: Who may keep a block without a fault of the step.
@@ -233,6 +235,10 @@ class SweepRun:
         if left:
             drain_backward_queue()
             there, left = left, self._still_live(left)
+            end = Original.monotonic() + THREADS_SECONDS
+            while any(block.device.is_card for block in left) and Original.monotonic() < end:
+                Original.sleep(0.005)  # autograd's thread of a card has yet to let go
+                left = self._still_live(left)
             queued = sum(block.size for block in there) - sum(block.size for block in left)
             self._queued = max(self._queued, queued)
             self._queues += queued > 0
@@ -361,7 +367,8 @@ class SweepRun:
 
     def _not_tried(self, tried: int, of: int) -> Finding:
         fact = NotTried(tried, of, self._stopped or "")
-        return Finding(Kind.OTHER, Verdict.NOT_RECOVERED, Severity.WARN, fact, device=self._recorder.device)
+        device = self._recorder.device
+        return Finding(Kind.OTHER, Verdict.NOT_RECOVERED, Severity.WARN, fact, device=device)
 
     def _notes(self, tried: int, requests: Sequence[Request]) -> list[str]:
         notes = []

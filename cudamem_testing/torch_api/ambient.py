@@ -36,7 +36,7 @@ def drain_backward_queue() -> None:
     if torch.is_inference_mode_enabled():
         return
     with torch.enable_grad():
-        torch.ones((), requires_grad=True).backward()
+        torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]
 
 
 def _autograd() -> Iterator[Setting]:

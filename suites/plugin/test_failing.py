@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cudamem_testing.wording import text as text_of
 from suites.plugin.inner import Inner
 
 Run = Callable[..., Inner]
@@ -62,7 +63,8 @@ def test_findings_are_those_of_the_test(run_inner: Run, options: tuple[str, ...]
     assert finding.severity.value == "warn"
     text = inner.out
     assert "cudamem: 1 place does not recover from a failed allocation (cpu; all 2 allocations tried in " in text
-    assert "cudamem: 0 of 2 allocations tried (cpu): the limit of 0 s was reached" in text
+    assert text_of(finding) == "cudamem: 0 of 2 allocations tried (cpu): the limit of 0 s was reached"
+    assert "other: 1 finding (not recovered, warning) in 1 test" in text
     assert "cudamem: no allocation failed on cpu: 2 allocations were made" in text
     assert "cuda_memory.fail_allocation(...) at test_findings_are_those_of_the_test.py:36 checks nothing" in text
 
