@@ -241,7 +241,7 @@ class CudaRecorder(WithoutOwners):
             return []
         traces = self._history.capture(self.device).snapshot["device_traces"]
         events = traces[self._index] if self._index < len(traces) else []
-        last = next((event for event in reversed(events) if event["action"] == "oom"), {})
+        last: dict[str, Any] = next((event for event in reversed(events) if event["action"] == "oom"), {})
         return [(one["filename"], one["line"], one["name"]) for one in last.get("frames", ())]
 
     def boundary(self) -> Counters:

@@ -47,9 +47,9 @@ class DispatchTrap:
         self._numbers: list[int] = []
         self._begun = self._counted = 0
         self._start = taken().number
-        known = after is not None and wanted.nth is not None and wanted == Wanted(nth=wanted.nth)
-        planned = after._numbers[wanted.nth - 1 : wanted.nth] if known else []
-        self._planned = planned[0] if planned else None
+        self._planned: int | None = None
+        if after is not None and wanted.nth is not None and wanted == Wanted(nth=wanted.nth):
+            self._planned = next(iter(after._numbers[wanted.nth - 1 : wanted.nth]), None)
         self._mode: _Mode | None = _Mode(self)
         self._mode.__enter__()
 
@@ -65,7 +65,7 @@ class DispatchTrap:
         """Remove it."""
         mode, self._mode = self._mode, None
         if mode is not None:
-            mode.__exit__(None, None, None)
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call an operator, or fail."""

@@ -39,7 +39,7 @@ def counted(recorder: CpuRecorder) -> DispatchTrap:
 def test_operators_that_allocate_are_counted(recorder: CpuRecorder) -> None:
     found = counted(recorder)
     first = program.__code__.co_firstlineno
-    calls = [(call.operator, call.size, call.count, call.frames[0][1:]) for call in found.calls]
+    calls = [(call.operator, call.size, call.made, call.frames[0][1:]) for call in found.calls]
     assert calls[1:] == [("aten::exp", 256, 1, (first + 2, "program")), ("aten::tanh", 256, 1, (first + 3, "program"))]
     assert found.look() == Trapped(requests=3)
 
