@@ -51,6 +51,8 @@ class Series:
     @property
     def exponent(self) -> float | None:
         """The power of growth without a constant part, from the last three sizes; ``None`` if nothing grew."""
+        if len(self.sizes) < JUDGED + 1:
+            return None
         (first, middle, last), (low, mid, high) = self.sizes[-3:], self.bytes[-3:]
         return exponent((first, middle, last), (low, mid, high))
 
@@ -60,6 +62,8 @@ class Series:
 
         ``None`` without memory.
         """
+        if len(self.sizes) < JUDGED:
+            return None
         (before, last), (low, high) = self.sizes[-2:], self.bytes[-2:]
         return math.log(high / low) / math.log(last / before) if low > 0 < high else None
 

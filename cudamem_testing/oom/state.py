@@ -10,7 +10,7 @@ from enum import Enum
 
 import torch
 
-from cudamem_testing.model.facts import HalfChanged
+from cudamem_testing.model.recovery import HalfChanged
 from cudamem_testing.static import instance_dict, is_a, is_one_of, items, slots
 
 #: How deep attributes and containers of other objects are read, and how many values at most.

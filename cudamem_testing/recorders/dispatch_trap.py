@@ -103,6 +103,11 @@ class DispatchTrap:
         raise torch.OutOfMemoryError(f"{TEXT} (made to fail by cudamem, {when} {operator_name(func)})")
 
 
+def counting(taken: Callable[[], Taken]) -> DispatchTrap:
+    """A trap that makes nothing fail."""
+    return DispatchTrap(taken, Wanted())
+
+
 class _Mode(PlainDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
     def __init__(self, trap: DispatchTrap) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -9,6 +9,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Outgrew
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.promises import Promise, PromisedSize
+from cudamem_testing.model.records import Unchecked
 from cudamem_testing.model.scaling import Series, TooFewSizes
 from cudamem_testing.model.sizes import count
 from cudamem_testing.model.windows import Window
@@ -47,14 +48,14 @@ class Promises:
                 found += self._judge(key, promised, device, measured)
         return found
 
-    def unchecked(self) -> Iterator[str]:
-        """A line for each promise that was not judged: ``growth promise: why``."""
+    def unchecked(self) -> Iterator[Unchecked]:
+        """The promises that were not judged, and why."""
         for key, (promised, measured) in self._groups.items():
             if key in self._undecided:
-                yield f"growth promise: {promised.test}: {self._undecided[key]}"
+                yield Unchecked("growth promise", f"{promised.test}: {self._undecided[key]}")
             elif not (measured.keys() >= {*promised.sizes} and len(measured) >= LEAST_SIZES):
                 ran = f"{len(measured)} of {count(len(promised.sizes), 'size')} measured in this process"
-                yield f"growth promise: {promised.test}: {ran}, at least {LEAST_SIZES} are needed"
+                yield Unchecked("growth promise", f"{promised.test}: {ran}, at least {LEAST_SIZES} are needed")
 
     def _judge(
         self, key: tuple[object, ...], promised: PromisedSize, device: Device, measured: Mapping[int, Measured]

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.model.facts import Allocation, HalfChanged, NotRecovered, NotRestored, NotTried, Retained
+from cudamem_testing.model.facts import Retained
 from cudamem_testing.model.failing import Sweep, Wanted
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.recovery import HalfChanged, NotRecovered, NotRestored, NotTried
+from cudamem_testing.model.retained import Allocation
 from cudamem_testing.oom.places import (
     Request,
     in_order,
