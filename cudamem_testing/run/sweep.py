@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import CollectorPaused
@@ -62,13 +62,11 @@ class Options:
     progress: Callable[[str], object] | None = None
 
 
-class Before(NamedTuple):
+class Before:
     """What a run may change, at its start."""
 
-    state: Snapshot
-    gradients: Snapshot
-    settings: Sequence[Setting]
-    live: Live
+    def __init__(self, state: Snapshot, gradients: Snapshot, ambient: Sequence[Setting], live: Live) -> None:
+        self.state, self.gradients, self.settings, self.live = state, gradients, ambient, live
 
 
 class SweepRun:

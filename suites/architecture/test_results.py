@@ -38,7 +38,6 @@ WORKING = {
     "objects.places._Waiting": "an object that is to be read",
     "objects.roots.Root": "holds the root object while holders are looked for",
     "objects.roots.RootValue": "holds the root object while holders are looked for",
-    "run.sweep.Before": "what a run may change, while it runs",
     "run.sweep.Options": "functions of the caller",
     "recorders.lines.LineCode": "code whose allocations fail",
     "torch_api.ambient.Setting": "a setting of torch and what restores it",
