@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cudamem_testing import torch_api
@@ -93,7 +94,8 @@ class SweepRun:
         self._counted: Trap | None = None
         self._unreached = 0
         beside = step, *state.values()
-        self._left = LeftBehind(tracker.recorders, records.locator, self._addresses, beside)
+        named = partial(_addresses, self._state, self._gradients)
+        self._left = LeftBehind(tracker.recorders, records.locator, named, beside)
         self._stopped: str | None = None
 
     def run(self) -> Sweep:
@@ -142,9 +144,6 @@ class SweepRun:
             tuple(found),
             tuple(self._notes(len(tried), requests)),
         )
-
-    def _addresses(self) -> frozenset[int]:
-        return self._state.addresses() | self._gradients.addresses()
 
     def _call(self) -> None:
         self._step()  # its result is dropped at once
@@ -330,6 +329,11 @@ def sweep(
     if enforced and any(one.severity is Severity.FAIL for one in found.findings):
         raise DoesNotRecover(found)
     return found
+
+
+def _addresses(*states: NamedState) -> frozenset[int]:
+    """The addresses of all named tensors; no method, which would make a cycle that keeps the step."""
+    return frozenset().union(*(state.addresses() for state in states))
 
 
 def _kinds(fault: NotRecovered) -> tuple[object, ...]:
