@@ -9,6 +9,7 @@ CUDA allocates otherwise than the CPU's kernels, rules say what (``card_rules.h`
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -38,17 +39,21 @@ def simulated_cuda(memory: int | str = DEFAULT, count: int = 1, values: bool = T
         RecorderUnavailable: there is a card already, or this torch cannot simulate one; the message says why.
     """
     spec = f"{memory}B" if isinstance(memory, int) else memory
-    leave = enter(Cards.parse(spec if count == 1 else f"{count}x{spec}"), values=values)
+    leave = enter(Cards.parse(spec if count == 1 else f"{count}x{spec}"), values=values, say=_say)
     try:
         yield in_place()
     finally:
         leave()
 
 
+def _say(text: str) -> None:
+    print(f"cudamem: {text}", file=sys.stderr, flush=True)
+
+
 def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Callable[[], None]:
     """Put simulated cards in place, for the whole process; what takes them out again.
 
-    ``say`` is told when something takes seconds.
+    ``say`` is called with one line before a compilation, which takes seconds.
 
     Raises:
         RecorderUnavailable: there is a card already, or this torch cannot simulate one; the message says why.
@@ -81,9 +86,7 @@ def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Calla
             stack.callback(place([(torch_api.bindings(), name, value) for name, value in own]))
             cuda_build.set_generators(cards.count, native.default_generator)
             if cuda_build.engine_lacks_cards(cards.count):
-                if say is not None:
-                    say("compiling what adds simulated cards to autograd's engine (once, some 15 seconds)")
-                native.add_to_engine(cards.count)
+                native.add_to_engine(cards.count, say)
             native.renew()
             stack.callback(register(native, model, values))
             cuda_build.use_first()

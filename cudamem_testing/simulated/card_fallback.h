@@ -10,7 +10,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 
-#include "card_hooks.h"
+#include "card_streams.h"
 #include "card_rules.h"
 
 namespace cudamem {
@@ -19,21 +19,8 @@ using Stack = torch::jit::Stack;
 
 constexpr c10::DispatchKeySet kCardKeys(c10::DispatchKey::CUDA);
 
-inline bool has_values() {
-  const Simulation* const all = simulation;
-  return !all || all->values;
-}
-
-struct OnCard {  // the card that tensors are on is the current one
-  explicit OnCard(c10::Device device) : before(current.card) {
-    if (device.is_cuda() && device.index() >= 0) current.card = device.index();
-  }
-  ~OnCard() { current.card = before; }
-  const c10::DeviceIndex before;
-};
-
 inline at::Tensor empty_on_card(c10::IntArrayRef size, c10::IntArrayRef stride, at::ScalarType type) {
-  return at::detail::empty_strided_generic(size, stride, &allocator, kCardKeys, type);
+  return at::detail::empty_strided_generic(size, stride, &allocator_of_card(), kCardKeys, type);
 }
 
 // A tensor for another backend over the same memory, or over none.
@@ -142,10 +129,7 @@ class Call {
   c10::IValue generator(const c10::IValue& given) const {
     if (!values_) return c10::IValue();
     const auto card = device_ ? device_->index() : current.card;
-    const at::Generator made = given.isNone() ? CardHooks().getDefaultGenerator(card) : given.toGenerator();
-    TORCH_CHECK(made.device().is_cuda(), "Expected a 'cuda' device type for generator but found '",
-                made.device().type(), "'");
-    return static_cast<CardGenerator*>(made.unsafeGetGeneratorImpl())->host;
+    return generator_on_host(given.isNone() ? at::Generator() : given.toGenerator(), card);
   }
 
   at::Tensor show(const at::Tensor& tensor) {
@@ -181,7 +165,7 @@ class Call {
     const bool moved = storage.nbytes() > pair.card.storage().nbytes();
     if (moved) {
       c10::Storage kept = pair.card.storage();
-      c10::DataPtr made = allocator.allocate(storage.nbytes());
+      c10::DataPtr made = allocator_of_card().allocate(storage.nbytes());
       if (values_) std::memcpy(made.get(), storage.data(), storage.nbytes());
       kept.set_data_ptr_noswap(std::move(made));
       kept.set_nbytes(storage.nbytes());
@@ -215,7 +199,7 @@ class Call {
     }
     at::Tensor made = tensor.is_non_overlapping_and_dense()
                           ? empty_on_card(tensor.sizes(), tensor.strides(), tensor.scalar_type())
-                          : at::detail::empty_generic(tensor.sizes(), &allocator, kCardKeys, tensor.scalar_type(), {});
+                          : at::detail::empty_generic(tensor.sizes(), &allocator_of_card(), kCardKeys, tensor.scalar_type(), {});
     if (values_) {
       if (tensor.is_non_overlapping_and_dense()) {
         std::memcpy(made.mutable_data_ptr(), tensor.const_data_ptr(), tensor.numel() * tensor.itemsize());

@@ -233,4 +233,12 @@ inline at::CUDAHooksInterface* torch_hooks() {
 inline void put_hooks() { new (torch_hooks()) CardHooks; }
 inline void restore_hooks() { new (torch_hooks()) at::CUDAHooksInterface; }
 
+at::Generator generator_on_host(const at::Generator& given, c10::DeviceIndex card) {
+  const at::Generator found = given.defined() ? given : CardHooks().getDefaultGenerator(card);
+  TORCH_CHECK(found.device().is_cuda(), "Expected a 'cuda' device type for generator but found '",
+              found.device().type(), "'");
+  return static_cast<CardGenerator*>(found.unsafeGetGeneratorImpl())->host;
+}
+bool is_pinned(const void* at) { return pinned.holds(at); }
+
 }  // namespace cudamem

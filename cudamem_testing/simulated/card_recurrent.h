@@ -1,9 +1,13 @@
 // Recurrent layers: torch's functions for them ask for cuDNN's way, which is one operator (kernels/recurrent.py).
 #pragma once
 
-#include <ATen/autocast_mode.h>
 #include <ATen/native/RNN.h>
 #include <ATen/ops/_cudnn_rnn_ops.h>
+
+namespace at::autocast {  // torch's header for these takes seconds to compile
+TORCH_API bool is_autocast_enabled(at::DeviceType device_type);
+TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType device_type);
+}  // namespace at::autocast
 
 namespace cudamem {
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "card_allocator.h"
+#include "card_streams.h"
 
 namespace cudamem {
 
@@ -21,7 +21,7 @@ inline int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * stat
 inline void passing(std::initializer_list<int64_t> sizes) {
   std::vector<c10::DataPtr> held;
   for (const int64_t size : sizes) {
-    if (size > 0) held.push_back(allocator.allocate(static_cast<size_t>(size)));
+    if (size > 0) held.push_back(allocator_of_card().allocate(static_cast<size_t>(size)));
   }
 }
 
@@ -41,7 +41,7 @@ struct Workspaces {
       const std::lock_guard<std::mutex> lock(mutex);
       if (!size || held.count(key)) return;
     }
-    c10::DataPtr made = allocator.allocate(size);
+    c10::DataPtr made = allocator_of_card().allocate(size);
     const std::lock_guard<std::mutex> lock(mutex);
     held.emplace(key, std::move(made));
   }

@@ -1,0 +1,51 @@
+// Operators of simulated cards: put in place for torch's dispatcher, and taken out again. And stacks, which need the same
+// of torch's headers.
+#include <torch/csrc/profiler/combined_traceback.h>
+
+#include "card_kernels.h"
+
+namespace cudamem {
+
+namespace {
+std::vector<std::unique_ptr<torch::Library>>& libraries = *new std::vector<std::unique_ptr<torch::Library>>;
+}
+
+void put_operators() {
+  using torch::Library;
+  libraries.push_back(std::make_unique<Library>(Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__));
+  libraries.back()->fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>());
+  libraries.push_back(std::make_unique<Library>(Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__));
+  register_kernels(*libraries.back());
+  static Library* const own = [] {
+    auto* const made = new Library(Library::DEF, "cudamem_card", {}, __FILE__, __LINE__);
+    made->def("on_host(Tensor tensor) -> Tensor", torch::CppFunction(on_host));
+    return made;
+  }();
+  (void)own;
+}
+
+void take_operators_out() { libraries.clear(); }
+
+void set_workspaces(size_t blas, size_t light) {
+  workspaces.blas = blas;
+  workspaces.light = light;
+}
+void clear_workspaces() { workspaces.clear(); }
+
+Context gather_stack() { return torch::CapturedTraceback::gather(true, false, false); }
+
+Frames frames_of(const std::vector<Context>& stacks) {
+  std::vector<torch::CapturedTraceback*> given;
+  for (const Context& each : stacks) given.push_back(static_cast<torch::CapturedTraceback*>(each.get()));
+  torch::SymbolizedTracebacks symbols = torch::symbolize(given);
+  Frames found;
+  for (auto& frame : symbols.all_frames) {
+    found.files.push_back(std::move(frame.filename));
+    found.functions.push_back(std::move(frame.funcname));
+    found.lines.push_back(static_cast<int64_t>(frame.lineno));
+  }
+  found.stacks = std::move(symbols.tracebacks);
+  return found;
+}
+
+}  // namespace cudamem
