@@ -93,7 +93,8 @@ class Call {
     try {
       op_.callBoxed(&stack_);
     } catch (const c10::NotImplementedError&) {
-      needs_values(op_.schema().name());
+      if (!schema_.returns().empty()) needs_values(schema_.name());
+      stack_.resize(stack_.size() - schema_.arguments().size());  // there is no shape to find out
     }
   }
 

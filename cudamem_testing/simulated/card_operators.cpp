@@ -26,9 +26,10 @@ void put_operators() {
 
 void take_operators_out() { libraries.clear(); }
 
-void set_workspaces(size_t blas, size_t light) {
-  workspaces.blas = blas;
-  workspaces.light = light;
+void set_kernels(const KernelSettings& settings) {
+  workspaces.blas = settings.blas;
+  workspaces.light = settings.light;
+  processors = settings.processors;
 }
 void clear_workspaces() { workspaces.clear(); }
 
@@ -49,3 +50,7 @@ Frames frames_of(const std::vector<Context>& stacks) {
 }
 
 }  // namespace cudamem
+
+extern "C" __attribute__((visibility("default"))) int64_t cudamem_card_radix_sort(int64_t count, int64_t key, int64_t value) {
+  return cudamem::radix_sort_bytes(count, key, value);
+}

@@ -30,8 +30,12 @@ at::Generator generator_on_host(const at::Generator& given, c10::DeviceIndex car
 
 void put_operators();
 void take_operators_out();
-// Bytes of the workspaces of cuBLAS and cuBLASLt.
-void set_workspaces(size_t blas, size_t light);
+// Bytes of the workspaces of cuBLAS and cuBLASLt, and the card's multiprocessors.
+struct KernelSettings {
+  size_t blas, light;
+  int64_t processors;
+};
+void set_kernels(const KernelSettings& settings);
 void clear_workspaces();
 
 // Stacks of Python, and their frames: file, function and line of each, and the frames of each stack by their place.

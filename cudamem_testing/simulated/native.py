@@ -51,6 +51,7 @@ LIBRARY = Library(
         "card_parts.h",
         "card_recurrent.h",
         "card_rules.h",
+        "card_sorting.h",
         "card_streams.h",
     ),
     "c++20",
@@ -89,7 +90,7 @@ class Setup(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("count", "total", "beside", "values", "expandable")),
         *(
             (name, ctypes.c_int64)
-            for name in ("max_split", "max_unsplit_rounding", "blas", "light", "hopper", "ampere")
+            for name in ("max_split", "max_unsplit_rounding", "blas", "light", "processors", "hopper", "ampere")
         ),
         ("collect_above", ctypes.c_double),
         ("divisions", ctypes.c_int64 * INTERVALS),
@@ -125,6 +126,7 @@ class NativeCard:
         setup.max_split, setup.max_unsplit_rounding = settings.max_split, settings.max_unsplit_rounding
         setup.hopper, setup.ampere = model.capability[0] == 9, model.capability[0] >= 8
         setup.blas, setup.light = model.blas_workspace, LIGHT_WORKSPACE
+        setup.processors = model.processors
         setup.collect_above = settings.collect_above
         setup.divisions[:] = settings.divisions
         outcome = self._library.cudamem_card_enter(ctypes.byref(setup))
@@ -333,6 +335,7 @@ def _of_this_process() -> ctypes.PyDLL:
         "pass",
         "renew",
         "set_trap",
+        "radix_sort",
     )
     for name in (*wide, "recording", "snapshot"):
         getattr(library, f"cudamem_card_{name}").restype = ctypes.c_int64
@@ -355,6 +358,7 @@ def _of_this_process() -> ctypes.PyDLL:
         "default_generator": [ctypes.c_int64],
         "pass": [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64],
         "set_trap": [ctypes.c_int64, *ARGUMENTS],
+        "radix_sort": [ctypes.c_int64] * 3,
     }.items():
         getattr(library, f"cudamem_card_{name}").argtypes = types
     with suppress(FramesUnreadable):  # then no line can be told

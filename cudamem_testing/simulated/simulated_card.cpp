@@ -29,7 +29,7 @@ int64_t safely(Function function) {
 }  // namespace
 
 struct Setup {
-  int64_t count, total, beside, values, expandable, max_split, max_unsplit_rounding, blas, light, hopper, ampere;
+  int64_t count, total, beside, values, expandable, max_split, max_unsplit_rounding, blas, light, processors, hopper, ampere;
   double collect_above;
   int64_t divisions[kIntervals];
 };
@@ -57,7 +57,7 @@ EXPORT int64_t cudamem_card_enter(const Setup* setup) {
     for (int64_t card = 0; card < setup->count; ++card) {
       made->cards.push_back(std::make_unique<Card>(static_cast<size_t>(setup->total), made->beside, made->values, settings));
     }
-    set_workspaces(static_cast<size_t>(setup->blas), static_cast<size_t>(setup->light));
+    set_kernels({static_cast<size_t>(setup->blas), static_cast<size_t>(setup->light), setup->processors});
     streams.cards = static_cast<int>(setup->count);
     current = Current();
     for (auto& generator : generators) generator = at::Generator();

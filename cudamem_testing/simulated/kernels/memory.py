@@ -25,6 +25,10 @@ class Memory:
         if self._native.__getattr__("pass")(near.device.index, numbers, len(sizes)) < 0:
             raise torch.OutOfMemoryError(self._native.error())
 
+    def radix_sort(self, count: int, key: int, value: int) -> int:
+        """Bytes of temporary memory of a radix sort; ``key`` and ``value`` in bytes (``card_sorting.h``)."""
+        return int(self._native.radix_sort(count, key, value))
+
     def host(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the CPU over the same memory; to be used at once."""
         if tensor.device.type != "cuda":
