@@ -13,12 +13,17 @@ SEVERITIES = ("fail", "warn", "off")
 
 
 class Override(NamedTuple):
-    """Overridden settings of one test; ``None`` if its markers do not set them."""
+    """Overridden settings of one test; ``None`` if its markers do not set them.
+
+    ``simulated`` is for tests of simulated cards alone, and without ``values`` tensors have only shapes there.
+    """
 
     leaks: str | None = None
     cycles: str | None = None
     device: Device | None = None
     reason: str | None = None
+    simulated: bool = False
+    values: bool = True
 
     def covers(self, device: Device) -> bool:
         """Whether the device is judged for this test."""

@@ -37,6 +37,9 @@ LINES = (
     f"{BASELINE}(tolerance, metrics, warmup): compare the test with its recorded baseline (cudamem)",
     f"{SIGNATURE}: limits on the test's memory; a size alone means at most (cudamem)",
     f"{OVERRIDE}(leaks, cycles, device, reason): another severity or device for this test, with the reason (cudamem)",
+    f"{BASELINE}(tolerance, metrics, warmup): hold the test to what is recorded of it (cudamem)",
+    f"{SIGNATURE}: limits for what the test takes; a size alone means at most (cudamem)",
+    f"{OVERRIDE}(leaks, cycles, device, values, reason): other settings for this test, with the reason (cudamem)",
 )
 
 
@@ -126,7 +129,7 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
                 problems += error.problems
     if problems:  # every test of a class, or parameter of a function, has the same marker
         raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(dict.fromkeys(problems)))
-    return Marked(len({*limited, *held}), misspelt)
+    return Marked(len({*limited, *held}), misspelt, bool(overriding))
 
 
 def _override(item: pytest.Item) -> list[str]:
@@ -168,6 +171,14 @@ class Marked(NamedTuple):
 
     tests: int
     misspelt: dict[str, str]
+    """How many tests have limits or baselines, and a line for each marker that is probably one of ours misspelt.
+
+    ``overridden``: some have settings of their own.
+    """
+
+    tests: int
+    misspelt: list[str]
+    overridden: bool = False
 
 
 def _carriers(items: Iterable[pytest.Item], names: Sequence[str], met: set[str]) -> list[list[pytest.Item]]:

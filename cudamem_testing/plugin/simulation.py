@@ -1,22 +1,44 @@
-"""Tests that ask a simulated card for what it cannot do are skipped, with the reason. PYTEST_DONT_REWRITE"""
+"""Tests on simulated cards: without values where a marker says so, and skipped with the reason where it cannot run.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
+from contextlib import ExitStack
 
 import pytest
 
-from cudamem_testing.simulated.bindings import SimulatedCardError
+from cudamem_testing.model.override import NOTHING
+from cudamem_testing.plugin import keys
 
 Wrapper = Generator[None, object, object]
 
 
-class SkipUnsupported:
-    """Turns the error of a simulated card into a skip, in fixtures and tests."""
+NEEDS_CARDS = "is for simulated cards alone: run it with --cudamem-device=simulated"
+
+
+def skip_without_cards(items: Iterable[pytest.Item]) -> None:
+    """Skip tests whose marker asks for simulated cards, in a run that has none."""
+    for item in items:
+        if item.stash.get(keys.OVERRIDE, NOTHING).simulated:
+            item.add_marker(pytest.mark.skip(reason=NEEDS_CARDS))
+
+
+class OnSimulatedCards:
+    """Turns the error of a simulated card into a skip, in fixtures and tests; takes values away from marked tests."""
+
+    def __init__(self) -> None:
+        self._leaving = ExitStack()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_setup(self) -> Wrapper:
+    def pytest_runtest_setup(self, item: pytest.Item) -> Wrapper:
         """Of fixtures."""
+        if not item.stash.get(keys.OVERRIDE, NOTHING).values:
+            from cudamem_testing.simulated import without_values
+
+            self._leaving.enter_context(without_values())
         return (yield from _skipping())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -24,8 +46,16 @@ class SkipUnsupported:
         """Of tests."""
         return (yield from _skipping())
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Wrapper:
+        """The next test has values again."""
+        with self._leaving:
+            return (yield)
+
 
 def _skipping() -> Wrapper:
+    from cudamem_testing.simulated.bindings import SimulatedCardError
+
     try:
         return (yield)
     except SimulatedCardError as reason:

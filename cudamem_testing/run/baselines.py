@@ -91,7 +91,7 @@ class Baselines:
         module = file_of(nodeid)
         if module not in self._entries:
             path = baseline_file(self._root, nodeid)
-            self._entries[module] = _read(path) if os.path.exists(path) else None
+            self._entries[module] = _read(path, self._settings.compares_real_cards) if os.path.exists(path) else None
         return self._entries[module]
 
     def call(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
@@ -117,4 +117,10 @@ def _read(path: Path) -> Recorded | None:
     try:
         return Recorded(BASELINES.read(path))
     except (RecordError, OSError):  # reported once, at the end of the run
+def _read(path: Path, real_cards: bool) -> Recorded | None:
+    from cudamem_testing.records.baselines import BaselineError, Recorded, read_file
+
+    try:
+        return Recorded(read_file(path), real_cards=real_cards)
+    except (BaselineError, OSError):  # said once, at the end of the run
         return None

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import place
@@ -20,7 +21,10 @@ from cudamem_testing.model.simulated_cards import CARDS, DEFAULT, CardModel, Car
 from cudamem_testing.simulated.bindings import Bindings, SimulatedCardError, refuse
 from cudamem_testing.torch_api import cuda_build
 
-__all__ = ["CARDS", "CardModel", "Cards", "SimulatedCardError", "enter", "simulated_cuda"]
+if TYPE_CHECKING:
+    from cudamem_testing.simulated.native import NativeCard
+
+__all__ = ["CARDS", "CardModel", "Cards", "SimulatedCardError", "enter", "simulated_cuda", "without_values"]
 
 Say = Callable[[str], None]
 
@@ -88,7 +92,7 @@ def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Calla
             if cuda_build.engine_lacks_cards(cards.count):
                 native.add_to_engine(cards.count, say)
             native.renew()
-            stack.callback(register(native, model, values))
+            stack.callback(register(native, model))
             cuda_build.use_first()
             if settings.fraction is not None:
                 for card in range(cards.count):
@@ -98,17 +102,41 @@ def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Calla
         except BaseException:
             stack.close()
             raise
-    _entered.append(cards)
+    entered = _Entered(cards, native)
+    _entered.append(entered)
 
     def leave() -> None:
         with cuda_build.entering_simulation:
-            _entered.remove(cards)
+            _entered.remove(entered)
             stack.close()
 
     return leave
 
 
-_entered: list[Cards] = []
+class _Entered(NamedTuple):
+    cards: Cards
+    native: NativeCard
+
+
+_entered: list[_Entered] = []
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Shapes alone on the cards that are in place, until this ends.
+
+    Raises:
+        LookupError: no card is simulated.
+    """
+    in_place()
+    native = _entered[-1].native
+    had = native.values()
+    cuda_build.load_shape_kernels()
+    native.set_values(0)
+    try:
+        yield
+    finally:
+        native.set_values(had)
 
 
 def in_place() -> Cards:
@@ -119,7 +147,7 @@ def in_place() -> Cards:
     """
     if not _entered:
         raise LookupError("no card is simulated in this process")
-    return _entered[-1]
+    return _entered[-1].cards
 
 
 def unavailable() -> str | None:

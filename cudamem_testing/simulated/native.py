@@ -335,6 +335,7 @@ def _of_this_process() -> ctypes.PyDLL:
         "pass",
         "renew",
         "set_trap",
+        "values",
         "radix_sort",
     )
     for name in (*wide, "recording", "snapshot"):
@@ -342,6 +343,7 @@ def _of_this_process() -> ctypes.PyDLL:
     library.cudamem_card_error.restype = ctypes.c_char_p
     for name, types in {
         "set_device": [ctypes.c_int64],
+        "set_values": [ctypes.c_int64],
         "stream": [ctypes.c_int64],
         "set_stream": [ctypes.c_int64] * 2,
         "new_stream": [ctypes.c_int64] * 2,

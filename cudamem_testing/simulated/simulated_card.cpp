@@ -127,6 +127,11 @@ EXPORT int64_t cudamem_card_new_stream(int64_t card, int64_t high) {
 EXPORT void cudamem_card_sleep(double seconds) {
   streams.sleep(current.stream[static_cast<size_t>(current.card)], seconds);
 }
+// Whether tensors on the cards have values from here on.
+EXPORT void cudamem_card_set_values(int64_t values) {
+  if (Simulation* const all = simulation) all->values = values != 0;
+}
+EXPORT int64_t cudamem_card_values() { return has_values(); }
 EXPORT void cudamem_card_wait() { streams.wait(); }
 
 // All counters of a card: four numbers for each of nine kinds and three pools, then what is counted once.

@@ -15,9 +15,13 @@ KIB, MIB = 2**10, 2**20
 class Memory:
     """Allocates on the card of a tensor, and shows its memory to the CPU where there are values."""
 
-    def __init__(self, native: NativeCard, values: bool) -> None:
+    def __init__(self, native: NativeCard) -> None:
         self._native = native
-        self.values = values
+
+    @property
+    def values(self) -> bool:
+        """Whether tensors on the card have values now."""
+        return bool(self._native.values())
 
     def passing(self, near: torch.Tensor, *sizes: int) -> None:
         """Take memory as a kernel does for as long as it runs, all at once; sizes in bytes, 0 for none."""
