@@ -31,7 +31,9 @@ inline at::Tensor shown(const at::Tensor& tensor, bool values) {
   void* const at = values ? const_cast<void*>(storage.data()) : nullptr;
   c10::Storage made(c10::Storage::use_byte_size_t(), storage.nbytes(), c10::DataPtr(at, device),
                     c10::GetAllocator(device.type()), true);
-  auto result = at::detail::make_tensor<c10::TensorImpl>(std::move(made), c10::DispatchKeySet(key), tensor.dtype());
+  c10::DispatchKeySet keys(key);
+  if (tensor._is_zerotensor()) keys = keys.add(c10::DispatchKey::ZeroTensor);
+  auto result = at::detail::make_tensor<c10::TensorImpl>(std::move(made), keys, tensor.dtype());
   result.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   if (tensor.is_conj()) result._set_conj(true);
   if (tensor.is_neg()) result._set_neg(true);
@@ -53,6 +55,13 @@ struct InsideKernel {
   TORCH_CHECK_NOT_IMPLEMENTED(false, name, " needs the values of a tensor on a simulated card without values ",
                               "(simulated_cuda(values=False)); give it values, or keep what the host reads on the CPU");
   std::abort();
+}
+
+inline void no_sparse(const c10::OperatorHandle&, c10::DispatchKeySet, Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no sparse tensors: run this on a real card");
+}
+inline void no_collectives(const c10::OperatorHandle&, c10::DispatchKeySet, Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no collectives (NCCL, Gloo): run this on a real card");
 }
 
 class Call {
@@ -188,6 +197,7 @@ class Call {
 
   at::Tensor bring(const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.is_cuda()) return tensor;
+    if (tensor.layout() != c10::kStrided) no_sparse(op_, {}, nullptr);
     for (const Pair& pair : pairs_) {
       if (pair.shown.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl()) return pair.card;
     }
@@ -198,6 +208,7 @@ class Call {
       made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
       return made;
     }
+    if (tensor._is_zerotensor()) return zeros_without_memory(tensor);
     at::Tensor made = tensor.is_non_overlapping_and_dense()
                           ? empty_on_card(tensor.sizes(), tensor.strides(), tensor.scalar_type())
                           : at::detail::empty_generic(tensor.sizes(), &allocator_of_card(), kCardKeys, tensor.scalar_type(), {});
@@ -208,6 +219,17 @@ class Call {
         host(made).copy_(tensor);
       }
     }
+    return made;
+  }
+
+  // Autograd's zeros have a shape and no memory.
+  static at::Tensor zeros_without_memory(const at::Tensor& tensor) {
+    const c10::Device device(c10::DeviceType::CUDA, current.card);
+    c10::Storage none(c10::Storage::use_byte_size_t(), tensor.storage().nbytes(), c10::DataPtr(nullptr, device), nullptr,
+                      false);
+    const auto keys = kCardKeys.add(c10::DispatchKey::ZeroTensor);
+    auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(none), keys, tensor.dtype());
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
     return made;
   }
 

@@ -16,6 +16,23 @@ void put_operators() {
   libraries.back()->fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>());
   libraries.push_back(std::make_unique<Library>(Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__));
   register_kernels(*libraries.back());
+  for (const auto key : {c10::DispatchKey::SparseCUDA, c10::DispatchKey::SparseCsrCUDA}) {
+    libraries.push_back(std::make_unique<Library>(Library::IMPL, "_", key, __FILE__, __LINE__));
+    libraries.back()->fallback(torch::CppFunction::makeFromBoxedFunction<&no_sparse>());
+  }
+  if (c10::Dispatcher::singleton().findSchema({"c10d::allreduce_", ""})) {
+    struct : c10::WarningHandler {
+      void process(const c10::Warning&) override {}
+    } silent;  // torch warns that its own kernels are replaced, which crash on memory of a card
+    const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+    libraries.push_back(std::make_unique<Library>(Library::IMPL, "c10d", c10::DispatchKey::CUDA, __FILE__, __LINE__));
+    for (const char* name : {"allreduce_", "allreduce_coalesced_", "broadcast_", "allgather_", "_allgather_base_",
+                             "allgather_coalesced_", "allgather_into_tensor_coalesced_", "reduce_", "reduce_scatter_",
+                             "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_", "gather_", "scatter_",
+                             "alltoall_", "alltoall_base_", "send", "recv_", "recv_any_source_"}) {
+      libraries.back()->impl(name, torch::CppFunction::makeFromBoxedFunction<&no_collectives>());
+    }
+  }
   static Library* const own = [] {
     auto* const made = new Library(Library::DEF, "cudamem_card", {}, __FILE__, __LINE__);
     made->def("on_host(Tensor tensor) -> Tensor", torch::CppFunction(on_host));

@@ -58,8 +58,12 @@ struct Current {
 inline thread_local Current current;
 
 inline void check_card(int64_t index) {
-  TORCH_CHECK(0 <= index && index < streams.cards, "CUDA error: invalid device ordinal\nGPU device may be out of range, ",
-              "do you have enough GPUs?");
+  constexpr int32_t kInvalidDevice = 101;  // of CUDA's runtime
+  if (index < 0 || index >= streams.cards) {
+    throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, kInvalidDevice,
+                                "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough "
+                                "GPUs?");
+  }
 }
 
 struct OnCard {  // the card that tensors are on is the current one

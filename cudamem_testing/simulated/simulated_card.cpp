@@ -69,6 +69,7 @@ EXPORT int64_t cudamem_card_enter(const Setup* setup) {
     at::setHostAllocator(c10::DeviceType::CUDA, &pinned, 1);
     put_operators();
     choose_recurrent(true);
+    choose_profiler(true);
     choose_attention(setup->hopper != 0, setup->ampere != 0);
     return 1;
   });
@@ -93,6 +94,7 @@ EXPORT int64_t cudamem_card_leave() {
     take_operators_out();
     forget_attention();
     choose_recurrent(false);
+    choose_profiler(false);
     c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)] = nullptr;
     restore_hooks();
     c10::SetAllocator(c10::DeviceType::CUDA, nullptr, 1);

@@ -107,12 +107,54 @@ def cuda_build(
         (cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False),
         (cuda.graphs, "_graph_pool_handle", refuse),
     ]
+    found += [(bindings, name, function) for name, function in _BETWEEN_CARDS.items()]
+    found.append((import_module("torch.cuda.nvtx"), "_nvtx", _NoMarks()))
     for owner in (cuda, cuda.streams):
         found += [(owner, "Stream", stream), (owner, "Event", event), (owner, "ExternalStream", external)]
     for owner in (cuda, cuda.graphs):
         found.append((owner, "CUDAGraph", graph))
     found.append((torch.UntypedStorage, "__new__", _storage_maker(torch.UntypedStorage.__new__)))
     return [*found, *_cudnn()]
+
+
+def _scatter(tensor: Any, devices: Any, sizes: Any = None, dim: int = 0, streams: Any = None) -> tuple[Any, ...]:
+    parts = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim)
+    return tuple(part.to(_card(device)).contiguous() for part, device in zip(parts, devices, strict=False))
+
+
+def _gather(tensors: Any, dim: int, destination: int | None = None) -> Any:
+    import torch
+
+    place = "cpu" if destination == -1 else tensors[0].device if destination is None else _card(destination)
+    return torch.cat([one.to(place) for one in tensors], dim)
+
+
+def _broadcast(tensor: Any, devices: Any) -> list[Any]:
+    return [tensor.to(_card(device)) for device in devices]
+
+
+def _broadcast_all(tensors: Any, devices: Any, most: int = 0) -> list[list[Any]]:
+    return [[one.to(_card(device)) for one in tensors] for device in devices]
+
+
+def _card(device: Any) -> Any:
+    return f"cuda:{device}" if isinstance(device, int) else device
+
+
+#: Copies between cards, as ``torch.nn.DataParallel`` asks for them.
+_BETWEEN_CARDS: dict[str, Callable[..., Any]] = {
+    "_scatter": _scatter,
+    "_gather": _gather,
+    "_broadcast": _broadcast,
+    "_broadcast_coalesced": _broadcast_all,
+}
+
+
+class _NoMarks:
+    """NVTX, whose marks nobody reads here."""
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *arguments: 0
 
 
 def set_generators(number: int, make_default: Callable[[int], None]) -> None:

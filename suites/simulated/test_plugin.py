@@ -65,10 +65,67 @@ def test_shapes_alone():
 def test_value_of_a_shape():
     torch.ones(2, device="cuda").sum().item()
 
+def test_mempool():
+    torch.cuda.MemPool()
+
+def test_nccl():
+    torch.distributed.init_process_group("nccl", init_method="tcp://127.0.0.1:29872", rank=0, world_size=1)
+
+def test_gloo(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        torch.distributed.all_reduce(torch.ones(2, device="cuda"))
+    finally:
+        torch.distributed.destroy_process_group()
+
+def test_triton():
+    class TritonMissing(RuntimeError): pass  # as torch's compiler raises it
+    try:
+        raise TritonMissing("Cannot find a working triton installation.")
+    except TritonMissing as error:
+        raise RuntimeError("backend='inductor' raised:") from error
+
+def test_kernel():
+    torch.cuda._compile_kernel('extern "C" __global__ void f() {}', "f")
+
+def test_jiterator():
+    code = "template <typename T> T twice(T x) { return 2 * x; }"
+    torch.cuda.jiterator._create_jit_fn(code)(torch.ones(1, device="cuda"))
+
+def test_extension():
+    from torch.utils.cpp_extension import CUDAExtension
+    CUDAExtension("kernels", ["kernels.cu"])
+
+def test_sparse():
+    torch.eye(3, device="cuda").to_sparse()
+
+def test_graph_fixture(graph_capture):
+    graph_capture(lambda x: x + 1, torch.ones(2, device="cuda")).replay()
+
+def test_ordinary_error():
+    raise RuntimeError("no card is to blame")
+
+def test_accelerator_error():
+    with pytest.raises(torch.AcceleratorError, match="CUDA error: invalid device ordinal"):
+        torch.empty(1, device="cuda:5")
+
 def test_values_again():
     assert torch.ones(2, device="cuda").sum().item() == 2
 """
 #: What a real card of the same model recorded, with another torch.
+#: What is skipped, and a part of the reason.
+SKIPPED = {
+    "test_graph": "captures no CUDA graphs",
+    "test_graph_fixture": "captures no CUDA graphs",
+    "test_mempool": "no memory pools of its own",
+    "test_nccl": "has no NCCL",
+    "test_gloo": "has no collectives",
+    "test_triton": "runs no Triton kernels",
+    "test_kernel": "CUDA kernels",
+    "test_jiterator": "runs no CUDA or Triton kernels",
+    "test_extension": "runs no CUDA extensions",
+    "test_sparse": "has no sparse tensors",
+}
 SIZE = '"in": "real", "peak": "3.8 MiB", "bytes": {"requested": 4000000}'
 REAL = f"""{{"kind": "baselines", "schema": 2, "entries": [
 {{"in": "real", "device": "cuda:0", "environment": "NVIDIA H100 80GB HBM3 (9.0), torch 2.11, native"}},
@@ -88,7 +145,7 @@ def test_what_is_checked_on_a_card_is_checked(tmp_path: Path) -> None:
     beside.parent.mkdir()
     beside.write_text(REAL)
     options = ["--cudamem", "--cudamem-device=simulated:h100", f"--cudamem-json={report}", "--rootdir", str(tmp_path)]
-    options.append("--cudamem-baseline=simulated")
+    options += ["--cudamem-baseline=simulated", "-rs"]
     environment = {**os.environ, "PYTEST_ADDOPTS": "-p no:randomly"}
     command += options
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=600)
@@ -106,14 +163,16 @@ def test_what_is_checked_on_a_card_is_checked(tmp_path: Path) -> None:
     assert "oom" in [one[0] for one in found["test_full"]], text
     assert [one for one in found["test_limit"] if one[1] == "fail"] == [], text
     assert "held by    module test_it > CACHE (dict)['kept']" in text
-    assert [test["outcome"] for test in document["tests"] if "test_graph" in test["nodeid"]] == ["skipped"], text
-    assert "measured 13 tests on cuda:0 (simulated h100)" in text
+    assert "measured 24 tests on cuda:0 (simulated h100)" in text
     assert ("baseline", "fail") not in [one[:2] for one in found["test_near"]], text
     assert ("baseline", "fail", 160_000) in found["test_far"], text
     assert "recorded with NVIDIA H100 80GB HBM3 (9.0), torch 2.11, this run has simulated h100 (9.0)" in text
     assert "baseline on cuda:0: allocations of a real card not compared on a simulated one" in report.read_text()
-    assert "NOT CHECKED: 7 tests: no baseline" in text
+    assert "tests: no baseline (record with --cudamem-update=baselines)" in text
     outcomes = {test["nodeid"].partition("::")[2]: test["outcome"] for test in document["tests"]}
+    assert {name for name, outcome in outcomes.items() if outcome == "skipped"} == set(SKIPPED), text
+    assert [reason for reason in SKIPPED.values() if reason not in text] == []
+    assert (outcomes["test_ordinary_error"], outcomes["test_accelerator_error"]) == ("failed", "passed"), text
     assert outcomes["test_shapes_alone"] == "failed"
     assert ("budget", "fail", 2 * 2**30) in found["test_shapes_alone"], text
     assert "item() needs the values of a tensor on a simulated card without values" in text
