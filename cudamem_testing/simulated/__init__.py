@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["CARDS", "CardModel", "Cards", "SimulatedCardError", "enter", "simulated_cuda", "without_values"]
 
 Say = Callable[[str], None]
+#: The version of torch with which simulated cards are tested.
+TRIED = "2.13"
 
 
 @contextmanager
@@ -155,6 +157,9 @@ def unavailable() -> str | None:
     if torch_api.simulated_cards():
         return "a card is simulated in this process already: simulated_cuda cannot be nested"
     if not cuda_build.has_cuda_build():
+        absent = cuda_build.lacking()
+        if absent:
+            return f"the internals of this torch differ ({', '.join(absent)}): simulated cards need torch 2.9 or later"
         return None
     if torch_api.cuda_device_count():
         return "this machine has a CUDA device: no card is simulated beside it (hide it with CUDA_VISIBLE_DEVICES='')"

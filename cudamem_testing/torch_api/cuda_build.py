@@ -9,6 +9,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -66,6 +67,37 @@ class CardProperties(NamedTuple):
             f"uuid={self.uuid}, pci_bus_id={self.pci_bus_id}, pci_device_id={self.pci_device_id}, "
             f"pci_domain_id={self.pci_domain_id}, L2_cache_size={self.L2_cache_size // 2**20}MB)"
         )
+
+
+#: What the native part of simulated cards needs of torch's C++ headers: a word of each.
+NEEDED = {
+    "c10/core/CachingDeviceAllocator.h": "DeviceAllocator",
+    "ATen/core/CachingHostAllocator.h": "HostAllocator",
+    "c10/util/Exception.h": "AcceleratorError",
+    "ATen/native/RNN.h": "lstm_packed_cudnn_stub",
+    "ATen/native/transformers/attention.h": "_fused_sdp_choice_stub",
+    "torch/csrc/profiler/stubs/base.h": "registerCUDAMethods",
+    "torch/csrc/profiler/combined_traceback.h": "CapturedTraceback",
+}
+
+
+def lacking(include: Path | None = None) -> list[str]:
+    """What of torch's internals simulated cards need and this version does not have, in words.
+
+    ``include`` is the folder of torch's headers, that of the torch in use by default.
+    """
+    import torch
+
+    folder = Path(torch.__file__).parent / "include" if include is None else include
+    found = []
+    for header, word in NEEDED.items():
+        file = folder / header
+        if not file.is_file():
+            found.append(f"no header {header}")
+        elif word not in file.read_text(errors="replace"):
+            found.append(f"no {word} in {header}")
+    names = ("_exchange_device", "_maybe_exchange_device", "_queued_calls", "_lazy_init")
+    return found + [f"no torch.cuda.{name}" for name in names if not hasattr(torch.cuda, name)]
 
 
 def has_cuda_build() -> bool:

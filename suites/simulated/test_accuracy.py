@@ -41,7 +41,7 @@ def test_no_peak_is_far_off() -> None:
 def test_nearly_all_operators_take_what_they_take_on_the_card() -> None:
     rows = read()
     calls, exact, close = (
-        sum(each) for each in zip(*(row[1:4] for row in rows if row.name not in CHOSEN), strict=True)
+        sum(each) for each in zip(*(row[1:4] for row in rows if not row.name.endswith(CHOSEN)), strict=True)
     )
     assert calls >= 2400
     assert exact >= 0.97 * calls
