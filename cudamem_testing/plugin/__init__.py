@@ -105,7 +105,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         found_lines = (f"NOT CHECKED: {line}" for line in found.misspelt.values())
         config.stash.setdefault(keys.PROBLEMS, []).extend(found_lines)
         config.stash[keys.MISSPELT] = frozenset(found.misspelt)
-        config.stash[keys.PROBLEMS] = [f"NOT CHECKED: {line}" for line in found.misspelt]
         if found.overridden and settings.simulated is None:
             from cudamem_testing.plugin.simulation import skip_without_cards
 

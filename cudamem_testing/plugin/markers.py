@@ -36,9 +36,6 @@ OURS = (OVERRIDE, BUDGET, BASELINE)
 LINES = (
     f"{BASELINE}(tolerance, metrics, warmup): compare the test with its recorded baseline (cudamem)",
     f"{SIGNATURE}: limits on the test's memory; a size alone means at most (cudamem)",
-    f"{OVERRIDE}(leaks, cycles, device, reason): another severity or device for this test, with the reason (cudamem)",
-    f"{BASELINE}(tolerance, metrics, warmup): hold the test to what is recorded of it (cudamem)",
-    f"{SIGNATURE}: limits for what the test takes; a size alone means at most (cudamem)",
     f"{OVERRIDE}(leaks, cycles, device, values, reason): other settings for this test, with the reason (cudamem)",
 )
 
@@ -167,17 +164,13 @@ def _unrepeatable(item: pytest.Item, name: str) -> list[str]:
 
 
 class Marked(NamedTuple):
-    """How many tests have limits or baselines, and a line by name for each marker that is probably one misspelt."""
-
-    tests: int
-    misspelt: dict[str, str]
-    """How many tests have limits or baselines, and a line for each marker that is probably one of ours misspelt.
+    """How many tests have limits or baselines, and a line by name for each marker that is probably one misspelt.
 
     ``overridden``: some have settings of their own.
     """
 
     tests: int
-    misspelt: list[str]
+    misspelt: dict[str, str]
     overridden: bool = False
 
 

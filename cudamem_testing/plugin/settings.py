@@ -22,63 +22,6 @@ PLANS = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
 GROUP = "cudamem", "memory of PyTorch tests"
 
 
-class Option:
-    """One flag and its ini twin; ``name`` is the ini name, and the attribute of ``config.option``."""
-
-    def __init__(self, flag: str, purpose: str, metavar: str | None = None, ini: bool = True) -> None:
-        self.flag = flag
-        self.name = flag.lstrip("-").replace("-", "_")
-        self.purpose = purpose
-        self.metavar = metavar
-        self.ini = ini
-
-
-OPTIONS = (
-    Option("--cudamem", "measure every test, check it for leaks and cycles (ini: cudamem = true)"),
-    Option("--no-cudamem", "enforce no memory marker; fixtures still work", ini=False),
-    Option(
-        "--cudamem-device",
-        "what to measure: auto (CUDA if there is any, else cpu), cuda, cuda:N, cpu, all, or cards that are simulated: "
-        "simulated, simulated:h100, simulated:24GiB, simulated:2x24GiB",
-        "DEVICE",
-    ),
-    Option("--cudamem-leaks", "what a leak does to its test: fail (default), warn, off", "fail|warn|off"),
-    Option(
-        "--cudamem-cycles",
-        "what a reference cycle does to its test: fail (default on CUDA), warn (default on CPU), off, strict",
-        "fail|warn|off|strict",
-    ),
-    Option(
-        "--cudamem-ignore-below",
-        "ignore leaks of a test that add up to less (default 0 on CUDA, 64KiB on CPU)",
-        "SIZE",
-    ),
-    Option("--cudamem-budget", "budget of every test without its own, such as peak=2GiB,retained=0", "LIMITS"),
-    Option("--cudamem-stacks", "record stacks and events, to show what was live: auto (default), off", "auto|off"),
-    Option("--cudamem-gpus", "auto: give each pytest-xdist worker one card", "auto"),
-    Option("--cudamem-top", "rows of the summary table (default 10); 0 hides it", "N"),
-    Option("--cudamem-dump", "write allocator snapshots of failed tests to this folder", "DIR"),
-    Option("--cudamem-audit", "fail no test; end with the largest causes and the command that records them"),
-    Option("--cudamem-known", "file of known findings (default __cudamem__/known.jsonl at rootdir)", "FILE"),
-    Option(
-        "--cudamem-baseline",
-        "compare with recorded baselines (default), require (fail a test without one), simulated (simulated cards with "
-        "baselines of real ones, within a margin), off",
-        "compare|require|simulated|off",
-    ),
-    Option(
-        "--cudamem-update",
-        "record what this run measured: baselines, known, expected (default: all three)",
-        "LIST",
-        ini=False,
-    ),
-    Option("--cudamem-prune", "remove recorded entries that a complete run did not see", ini=False),
-    Option("--cudamem-repeat", "run each test with a baseline N times and record the spread", "N", ini=False),
-    Option("--cudamem-json", "write the report as JSON", "FILE"),
-    Option("--cudamem-html", "write the report as one page that opens without a network", "FILE"),
-)
-
-
 def read_settings(config: pytest.Config) -> Settings:
     """Read all options.
 
@@ -108,11 +51,8 @@ def read_settings(config: pytest.Config) -> Settings:
         html=read.parsed("cudamem_html", lambda text: options.file(_base(config, "cudamem_html"), text), None),
         audit=read.flag("cudamem_audit"),
         known=read.parsed("cudamem_known", lambda text: options.file(_base(config, "cudamem_known"), text), None),
-        baseline=read.parsed("cudamem_baseline", options.choice("compare", "require", "off"), "compare"),
+        baseline=read.parsed("cudamem_baseline", options.choice("compare", "require", "simulated", "off"), "compare"),
         update=read.parsed("cudamem_update", options.recorded_kinds, frozenset()) | options.asked_by_expecttest(),
-        known=read.parsed("cudamem_known", lambda text: _file(_base(config, "cudamem_known"), text), None),
-        baseline=read.parsed("cudamem_baseline", _choice("compare", "require", "simulated", "off"), "compare"),
-        update=read.parsed("cudamem_update", _update, frozenset()) | _asked_by_expecttest(),
         prune=read.flag("cudamem_prune"),
         repeat=read.parsed("cudamem_repeat", options.runs, 1),
     )

@@ -19,12 +19,9 @@ from typing import Any, NamedTuple
 from cudamem_testing.model.baselines import Entry, Place
 from cudamem_testing.model.changes import COUNTS, SIZES, TRACKED, Spread
 from cudamem_testing.model.devices import Device
-from cudamem_testing.recorders.identity import without_threads
+from cudamem_testing.recorders.identity import is_real_card_of, without_threads
 from cudamem_testing.records import store
 from cudamem_testing.records.store import Line, RecordError, Row, Store, check_keys, text_of
-from cudamem_testing.recorders.identity import is_real_card_of, without_threads
-from cudamem_testing.records.lines import CONFLICT, check_keys, json_of, text_of
-from cudamem_testing.show.files import change_file, shown
 
 SCHEMA = 2
 READABLE = (1, 2)
@@ -51,9 +48,7 @@ class Recorded:
     """The entries of a file, found by test and device, even if they were recorded with another number of threads.
 
     The memory of a test seldom depends on that number. If it does, the entries of one test differ, and each is valid
-    only for its own number.
-    What a test takes seldom depends on that number: where it does, the entries of one test differ, and each holds for
-    its own number alone. With ``real_cards`` those of a real card hold for a simulated one of its model, too.
+    only for its own number. With ``real_cards`` those of a real card hold for a simulated one of its model, too.
     """
 
     def __init__(self, entries: Entries, *, real_cards: bool = False) -> None:

@@ -126,8 +126,6 @@ def review(
 
     ``seen`` are the ids of all tests that ran and of the files that were collected, which may have no tests any more;
     ``whole`` says whether all tests of a file (relative to ``root``) ran. ``written`` are entries that the run
-    has added.
-    ``whole`` tells of a file (relative to ``root``) whether all of its tests ran. ``written`` are entries that the run
     has added. ``real_cards``: baselines of real cards were compared on simulated ones.
     """
     files = _Files(root, real_cards)
@@ -237,10 +235,8 @@ class _Files:
         """The entries of a file; ``None`` where it cannot be read."""
         if path not in self._read:
             try:
-                self._read[path] = Recorded(BASELINES.read(path))
+                self._read[path] = Recorded(BASELINES.read(path), real_cards=self._real_cards)
             except (RecordError, OSError) as error:
-                self._read[path] = Recorded(read_file(path), real_cards=self._real_cards)
-            except (BaselineError, OSError) as error:
                 self._read[path] = None
                 self.broken.append(f"baselines not compared: {error}")
         return self._read[path]

@@ -110,17 +110,11 @@ class Baselines:
         return self.comparison(running.nodeid, running.comparison)
 
 
-def _read(path: Path) -> Recorded | None:
+def _read(path: Path, real_cards: bool) -> Recorded | None:
     from cudamem_testing.records.baselines import BASELINES, Recorded
     from cudamem_testing.records.store import RecordError
 
     try:
-        return Recorded(BASELINES.read(path))
+        return Recorded(BASELINES.read(path), real_cards=real_cards)
     except (RecordError, OSError):  # reported once, at the end of the run
-def _read(path: Path, real_cards: bool) -> Recorded | None:
-    from cudamem_testing.records.baselines import BaselineError, Recorded, read_file
-
-    try:
-        return Recorded(read_file(path), real_cards=real_cards)
-    except (BaselineError, OSError):  # said once, at the end of the run
         return None

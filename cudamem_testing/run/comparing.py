@@ -23,11 +23,9 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.nodeids import name_in_module
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.objects import find_holders
-from cudamem_testing.recorders.identity import apart
+from cudamem_testing.recorders.identity import apart, is_real_card_of
 from cudamem_testing.records.baselines import Key
 from cudamem_testing.snapshots.backward import made_with_grad, saved_for_backward
-from cudamem_testing.recorders.identity import apart, is_real_card_of
-from cudamem_testing.records.baselines import Key, name_in_module
 from cudamem_testing.snapshots.evidence import allocations_before, failed, first_moment, moment_of
 from cudamem_testing.snapshots.record import Kind as Event
 from cudamem_testing.snapshots.replay import moment_between

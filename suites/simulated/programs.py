@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-
 from fixtures.programs import Program, make
 
 RESULT = "    return [v.detach() for v in locals().values() if isinstance(v, torch.Tensor) and not v.is_meta]\n"

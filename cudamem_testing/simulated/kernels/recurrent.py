@@ -58,7 +58,8 @@ class Layers(NamedTuple):
         rest = rest if self.batch_sizes else (*rest, self.batch_first)
         if self.mode == LSTM:
             states = [one for one in (hx, cx) if one is not None]
-            return list(torch.lstm(*given, states, list(weights), *rest))
+            run: Any = torch.lstm
+            return list(run(*given, states, list(weights), *rest))
         function: Any = {RELU: torch.rnn_relu, TANH: torch.rnn_tanh, GRU: torch.gru}[self.mode]
         return list(function(*given, hx, list(weights), *rest))
 
@@ -91,7 +92,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         cx: Tensor | None,
         *how: Any,
     ) -> tuple[Tensor, ...]:
-        layers = Layers(*how[:8], batch_sizes=how[8])
+        layers = Layers(*how[:9])
         ways = 2 if layers.both_ways else 1
         states = layers.steps(x) * layers.hidden
         whole = sum(one.numel() for one in weights) * x.element_size()
@@ -137,7 +138,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         grad_cell: Tensor | None,
         *how: Any,
     ) -> tuple[Any, ...]:
-        layers, reserve = Layers(*how[:8], batch_sizes=how[8]), how[10]
+        layers, reserve = Layers(*how[:9]), how[10]
         states = layers.steps(x) * layers.hidden
         zeros = [torch.empty_like(hx) for one in (grad_last, grad_cell if cx is not None else hx) if one is None]
         held = [torch.empty_like(x), torch.empty_like(out)] if layers.batch_first else []
