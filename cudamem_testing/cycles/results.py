@@ -13,7 +13,7 @@ from cudamem_testing.model.stacks import Stack
 from cudamem_testing.show.notebook import InNotebook
 
 if TYPE_CHECKING:  # what is made inside a collection needs neither facts nor words
-    from cudamem_testing.model.facts import CycleKept, KeptBy, Remark
+    from cudamem_testing.model.facts import CycleKept, KeptBy
     from cudamem_testing.show.diagrams import Diagram
 
 #: Tensors that are named, and lines that allocated them.
