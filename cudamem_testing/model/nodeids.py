@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 def file_of(nodeid: str) -> str:
     """``tests/test_a.py``; all of an id that is a file."""
@@ -17,3 +19,10 @@ def function_of(nodeid: str) -> str:
     """``tests/test_a.py::TestB::test_c``: the id without parameters."""
     file, colons, name = nodeid.partition("::")
     return file + colons + name.partition("[")[0]
+
+
+def without_groups(nodeid: str) -> Iterator[str]:
+    """Other possible ids of the test: a group of pytest-xdist may follow its id, and have an ``@`` in its name."""
+    for place, character in enumerate(nodeid):
+        if character == "@":
+            yield nodeid[:place]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -77,6 +77,17 @@ def merged(overrides: Iterable[Override]) -> Override:
         device = one.device if found.device is None else found.device
         texts = found.leaks or one.leaks, found.cycles or one.cycles, device, found.reason or one.reason
         found = Override(*texts, found.simulated or one.simulated, found.values and one.values)
+    return found
+
+
+def nearest(names: Iterable[str], ours: Sequence[str]) -> dict[str, str]:
+    """The names that are nearly one of ours, each with ours."""
+    found = {}
+    for name in sorted(names):
+        from difflib import get_close_matches
+
+        for near in get_close_matches(name.casefold(), ours, 1, 0.8):
+            found[name] = near
     return found
 
 

@@ -7,13 +7,13 @@ report of the test's teardown and the rest when it ends. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cudamem_testing.model.findings import Severity
+from cudamem_testing.model.nodeids import without_groups
 from cudamem_testing.model.options import rerun_flags
 from cudamem_testing.model.records import RunRecord, TestRecord, Unchecked
 from cudamem_testing.model.settings import Settings
@@ -22,7 +22,7 @@ from cudamem_testing.plugin.failures import PHASES, RunFailures, worker_of
 from cudamem_testing.plugin.items import failure_lines
 from cudamem_testing.plugin.settings import runs_tests
 from cudamem_testing.plugin.whole import is_whole, whole_paths
-from cudamem_testing.run.gathered import Gathered
+from cudamem_testing.run.gathered import Gathered, outcome_after
 from cudamem_testing.run.totals import totals
 from cudamem_testing.show.printable import printable
 
@@ -93,7 +93,12 @@ class Collector:
             if report.failed:
                 self._crashed(report)
             return
-        outcome = self._outcomes[key] = before if plain else _outcome(report, self._outcomes.get(key))
+        if plain:
+            outcome = before
+        else:
+            xfail = hasattr(report, "wasxfail")
+            outcome = outcome_after(self._outcomes.get(key), when, str(report.outcome), xfail=xfail)
+        self._outcomes[key] = outcome
         if report.failed:
             plugins = self._config.pluginmanager
             if hasattr(report, "cudamem_status") and not plugins.hasplugin("cudamem-statuses"):
@@ -112,7 +117,7 @@ class Collector:
         if when == "teardown":
             self._seen.add(nodeid)
             if "@" in nodeid:
-                self._seen.update(_without_groups(nodeid))
+                self._seen.update(without_groups(nodeid))
             self._undelivered.pop(nodeid, None)
             del self._outcomes[key]
             records = [*map(_as_record, getattr(report, "cudamem", ()))]
@@ -238,7 +243,7 @@ class Collector:
         """Note what the run covered; a test that began and did not end was left out."""
         self._seen |= self._collected.files
         begun = [nodeid for nodeid, _ in self._outcomes]
-        unfinished = {*begun, *(name for one in begun for name in _without_groups(one))}
+        unfinished = {*begun, *(name for one in begun for name in without_groups(one))}
         paths = whole_paths(session) if self._collected.tests else ()  # no worker reported its collection
         self._gathered.covered(paths, self._collected.left_out(self._seen) | unfinished)
 
@@ -256,29 +261,3 @@ def _as_record(sent: Any) -> TestRecord:
 
     record: TestRecord = TEST.read(sent, "the record of a test")
     return record
-
-
-def _without_groups(nodeid: str) -> Iterator[str]:
-    """Other possible ids of the test: a group of pytest-xdist may follow its id, and have an ``@`` in its name."""
-    for place, character in enumerate(nodeid):
-        if character == "@":
-            yield nodeid[:place]
-
-
-def _outcome(report: pytest.TestReport, before: str | None) -> str:
-    """The outcome so far. A failed subtest, which pytest reports before the test, fails the test unless it runs
-    again.
-    """
-    if str(report.outcome) == "rerun":  # set by pytest-rerunfailures
-        return "rerun"
-    if before == "failed":
-        return before
-    if report.when == "call":
-        if hasattr(report, "wasxfail"):
-            return "xfailed" if report.skipped else "xpassed"
-        return report.outcome
-    if report.failed:
-        return "error"
-    if report.skipped:
-        return "xfailed" if hasattr(report, "wasxfail") else "skipped"
-    return before or "passed"

@@ -157,6 +157,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
     Without a function, arguments are those of ``MemoryProfile``: ``memory_profile(dispatched=True)``.
     """
     from cudamem_testing.model.entered import Blocks
+    from cudamem_testing.run.recording import recording
     from cudamem_testing.static import type_name
     from cudamem_testing.trace.profile import MemoryProfile
 
@@ -182,7 +183,7 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
                 f"memory_profile() records a function, or a block without one: {type_name(function)} is not callable"
             )
         if not trackers:
-            trackers.append(leaving.enter_context(_recording(request)))
+            trackers.append(leaving.enter_context(recording(request.config.stash[keys.SETTINGS].device)))
         root = str(request.config.rootpath)
         profile = MemoryProfile(tracker=trackers[0], root=root, compared=session is not None, **options)
         made.append(profile)
@@ -205,22 +206,6 @@ def memory_profile(request: pytest.FixtureRequest) -> Iterator[Callable[..., Mem
             session.evidence.curves.profiled(session.running, made)
     made.clear()
     _refuse(request, problems, outcome)
-
-
-@contextmanager
-def _recording(request: pytest.FixtureRequest) -> Iterator[Tracker]:
-    """Recorders for a test that is not measured, so that its profiles are the same."""
-    from cudamem_testing.recorders.choose import Recorders
-    from cudamem_testing.windows.tracker import Tracker
-
-    recorders = Recorders(request.config.stash[keys.SETTINGS].device, record=True)
-    try:
-        opened = recorders.open()
-        for recorder in opened:
-            recorder.wake(limited=False)
-        yield Tracker(opened)
-    finally:
-        recorders.close()
 
 
 @pytest.fixture

@@ -31,8 +31,7 @@ from cudamem_testing.plugin.reports import Reports, texts_of
 from cudamem_testing.plugin.settings import runs_tests
 from cudamem_testing.plugin.wider import WiderFixtures
 from cudamem_testing.run.finished import forget_last
-from cudamem_testing.show.printable import one_line
-from cudamem_testing.static import is_a, type_name
+from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.warmup import WarmUps
@@ -82,11 +81,9 @@ class Hooks:
             try:
                 self.session.prepare()
             except Exception as error:
-                said = one_line(f"{type_name(error)}: {error}")
-                raise pytest.UsageError(
-                    f"cudamem: memory cannot be measured here: {said}; --no-cudamem runs the tests without it, "
-                    "python -m cudamem_testing doctor shows what can be measured"
-                ) from error
+                from cudamem_testing.wording.runs import unmeasurable
+
+                raise pytest.UsageError(f"cudamem: {unmeasurable(error)}") from error
             if torch_api.imported():
                 self.watch_ranks()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pytest
 
-from cudamem_testing.model.override import merged, override
+from cudamem_testing.model.override import merged, nearest, override
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.marks import OVERRIDE, nearest_first, place_of, without_parameters
 
@@ -206,19 +206,11 @@ def _misspelt_markers(items: Sequence[pytest.Item], met: AbstractSet[str]) -> di
 
 def _near_ours(names: AbstractSet[str], items: Sequence[pytest.Item]) -> dict[str, str]:
     """Names that are not registered and nearly one of ours, each with ours."""
-    unknown = sorted(names - {*OURS})
+    unknown = names - {*OURS}
     if not unknown or not items:
         return {}
     registered = {re.split(r"[:(\s]", line.strip(), maxsplit=1)[0] for line in items[0].config.getini("markers")}
-    found = {}
-    for name in unknown:
-        if name not in registered:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name.casefold(), OURS, 1, 0.8)
-            if near:
-                found[name] = near[0]
-    return found
+    return nearest(unknown - registered, OURS)
 
 
 def _suggestion(name: str, near: str) -> str:

@@ -12,11 +12,20 @@ from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.recorders.cards import visible_names
 from cudamem_testing.recorders.identity import allocator_settings
+from cudamem_testing.static import type_name
 
 BACKEND = "backend:cudaMallocAsync"  # counts bytes, and does not show single blocks
 
 
 def header(settings: Settings) -> str:
+    """The line, or why there is none: names of cards are no reason to stop."""
+    try:
+        return _described(settings)
+    except Exception as error:
+        return f"cudamem: this machine cannot be described: {type_name(error)}: {error}"
+
+
+def _described(settings: Settings) -> str:
     """``cudamem: device auto, torch 2.13.0, NVIDIA H100``: the device, what else was asked for, and where it runs."""
     measured = str(settings.device) if settings.simulated is None else str(settings.simulated)
     parts = [f"device {measured}"]

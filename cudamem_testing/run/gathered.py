@@ -153,3 +153,23 @@ class Gathered:
         """Whether there is a folder of recorded things beside one of the files of some ids."""
         folders = {os.path.dirname(file_of(nodeid)) for nodeid in nodeids}
         return any((self._root / folder / FOLDER).is_dir() for folder in folders)
+
+
+def outcome_after(before: str | None, when: str, result: str, *, xfail: bool) -> str:
+    """The outcome of a test after the report of a phase; ``before`` is the one so far, ``xfail`` is pytest's word.
+
+    A failed subtest, which pytest reports before the test, fails the test unless it runs again.
+    """
+    if result == "rerun":  # set by pytest-rerunfailures
+        return "rerun"
+    if before == "failed":
+        return before
+    if when == "call":
+        if xfail:
+            return "xfailed" if result == "skipped" else "xpassed"
+        return result
+    if result == "failed":
+        return "error"
+    if result == "skipped":
+        return "xfailed" if xfail else "skipped"
+    return before or "passed"

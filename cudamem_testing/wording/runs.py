@@ -5,6 +5,8 @@ from __future__ import annotations
 from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count
+from cudamem_testing.show.printable import one_line
+from cudamem_testing.static import type_name
 
 _FAILED, _UNSTATED = ("failed", "error"), ("unknown", "passed")
 
@@ -35,3 +37,11 @@ def verdict(run: RunRecord) -> tuple[str, str]:
             parts.append(f"{len(by_memory)} of them because of memory")
     parts += [f"{count(len(whole), 'fault')} of the run itself"] if whole else []
     return "failed", ", ".join(parts) or "The run failed"
+
+
+def unmeasurable(error: Exception) -> str:
+    """Why no test can be measured in this run, and what to do."""
+    return (
+        f"memory cannot be measured here: {one_line(f'{type_name(error)}: {error}')}; --no-cudamem runs the tests "
+        "without it, python -m cudamem_testing doctor shows what can be measured"
+    )

@@ -7,7 +7,7 @@ import pytest
 from cudamem_testing.wording import title
 
 USAGE_ERROR = 4
-KNOWN = "absolute, allocations, at_least, device, peak, reserved, retained, retries, warmup"
+KNOWN = "absolute, allocations, at_least, device, fragmentation, peak, reserved, retained, retries, warmup"
 SIZES = "write bytes as an int, or a number with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
 
 BAD = """
@@ -75,7 +75,10 @@ def test_one_message_names_every_bad_test_and_argument(run_inner):
         ("test_count", "allocations: '3' is not a count: write an int of 0 or more"),
         (
             "test_lower_metric",
-            "at_least has the unknown metric 'speed': write peak, reserved, retained, allocations, retries",
+            (
+                "at_least has the unknown metric 'speed': write peak, reserved, retained, allocations, retries, "
+                "fragmentation"
+            ),
         ),
         ("test_contradiction", "at_least peak of 2.0 MiB is above the limit of 1.0 MiB"),
         (

@@ -213,11 +213,11 @@ def test_what_is_to_be_rewritten(run_inner, monkeypatch, arguments, expecttest, 
             [
                 (
                     "--cudamem-budget: 'speed=1' is not METRIC=SIZE with a metric of peak, reserved, retained, "
-                    "allocations, retries"
+                    "allocations, retries, fragmentation"
                 ),
                 (
                     "--cudamem-budget: 'peak' is not METRIC=SIZE with a metric of peak, reserved, retained, "
-                    "allocations, retries"
+                    "allocations, retries, fragmentation"
                 ),
             ],
         ),

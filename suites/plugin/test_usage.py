@@ -102,8 +102,8 @@ SAID = {
     "test_snapshot": "ValueError: device 'tpu' is not known: write cpu, cuda, cuda:N or host",
     "test_decorator": ("TypeError: this is not a decorator: write `with cuda_memory.budget(...):` inside the function"),
     "test_unknown_limit": (
-        "TypeError: budget() has no argument peek: it takes absolute, allocations, at_least, device, name, peak, "
-        "reserved, retained, retries"
+        "TypeError: budget() has no argument peek: it takes absolute, allocations, at_least, device, fragmentation, "
+        "name, peak, reserved, retained, retries"
     ),
     "test_unknown_operator_limit": (
         "TypeError: assert_budget() has no argument peek: it takes absolute, allocations, at_least, device, module, "

@@ -52,9 +52,9 @@ def test_a_failed_comparison_makes_its_text_once(monkeypatch, detail):
     """Also from options that can be read only once."""
     made, original = [], expect.shown
 
-    def counted(flow, **options):
-        made.append(options["detail"])
-        return original(flow, **options)
+    def counted(flow, options):
+        made.append(options.detail)
+        return original(flow, options)
 
     monkeypatch.setattr(expect, "shown", counted)
     with pytest.raises(TextMismatchError, match=r"^1 operator more: aten::sin") as caught:
