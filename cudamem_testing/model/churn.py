@@ -61,17 +61,19 @@ class Churn(InNotebook):
 
     def allocated(self, most: int = ROWS) -> tuple[str, ...]:
         """All lines by the number of their blocks, below ``allocations, by line``."""
-        cells = []
-        for one in self.lines[:most]:
-            blocks, size, *place = _cells(one, one.blocks)
-            cells.append((blocks, size, f"{one.soon} freed at once" if one.soon >= LOOP else "", *place))
-        rest = self.lines[most:]
+        shown, rest = self.lines[:most], self.lines[most:]
+        columns: tuple[Column, ...] = _COLUMNS[:2] + _COLUMNS[3:]
+        cells = [_cells(one, one.blocks) for one in shown]
+        if any(one.soon >= LOOP for one in shown):
+            columns = _COLUMNS
+            soon = [f"{one.soon} freed at once" if one.soon >= LOOP else "" for one in shown]
+            cells = [(*row[:2], words, *row[2:]) for row, words in zip(cells, soon, strict=True)]
         more = [f"   ... {count(len(rest), 'more line')}: {sum(one.blocks for one in rest)}"] if rest else []
-        return ("allocations, by line", *Table(_COLUMNS, tuple(cells)).lines(header=False, indent=3), *more)
+        return ("allocations, by line", *Table(columns, tuple(cells)).lines(header=False, indent=3), *more)
 
     def __str__(self) -> str:
         return self.text()
 
 
-def _cells(one: Allocating, blocks: int) -> tuple[str, str, str, str]:
+def _cells(one: Allocating, blocks: int) -> tuple[str, ...]:
     return count(blocks, "block"), format_size(one.bytes), one.line, one.library

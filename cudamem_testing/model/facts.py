@@ -15,9 +15,13 @@ from cudamem_testing.model.evidence import Evidence, NoEvidence
 from cudamem_testing.model.limits import Breach
 from cudamem_testing.model.live_tables import LiveTable
 from cudamem_testing.model.pools import Pool, PoolUse
-from cudamem_testing.model.references import Doubt, Path, Reach, View
+from cudamem_testing.model.recovery import NotRecovered as NotRecovered
+from cudamem_testing.model.recovery import NotTried as NotTried
+from cudamem_testing.model.references import Doubt, Path
 from cudamem_testing.model.remarks import Remark
-from cudamem_testing.model.stacks import Frame, Stack
+from cudamem_testing.model.retained import Allocation as Allocation
+from cudamem_testing.model.retained import RetainedBlock as RetainedBlock
+from cudamem_testing.model.stacks import Frame
 
 # -- limits and baselines ---------------------------------------------------------------------------------
 
@@ -28,6 +32,17 @@ class OverLimit:
 
     breach: Breach
     evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outgrew:
+    """A peak that grows faster with a parameter than promised: bytes at each size, and by line of the project."""
+
+    promise: str
+    over: str
+    sizes: tuple[int, ...]
+    bytes: tuple[int, ...]
+    lines: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,41 +90,6 @@ REDUCER = "the reducer of a DistributedDataParallel, in C++"
 #: The holder of the flat parameter of ``FullyShardedDataParallel``, and of its gradient: modules inside hold views of
 #: it, a view holds it in C++, and it holds the modules.
 FLAT_PARAMETER = "the flat parameter of a FullyShardedDataParallel and its views, in C++"
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """Where a block was allocated: the line to look at, the library call behind it, the call in the test.
-
-    Without a Python stack ``line`` is ``None``; ``after`` is then the project's line that allocated last before it.
-    """
-
-    line: Frame | None = None
-    library: str = ""
-    caller: Frame | None = None
-    after: Frame | None = None
-
-    @classmethod
-    def of(cls, stack: Stack, after: Frame | None = None) -> Allocation:
-        """The allocation of a stack."""
-        caller = None if stack.caller == stack.project_frame else stack.caller
-        return cls(stack.where, stack.library, caller, None if stack.frames else after)
-
-
-@dataclass(frozen=True, slots=True)
-class RetainedBlock:
-    """A block that is still live: its tensor, where it was allocated, and what holds it.
-
-    ``view`` is set if only views of a part of it are held. ``requested`` are the requested bytes.
-    """
-
-    bytes: int
-    name: str | None
-    allocated: Allocation
-    reach: Reach
-    path: Path | None = None
-    view: View | None = None
-    requested: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,76 +271,6 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class HalfChanged:
-    """State of which a failed allocation left only a part changed.
-
-    ``changed`` and ``unchanged`` are the first names of ``number`` and ``others``; ``missing`` is whether those that
-    did not change were removed instead.
-    """
-
-    changed: tuple[str, ...]
-    number: int
-    unchanged: tuple[str, ...]
-    others: int
-    missing: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NotRestored:
-    """A setting, a hook or a lock that a failed allocation left other than before."""
-
-    what: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class NotRecovered:
-    """What was not as before after an allocation of a step had failed.
-
-    ``where`` and ``operator`` made the request of ``size`` bytes: the ``number``-th ``of`` all in a run, and the first
-    of ``times`` at this place with the same faults. ``left`` are the largest of ``count`` blocks left behind, of
-    ``left_bytes``; ``cycles`` is how many bytes only the garbage collector freed, ``cycle_lines`` allocated them.
-    ``raised`` replaced the out-of-memory error, ``check`` is the error of the caller's check, ``again`` that of the
-    next run.
-    """
-
-    where: Allocation
-    size: int
-    number: int
-    of: int
-    operator: str | None = None
-    times: int = 1
-    left: tuple[RetainedBlock, ...] = ()
-    count: int = 0
-    left_bytes: int = 0
-    cycles: int = 0
-    cycle_lines: tuple[str, ...] = ()
-    half: tuple[HalfChanged, ...] = ()
-    settings: tuple[NotRestored, ...] = ()
-    raised: str | None = None
-    check: str | None = None
-    again: str | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether everything recovered."""
-        errors = self.raised, self.check, self.again
-        return not (
-            self.left or self.cycles or self.half or self.settings or any(error is not None for error in errors)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class NotTried:
-    """A sweep that ended early: ``tried`` of ``of`` allocations failed once, for a ``reason``."""
-
-    tried: int
-    of: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class EmptyPool:
     """A private pool of a CUDA graph that holds memory without a live block; ``beside`` is the state of its graph."""
 
@@ -428,6 +338,7 @@ class Reported:
 
 Fact = (
     OverLimit
+    | Outgrew
     | Changed
     | NoBaseline
     | Retained

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cudamem_testing.show.usage import hide_wrong_arguments
 
@@ -81,3 +82,19 @@ def _add(factors: dict[str, Factor], found: re.Match[str]) -> None:
     else:
         power = 0.5 if found["function"] else float(found["power"] or 1)
         factors[name] = Factor(before.power + power, before.logarithms)
+
+
+class PromisedSize(NamedTuple):
+    """A promise for one size of a parametrized test.
+
+    ``over`` is the parameter, ``sizes`` all its values in the run; ``others`` tells the test's other parameters apart.
+    ``device`` is the only one that counts, ``None`` for each measured one.
+    """
+
+    test: str
+    others: tuple[tuple[str, str], ...]
+    over: str
+    size: int
+    sizes: tuple[int, ...]
+    promise: str
+    device: str | None = None

@@ -17,7 +17,7 @@ from itertools import pairwise
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.entered import Result
 from cudamem_testing.model.promises import Factor, Promise
-from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.sizes import format_size, parse_size
 from cudamem_testing.show.tables import Column, Table
 
 JUDGED = 2
@@ -26,6 +26,8 @@ TOLERANCE = 0.03
 #: Allowed error of a measured size, in bytes and as a share: allocators round up, and libraries keep a little.
 SLACK, NOISE = 4096, 0.002
 SHOWN = 3
+#: The name of a variable that was not given by name.
+UNNAMED = "n"
 
 
 class Outgrown(AssertionError):  # noqa: N818 - the name of the verdict
@@ -49,8 +51,21 @@ class Series:
     @property
     def exponent(self) -> float | None:
         """The power of growth without a constant part, from the last three sizes; ``None`` if nothing grew."""
+        if len(self.sizes) < JUDGED + 1:
+            return None
         (first, middle, last), (low, mid, high) = self.sizes[-3:], self.bytes[-3:]
         return exponent((first, middle, last), (low, mid, high))
+
+    @property
+    def exponent_of_all(self) -> float | None:
+        """The power of growth if there were no constant part: the slope of logarithms between the last two sizes.
+
+        ``None`` without memory.
+        """
+        if len(self.sizes) < JUDGED:
+            return None
+        (before, last), (low, high) = self.sizes[-2:], self.bytes[-2:]
+        return math.log(high / low) / math.log(last / before) if low > 0 < high else None
 
     def outgrows(self, factor: Factor) -> bool:
         """Whether it grows faster than promised.
@@ -87,8 +102,12 @@ class Scaling(Result):
     metric: str = "peak"
     notes: tuple[str, ...] = ()
 
-    def assert_peak(self, promise: str) -> None:
+    def assert_peak(self, promise: str, *, per: str | None = None) -> None:
         """Fail if the peak grows faster than promised: ``assert_peak("O(n)")``.
+
+        With ``per`` the promise is about the memory of one unit of a variable: ``assert_peak("O(1)", per="token")`` for
+        a variable ``tokens``, or any name if the only variable has none. A size then limits what one more unit adds:
+        ``assert_peak("96KiB", per="token")``.
 
         Raises:
             Outgrown: with the table, the measured power, and the lines that grow fastest.
@@ -96,24 +115,61 @@ class Scaling(Result):
             ValueError: for an invalid promise, or one that names a variable that was not varied.
         """
         __tracebackhide__ = True
+        unit = None if per is None else self._varied(per)
+        if unit is not None and isinstance(promise, str) and not promise.lstrip().startswith("O"):
+            self._assert_each(unit, str(per), parse_size(promise))
+            return
         given = Promise.parse(promise)
         varied = [one.variable for one in self.series]
         unknown = [name for name in given.factors if name not in varied]
         if unknown:
             raise ValueError(f"{given.text} names {', '.join(unknown)}, but the run varied {', '.join(varied)}")
-        broken = [one for one in self.series if one.outgrows(given.of(one.variable))]
+        text = given.text if per is None else f"{given.text} per {per}"
+        broken = []
+        for one in self.series:
+            factor = given.of(one.variable)
+            if one is unit:
+                factor = Factor(factor.power + 1, factor.logarithms)
+            if one.outgrows(factor):
+                broken.append(one)
         if broken:
-            raise Outgrown("\n".join(self._outgrown(one, given) for one in broken))
+            raise Outgrown("\n".join("cudamem: " + "\n".join(self.failure(one, text)) for one in broken))
 
-    def _outgrown(self, series: Series, promise: Promise) -> str:
+    def _varied(self, unit: str) -> Series:
+        """The series of a variable, whose name may be the plural of its unit."""
+        for one in self.series:
+            if one.variable in (unit, f"{unit}s") or (len(self.series) == 1 and one.variable == UNNAMED):
+                return one
+        varied = ", ".join(one.variable for one in self.series)
+        raise ValueError(f"per={unit!r}: the run varied {varied}")
+
+    def _assert_each(self, series: Series, unit: str, most: int) -> None:
+        __tracebackhide__ = True
+        (before, last), (low, high) = series.sizes[-2:], series.bytes[-2:]
+        each = (high - low) / (last - before)
+        if each * (last - before) > most * (last - before) + SLACK:
+            head = (
+                f"cudamem: {self.metric} grows by {format_size(round(each))} per {unit}, promised {format_size(most)}"
+            )
+            raise Outgrown("\n".join((f"{head} ({self.device})", *self._below(series))))
+
+    def failure(self, series: Series, promise: str) -> list[str]:
+        """How it grows and what was promised, and below it the table, the fit and the lines that grow fastest."""
         power = series.exponent
         name = series.variable
         grows = "jumps" if power is None else f"grows like {name}^{power:.2f}"
-        head = f"cudamem: {self.metric} {grows}, promised {promise.text} ({self.device})"
-        lines = [head, *(f"   {line}" for line in self.table(series).lines())]
+        return [f"{self.metric} {grows}, promised {promise} ({self.device})", *self._below(series)]
+
+    def _below(self, series: Series) -> list[str]:
+        """The table, the fit and the lines that grow fastest."""
+        lines = [*self.table(series).lines()]
+        power, whole = series.exponent, series.exponent_of_all
+        if power is not None and whole is not None:
+            name = series.variable
+            lines.append(f"fit: {name}^{power:.2f} and a constant part; {name}^{whole:.2f} without one")
         if series.lines:
-            lines += ["   grows fastest:", *(f"      {line}" for line in _fastest(series))]
-        return "\n".join(lines)
+            lines += ["grows fastest:", *(f"   {line}" for line in _fastest(series))]
+        return [f"   {line}" for line in (*lines, *(f"note: {note}" for note in self.notes))]
 
     def table(self, series: Series) -> Table:
         """Sizes, bytes, and the power by which they grew since the previous size."""

@@ -48,8 +48,8 @@ def with_operators(requests: Sequence[Request], named: Sequence[tuple[Call, Stac
     Numbers that Python passes to an operator are wrapped once more in such a run, outside the operators, so only what
     operators allocate is compared. If that differs in number, a stack with one operator names it.
     """
-    if sum(call.count for call, _ in named) == len(requests):
-        names = [call.operator for call, _ in named for _ in range(call.count)]
+    if sum(call.made for call, _ in named) == len(requests):
+        names = [call.operator for call, _ in named for _ in range(call.made)]
         return [replace(one, operator=name) for one, name in zip(requests, names, strict=True)]
     by_stack: dict[Stack, set[str]] = {}
     for call, stack in named:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -60,7 +61,7 @@ class Reached:
                 yield Setting(f"hooks of {inner}", count)
                 yield Setting(f"{inner}.requires_grad", parameter.requires_grad, parameter.requires_grad_)
         for name, lock in self._locks.items():
-            yield Setting(f"lock {name}", "held" if _is_held(lock) else "free", lambda value, lock=lock: _free(lock))
+            yield Setting(f"lock {name}", "held" if _is_held(lock) else "free", partial(_free, lock))
 
 
 def _is_held(lock: Any) -> bool:
@@ -78,7 +79,7 @@ def _held_now(lock: Any) -> bool:
     return bool(lock._is_owned() if locked is None else locked())
 
 
-def _free(lock: Any) -> None:
+def _free(lock: Any, earlier: object) -> None:
     while _held_now(lock):
         lock.release()
 

@@ -10,7 +10,7 @@ from enum import Enum
 
 import torch
 
-from cudamem_testing.model.facts import HalfChanged
+from cudamem_testing.model.recovery import HalfChanged
 from cudamem_testing.static import instance_dict, is_a, is_one_of, items, slots
 
 #: How deep attributes and containers of other objects are read, and how many values at most.
@@ -57,8 +57,7 @@ class NamedState:
 
     def addresses(self) -> frozenset[int]:
         """The addresses of the storages of all its tensors."""
-        found = {value.untyped_storage().data_ptr() for _, value in self.values() if _has_storage(value)}
-        return frozenset(found)
+        return frozenset(filter(None, (_address(value) for _, value in self.values())))
 
     def values(self) -> Iterator[tuple[str, object]]:
         """Names and values; a parameter that an optimizer steps has the name that its module gives it."""
@@ -143,13 +142,14 @@ def _inside(one: object) -> Iterator[tuple[str, object]]:
         yield from ((f".{name}", value) for name, value in slots(one))
 
 
-def _has_storage(value: object) -> bool:
+def _address(value: object) -> int:
+    """The address of a tensor's storage; 0 for anything else."""
     if not is_a(value, torch.Tensor) or value.layout is not torch.strided:
-        return False
+        return 0
     try:
-        return value.untyped_storage().data_ptr() != 0
+        return value.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # a fake one
-        return False
+        return 0
 
 
 def _copied(value: object) -> object:

@@ -136,6 +136,8 @@ class Hooks:
                 found, calls = session.judge_call(running, failed=failed, skipped=skipped)
                 if self.ranks is not None and self.ranks.busy:
                     found += self._of_ranks(self.ranks, last=False)
+                if keys.PROMISE in item.stash and not (failed or skipped):
+                    found = [*found, *session.judge_growth(running, item.stash[keys.PROMISE], calls)]
                 add_properties(item, calls)
             self.reports.unreported = [*running.findings]
         if found and not failed:

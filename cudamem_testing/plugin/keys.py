@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.override import Override
+    from cudamem_testing.model.promises import PromisedSize
     from cudamem_testing.model.records import TestRecord
     from cudamem_testing.model.settings import Settings
     from cudamem_testing.plugin.whole import Collected
@@ -28,6 +29,7 @@ SIMULATION: pytest.StashKey[list[str]] = pytest.StashKey()
 EARLY: pytest.StashKey[EarlyRecorder] = pytest.StashKey()
 BUDGETS: pytest.StashKey[tuple[Budget, ...]] = pytest.StashKey()  # of an item: ids can change after collection
 COMPARISON: pytest.StashKey[Comparison] = pytest.StashKey()
+PROMISE: pytest.StashKey[PromisedSize] = pytest.StashKey()
 OVERRIDE: pytest.StashKey[Override] = pytest.StashKey()
 MARKS: pytest.StashKey[int] = pytest.StashKey()
 """Of an item that has some of our markers: how many, on itself, when it was collected."""

@@ -32,17 +32,20 @@ REPEATING = {  # fixtures and markers of plugins for which each run of a body is
     "codspeed_benchmark": "pytest-codspeed",
 }
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
-OURS = (OVERRIDE, BUDGET, BASELINE)
+SCALING = "memory_scaling"
+OURS = (OVERRIDE, BUDGET, BASELINE, SCALING)
 LINES = (
     f"{BASELINE}(tolerance, metrics, warmup): compare the test with its recorded baseline (cudamem)",
     f"{SIGNATURE}: limits on the test's memory; a size alone means at most (cudamem)",
+    f"{SCALING}(promise, over, device): how the peak grows with a parameter of the test (cudamem)",
     f"{OVERRIDE}(leaks, cycles, device, reason): another severity or device for this test, with the reason (cudamem)",
 )
 
 
 def speaks_of_memory(item: pytest.Item, *, marked: bool) -> bool:
     """Whether the test has a limit or a baseline, or asks for one of our fixtures; ``marked`` with a marker of ours."""
-    if marked and (keys.BUDGETS in item.stash or keys.COMPARISON in item.stash):  # set at collection
+    stash = item.stash  # set at collection
+    if marked and (keys.BUDGETS in stash or keys.COMPARISON in stash or keys.PROMISE in stash):
         return True
     return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
@@ -103,11 +106,11 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
         pytest.UsageError: one message that names every bad test and argument.
     """
     met: set[str] = set()
-    overriding, limited, held = _carriers(items, OURS, met)
-    for node in _nodes([*overriding, *limited, *held]):  # before validation: a wrong marker is not a late one
+    overriding, limited, held, growing = _carriers(items, OURS, met)
+    for node in _nodes([*overriding, *limited, *held, *growing]):  # before validation: a wrong marker is not a late one
         node.stash[keys.MARKS] = _number_of_ours(node)
     misspelt = _misspelt_markers(items, met)
-    if not limited and not held and not overriding and not (strict and misspelt):
+    if not limited and not held and not overriding and not growing and not (strict and misspelt):
         return Marked(0, misspelt)
     from cudamem_testing.model.limits import LimitError
 
@@ -124,9 +127,13 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
                 problems += check(item)
             except LimitError as error:
                 problems += error.problems
+    if growing:
+        from cudamem_testing.plugin.growth import problems_of as promised
+
+        problems += promised(growing)
     if problems:  # every test of a class, or parameter of a function, has the same marker
         raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(dict.fromkeys(problems)))
-    return Marked(len({*limited, *held}), misspelt)
+    return Marked(len({*limited, *held, *growing}), misspelt)
 
 
 def _override(item: pytest.Item) -> list[str]:

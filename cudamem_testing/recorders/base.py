@@ -150,13 +150,13 @@ class Recorder(Protocol):
 class Call(NamedTuple):
     """An operator that allocated: its name, the bytes that it took, and the frames that called it.
 
-    ``count`` is how many allocations it made.
+    ``made`` is how many allocations it made.
     """
 
     operator: str
     size: int
     frames: Sequence[RawFrame]
-    count: int
+    made: int
 
 
 class Trap(Protocol):

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.failing import Wanted
 from cudamem_testing.recorders.base import Owned, WithoutWorkspaces
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_records import FREED, Reading, Recording
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.failing import Wanted
     from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.base import Trap
     from cudamem_testing.recorders.capture import CpuCapture, Refusal
@@ -250,9 +250,9 @@ class CpuRecorder(WithoutWorkspaces):
 
     def operators(self) -> Trap:
         """Counted by a dispatch mode."""
-        from cudamem_testing.recorders.dispatch_trap import DispatchTrap
+        from cudamem_testing.recorders.dispatch_trap import counting
 
-        return DispatchTrap(self._taken, Wanted())
+        return counting(self._taken)
 
     def _taken(self) -> Taken:
         from cudamem_testing.recorders.dispatch_trap import Taken

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.counters import PEAKS, ZERO, Counters
-from cudamem_testing.model.failing import Wanted
 from cudamem_testing.recorders.base import WithoutOwners
-from cudamem_testing.recorders.native_trap import NativeTrap
 from cudamem_testing.recorders.peaks import Levels, Peaks, Stats, peaks_of
 from cudamem_testing.recorders.views import NOTHING, Counts, Views, counts
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.facts import OutsideUse
+    from cudamem_testing.model.failing import Wanted
     from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.base import Trap
     from cudamem_testing.recorders.capture import CudaCapture, Refusal
@@ -213,14 +212,16 @@ class CudaRecorder(WithoutOwners):
 
     def operators(self) -> Trap:
         """Counted by a dispatch mode."""
-        from cudamem_testing.recorders.dispatch_trap import DispatchTrap
+        from cudamem_testing.recorders.dispatch_trap import counting
 
-        return DispatchTrap(self._taken, Wanted())
+        return counting(self._taken)
 
     def trap(self, wanted: Wanted, after: Trap | None = None) -> Trap:
         """On a simulated card its allocator fails; on a card an operator, see :mod:`.dispatch_trap`."""
         simulated = torch_api.simulated_trap()
         if simulated is not None:
+            from cudamem_testing.recorders.native_trap import NativeTrap
+
             put = partial(simulated.put, self._index)
             return NativeTrap(put, simulated.read, simulated.clear, wanted, self._frames_of_failure)
         if not self._native:
@@ -241,7 +242,7 @@ class CudaRecorder(WithoutOwners):
             return []
         traces = self._history.capture(self.device).snapshot["device_traces"]
         events = traces[self._index] if self._index < len(traces) else []
-        last = next((event for event in reversed(events) if event["action"] == "oom"), {})
+        last: dict[str, Any] = next((event for event in reversed(events) if event["action"] == "oom"), {})
         return [(one["filename"], one["line"], one["name"]) for one in last.get("frames", ())]
 
     def boundary(self) -> Counters:

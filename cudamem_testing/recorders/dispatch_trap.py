@@ -47,9 +47,9 @@ class DispatchTrap:
         self._numbers: list[int] = []
         self._begun = self._counted = 0
         self._start = taken().number
-        known = after is not None and wanted.nth is not None and wanted == Wanted(nth=wanted.nth)
-        planned = after._numbers[wanted.nth - 1 : wanted.nth] if known else []
-        self._planned = planned[0] if planned else None
+        self._planned: int | None = None
+        if after is not None and wanted.nth is not None and wanted == Wanted(nth=wanted.nth):
+            self._planned = next(iter(after._numbers[wanted.nth - 1 : wanted.nth]), None)
         self._mode: _Mode | None = _Mode(self)
         self._mode.__enter__()
 
@@ -65,7 +65,7 @@ class DispatchTrap:
         """Remove it."""
         mode, self._mode = self._mode, None
         if mode is not None:
-            mode.__exit__(None, None, None)
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call an operator, or fail."""
@@ -101,6 +101,11 @@ class DispatchTrap:
         self._failed = Trapped(0, self._failed.failed + 1, at or 0, size, self._taken().number - self._start)
         when = "before" if self._planned is not None else "after"
         raise torch.OutOfMemoryError(f"{TEXT} (made to fail by cudamem, {when} {operator_name(func)})")
+
+
+def counting(taken: Callable[[], Taken]) -> DispatchTrap:
+    """A trap that makes nothing fail."""
+    return DispatchTrap(taken, Wanted())
 
 
 class _Mode(PlainDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import NamedTuple
 
-from cudamem_testing.static import class_dict, is_a, is_one_of, module_dict
+from cudamem_testing.static import class_dict, is_a, module_dict
 
 
 class LineCode(NamedTuple):
@@ -68,7 +68,7 @@ def _codes_of_modules(file: str) -> Iterator[CodeType]:
             for value in [*names.values()]:
                 inner = [*class_dict(value).values()] if is_a(value, type) else [value]
                 for one in inner:
-                    function = one.__func__ if is_one_of(one, staticmethod, classmethod) else one
+                    function = one.__func__ if is_a(one, staticmethod) or is_a(one, classmethod) else one
                     if is_a(function, FunctionType):
                         yield function.__code__
 

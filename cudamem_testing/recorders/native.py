@@ -35,13 +35,13 @@ from cudamem_testing.recorders.native_records import (
     Trace,
     position_of,
 )
-from cudamem_testing.recorders.native_trap import NativeTrap
 
 if TYPE_CHECKING:
     from cudamem_testing.model.failing import Wanted
     from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.native_device import NativeDevice
     from cudamem_testing.recorders.native_journal import NativeJournal
+    from cudamem_testing.recorders.native_trap import NativeTrap
 
 DEPTH = 64
 """How many of the innermost frames of a stack are kept."""
@@ -361,9 +361,12 @@ class NativeRecorder:
             RuntimeError: another one is made to fail already.
             ValueError: no loaded code has the wanted line.
         """
+        from cudamem_testing.recorders import native_trap
+
         library = self._library
+        library.cudamem_set_trap.argtypes = native_trap.ARGUMENTS
         calls = library.cudamem_set_trap, library.cudamem_trapped, library.cudamem_clear_trap
-        return NativeTrap(*calls, wanted, self.raw_frames)
+        return native_trap.NativeTrap(*calls, wanted, self.raw_frames)
 
     def thread(self) -> int:
         """The number of the calling thread in blocks and events."""

@@ -47,8 +47,6 @@ from __future__ import annotations
 
 import ctypes
 
-from cudamem_testing.recorders import native_trap
-
 
 def declare(library: ctypes.PyDLL) -> None:
     """Tell ctypes the types of the calls; those that are not named here take and return what ctypes assumes."""
@@ -88,5 +86,4 @@ def declare(library: ctypes.PyDLL) -> None:
     counter = ctypes.POINTER(ctypes.c_uint64)
     library.cudamem_events.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, counter, counter]
     library.cudamem_set_limit.argtypes = [ctypes.c_int64]
-    library.cudamem_set_trap.argtypes = native_trap.ARGUMENTS
     library.cudamem_notes.argtypes = [ctypes.c_int32, ctypes.c_char_p, ctypes.c_uint64]

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,12 +40,14 @@ from cudamem_testing.windows.tracker import Tracker
 if TYPE_CHECKING:
     from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.limits import Budget
+    from cudamem_testing.model.promises import PromisedSize
     from cudamem_testing.model.windows import Window
     from cudamem_testing.objects import Path as ObjectPath
     from cudamem_testing.recorders.early import EarlyRecorder
     from cudamem_testing.run.cycles import CycleCheck
     from cudamem_testing.run.leaks import LeakCheck
     from cudamem_testing.run.pools import PoolCheck
+    from cudamem_testing.run.promises import Promises
     from cudamem_testing.run.retained import Retained
 
 UNMEASURED = "not measured: see the notes of the run"
@@ -219,13 +222,27 @@ class Session:
         if passed and self.recorders.opened:
             found += self.baselines.call(running, calls)
         if passed and running.findings:  # then the test has handled what its regions found
-            running.findings[:] = [replace(finding, severity=Severity.NOTE) for finding in running.findings]
+            running.findings[:] = map(_handled, running.findings)
         if found:
             found = self.policy.judged(found)
             running.findings += found
         if skipped:  # part of a test was measured, and it did not get to keep its promise: it fails nothing
             running.findings[:] = [of_skipped(one) for one in running.findings]
         return ([] if skipped else found), calls
+
+    def judge_growth(self, running: Running, promised: PromisedSize, calls: Sequence[Window]) -> list[Finding]:
+        """What breaks a promise of growth, once each size of a parametrized test has run."""
+        if not self.settings.enforce or not self.recorders.opened:
+            return []
+        found = self.policy.judged(self._promises.add(promised, calls))
+        running.findings += found
+        return found
+
+    @cached_property
+    def _promises(self) -> Promises:
+        from cudamem_testing.run.promises import Promises  # few runs have any
+
+        return Promises(self.evidence)
 
     def drop(self, left: dict[str, Any]) -> None:
         """Drop the values of wider fixtures, as pytest is about to, outside the test's own window."""
@@ -277,6 +294,8 @@ class Session:
     def finish(self, *, runs_tests: bool) -> None:
         """All tests have ended: note what the run used outside torch, and judge what they left together."""
         self.recorders.notes += self.outside.notes()
+        if "_promises" in vars(self):
+            self.unchecked.update(self._promises.unchecked())
         asked = self.settings.leaks
         if not self.settings.on or not runs_tests:
             return
@@ -330,6 +349,10 @@ class Session:
             return [*found, *self.baselines.whole(running, whole)] if running.measured else found
         over = self.judge.whole(running.budgets, whole) if running.subject.exact else []
         return [replace(finding, severity=Severity.WARN) for finding in over]
+
+
+def _handled(finding: Finding) -> Finding:
+    return replace(finding, severity=Severity.NOTE) if finding.severity is Severity.FAIL else finding
 
 
 def of_skipped(finding: Finding) -> Finding:

@@ -7,20 +7,18 @@ complete run leaves as well (gradients, a cache with one entry for each size) is
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING
 
 from cudamem_testing import torch_api
-from cudamem_testing.guards import CollectorPaused, collect_garbage, collect_young_garbage
-from cudamem_testing.model.facts import Allocation, HalfChanged, NotRecovered, NotRestored, NotTried, Retained
+from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.model.facts import Retained
 from cudamem_testing.model.failing import Sweep, Wanted
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.stacks import Stack
-from cudamem_testing.objects import KnownPlaces
-from cudamem_testing.oom.left import live_blocks, new_blocks
+from cudamem_testing.model.recovery import HalfChanged, NotRecovered, NotRestored, NotTried
+from cudamem_testing.model.retained import Allocation
 from cudamem_testing.oom.places import (
     Request,
     in_order,
@@ -32,29 +30,24 @@ from cudamem_testing.oom.places import (
 from cudamem_testing.oom.reach import Reached
 from cudamem_testing.oom.state import Change, Gradients, NamedState, Snapshot, half_changed
 from cudamem_testing.originals import Original
-from cudamem_testing.run.holders import BlockHolders
+from cudamem_testing.run.left_behind import LeftBehind, Live, inner
 from cudamem_testing.snapshots.evidence import moment_of
 from cudamem_testing.static import error_text
 from cudamem_testing.torch_api.ambient import Setting, settings
-from cudamem_testing.verdicts.leaks import leak_findings
 from cudamem_testing.windows.failing import DoesNotRecover
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.recorders.base import Recorder, Trap
-    from cudamem_testing.recorders.capture import Capture
     from cudamem_testing.snapshots.evidence import Records
     from cudamem_testing.windows.regions import Tell
     from cudamem_testing.windows.tracker import Tracker
 
-OWN = "cudamem_testing/run/sweep.py"
 SHOWN = 3
 PROGRESS_SECONDS = 2.0
 #: Settings that nobody but their owner can set back: the runs that follow would differ.
 _STOPS = ("inference mode", "torch function modes", "torch dispatch modes")
-#: Who may keep a block without a fault of the step.
-_EXCUSED = (Verdict.COMPILER_CACHE, Verdict.WORKSPACE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +63,11 @@ class Options:
     progress: Callable[[str], object] | None = None
 
 
-class Before(NamedTuple):
+class Before:
     """What a run may change, at its start."""
 
-    state: Snapshot
-    gradients: Snapshot
-    settings: Sequence[Setting]
-    live: Mapping[Recorder, Capture | None]
+    def __init__(self, state: Snapshot, gradients: Snapshot, ambient: Sequence[Setting], live: Live) -> None:
+        self.state, self.gradients, self.settings, self.live = state, gradients, ambient, live
 
 
 class SweepRun:
@@ -93,17 +84,18 @@ class SweepRun:
         gradients: object,
     ) -> None:
         self._records, self._tracker, self._recorder, self._step = records, tracker, recorder, step
-        self._options, self._objects = options, tuple(state.values())
+        self._options = options
         self._state = NamedState(state)
         self._gradients = Gradients({} if gradients is None else {"gradients": gradients})
         self._reached = Reached(step, state)
         self._usual_state: Mapping[str, Change] = {}
         self._usual_gradients: Mapping[str, Change] = {}
         self._usual_settings: frozenset[str] = frozenset()
-        self._usual_left: Counter[tuple[Stack, int]] = Counter()
         self._counted: Trap | None = None
-        self._places = KnownPlaces()
         self._unreached = 0
+        beside = step, *state.values()
+        named = partial(_addresses, self._state, self._gradients)
+        self._left = LeftBehind(tracker.recorders, records.locator, named, beside)
         self._stopped: str | None = None
 
     def run(self) -> Sweep:
@@ -162,11 +154,8 @@ class SweepRun:
             raise ValueError("check() is false after a run without a failure")
 
     def _look(self) -> Before:
-        for recorder in self._tracker.recorders:
-            recorder.finish()
         state, gradients = self._state.read(), self._gradients.read()
-        ambient = [*settings(), *self._reached.settings()]
-        return Before(state, gradients, ambient, {one: one.live() for one in self._tracker.recorders})
+        return Before(state, gradients, [*settings(), *self._reached.settings()], self._left.look())
 
     def _count(self) -> list[Request]:
         """A complete run: its allocations, and what it changes and leaves."""
@@ -178,12 +167,12 @@ class SweepRun:
                 self._call()
             finally:
                 trap.lift()
-            self._usual_left = Counter((_inner(block.stack), block.size) for block in self._new(before))
+            self._left.allow(before.live)
         found = self._requests(start, trap)  # before anything else allocates
         self._usual_state = self._state.changes(before.state)
         self._usual_gradients = self._gradients.changes(before.gradients)
         self._usual_settings = frozenset(one.what for one in self._unlike(before))
-        return [replace(one, stack=_inner(one.stack)) for one in found]
+        return [replace(one, stack=inner(one.stack)) for one in found]
 
     def _requests(self, start: Counters, trap: Trap) -> list[Request]:
         """What the counted run requested; without stacks if no events are recorded."""
@@ -213,76 +202,20 @@ class SweepRun:
             if not trap.look().failed:
                 self._unreached += 1
                 return None
-            left = self._unexplained(before)
+            left = self._left.unexplained(before.live)
             half = self._half(before)
             unlike = self._restore(before)
             check = self._checked()
-            if handled and left:  # what it has made in another way, the next run replaces
+            replaces = handled and bool(left)  # what it has made in another way, the next run replaces
+            if replaces:
                 again = self._again()
-                left = self._still_live(left)
-            found, cycled = self._judged(left)
-        if not (handled and left):
+                left = self._left.still_live(left)
+            found, cycled = self._left.judge(left)
+        if not replaces:
             again = self._again()
         fault = NotRecovered(Allocation.of(request.stack), request.size, request.number, of)
         fault = replace(fault, raised=raised, half=half, settings=unlike, check=check, again=again)
         return _with_left(fault, found, cycled)
-
-    def _judged(self, left: Sequence[Block]) -> tuple[list[Finding], list[Block]]:
-        """Findings for blocks that a failed run left, and the blocks that only a collection freed."""
-        remaining = left
-        for collect in (collect_young_garbage, collect_garbage):
-            if not remaining:
-                break
-            collect()
-            remaining = self._still_live(remaining)
-        still = {*map(_identity, remaining)}
-        cycled = [block for block in left if _identity(block) not in still]
-        found: list[Finding] = []
-        for recorder in self._tracker.recorders:
-            blocks = [block for block in remaining if block.device == recorder.device]
-            if blocks:
-                holders = BlockHolders(self._places, (self._step, *self._objects))
-                holders.are_known({recorder.device: blocks})  # quick, and often enough
-                found += leak_findings(blocks, holders.of(recorder.device, blocks), Severity.NOTE)
-        return [one for one in found if one.verdict not in _EXCUSED], cycled
-
-    def _still_live(self, blocks: Sequence[Block]) -> list[Block]:
-        """Those of some blocks that are live now."""
-        live: set[object] = set()
-        for recorder in self._tracker.recorders:
-            recorder.finish()
-            capture = recorder.live()
-            if capture is not None:
-                live.update(_identity(block) for block in live_blocks(capture, self._records.locator))
-        return [block for block in blocks if _identity(block) in live]
-
-    def _new(self, before: Before) -> list[Block]:
-        """The blocks that are live and were not."""
-        found: list[Block] = []
-        for recorder, then in before.live.items():
-            recorder.finish()
-            now = recorder.live()
-            if then is not None and now is not None:
-                found += new_blocks(then, now, self._records.locator)
-        return found
-
-    def _unexplained(self, before: Before) -> list[Block]:
-        """New blocks that are no named state, and that a complete run does not leave."""
-        new = self._new(before)
-        if not new:
-            return []
-        named = self._state.addresses() | self._gradients.addresses()
-        usual = self._usual_left.copy()
-        found = []
-        for block in new:
-            key = _inner(block.stack), block.size
-            if block.address in named:
-                continue
-            if usual[key] > 0:
-                usual[key] -= 1
-            else:
-                found.append(replace(block, stack=_inner(block.stack)))
-        return found
 
     def _half(self, before: Before) -> tuple[HalfChanged, ...]:
         state = half_changed(self._state.changes(before.state), self._usual_state)
@@ -335,7 +268,7 @@ class SweepRun:
             return requests
         finally:
             trap.lift()
-        calls = [(call, _inner(self._records.locator.stack(call.frames))) for call in trap.calls or ()]
+        calls = [(call, inner(self._records.locator.stack(call.frames))) for call in trap.calls or ()]
         return with_operators(requests, calls)
 
     def _finding(self, fault: NotRecovered, request: Request) -> Finding:
@@ -354,7 +287,8 @@ class SweepRun:
 
     def _not_tried(self, tried: int, of: int) -> Finding:
         fact = NotTried(tried, of, self._stopped or "")
-        return Finding(Kind.OTHER, Verdict.NOT_RECOVERED, Severity.WARN, fact, device=self._recorder.device)
+        device = self._recorder.device
+        return Finding(Kind.OTHER, Verdict.NOT_RECOVERED, Severity.WARN, fact, device=device)
 
     def _notes(self, tried: int, requests: Sequence[Request]) -> list[str]:
         notes = []
@@ -366,7 +300,7 @@ class SweepRun:
         unknown = sum(1 for one in requests if not one.stack.frames)
         if unknown:
             notes.append(f"{unknown} allocations have no Python stack, and count as one place")
-        return notes
+        return notes + self._left.notes()
 
 
 def sweep(
@@ -397,6 +331,11 @@ def sweep(
     return found
 
 
+def _addresses(*states: NamedState) -> frozenset[int]:
+    """The addresses of all named tensors; no method, which would make a cycle that keeps the step."""
+    return frozenset().union(*(state.addresses() for state in states))
+
+
 def _kinds(fault: NotRecovered) -> tuple[object, ...]:
     """What is the same for all faults of one finding, besides their place."""
     holder = fault.left[0].path.stable if fault.left and fault.left[0].path is not None else bool(fault.left)
@@ -415,16 +354,6 @@ def _with_left(fault: NotRecovered, left: Sequence[Finding], cycled: Sequence[Bl
         cycles=sum(block.size for block in cycled),
         cycle_lines=tuple(lines)[:SHOWN],
     )
-
-
-def _identity(block: Block) -> object:
-    """What tells a block from others: on a card, where blocks have no number, also who allocated it."""
-    return block.order or (block.device, block.address, block.size, _inner(block.stack))
-
-
-def _inner(stack: Stack) -> Stack:
-    """The frames of the step, without those that run it."""
-    return Stack(tuple(takewhile(lambda frame: frame.file != OWN, stack.frames)))
 
 
 def _replaced(error: Exception) -> str | None:

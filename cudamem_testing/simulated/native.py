@@ -347,7 +347,6 @@ def _of_this_process() -> ctypes.PyDLL:
         "record": [ctypes.c_int64] * 4,
         "default_generator": [ctypes.c_int64],
         "pass": [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64],
-        "multiply": [ctypes.c_int64],
         "set_trap": [ctypes.c_int64, *ARGUMENTS],
     }.items():
         getattr(library, f"cudamem_card_{name}").argtypes = types

@@ -28,6 +28,17 @@ def settings() -> list[Setting]:
     return [*_autograd(), *_autocast(), *_defaults(), *_modes(), *_cards()]
 
 
+def drain_backward_queue() -> None:
+    """Run a tiny backward pass: it drops what a failed one left in this thread's queue of autograd's engine.
+
+    The queue holds the nodes that were ready, with the tensors that they saved, until the next pass on the thread.
+    """
+    if torch.is_inference_mode_enabled():
+        return
+    with torch.enable_grad():
+        torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]
+
+
 def _autograd() -> Iterator[Setting]:
     yield Setting("grad mode", torch.is_grad_enabled(), torch.set_grad_enabled)
     yield Setting("inference mode", torch.is_inference_mode_enabled())

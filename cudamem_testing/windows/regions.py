@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from cudamem_testing.model.churn import Churn
 from cudamem_testing.model.findings import Finding
@@ -18,6 +18,9 @@ from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.readings import Readings
 from cudamem_testing.windows.tracker import Span, Tracker
 from cudamem_testing.wording import texts
+
+if TYPE_CHECKING:
+    from cudamem_testing.model.churn import Churn
 
 __tracebackhide__ = hide_wrong_arguments
 

@@ -17,6 +17,7 @@ _PREFIX = "cudamem: "
 #: What makes the lines of a finding, by the type of its fact; the first line is its title.
 _LINES: dict[type, Callable[[Finding, Any], list[str]]] = {
     facts.OverLimit: limits.over_limit,
+    facts.Outgrew: limits.outgrew,
     facts.Changed: baselines.changed,
     facts.NoBaseline: baselines.no_baseline,
     facts.Retained: leaks.retained,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from cudamem_testing.model.facts import OverLimit
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.facts import Outgrew, OverLimit
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.limits import Breach
+from cudamem_testing.model.scaling import Scaling, Series
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.wording import evidence
 
@@ -26,6 +28,12 @@ def over_limit(finding: Finding, fact: OverLimit) -> list[str]:
     if levels is not None:
         lines.append(", ".join(f"{name} {format_size(size)}" for name, size in levels if size is not None))
     return lines + [f"note: {note}" for note in window.notes] + evidence.lines(fact.evidence)
+
+
+def outgrew(finding: Finding, fact: Outgrew) -> list[str]:
+    """How the peak grows, and the sizes, the fit and the lines that grow fastest."""
+    series = Series(fact.over, fact.sizes, fact.bytes, lines=dict(fact.lines))
+    return Scaling(finding.device or Device("cpu"), (series,)).failure(series, fact.promise)
 
 
 def broken(breach: Breach) -> str:

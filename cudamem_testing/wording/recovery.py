@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from cudamem_testing.model.facts import HalfChanged, NotRecovered, NotTried, RetainedBlock
 from cudamem_testing.model.failing import Sweep
 from cudamem_testing.model.findings import Finding, Severity
+from cudamem_testing.model.recovery import HalfChanged, NotRecovered, NotTried
 from cudamem_testing.model.references import Reach
+from cudamem_testing.model.retained import RetainedBlock
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.show.printable import short_lines

@@ -112,15 +112,17 @@ def test_a_failure_names_the_power_and_the_lines() -> None:
         },
     )
     with pytest.raises(Outgrown) as raised:
-        Scaling(Device("cpu"), (one,)).assert_peak("O(n)")
+        Scaling(Device("cpu"), (one,), notes=("sizes of n were chosen: why",)).assert_peak("O(n)")
     assert str(raised.value).splitlines() == [
         "cudamem: peak grows like n^2.00, promised O(n) (cpu)",
         "      n      peak  grew like",
         "    256   1.0 MiB",
         "    512   4.0 MiB",
         "   1024  16.0 MiB     n^2.00",
+        "   fit: n^2.00 and a constant part; n^2.00 without one",
         "   grows fastest:",
         "      model.py:8 in attend  3.0 MiB at n=512, 15.0 MiB at n=1024",
+        "   note: sizes of n were chosen: why",
     ]
 
 
@@ -136,3 +138,36 @@ def test_variables_are_judged_apart() -> None:
     with pytest.raises(ValueError, match=r"O\(layers\) names layers, but the run varied batch, sequence"):
         both.assert_peak("O(layers)")
     assert str(both).splitlines()[0] == "cpu at sequence=128"
+
+
+def test_a_fit_without_a_constant_part_is_lower() -> None:
+    one = series(lambda n: 64 * MIB + 4 * KIB * n)
+    assert one.exponent == pytest.approx(1.0, abs=0.01)
+    assert one.exponent_of_all == pytest.approx(0.15, abs=0.01)
+    assert series(lambda n: 0).exponent_of_all is None
+
+
+def test_memory_per_unit() -> None:
+    cache = Series("tokens", (64, 128, 256), (6 * MIB, 12 * MIB, 24 * MIB))
+    scores = Series("tokens", (64, 128, 256), (MIB, 4 * MIB, 16 * MIB))
+    assert Scaling(Device("cpu"), (cache,)).assert_peak("O(1)", per="token") is None
+    assert Scaling(Device("cpu"), (cache,)).assert_peak("96KiB", per="token") is None
+    with pytest.raises(Outgrown, match=r"^cudamem: peak grows like tokens\^2.00, promised O\(1\) per token \(cpu\)"):
+        Scaling(Device("cpu"), (scores,)).assert_peak("O(1)", per="token")
+    with pytest.raises(Outgrown, match=r"^cudamem: peak grows by 96.0 KiB per token, promised 95.0 KiB \(cpu\)"):
+        Scaling(Device("cpu"), (cache,)).assert_peak("95KiB", per="token")
+
+
+def test_any_unit_names_the_only_variable() -> None:
+    unnamed = Scaling(Device("cpu"), (Series("n", (1, 2, 4), (MIB, 2 * MIB, 4 * MIB)),))
+    unnamed.assert_peak("O(1)", per="token")
+    with pytest.raises(ValueError, match="per='token': the run varied batch"):
+        Scaling(Device("cpu"), (Series("batch", (1, 2, 4), (1, 2, 4)),)).assert_peak("O(1)", per="token")
+
+
+def test_a_plateau_is_constant() -> None:
+    steps = (1, 2, 4, 8, 16)
+    plateau = Series("steps", steps, (MIB, 2 * MIB, 4 * MIB, 4 * MIB, 4 * MIB))
+    assert not outgrows(plateau, "O(1)")
+    assert outgrows(Series("steps", steps, (MIB, 2 * MIB, 4 * MIB, 4 * MIB, 5 * MIB)), "O(1)")
+    assert outgrows(Series("steps", steps, (MIB, 2 * MIB, 3 * MIB, 4 * MIB, 5 * MIB)), "O(1)")

@@ -178,7 +178,7 @@ def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, 
         return {address: HolderResult(Reach.NOT_HELD, None) for address in addresses}
 
     monkeypatch.setattr(CpuRecorder, "workspace_sizes", lambda self: frozenset({3 * MIB}))
-    monkeypatch.setattr("cudamem_testing.objects.find_holders", nobody)
+    monkeypatch.setattr("cudamem_testing.run.comparing.find_holders", nobody)
     run(run_inner, monkeypatch, 0, UPDATE, files=LIBRARY)
     recorded = entries(pytester)
     assert (recorded["test_product"]["requested"], recorded["test_product"]["allocations"]) == (2 * MIB + KIB, 3)
@@ -207,7 +207,7 @@ def test_a_workspace_is_in_no_report(run_inner, pytester, monkeypatch, leaks):
         return {address: HolderResult(Reach.NOT_HELD, None) for address in addresses}
 
     monkeypatch.setattr(CpuRecorder, "workspace_sizes", lambda self: frozenset({3 * MIB}))
-    monkeypatch.setattr("cudamem_testing.objects.find_holders", nobody)
+    monkeypatch.setattr("cudamem_testing.run.comparing.find_holders", nobody)
     monkeypatch.setattr("cudamem_testing.objects.places.find_holders", nobody)
     file = f"""{LIBRARY}
     @pytest.fixture

@@ -433,7 +433,7 @@ def test_of_many_parameters_over_their_budget_three_are_shown_in_full(run_inner)
     assert len(inner.section("test_other")) == 5
     assert inner.summary[1:4] == [
         "           peak  retained  allocs  budget  test",
-        "2.0 to 31.0 KiB       0 B       1   3100%  test_it.py::test_batch[...] x 30",
+        "2.0 to 31.0 KiB       0 B       1   >999%  test_it.py::test_batch[...] x 30",
         "        4.0 KiB       0 B       1    400%  test_it.py::test_other",
     ]
 

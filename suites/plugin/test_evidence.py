@@ -83,7 +83,11 @@ def test_live_at_the_peak(run_inner: Run) -> None:
         "   256.0 KiB   1 block  test_it.py:19 in test_retained",
         "                        | test_retained.kept = torch.ones(2**16)",
     ]
-    assert inner.section("test_allocations") == ["cudamem: allocations 2 is over its budget of 1 by 1 (cpu)"]
+    assert inner.section("test_allocations") == [
+        "cudamem: allocations 2 is over its budget of 1 by 1 (cpu)",
+        "allocations, by line",
+        "   2 blocks  2.0 MiB  test_it.py:4 in work",
+    ]
     assert inner.section("test_too_little") == [
         "cudamem: peak 2.0 MiB above start is under its lower bound of 9.0 MiB by 7.0 MiB (cpu)",
         "start 4.3 MiB, peak 6.3 MiB, end 4.3 MiB",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -272,3 +273,19 @@ def test_runs_that_differ_are_noted(memory: Memory) -> None:
 
     sweep = memory.fail_each_allocation(step)
     assert sweep.notes == ("1 runs made fewer allocations than the counted one: nothing failed in them",)
+
+
+def test_a_sweep_keeps_neither_the_step_nor_its_state(memory: Memory) -> None:
+    state = torch.zeros(4)
+
+    def step() -> None:
+        bytes_of(KIB)
+
+    there = weakref.ref(step), weakref.ref(state)
+    gc.disable()
+    try:
+        memory.fail_each_allocation(step, state=state)
+        del step, state
+        assert [one() for one in there] == [None, None]
+    finally:
+        gc.enable()

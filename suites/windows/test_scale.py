@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import random
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint_sequential
 
 from cudamem_testing import Memory
 from cudamem_testing.model.scaling import Outgrown
+from cudamem_testing.windows import memory as windows
 from cudamem_testing.windows import scale
 from suites.heap import set_aside
 
@@ -18,6 +24,14 @@ KIB, MIB = 1 << 10, 1 << 20
 @pytest.fixture(scope="module")
 def memory() -> Iterator[Memory]:
     with set_aside(), Memory.on("cpu") as memory:  # garbage is collected before each run
+        yield memory
+
+
+@pytest.fixture
+def plain() -> Iterator[windows.Memory]:
+    """For many runs: without records, and without collections, which programs without cycles do not need."""
+    with pytest.MonkeyPatch.context() as patch, windows.Memory.on("cpu") as memory:
+        patch.setattr(scale, "collect_garbage", lambda **_: True)
         yield memory
 
 
@@ -121,3 +135,67 @@ def test_an_error_of_the_function_passes(memory: Memory) -> None:
     with pytest.raises(KeyError):
         memory.scaling(fails, [1, 2, 4])
     memory.scaling(lambda size: None, [1, 2, 4]).assert_peak("O(1)")
+
+
+def through(layers: int, segments: int) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Tanh() for _ in range(layers)))
+    x = torch.zeros(64 * KIB // 4, requires_grad=True)
+    checkpoint_sequential(model, segments, x, use_reentrant=False).sum().backward()
+
+
+def test_checkpointing_takes_the_root_of_the_layers(memory: Memory) -> None:
+    layers = [16, 36, 64]
+    memory.scaling(lambda layers: through(layers, math.isqrt(layers)), layers=layers).assert_peak("O(sqrt(layers))")
+    with pytest.raises(Outgrown, match=r"peak grows like layers\^1.0\d, promised O\(sqrt\(layers\)\)"):
+        memory.scaling(lambda layers: through(layers, 2), layers=layers).assert_peak("O(sqrt(layers))")
+
+
+def test_a_cache_takes_the_same_for_each_token(memory: Memory) -> None:
+    def generate(tokens: int) -> None:
+        cache = [bytes_of(2 * KIB) for _ in range(tokens)]
+        del cache
+
+    scaling = memory.scaling(generate, tokens=[64, 128, 256])
+    scaling.assert_peak("2KiB", per="token")
+    with pytest.raises(Outgrown, match=r"peak grows by 2.0 KiB per token, promised 1.0 KiB"):
+        scaling.assert_peak("1KiB", per="token")
+
+
+def random_program(chosen: random.Random) -> tuple[Callable[[int], None], str]:
+    """Tensors of random growth, some freed early; and the fastest growth among them."""
+    powers = {0.0: "O(1)", 0.5: "O(sqrt(n))", 1.0: "O(n)", 1.5: "O(n^1.5)", 2.0: "O(n^2)"}
+    parts = [(chosen.choice([*powers]), chosen.uniform(16, 4096), chosen.random() < 0.5) for _ in range(6)]
+
+    def program(n: int) -> None:
+        kept = []
+        for power, factor, keeps in parts:
+            made = bytes_of(int(factor * n**power) + 1)
+            if keeps:
+                kept.append(made)
+
+    return program, powers[max(power for power, _, _ in parts)]
+
+
+@pytest.mark.slow
+def test_two_hundred_random_programs_do_not_fail(plain: windows.Memory) -> None:
+    chosen = random.Random(28)
+    for _ in range(200):
+        program, promise = random_program(chosen)
+        plain.scaling(program, [64, 128, 256, 512, 1024, 2048]).assert_peak(promise)
+
+
+def test_the_smallest_input_at_which_a_promise_breaks(plain: windows.Memory) -> None:
+    """As in docs/scaling.md."""
+
+    def attend(n: int) -> None:
+        bytes_of(n * n if n > 800 else n * KIB)  # in blocks only for short sequences
+
+    @settings(max_examples=100, deadline=None, database=None, derandomize=True)
+    @given(st.integers(16, 512))
+    def linear(n: int) -> None:
+        plain.scaling(attend, [n, 2 * n, 4 * n]).assert_peak("O(n)")
+
+    with pytest.raises(Outgrown) as raised:
+        linear()
+    (smallest,) = [int(line.split()[0]) for line in str(raised.value).splitlines()[2:3]]
+    assert smallest == 261  # (4n)^2 is below 4n KiB up to 256, and within the tolerance up to 260

@@ -12,9 +12,9 @@ from cudamem_testing.wording.meanings import BASELINE, MEANINGS, explained
 
 DOCS = Path(__file__).parents[2] / "docs"
 UNKNOWN = (
-    "'gone' is not a verdict: write over-budget, under-lower-bound, improved, no-baseline, out-of-memory, reachable, "
-    "held-by-c, raw-allocation, cycle, traceback, test-instance, library-workspace, compiler-cache, fixture, "
-    "test-harness, unattributed, body-is-not-repeatable, baseline"
+    "'gone' is not a verdict: write over-budget, under-lower-bound, improved, no-baseline, out-of-memory, "
+    "not-recovered, reachable, held-by-c, raw-allocation, cycle, traceback, test-instance, library-workspace, "
+    "compiler-cache, fixture, test-harness, unattributed, body-is-not-repeatable, baseline"
 )
 
 
