@@ -22,6 +22,7 @@ test: $(READY)
 
 test-all: test
 	HYPOTHESIS_PROFILE=all $(PYTEST) -q -n 2 --dist worksteal -m "slow or hypothesis"
+	$(TOUR) -q --cudamem-device=simulated
 
 test-full: $(READY)
 	HYPOTHESIS_PROFILE=full $(PYTEST) -q

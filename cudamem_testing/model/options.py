@@ -72,8 +72,9 @@ OPTIONS = (
     Option("--cudamem-known", "file of known findings (default __cudamem__/known.jsonl at rootdir)", "FILE"),
     Option(
         "--cudamem-baseline",
-        "compare with recorded baselines (default), require (fail a test without one), off",
-        "compare|require|off",
+        "compare with recorded baselines (default), require (fail a test without one), simulated (simulated cards with "
+        "baselines of real ones, within a margin), off",
+        "compare|require|simulated|off",
     ),
     Option(
         "--cudamem-update",

@@ -10,15 +10,21 @@ if TYPE_CHECKING:
     from cudamem_testing.model.settings import Settings
 
 SEVERITIES = ("fail", "warn", "off")
+SIMULATED = "simulated"
 
 
 class Override(NamedTuple):
-    """Overridden settings of one test; ``None`` if its markers do not set them."""
+    """Overridden settings of one test; ``None`` if its markers do not set them.
+
+    ``simulated`` is for tests of simulated cards alone, and without ``values`` tensors have only shapes there.
+    """
 
     leaks: str | None = None
     cycles: str | None = None
     device: Device | None = None
     reason: str | None = None
+    simulated: bool = False
+    values: bool = True
 
     def covers(self, device: Device) -> bool:
         """Whether the device is judged for this test."""
@@ -28,7 +34,14 @@ class Override(NamedTuple):
 NOTHING = Override()
 
 
-def override(*, leaks: object = None, cycles: object = None, device: object = None, reason: object = None) -> Override:
+def override(
+    *,
+    leaks: object = None,
+    cycles: object = None,
+    device: object = None,
+    values: object = None,
+    reason: object = None,
+) -> Override:
     """Parse the arguments of a marker.
 
     Raises:
@@ -37,7 +50,10 @@ def override(*, leaks: object = None, cycles: object = None, device: object = No
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import LimitError
 
-    problems = [] if reason else ["needs a reason='...'"]
+    simulated = device == SIMULATED
+    problems = [] if reason or (simulated and leaks is cycles is None) else ["needs a reason='...'"]
+    if values is not None and not (simulated and isinstance(values, bool)):
+        problems.append(f"values={values!r}: write values=False beside device='simulated'")
     if leaks is cycles is device is None:
         problems.append("changes nothing: give leaks=, cycles= or device=")
     for name, value, allowed in (("leaks", leaks, SEVERITIES), ("cycles", cycles, (*SEVERITIES, "strict"))):
@@ -45,13 +61,13 @@ def override(*, leaks: object = None, cycles: object = None, device: object = No
             problems.append(f"{name}={value!r} is not known: write {', '.join(allowed)}")
     found = None
     try:
-        found = None if device is None else Device.parse(device)
+        found = None if device is None or simulated else Device.parse(device)
     except ValueError as error:
         problems.append(str(error))
     if problems:
         raise LimitError(problems)
-    texts = [None if value is None else str(value) for value in (leaks, cycles)]
-    return Override(texts[0], texts[1], found, str(reason))
+    texts = [None if value is None else str(value) for value in (leaks, cycles, reason)]
+    return Override(texts[0], texts[1], found, texts[2], simulated, values is not False)
 
 
 def merged(overrides: Iterable[Override]) -> Override:
@@ -59,7 +75,8 @@ def merged(overrides: Iterable[Override]) -> Override:
     found = NOTHING
     for one in overrides:
         device = one.device if found.device is None else found.device
-        found = Override(found.leaks or one.leaks, found.cycles or one.cycles, device, found.reason or one.reason)
+        texts = found.leaks or one.leaks, found.cycles or one.cycles, device, found.reason or one.reason
+        found = Override(*texts, found.simulated or one.simulated, found.values and one.values)
     return found
 
 

@@ -52,6 +52,11 @@ class Settings(NamedTuple):
     repeat: int
 
     @property
+    def compares_real_cards(self) -> bool:
+        """Whether simulated cards are compared with baselines of real ones; what is recorded is their own."""
+        return self.baseline == "simulated" and "baselines" not in self.update
+
+    @property
     def reports(self) -> bool:
         """Whether a report is written to a file."""
         return self.json is not None or self.html is not None

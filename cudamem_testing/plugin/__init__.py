@@ -105,6 +105,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         found_lines = (f"NOT CHECKED: {line}" for line in found.misspelt.values())
         config.stash.setdefault(keys.PROBLEMS, []).extend(found_lines)
         config.stash[keys.MISSPELT] = frozenset(found.misspelt)
+        if found.overridden and settings.simulated is None:
+            from cudamem_testing.plugin.simulation import skip_without_cards
+
+            skip_without_cards(items)
         _begin(config, settings, items, found.tests)
     except pytest.UsageError as error:
         if hasattr(config, "workeroutput"):  # the controller reports it: an error of a worker would be called a crash
@@ -178,11 +182,11 @@ def _simulate(config: pytest.Config, cards: Cards) -> Callable[[], None]:
     Raises:
         pytest.UsageError: no card can be simulated here, with the reason.
     """
-    from cudamem_testing.plugin.simulation import SkipUnsupported
+    from cudamem_testing.plugin.simulation import OnSimulatedCards
     from cudamem_testing.recorders.build import RecorderUnavailable
     from cudamem_testing.simulated import enter
 
-    config.pluginmanager.register(SkipUnsupported(), "cudamem-simulation")
+    config.pluginmanager.register(OnSimulatedCards(), "cudamem-simulation")
     said: list[str] = config.stash.setdefault(keys.SIMULATION, [])
     try:
         return enter(cards, say=said.append)

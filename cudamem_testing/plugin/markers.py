@@ -38,7 +38,7 @@ LINES = (
     f"{BASELINE}(tolerance, metrics, warmup): compare the test with its recorded baseline (cudamem)",
     f"{SIGNATURE}: limits on the test's memory; a size alone means at most (cudamem)",
     f"{SCALING}(promise, over, device): how the peak grows with a parameter of the test (cudamem)",
-    f"{OVERRIDE}(leaks, cycles, device, reason): another severity or device for this test, with the reason (cudamem)",
+    f"{OVERRIDE}(leaks, cycles, device, values, reason): other settings for this test, with the reason (cudamem)",
 )
 
 
@@ -133,7 +133,7 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
         problems += promised(growing)
     if problems:  # every test of a class, or parameter of a function, has the same marker
         raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(dict.fromkeys(problems)))
-    return Marked(len({*limited, *held, *growing}), misspelt)
+    return Marked(len({*limited, *held, *growing}), misspelt, bool(overriding))
 
 
 def _override(item: pytest.Item) -> list[str]:
@@ -171,10 +171,14 @@ def _unrepeatable(item: pytest.Item, name: str) -> list[str]:
 
 
 class Marked(NamedTuple):
-    """How many tests have limits or baselines, and a line by name for each marker that is probably one misspelt."""
+    """How many tests have limits or baselines, and a line by name for each marker that is probably one misspelt.
+
+    ``overridden``: some have settings of their own.
+    """
 
     tests: int
     misspelt: dict[str, str]
+    overridden: bool = False
 
 
 def _carriers(items: Iterable[pytest.Item], names: Sequence[str], met: set[str]) -> list[list[pytest.Item]]:

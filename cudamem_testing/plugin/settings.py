@@ -51,13 +51,15 @@ def read_settings(config: pytest.Config) -> Settings:
         html=read.parsed("cudamem_html", lambda text: options.file(_base(config, "cudamem_html"), text), None),
         audit=read.flag("cudamem_audit"),
         known=read.parsed("cudamem_known", lambda text: options.file(_base(config, "cudamem_known"), text), None),
-        baseline=read.parsed("cudamem_baseline", options.choice("compare", "require", "off"), "compare"),
+        baseline=read.parsed("cudamem_baseline", options.choice("compare", "require", "simulated", "off"), "compare"),
         update=read.parsed("cudamem_update", options.recorded_kinds, frozenset()) | options.asked_by_expecttest(),
         prune=read.flag("cudamem_prune"),
         repeat=read.parsed("cudamem_repeat", options.runs, 1),
     )
     if not problems and enforce and not settings.on and runs_tests(config):
         problems += _without_accounting(config)
+    if settings.baseline == "simulated" and simulated is None and config.getoption("cudamem_baseline") is not None:
+        problems.append("--cudamem-baseline=simulated requires --cudamem-device=simulated")
     if "known" in settings.update and settings.update != {*RECORDED} and not settings.on:
         problems.append("--cudamem-update=known requires --cudamem")
     if problems:

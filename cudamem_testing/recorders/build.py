@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +31,10 @@ from cudamem_testing.recorders import cache
 
 
 class Library(NamedTuple):
-    """A library to compile: the first of the sources, which includes the others."""
+    """A library to compile: the first of the sources, and each other one that is no header, side by side.
+
+    ``time`` is how long that takes, in words; ``level`` the compiler's effort.
+    """
 
     name: str
     title: str
@@ -38,6 +42,13 @@ class Library(NamedTuple):
     standard: str
     linked: tuple[str, ...]
     folder: Path = Path(__file__).parent
+    time: str = "a few seconds"
+    level: str = "-O2"
+
+    @property
+    def units(self) -> list[Path]:
+        """What is compiled; the other sources are included by these."""
+        return [self.folder / name for name in self.sources if name.endswith(".cpp")]
 
 
 CPU_RECORDER = Library(
@@ -120,8 +131,8 @@ def _kept(target: Path, library: Library, progress: Callable[[str], None] | None
             find_compiler(os.environ)  # do not announce a compilation that cannot start
             if progress is not None:
                 where = f", kept in {target.parent}: {faults[0]}" if faults else ""
-                progress(f"compiling {library.title} for torch {torch.__version__} (once, a few seconds{where})")
-            compile_library(library.folder / library.sources[0], target, library.standard, library.linked)
+                progress(f"compiling {library.title} for torch {torch.__version__} (once, {library.time}{where})")
+            compile_library(library.units, target, library.standard, library.linked, library.level)
     return target
 
 
@@ -154,13 +165,21 @@ def load(library: Library) -> ctypes.PyDLL:
     try:
         return ctypes.PyDLL(str(path))
     except OSError as error:
-        source = library.folder / library.sources[0]
-        command = shlex.join([*find_compiler(os.environ), *_arguments(source, library.standard, library.linked)])
+        arguments = _arguments(library.units, library.standard, library.linked, library.level)
+        command = shlex.join([*find_compiler(os.environ), *arguments])
         raise RecorderUnavailable(f"{library.title} compiles but does not load: {error}\n  {command}") from error
 
 
-def compile_library(source: Path, target: Path, standard: str = "c++17", linked: Sequence[str] = ("c10",)) -> None:
-    """Compile one C++ file against torch into a shared library, which appears at `target` atomically.
+def compile_library(
+    sources: Sequence[Path],
+    target: Path,
+    standard: str = "c++17",
+    linked: Sequence[str] = ("c10",),
+    level: str = "-O2",
+) -> None:
+    """Compile C++ files against torch into one shared library, which appears at `target` atomically.
+
+    Several files are compiled at the same time.
 
     Raises:
         RecorderUnavailable: no compiler, no headers, or the compiler failed; with its first lines.
@@ -171,13 +190,19 @@ def compile_library(source: Path, target: Path, standard: str = "c++17", linked:
         raise RecorderUnavailable(
             f"this torch has no C++ headers ({include / 'c10'}); install torch from a wheel that has them"
         )
-    handle, scratch = tempfile.mkstemp(prefix=target.stem, suffix=".tmp", dir=target.parent)
-    os.close(handle)
-    try:
-        _run_compiler([*find_compiler(os.environ), *_arguments(source, standard, linked), "-o", scratch])
-        cache.keep(Path(scratch), target)
-    finally:
-        Path(scratch).unlink(missing_ok=True)
+    compiler = find_compiler(os.environ)
+    with tempfile.TemporaryDirectory(prefix=f"{target.stem}-", suffix=".tmp", dir=target.parent) as folder:
+        scratch, parts = Path(folder, "library.so"), sources
+        if len(sources) > 1:
+            parts = [Path(folder, f"{source.stem}.o") for source in sources]
+            commands = [
+                [*compiler, *_flags(standard, level), *_including(), "-c", str(source), "-o", str(part)]
+                for source, part in zip(sources, parts, strict=True)
+            ]
+            with ThreadPoolExecutor(len(commands)) as threads:
+                list(threads.map(_run_compiler, commands))
+        _run_compiler([*compiler, *_arguments(parts, standard, linked, level), "-o", str(scratch)])
+        cache.keep(scratch, target)
 
 
 def find_compiler(environ: Mapping[str, str]) -> list[str]:
@@ -230,7 +255,9 @@ def _fingerprint(library: Library, folder: Path) -> str:
     digest = hashlib.sha256()
     for name in library.sources:
         digest.update((folder / name).read_bytes())
-    digest.update(repr((_flags(library.standard), library.linked, sys.platform, platform.machine())).encode())
+    digest.update(
+        repr((_flags(library.standard, library.level), library.linked, sys.platform, platform.machine())).encode()
+    )
     return digest.hexdigest()[:16]
 
 
@@ -240,21 +267,24 @@ def _torch() -> Path:
     return Path(torch.__file__).parent
 
 
-def _arguments(source: Path, standard: str, linked: Sequence[str]) -> list[str]:
-    """The compiler's arguments, without the output file."""
-    root = _torch()
+def _arguments(sources: Sequence[Path], standard: str, linked: Sequence[str], level: str = "-O2") -> list[str]:
+    """The compiler's arguments for a whole library, without the output file."""
     return [
-        *_flags(standard),
-        *("-isystem", str(root / "include"), str(source), "-L", str(root / "lib")),
+        *(*_flags(standard, level), "-shared"),
+        *(*_including(), *map(str, sources), "-L", str(_torch() / "lib")),
         *(f"-l{name}" for name in linked),
         *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()),  # Python's own functions
     ]
 
 
-def _flags(standard: str) -> list[str]:
+def _including() -> list[str]:
+    return ["-isystem", str(_torch() / "include")]
+
+
+def _flags(standard: str, level: str) -> list[str]:
     import torch
 
-    flags = ["-O2", f"-std={standard}", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+    flags = [level, f"-std={standard}", "-fPIC", "-fvisibility=hidden", "-pthread"]
     flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
     return flags
 

@@ -14,6 +14,7 @@ import re
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.simulated_cards import CARDS
 from cudamem_testing.model.sizes import count
 
 _THREADS = re.compile(r"\d+ threads?")
@@ -60,6 +61,20 @@ def allocator_settings(environ: os._Environ[str] | dict[str, str]) -> list[str]:
 def without_threads(identity: str) -> str:
     """The identity without its number of threads."""
     return ", ".join(part for part in identity.split(", ") if not _THREADS.fullmatch(part))
+
+
+def is_real_card_of(real: str, simulated: str) -> bool:
+    """Whether the first is the identity of a card of the model that the second simulates, with the same allocator.
+
+    Their versions of torch may differ.
+    """
+    prefix, found = "simulated ", simulated.split(", ")
+    model = CARDS.get(found[0].removeprefix(prefix).partition(" ")[0])
+    if not simulated.startswith(prefix) or model is None:
+        return False
+    major, minor = model.capability
+    parts = real.split(", ")
+    return parts[0] == f"{model.name} ({major}.{minor})" and parts[2:] == found[2:]
 
 
 def recorded_with(before: str, after: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from cudamem_testing.model.baselines import Entry, Place
 from cudamem_testing.model.changes import COUNTS, SIZES, TRACKED, Spread
 from cudamem_testing.model.devices import Device
-from cudamem_testing.recorders.identity import without_threads
+from cudamem_testing.recorders.identity import is_real_card_of, without_threads
 from cudamem_testing.records import store
 from cudamem_testing.records.store import Line, RecordError, Row, Store, check_keys, text_of
 
@@ -48,11 +48,12 @@ class Recorded:
     """The entries of a file, found by test and device, even if they were recorded with another number of threads.
 
     The memory of a test seldom depends on that number. If it does, the entries of one test differ, and each is valid
-    only for its own number.
+    only for its own number. With ``real_cards`` those of a real card hold for a simulated one of its model, too.
     """
 
-    def __init__(self, entries: Entries) -> None:
+    def __init__(self, entries: Entries, *, real_cards: bool = False) -> None:
         self.entries = entries
+        self._real_cards = real_cards
 
     @cached_property
     def _alike(self) -> dict[Key, list[Key]]:
@@ -67,7 +68,17 @@ class Recorded:
             return key
         alike: Sequence[Key] = self._alike.get(_without_threads(key), ())
         same = {tuple(sorted(self.entries[one].values.items())) for one in alike}
-        return alike[0] if len(same) == 1 else None
+        if len(same) == 1:
+            return alike[0]
+        return self._of_real_card(key) if self._real_cards else None
+
+    def _of_real_card(self, key: Key) -> Key | None:
+        """The entry of a real card of the model; of several that of the same torch, or else the last by name."""
+        found = [
+            one for one in self.entries if one[:2] == key[:2] and is_real_card_of(one.environment, key.environment)
+        ]
+        torch = key.environment.split(", ")[1:2]
+        return max(found, key=lambda one: (one.environment.split(", ")[1:2] == torch, one.environment), default=None)
 
     def get(self, key: Key) -> Entry | None:
         """The entry that holds for ``key``."""

@@ -76,7 +76,7 @@ def finish(
             else:
                 unchecked[Unchecked("test", where)] = number
         seen = {nodeid for nodeid in seen if file_of(nodeid) not in outside}
-    reviewed = review(root, tests, seen, whole, written)
+    reviewed = review(root, tests, seen, whole, written, real_cards=settings.compares_real_cards)
     if reviewed.renamed and "baselines" in settings.update:
         problems += rename(reviewed.renamed).refused
         lines += [f"renamed: {name}" for name in renamed_names(reviewed.renamed)]

@@ -119,14 +119,16 @@ def review(
     seen: Collection[str],
     whole: Callable[[str], bool],
     written: Iterable[Kept] = (),
+    *,
+    real_cards: bool = False,
 ) -> Review:
     """Look at the files of the tests of a run; ids are relative to ``root``.
 
     ``seen`` are the ids of all tests that ran and of the files that were collected, which may have no tests any more;
     ``whole`` says whether all tests of a file (relative to ``root``) ran. ``written`` are entries that the run
-    has added.
+    has added. ``real_cards``: baselines of real cards were compared on simulated ones.
     """
-    files = _Files(root)
+    files = _Files(root, real_cards)
     elsewhere: Counter[str] = Counter()
     lacking, unknown = Counter[str](), Counter[str]()
     without = 0
@@ -210,8 +212,9 @@ def _unseen(
 class _Files:
     """Files that are found and read once, and errors that are reported once."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, real_cards: bool) -> None:
         self._root = root
+        self._real_cards = real_cards
         self._of: dict[str, Path] = {}
         self._read: dict[Path, Recorded | None] = {}
         self.broken: list[str] = []
@@ -232,7 +235,7 @@ class _Files:
         """The entries of a file; ``None`` where it cannot be read."""
         if path not in self._read:
             try:
-                self._read[path] = Recorded(BASELINES.read(path))
+                self._read[path] = Recorded(BASELINES.read(path), real_cards=self._real_cards)
             except (RecordError, OSError) as error:
                 self._read[path] = None
                 self.broken.append(f"baselines not compared: {error}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cudamem_testing import torch_api
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.show.tables import Column, Table
-from cudamem_testing.simulated import unavailable
+from cudamem_testing.simulated import TRIED, unavailable
 
 if TYPE_CHECKING:
     from cudamem_testing.recorders.base import Recorder
@@ -18,6 +18,12 @@ def _state(recorder: Recorder) -> str:
     if recorder.device.pseudo or recorder.tells_blocks:
         return state
     return f"{getattr(recorder, 'why_untold', None) or state}; leaks and cycles are not checked"
+
+
+def _simulated() -> str:
+    version = ".".join((torch_api.version() or "").split(".")[:2])
+    text = "with --cudamem-device=simulated (docs/simulated.md)"
+    return text if version == TRIED else f"{text}; tested with torch {TRIED}, not with {version}"
 
 
 def examine() -> Table:
@@ -36,7 +42,7 @@ def examine() -> Table:
             rows.append(("allocator", str(recorders.environment.allocator)))
             rows += [("note", note) for note in recorders.notes]
             if not torch_api.cuda_device_count():
-                rows.append(("simulated card", unavailable() or "with --cudamem-device=simulated (docs/simulated.md)"))
+                rows.append(("simulated card", unavailable() or _simulated()))
         finally:
             recorders.close()
     return Table((Column("what"), Column("state")), tuple(rows))

@@ -91,7 +91,7 @@ class Baselines:
         module = file_of(nodeid)
         if module not in self._entries:
             path = baseline_file(self._root, nodeid)
-            self._entries[module] = _read(path) if os.path.exists(path) else None
+            self._entries[module] = _read(path, self._settings.compares_real_cards) if os.path.exists(path) else None
         return self._entries[module]
 
     def call(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
@@ -110,11 +110,11 @@ class Baselines:
         return self.comparison(running.nodeid, running.comparison)
 
 
-def _read(path: Path) -> Recorded | None:
+def _read(path: Path, real_cards: bool) -> Recorded | None:
     from cudamem_testing.records.baselines import BASELINES, Recorded
     from cudamem_testing.records.store import RecordError
 
     try:
-        return Recorded(BASELINES.read(path))
+        return Recorded(BASELINES.read(path), real_cards=real_cards)
     except (RecordError, OSError):  # reported once, at the end of the run
         return None

@@ -23,7 +23,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.nodeids import name_in_module
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.objects import find_holders
-from cudamem_testing.recorders.identity import apart
+from cudamem_testing.recorders.identity import apart, is_real_card_of
 from cudamem_testing.records.baselines import Key
 from cudamem_testing.snapshots.backward import made_with_grad, saved_for_backward
 from cudamem_testing.snapshots.evidence import allocations_before, failed, first_moment, moment_of
@@ -101,8 +101,9 @@ class Comparing:
             measured = Measured(window.device, environment, self._values(window), asked=asked)
             spare = measured.idle and (busy or bool(running.measured))  # one of several devices, and not used
             if comparison is not None and not (spare and self._entry(running, measured) is None):
-                measured = measured.with_metrics(comparison.metrics)
-                measured, findings = self._compare(running, window, measured, comparison)
+                allowed = self._allowed(running, measured, comparison)
+                measured = measured.with_metrics(allowed.metrics)
+                measured, findings = self._compare(running, window, measured, allowed)
                 found += findings
             running.measured.append(measured)
         return found
@@ -122,7 +123,8 @@ class Comparing:
             entry = self._entry(running, measured)
             if entry is None:
                 continue
-            changes = _beyond(entry, measured, comparison, ["retained"])
+            allowed = self._allowed(running, measured, comparison)
+            changes = _beyond(entry, measured, allowed, ["retained"])
             if changes:
                 running.measured[place] = measured.but(top=entry.top if measured.top is None else measured.top)
             if not self._records:
@@ -181,6 +183,18 @@ class Comparing:
             return None
         key = recorded.find(Key(name_in_module(running.nodeid), measured.device, measured.environment))
         return None if key is None else (key, recorded.entries[key])
+
+    def _allowed(self, running: Running, measured: Measured, comparison: Comparison) -> Comparison:
+        """The comparison, of sizes alone and with the margin of simulated cards where the entry is of a real one."""
+        found = self._recorded(running, measured)
+        if found is None or not is_real_card_of(found[0].environment, measured.environment):
+            return comparison
+        allowed = comparison.on_simulated_card()
+        skipped = [metric for metric in comparison.metrics if metric not in allowed.metrics]
+        note = f"baseline on {measured.device}: {', '.join(skipped)} of a real card not compared on a simulated one"
+        if skipped and note not in self._notes:
+            self._notes.append(note)
+        return allowed
 
     def _elsewhere(self, running: Running, measured: Measured) -> tuple[str, str]:
         """What differs if the entry was recorded with another number of threads."""

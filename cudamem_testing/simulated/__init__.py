@@ -9,8 +9,10 @@ CUDA allocates otherwise than the CPU's kernels, rules say what (``card_rules.h`
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import place
@@ -19,9 +21,14 @@ from cudamem_testing.model.simulated_cards import CARDS, DEFAULT, CardModel, Car
 from cudamem_testing.simulated.bindings import Bindings, SimulatedCardError, refuse
 from cudamem_testing.torch_api import cuda_build
 
-__all__ = ["CARDS", "CardModel", "Cards", "SimulatedCardError", "enter", "simulated_cuda"]
+if TYPE_CHECKING:
+    from cudamem_testing.simulated.native import NativeCard
+
+__all__ = ["CARDS", "CardModel", "Cards", "SimulatedCardError", "enter", "simulated_cuda", "without_values"]
 
 Say = Callable[[str], None]
+#: The version of torch with which simulated cards are tested.
+TRIED = "2.13"
 
 
 @contextmanager
@@ -38,17 +45,21 @@ def simulated_cuda(memory: int | str = DEFAULT, count: int = 1, values: bool = T
         RecorderUnavailable: there is a card already, or this torch cannot simulate one; the message says why.
     """
     spec = f"{memory}B" if isinstance(memory, int) else memory
-    leave = enter(Cards.parse(spec if count == 1 else f"{count}x{spec}"), values=values)
+    leave = enter(Cards.parse(spec if count == 1 else f"{count}x{spec}"), values=values, say=_say)
     try:
         yield in_place()
     finally:
         leave()
 
 
+def _say(text: str) -> None:
+    print(f"cudamem: {text}", file=sys.stderr, flush=True)
+
+
 def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Callable[[], None]:
     """Put simulated cards in place, for the whole process; what takes them out again.
 
-    ``say`` is told when something takes seconds.
+    ``say`` is called with one line before a compilation, which takes seconds.
 
     Raises:
         RecorderUnavailable: there is a card already, or this torch cannot simulate one; the message says why.
@@ -81,11 +92,9 @@ def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Calla
             stack.callback(place([(torch_api.bindings(), name, value) for name, value in own]))
             cuda_build.set_generators(cards.count, native.default_generator)
             if cuda_build.engine_lacks_cards(cards.count):
-                if say is not None:
-                    say("compiling what adds simulated cards to autograd's engine (once, some 15 seconds)")
-                native.add_to_engine(cards.count)
+                native.add_to_engine(cards.count, say)
             native.renew()
-            stack.callback(register(native, model, values))
+            stack.callback(register(native, model))
             cuda_build.use_first()
             if settings.fraction is not None:
                 for card in range(cards.count):
@@ -95,17 +104,41 @@ def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Calla
         except BaseException:
             stack.close()
             raise
-    _entered.append(cards)
+    entered = _Entered(cards, native)
+    _entered.append(entered)
 
     def leave() -> None:
         with cuda_build.entering_simulation:
-            _entered.remove(cards)
+            _entered.remove(entered)
             stack.close()
 
     return leave
 
 
-_entered: list[Cards] = []
+class _Entered(NamedTuple):
+    cards: Cards
+    native: NativeCard
+
+
+_entered: list[_Entered] = []
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Shapes alone on the cards that are in place, until this ends.
+
+    Raises:
+        LookupError: no card is simulated.
+    """
+    in_place()
+    native = _entered[-1].native
+    had = native.values()
+    cuda_build.load_shape_kernels()
+    native.set_values(0)
+    try:
+        yield
+    finally:
+        native.set_values(had)
 
 
 def in_place() -> Cards:
@@ -116,7 +149,7 @@ def in_place() -> Cards:
     """
     if not _entered:
         raise LookupError("no card is simulated in this process")
-    return _entered[-1]
+    return _entered[-1].cards
 
 
 def unavailable() -> str | None:
@@ -124,6 +157,9 @@ def unavailable() -> str | None:
     if torch_api.simulated_cards():
         return "a card is simulated in this process already: simulated_cuda cannot be nested"
     if not cuda_build.has_cuda_build():
+        absent = cuda_build.lacking()
+        if absent:
+            return f"the internals of this torch differ ({', '.join(absent)}): simulated cards need torch 2.9 or later"
         return None
     if torch_api.cuda_device_count():
         return "this machine has a CUDA device: no card is simulated beside it (hide it with CUDA_VISIBLE_DEVICES='')"

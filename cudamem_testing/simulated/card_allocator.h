@@ -3,7 +3,6 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <torch/csrc/profiler/combined_traceback.h>
 
 #include <cstring>
 #include <functional>
@@ -11,6 +10,8 @@
 
 #include "../recorders/cpu_stacks.h"
 #include "../recorders/trap.h"
+#include "card_memory.h"
+#include "card_parts.h"
 #include "card_streams.h"
 
 namespace cudamem {
@@ -55,7 +56,7 @@ inline std::vector<Observer>& observers = *new std::vector<Observer>;
 
 inline Context stack_for(Simulation& all, Stacks least) {
   if (!all.recording || all.stacks < least) return nullptr;
-  return torch::CapturedTraceback::gather(true, false, false);
+  return gather_stack();
 }
 
 inline std::string shown_size(size_t size) {
@@ -193,7 +194,7 @@ struct CardAllocator final : c10::DeviceAllocator {
   }
   c10::DeleterFnPtr raw_deleter() const override { return &give; }
   void copy_data(void* to, const void* from, size_t size) const override {
-    if (simulation.load() && simulation.load()->values) std::memcpy(to, from, size);
+    if (has_values()) std::memcpy(to, from, size);
   }
 
   bool initialized() override { return simulation != nullptr; }
@@ -274,8 +275,11 @@ struct CardAllocator final : c10::DeviceAllocator {
 
 inline CardAllocator& allocator = *new CardAllocator;
 
-inline void CardGuard::recordDataPtrOnStream(const c10::DataPtr& data, const Stream& now) const {
-  allocator.recordStream(data, now);
+bool has_values() {
+  const Simulation* const all = simulation;
+  return !all || all->values;
 }
+c10::Allocator& allocator_of_card() { return allocator; }
+void use_on(const c10::DataPtr& data, c10::Stream stream) { allocator.recordStream(data, stream); }
 
 }  // namespace cudamem

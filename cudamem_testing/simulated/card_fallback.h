@@ -10,7 +10,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 
-#include "card_hooks.h"
+#include "card_streams.h"
 #include "card_rules.h"
 
 namespace cudamem {
@@ -19,21 +19,8 @@ using Stack = torch::jit::Stack;
 
 constexpr c10::DispatchKeySet kCardKeys(c10::DispatchKey::CUDA);
 
-inline bool has_values() {
-  const Simulation* const all = simulation;
-  return !all || all->values;
-}
-
-struct OnCard {  // the card that tensors are on is the current one
-  explicit OnCard(c10::Device device) : before(current.card) {
-    if (device.is_cuda() && device.index() >= 0) current.card = device.index();
-  }
-  ~OnCard() { current.card = before; }
-  const c10::DeviceIndex before;
-};
-
 inline at::Tensor empty_on_card(c10::IntArrayRef size, c10::IntArrayRef stride, at::ScalarType type) {
-  return at::detail::empty_strided_generic(size, stride, &allocator, kCardKeys, type);
+  return at::detail::empty_strided_generic(size, stride, &allocator_of_card(), kCardKeys, type);
 }
 
 // A tensor for another backend over the same memory, or over none.
@@ -44,7 +31,9 @@ inline at::Tensor shown(const at::Tensor& tensor, bool values) {
   void* const at = values ? const_cast<void*>(storage.data()) : nullptr;
   c10::Storage made(c10::Storage::use_byte_size_t(), storage.nbytes(), c10::DataPtr(at, device),
                     c10::GetAllocator(device.type()), true);
-  auto result = at::detail::make_tensor<c10::TensorImpl>(std::move(made), c10::DispatchKeySet(key), tensor.dtype());
+  c10::DispatchKeySet keys(key);
+  if (tensor._is_zerotensor()) keys = keys.add(c10::DispatchKey::ZeroTensor);
+  auto result = at::detail::make_tensor<c10::TensorImpl>(std::move(made), keys, tensor.dtype());
   result.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   if (tensor.is_conj()) result._set_conj(true);
   if (tensor.is_neg()) result._set_neg(true);
@@ -66,6 +55,13 @@ struct InsideKernel {
   TORCH_CHECK_NOT_IMPLEMENTED(false, name, " needs the values of a tensor on a simulated card without values ",
                               "(simulated_cuda(values=False)); give it values, or keep what the host reads on the CPU");
   std::abort();
+}
+
+inline void no_sparse(const c10::OperatorHandle&, c10::DispatchKeySet, Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no sparse tensors: run this on a real card");
+}
+inline void no_collectives(const c10::OperatorHandle&, c10::DispatchKeySet, Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no collectives (NCCL, Gloo): run this on a real card");
 }
 
 class Call {
@@ -106,7 +102,8 @@ class Call {
     try {
       op_.callBoxed(&stack_);
     } catch (const c10::NotImplementedError&) {
-      needs_values(op_.schema().name());
+      if (!schema_.returns().empty()) needs_values(schema_.name());
+      stack_.resize(stack_.size() - schema_.arguments().size());  // there is no shape to find out
     }
   }
 
@@ -142,10 +139,7 @@ class Call {
   c10::IValue generator(const c10::IValue& given) const {
     if (!values_) return c10::IValue();
     const auto card = device_ ? device_->index() : current.card;
-    const at::Generator made = given.isNone() ? CardHooks().getDefaultGenerator(card) : given.toGenerator();
-    TORCH_CHECK(made.device().is_cuda(), "Expected a 'cuda' device type for generator but found '",
-                made.device().type(), "'");
-    return static_cast<CardGenerator*>(made.unsafeGetGeneratorImpl())->host;
+    return generator_on_host(given.isNone() ? at::Generator() : given.toGenerator(), card);
   }
 
   at::Tensor show(const at::Tensor& tensor) {
@@ -181,7 +175,7 @@ class Call {
     const bool moved = storage.nbytes() > pair.card.storage().nbytes();
     if (moved) {
       c10::Storage kept = pair.card.storage();
-      c10::DataPtr made = allocator.allocate(storage.nbytes());
+      c10::DataPtr made = allocator_of_card().allocate(storage.nbytes());
       if (values_) std::memcpy(made.get(), storage.data(), storage.nbytes());
       kept.set_data_ptr_noswap(std::move(made));
       kept.set_nbytes(storage.nbytes());
@@ -203,6 +197,7 @@ class Call {
 
   at::Tensor bring(const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.is_cuda()) return tensor;
+    if (tensor.layout() != c10::kStrided) no_sparse(op_, {}, nullptr);
     for (const Pair& pair : pairs_) {
       if (pair.shown.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl()) return pair.card;
     }
@@ -213,9 +208,10 @@ class Call {
       made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
       return made;
     }
+    if (tensor._is_zerotensor()) return zeros_without_memory(tensor);
     at::Tensor made = tensor.is_non_overlapping_and_dense()
                           ? empty_on_card(tensor.sizes(), tensor.strides(), tensor.scalar_type())
-                          : at::detail::empty_generic(tensor.sizes(), &allocator, kCardKeys, tensor.scalar_type(), {});
+                          : at::detail::empty_generic(tensor.sizes(), &allocator_of_card(), kCardKeys, tensor.scalar_type(), {});
     if (values_) {
       if (tensor.is_non_overlapping_and_dense()) {
         std::memcpy(made.mutable_data_ptr(), tensor.const_data_ptr(), tensor.numel() * tensor.itemsize());
@@ -223,6 +219,17 @@ class Call {
         host(made).copy_(tensor);
       }
     }
+    return made;
+  }
+
+  // Autograd's zeros have a shape and no memory.
+  static at::Tensor zeros_without_memory(const at::Tensor& tensor) {
+    const c10::Device device(c10::DeviceType::CUDA, current.card);
+    c10::Storage none(c10::Storage::use_byte_size_t(), tensor.storage().nbytes(), c10::DataPtr(nullptr, device), nullptr,
+                      false);
+    const auto keys = kCardKeys.add(c10::DispatchKey::ZeroTensor);
+    auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(none), keys, tensor.dtype());
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
     return made;
   }
 

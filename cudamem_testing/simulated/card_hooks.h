@@ -5,6 +5,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/Generator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <torch/csrc/profiler/stubs/base.h>
 
 #include <new>
 
@@ -232,5 +233,45 @@ inline at::CUDAHooksInterface* torch_hooks() {
 }
 inline void put_hooks() { new (torch_hooks()) CardHooks; }
 inline void restore_hooks() { new (torch_hooks()) at::CUDAHooksInterface; }
+
+// What torch's profiler asks of CUDA where it is told to watch it: the time, for work is done at once.
+struct CardProfiler final : torch::profiler::impl::ProfilerStubs {
+  using Event = torch::profiler::impl::ProfilerVoidEventStub;
+  void record(c10::DeviceIndex* device, Event* event, int64_t* cpu_ns) const override {
+    const auto now = Clock::now();
+    if (device) *device = current.card;
+    if (event) *event = std::make_shared<Clock::time_point>(now);
+    if (cpu_ns) *cpu_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now.time_since_epoch()).count();
+  }
+  float elapsed(const Event* first, const Event* second) const override {  // microseconds
+    const auto at = [](const Event* event) { return *static_cast<const Clock::time_point*>(event->get()); };
+    return std::chrono::duration<float, std::micro>(at(second) - at(first)).count();
+  }
+  void mark(const char*) const override {}
+  void rangePush(const char*) const override {}
+  void rangePop() const override {}
+  bool enabled() const override { return streams.cards > 0; }
+  void onEachDevice(std::function<void(int)> action) const override {
+    for (int card = 0; card < streams.cards; ++card) action(card);
+  }
+  void synchronize() const override { streams.wait(); }
+};
+
+// Puts it in place of torch's own, or torch's back.
+inline void choose_profiler(bool here) {
+  using namespace torch::profiler::impl;
+  static CardProfiler* const own = new CardProfiler;
+  static ProfilerStubs* before = nullptr;
+  if (here) before = const_cast<ProfilerStubs*>(cudaStubs());
+  registerCUDAMethods(here ? own : before);
+}
+
+at::Generator generator_on_host(const at::Generator& given, c10::DeviceIndex card) {
+  const at::Generator found = given.defined() ? given : CardHooks().getDefaultGenerator(card);
+  TORCH_CHECK(found.device().is_cuda(), "Expected a 'cuda' device type for generator but found '",
+              found.device().type(), "'");
+  return static_cast<CardGenerator*>(found.unsafeGetGeneratorImpl())->host;
+}
+bool is_pinned(const void* at) { return pinned.holds(at); }
 
 }  // namespace cudamem

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "card_driver.h"
+#include "card_parts.h"
 
 namespace cudamem {
 
@@ -32,8 +33,6 @@ constexpr size_t kOwnSegment = 10 * kMiB;  // from here on a request has a segme
 constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 constexpr int kIntervals = 16;
 
-using StreamId = int64_t;
-using Context = std::shared_ptr<void>;  // of a record: its stack
 
 struct MemorySettings {
   bool expandable = false;

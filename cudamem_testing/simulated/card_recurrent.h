@@ -1,9 +1,13 @@
 // Recurrent layers: torch's functions for them ask for cuDNN's way, which is one operator (kernels/recurrent.py).
 #pragma once
 
-#include <ATen/autocast_mode.h>
 #include <ATen/native/RNN.h>
 #include <ATen/ops/_cudnn_rnn_ops.h>
+
+namespace at::autocast {  // torch's header for these takes seconds to compile
+TORCH_API bool is_autocast_enabled(at::DeviceType device_type);
+TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType device_type);
+}  // namespace at::autocast
 
 namespace cudamem {
 
@@ -11,7 +15,8 @@ enum Recurrent : int64_t { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };
 
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> run_layers(
     int64_t mode, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& cx, at::TensorList params,
-    bool biases, int64_t layers, double dropout, bool train, bool both_ways, bool batch_first) {
+    bool biases, int64_t layers, double dropout, bool train, bool both_ways, bool batch_first,
+    const at::Tensor& batch_sizes = at::Tensor()) {
   const bool cast = at::autocast::is_autocast_enabled(at::kCUDA);
   const auto type = at::autocast::get_autocast_dtype(at::kCUDA);
   const auto casted = [&](const at::Tensor& each) {
@@ -21,9 +26,16 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> run_layers(
   for (const at::Tensor& each : params) weights.push_back(casted(each));
   const std::optional<at::Tensor> none, cell = cx.defined() ? std::optional<at::Tensor>(casted(cx)) : none;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const bool projected = cx.defined() && cx.size(2) != hx.size(2);
+  std::vector<c10::SymInt> sizes;  // of the steps of a packed sequence; on the host
+  if (batch_sizes.defined()) {
+    const auto* const from = batch_sizes.const_data_ptr<int64_t>();
+    sizes.assign(from, from + batch_sizes.numel());
+  }
   auto [output, last, last_cell, reserve, buffer] = at::_ops::_cudnn_rnn::call(
-      casted(input), weights, biases ? 4 : 2, none, casted(hx), cell, mode, hx.size(2), 0, layers, batch_first, dropout,
-      train, both_ways, {}, none);
+      casted(input), weights, (biases ? 4 : 2) + projected, none, casted(hx), cell, mode,
+      projected ? cx.size(2) : hx.size(2), projected ? hx.size(2) : 0, layers, batch_first, dropout, train, both_ways,
+      sizes, none);
   return {output, last, last_cell};
 }
 
@@ -43,12 +55,32 @@ inline void lstm_layers(at::Tensor& output, at::Tensor& last, at::Tensor& cell, 
       run_layers(kLstm, input, hx[0], hx[1], params, biases, layers, dropout, train, both_ways, batch_first);
 }
 
+template <int64_t mode>
+void packed_layers_of(at::Tensor& output, at::Tensor& last, const at::Tensor& input, const at::Tensor& batch_sizes,
+                      const at::Tensor& hx, at::TensorList params, bool biases, int64_t layers, double dropout, bool train,
+                      bool both_ways) {
+  at::Tensor none;
+  std::tie(output, last, none) =
+      run_layers(mode, input, hx, at::Tensor(), params, biases, layers, dropout, train, both_ways, false, batch_sizes);
+}
+
+inline void packed_lstm_layers(at::Tensor& output, at::Tensor& last, at::Tensor& cell, const at::Tensor& input,
+                               const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList params, bool biases,
+                               int64_t layers, double dropout, bool train, bool both_ways) {
+  std::tie(output, last, cell) =
+      run_layers(kLstm, input, hx[0], hx[1], params, biases, layers, dropout, train, both_ways, false, batch_sizes);
+}
+
 inline void choose_recurrent(bool here) {
   using namespace at::native;
   lstm_cudnn_stub.set_cuda_dispatch_ptr(here ? &lstm_layers : nullptr);
   gru_cudnn_stub.set_cuda_dispatch_ptr(here ? &layers_of<kGru> : nullptr);
   rnn_tanh_cudnn_stub.set_cuda_dispatch_ptr(here ? &layers_of<kTanh> : nullptr);
   rnn_relu_cudnn_stub.set_cuda_dispatch_ptr(here ? &layers_of<kRelu> : nullptr);
+  lstm_packed_cudnn_stub.set_cuda_dispatch_ptr(here ? &packed_lstm_layers : nullptr);
+  gru_packed_cudnn_stub.set_cuda_dispatch_ptr(here ? &packed_layers_of<kGru> : nullptr);
+  rnn_tanh_packed_cudnn_stub.set_cuda_dispatch_ptr(here ? &packed_layers_of<kTanh> : nullptr);
+  rnn_relu_packed_cudnn_stub.set_cuda_dispatch_ptr(here ? &packed_layers_of<kRelu> : nullptr);
 }
 
 }  // namespace cudamem

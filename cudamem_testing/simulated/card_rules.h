@@ -11,17 +11,18 @@
 #include <thread>
 #include <unordered_map>
 
-#include "card_allocator.h"
+#include "card_sorting.h"
+#include "card_streams.h"
 
 namespace cudamem {
 
 inline int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast<int64_t>(tensor.itemsize()); }
 
 // Memory that a kernel takes for as long as it runs.
-inline void passing(std::initializer_list<int64_t> sizes) {
+inline void passing(const Sizes& sizes) {
   std::vector<c10::DataPtr> held;
   for (const int64_t size : sizes) {
-    if (size > 0) held.push_back(allocator.allocate(static_cast<size_t>(size)));
+    if (size > 0) held.push_back(allocator_of_card().allocate(static_cast<size_t>(size)));
   }
 }
 
@@ -41,7 +42,7 @@ struct Workspaces {
       const std::lock_guard<std::mutex> lock(mutex);
       if (!size || held.count(key)) return;
     }
-    c10::DataPtr made = allocator.allocate(size);
+    c10::DataPtr made = allocator_of_card().allocate(size);
     const std::lock_guard<std::mutex> lock(mutex);
     held.emplace(key, std::move(made));
   }
@@ -54,6 +55,7 @@ struct Workspaces {
 };
 
 inline Workspaces& workspaces = *new Workspaces;
+inline int64_t processors = 132;  // of a card
 
 // Whether cuBLAS reads a matrix as it is: rows or columns lie next to each other.
 inline bool is_readable(const at::Tensor& matrix) {
@@ -123,7 +125,7 @@ inline void reduction(const at::Tensor& input, const std::vector<bool>& reduced,
   (split ? step_input : step_output) *= height;
   if (!split || each() < kMany) return;
   const int64_t grid = parts(outputs / vector, step_output);
-  const int64_t target = 132 * (2048 / (width * height));
+  const int64_t target = processors * (2048 / (width * height));
   if (grid > target) return;
   const int64_t blocks =
       std::max(std::min(parts(target, grid), parts(each(), kFew)), parts(each(), kMany));
@@ -157,7 +159,155 @@ inline void sum_up_norm(const Arguments& arguments) {
 }
 inline void sum_up_flags(const Arguments& arguments) { reduce(arguments, 1, 1); }
 
+// A pair of a value and its place, or of a mean and its spread, is wider than the value.
+inline void sum_up_pairs(const Arguments& arguments) {
+  reduce(arguments, 1, std::max<int64_t>(16, 4 * static_cast<int64_t>(arguments[0].toTensor().itemsize())));
+}
+// Whole numbers are converted first where the result is wider.
+inline void sum_up_converted(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  if (at::isIntegralType(input.scalar_type(), true) && input.itemsize() < 8) passing({8 * input.numel()});
+  sum_up(arguments);
+}
+inline void sum_up_all(const Arguments& arguments) {
+  reduce(arguments, 0, std::max<int64_t>(4, static_cast<int64_t>(arguments[0].toTensor().itemsize())));
+}
+inline void compare_all(const Arguments& arguments) {
+  passing({arguments[0].toTensor().numel(), 1});
+  reduce(arguments, 0, 1);
+}
+inline void sum_up_loss(const Arguments& arguments) {  // every element's loss, then one
+  if (arguments[2].isInt() && arguments[2].toInt() != 0) passing({bytes_of(arguments[0].toTensor())});
+}
+inline void norms(const Arguments& arguments) {  // a part for each 65,536 elements of the longest tensor
+  const auto tensors = arguments[0].toTensorVector();
+  int64_t most = 0;
+  for (const at::Tensor& each : tensors) most = std::max(most, parts(each.numel(), 65536));
+  passing({4 * static_cast<int64_t>(tensors.size()) * most});
+}
+
+// --- sorting, selecting, scanning ---
+
+inline int64_t dim_of(const c10::IValue& given, int64_t without = -1) { return given.isInt() ? given.toInt() : without; }
+
+inline void scan(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const Slices slices(input, dim_of(arguments[1]));
+  const bool integral = at::isIntegralType(input.scalar_type(), true);
+  const int64_t width = integral ? kIndex : static_cast<int64_t>(input.itemsize());
+  passing({integral && input.itemsize() < kIndex ? kIndex * input.numel() : 0,
+           slices.count == 1 && slices.each > 1 ? scan_bytes(slices.each, width) : 0});
+}
+
+inline void sort(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  passing(sort_sizes(Slices(input, dim_of(arguments[2])), static_cast<int64_t>(input.itemsize())));
+}
+
+inline void median(const Arguments& arguments) {  // of all: they are sorted
+  const at::Tensor& input = arguments[0].toTensor();
+  const auto width = static_cast<int64_t>(input.itemsize());
+  Sizes sizes = sort_sizes(Slices(1, input.numel()), width);
+  sizes.insert(sizes.end(), {bytes_of(input), kIndex * input.numel()});
+  passing(sizes);
+}
+
+inline void largest(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const Slices slices(input, dim_of(arguments[2]));
+  const auto width = static_cast<int64_t>(input.itemsize());
+  const int64_t wanted = arguments[1].toInt();
+  passing(select_largest_sizes(slices, width, processors));
+  if (wanted > kSmallSort && arguments[4].toBool()) {  // then they are sorted, into new memory
+    Sizes sizes = sort_sizes(Slices(slices.count, wanted), width);
+    sizes.insert(sizes.end(), {width * slices.count * wanted, kIndex * slices.count * wanted});
+    passing(sizes);
+  }
+}
+
+inline void draw(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const auto width = static_cast<int64_t>(input.itemsize());
+  const Slices slices(input, -1);
+  const int64_t wanted = arguments[1].toInt();
+  if (arguments[2].toBool()) {  // a draw of each from sums
+    passing({bytes_of(input), bytes_of(input), bytes_of(input),
+             slices.count == 1 ? scan_bytes(slices.each, width) : 0});
+    return;
+  }
+  Sizes sizes = select_largest_sizes(slices, width, processors);  // the largest of random numbers
+  sizes.insert(sizes.end(), {bytes_of(input), width * slices.count * wanted});
+  passing(sizes);
+}
+
+inline void shuffle(const Arguments& arguments) { passing(random_order_sizes(arguments[0].toInt())); }
+
+inline void put_by_index(const Arguments& arguments) {
+  if (!arguments[3].toBool()) return;
+  const at::Tensor& self = arguments[0].toTensor();
+  int64_t range = 1, number = 1, at = 0;
+  for (const std::optional<at::Tensor>& each : arguments[1].toOptionalTensorVector()) {
+    if (each && each->defined()) {
+      if (each->scalar_type() == at::kBool) return;  // how many it has is not known here
+      number = std::max(number, each->numel());
+      range *= self.size(at);
+    }
+    ++at;
+  }
+  passing(ordered_indices_sizes(number, range));
+}
+
+inline void scatter_by_mask(const Arguments& arguments) {  // the places of what is taken are summed up first
+  const at::Tensor& mask = arguments[1].toTensor();
+  passing({kIndex * mask.numel(), scan_bytes(mask.numel(), kIndex)});
+}
+
+inline void put_places(const Arguments& arguments) { passing({4, select_bytes(arguments[0].toTensor().numel())}); }
+
+inline void unique(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const auto width = static_cast<int64_t>(input.itemsize());
+  const int64_t count = input.numel();
+  if (arguments.size() > 3 && (arguments[2].toBool() || arguments[3].toBool())) {
+    passing({width * count, kIndex * count, radix_sort_bytes(count, width, kIndex)});
+  } else {
+    passing({width * count, radix_sort_bytes(count, width, 0)});
+  }
+}
+
 // --- others ---
+
+// A gradient that does not lie as the kernel wants is copied first.
+inline void copied_gradient(const Arguments& arguments) {
+  const at::Tensor& gradient = arguments[0].toTensor();
+  if (!gradient.is_contiguous() && !(gradient.dim() == 4 && gradient.is_contiguous(at::MemoryFormat::ChannelsLast))) {
+    passing({bytes_of(gradient)});
+  }
+}
+inline void batch_norm_backward(const Arguments& arguments) {
+  const at::Tensor& input = arguments[1].toTensor();
+  if (input.dim() == 2) passing({4 * input.size(1), 4 * input.size(1)});
+}
+inline void magnitudes(const Arguments& arguments) {  // of complex numbers: computed as such
+  const at::Tensor& input = arguments[0].toTensor();
+  if (input.is_complex()) passing({bytes_of(input)});
+}
+inline void transform(const Arguments& arguments) {  // long transforms have a second buffer
+  constexpr int64_t kInOneKernel = 16384;
+  const at::Tensor& input = arguments[0].toTensor();
+  for (const int64_t dim : arguments[1].toIntVector()) {
+    if (input.size(dim) > kInOneKernel) {
+      passing({input.is_complex() ? bytes_of(input) : bytes_of(input) / input.size(dim) * 2 * (input.size(dim) / 2 + 1)});
+      return;
+    }
+  }
+}
+inline void factors(const Arguments&) { passing({3 * (int64_t{1} << 20)}); }  // the library's workspace
+inline void vector_product(const Arguments& arguments) {
+  added_matrices(arguments);
+  const at::Tensor& vector = arguments[2].toTensor();
+  if (vector.dim() == 1 && vector.numel() > 1 && vector.stride(0) == 0) passing({bytes_of(vector)});
+}
 
 inline void softmax_backward(const Arguments& arguments) { passing({bytes_of(arguments[1].toTensor())}); }
 inline void log_softmax_backward(const Arguments& arguments) {
@@ -173,19 +323,72 @@ inline const std::unordered_map<std::string, Rule>& rules() {
       {"aten::bmm.out", &matrices},
       {"aten::addmm.out", &added_matrices},
       {"aten::baddbmm.out", &added_matrices},
-      {"aten::addmv.out", &added_matrices},
+      {"aten::addmv.out", &vector_product},
       {"aten::dot", &matrices},
-      {"aten::sum.IntList_out", &sum_up},
+      {"aten::sum.IntList_out", &sum_up_converted},
       {"aten::mean.out", &sum_up},
       {"aten::amax.out", &sum_up},
       {"aten::amin.out", &sum_up},
+      {"aten::max", &sum_up_all},
+      {"aten::min", &sum_up_all},
+      {"aten::max.unary_out", &sum_up_all},
+      {"aten::min.unary_out", &sum_up_all},
+      {"aten::prod", &sum_up_all},
+      {"aten::prod.int_out", &sum_up},
+      {"aten::argmax.out", &sum_up_pairs},
+      {"aten::argmin.out", &sum_up_pairs},
+      {"aten::max.dim_max", &sum_up_pairs},
+      {"aten::min.dim_min", &sum_up_pairs},
+      {"aten::std.correction", &sum_up_pairs},
+      {"aten::std.correction_out", &sum_up_pairs},
+      {"aten::var.correction", &sum_up_pairs},
+      {"aten::var.correction_out", &sum_up_pairs},
+      {"aten::var_mean.correction", &sum_up_pairs},
+      {"aten::std_mean.correction", &sum_up_pairs},
       {"aten::linalg_vector_norm.out", &sum_up_norm},
+      {"aten::_foreach_norm.Scalar", &norms},
       {"aten::all.all_out", &sum_up_flags},
       {"aten::any.all_out", &sum_up_flags},
       {"aten::all.out", &sum_up_flags},
       {"aten::any.out", &sum_up_flags},
+      {"aten::equal", &compare_all},
+      {"aten::histc", &sum_up_all},
+      {"aten::histc.out", &sum_up_all},
+      {"aten::bincount", &sum_up_all},
+      {"aten::mse_loss.out", &sum_up_loss},
+      {"aten::smooth_l1_loss.out", &sum_up_loss},
+      {"aten::huber_loss", &sum_up_loss},
+      {"aten::huber_loss.out", &sum_up_loss},
+      {"aten::cumsum.out", &scan},
+      {"aten::cumprod.out", &scan},
+      {"aten::sort.values_stable", &sort},
+      {"aten::median", &median},
+      {"aten::nanmedian", &median},
+      {"aten::topk.values", &largest},
+      {"aten::multinomial", &draw},
+      {"aten::multinomial.out", &draw},
+      {"aten::randperm.generator_out", &shuffle},
+      {"aten::_index_put_impl_", &put_by_index},
+      {"aten::masked_scatter_", &scatter_by_mask},
+      {"aten::nonzero", &put_places},
+      {"aten::nonzero.out", &put_places},
+      {"aten::_unique2", &unique},
       {"aten::_softmax_backward_data.out", &softmax_backward},
       {"aten::_log_softmax_backward_data.out", &log_softmax_backward},
+      {"aten::native_layer_norm_backward", &copied_gradient},
+      {"aten::native_batch_norm_backward", &batch_norm_backward},
+      {"aten::max_pool2d_with_indices_backward.grad_input", &copied_gradient},
+      {"aten::avg_pool2d_backward.grad_input", &copied_gradient},
+      {"aten::reflection_pad2d_backward", &copied_gradient},
+      {"aten::upsample_nearest2d_backward.grad_input", &copied_gradient},
+      {"aten::upsample_bilinear2d_backward.grad_input", &copied_gradient},
+      {"aten::upsample_bicubic2d_backward.grad_input", &copied_gradient},
+      {"aten::abs.out", &magnitudes},
+      {"aten::_fft_r2c", &transform},
+      {"aten::_fft_c2r", &transform},
+      {"aten::_fft_c2c", &transform},
+      {"aten::linalg_qr.out", &factors},
+      {"aten::_linalg_svd.U", &factors},
   };
   return all;
 }

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "card_memory.h"
+#include "card_parts.h"
 
 namespace cudamem {
 
@@ -58,9 +58,21 @@ struct Current {
 inline thread_local Current current;
 
 inline void check_card(int64_t index) {
-  TORCH_CHECK(0 <= index && index < streams.cards, "CUDA error: invalid device ordinal\nGPU device may be out of range, ",
-              "do you have enough GPUs?");
+  constexpr int32_t kInvalidDevice = 101;  // of CUDA's runtime
+  if (index < 0 || index >= streams.cards) {
+    throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, kInvalidDevice,
+                                "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough "
+                                "GPUs?");
+  }
 }
+
+struct OnCard {  // the card that tensors are on is the current one
+  explicit OnCard(c10::Device device) : before(current.card) {
+    if (device.is_cuda() && device.index() >= 0) current.card = device.index();
+  }
+  ~OnCard() { current.card = before; }
+  const c10::DeviceIndex before;
+};
 
 struct CardEvent {
   Clock::time_point when;
@@ -122,7 +134,7 @@ struct CardGuard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const Stream&) const override { streams.wait(); }
   void synchronizeEvent(void*) const override { streams.wait(); }
   void synchronizeDevice(c10::DeviceIndex) const override { streams.wait(); }
-  void recordDataPtrOnStream(const c10::DataPtr& data, const Stream& now) const override;
+  void recordDataPtrOnStream(const c10::DataPtr& data, const Stream& now) const override { use_on(data, now); }
   double elapsedTime(void* first, void* second, c10::DeviceIndex) const override {
     const auto span = static_cast<CardEvent*>(second)->when - static_cast<CardEvent*>(first)->when;
     return std::chrono::duration<double, std::milli>(span).count();

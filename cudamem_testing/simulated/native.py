@@ -29,11 +29,14 @@ ENGINE = Library(
     "c++20",
     ("c10", "torch_cpu"),
     Path(__file__).parent,
+    "some 12 seconds",
+    "-O1",
 )
 LIBRARY = Library(
     "simulated_card",
     "the simulated card",
     (
+        "card_operators.cpp",  # takes longest, and so is begun first
         "simulated_card.cpp",
         "../recorders/codes.h",
         "../recorders/cpu_stacks.h",
@@ -45,13 +48,17 @@ LIBRARY = Library(
         "card_hooks.h",
         "card_kernels.h",
         "card_memory.h",
+        "card_parts.h",
         "card_recurrent.h",
         "card_rules.h",
+        "card_sorting.h",
         "card_streams.h",
     ),
     "c++20",
     ("c10", "torch_cpu"),
     Path(__file__).parent,
+    "some 12 seconds on two cores",
+    "-O1",
 )
 VALUES = ("current", "peak", "allocated", "freed")
 ONCE = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
@@ -83,7 +90,7 @@ class Setup(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("count", "total", "beside", "values", "expandable")),
         *(
             (name, ctypes.c_int64)
-            for name in ("max_split", "max_unsplit_rounding", "blas", "light", "hopper", "ampere")
+            for name in ("max_split", "max_unsplit_rounding", "blas", "light", "processors", "hopper", "ampere")
         ),
         ("collect_above", ctypes.c_double),
         ("divisions", ctypes.c_int64 * INTERVALS),
@@ -119,6 +126,7 @@ class NativeCard:
         setup.max_split, setup.max_unsplit_rounding = settings.max_split, settings.max_unsplit_rounding
         setup.hopper, setup.ampere = model.capability[0] == 9, model.capability[0] >= 8
         setup.blas, setup.light = model.blas_workspace, LIGHT_WORKSPACE
+        setup.processors = model.processors
         setup.collect_above = settings.collect_above
         setup.divisions[:] = settings.divisions
         outcome = self._library.cudamem_card_enter(ctypes.byref(setup))
@@ -131,12 +139,13 @@ class NativeCard:
         self._library.cudamem_card_leave()
         self._observers.clear()
 
-    def add_to_engine(self, cards: int) -> None:
+    def add_to_engine(self, cards: int, progress: Callable[[str], None] | None = None) -> None:
         """Give autograd's engine, which ran before there were cards, queues for them.
 
         Raises:
             RecorderUnavailable: it cannot be compiled or loaded here.
         """
+        compiled(progress, ENGINE)
         _engine().cudamem_card_engine(ctypes.c_int64(cards))
 
     def __getattr__(self, name: str) -> Any:
@@ -326,12 +335,15 @@ def _of_this_process() -> ctypes.PyDLL:
         "pass",
         "renew",
         "set_trap",
+        "values",
+        "radix_sort",
     )
     for name in (*wide, "recording", "snapshot"):
         getattr(library, f"cudamem_card_{name}").restype = ctypes.c_int64
     library.cudamem_card_error.restype = ctypes.c_char_p
     for name, types in {
         "set_device": [ctypes.c_int64],
+        "set_values": [ctypes.c_int64],
         "stream": [ctypes.c_int64],
         "set_stream": [ctypes.c_int64] * 2,
         "new_stream": [ctypes.c_int64] * 2,
@@ -348,6 +360,7 @@ def _of_this_process() -> ctypes.PyDLL:
         "default_generator": [ctypes.c_int64],
         "pass": [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64],
         "set_trap": [ctypes.c_int64, *ARGUMENTS],
+        "radix_sort": [ctypes.c_int64] * 3,
     }.items():
         getattr(library, f"cudamem_card_{name}").argtypes = types
     with suppress(FramesUnreadable):  # then no line can be told

@@ -3,7 +3,7 @@
 // It is put in place once and taken out again: the guard of devices, torch's questions to CUDA (hooks), the allocators,
 // the kernels. Functions of the public interface return 0 or more; what fails throws nothing across it.
 #include "card_attention.h"
-#include "card_kernels.h"
+#include "card_hooks.h"
 #include "card_recurrent.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -12,7 +12,6 @@ using namespace cudamem;
 
 namespace {
 
-std::vector<std::unique_ptr<torch::Library>>& libraries = *new std::vector<std::unique_ptr<torch::Library>>;
 std::string& last_error = *new std::string;
 
 CardMemory& memory_of(int64_t card) { return simulation.load()->cards.at(static_cast<size_t>(card))->memory(); }
@@ -30,7 +29,7 @@ int64_t safely(Function function) {
 }  // namespace
 
 struct Setup {
-  int64_t count, total, beside, values, expandable, max_split, max_unsplit_rounding, blas, light, hopper, ampere;
+  int64_t count, total, beside, values, expandable, max_split, max_unsplit_rounding, blas, light, processors, hopper, ampere;
   double collect_above;
   int64_t divisions[kIntervals];
 };
@@ -58,8 +57,7 @@ EXPORT int64_t cudamem_card_enter(const Setup* setup) {
     for (int64_t card = 0; card < setup->count; ++card) {
       made->cards.push_back(std::make_unique<Card>(static_cast<size_t>(setup->total), made->beside, made->values, settings));
     }
-    workspaces.blas = static_cast<size_t>(setup->blas);
-    workspaces.light = static_cast<size_t>(setup->light);
+    set_kernels({static_cast<size_t>(setup->blas), static_cast<size_t>(setup->light), setup->processors});
     streams.cards = static_cast<int>(setup->count);
     current = Current();
     for (auto& generator : generators) generator = at::Generator();
@@ -69,19 +67,10 @@ EXPORT int64_t cudamem_card_enter(const Setup* setup) {
     put_hooks();
     c10::SetAllocator(c10::DeviceType::CUDA, &allocator, 1);
     at::setHostAllocator(c10::DeviceType::CUDA, &pinned, 1);
-    using torch::Library;
-    libraries.push_back(std::make_unique<Library>(Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__));
-    libraries.back()->fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>());
-    libraries.push_back(std::make_unique<Library>(Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__));
-    register_kernels(*libraries.back());
+    put_operators();
     choose_recurrent(true);
+    choose_profiler(true);
     choose_attention(setup->hopper != 0, setup->ampere != 0);
-    static torch::Library* const own = [] {
-      auto* const made = new Library(Library::DEF, "cudamem_card", {}, __FILE__, __LINE__);
-      made->def("on_host(Tensor tensor) -> Tensor", torch::CppFunction(on_host));
-      return made;
-    }();
-    (void)own;
     return 1;
   });
 }
@@ -99,12 +88,13 @@ EXPORT int64_t cudamem_card_renew() {
 // Takes everything out again. Tensors that live on keep their memory.
 EXPORT int64_t cudamem_card_leave() {
   return safely([]() -> int64_t {
-    workspaces.clear();
+    clear_workspaces();
     Simulation* const all = simulation.exchange(nullptr);
     if (!all) return 0;
-    libraries.clear();
+    take_operators_out();
     forget_attention();
     choose_recurrent(false);
+    choose_profiler(false);
     c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)] = nullptr;
     restore_hooks();
     c10::SetAllocator(c10::DeviceType::CUDA, nullptr, 1);
@@ -139,6 +129,11 @@ EXPORT int64_t cudamem_card_new_stream(int64_t card, int64_t high) {
 EXPORT void cudamem_card_sleep(double seconds) {
   streams.sleep(current.stream[static_cast<size_t>(current.card)], seconds);
 }
+// Whether tensors on the cards have values from here on.
+EXPORT void cudamem_card_set_values(int64_t values) {
+  if (Simulation* const all = simulation) all->values = values != 0;
+}
+EXPORT int64_t cudamem_card_values() { return has_values(); }
 EXPORT void cudamem_card_wait() { streams.wait(); }
 
 // All counters of a card: four numbers for each of nine kinds and three pools, then what is counted once.
@@ -166,7 +161,7 @@ EXPORT int64_t cudamem_card_stats(int64_t card, int64_t* into) {
 }
 EXPORT void cudamem_card_reset_peaks(int64_t card) { allocator.resetPeakStats(static_cast<c10::DeviceIndex>(card)); }
 EXPORT void cudamem_card_reset_sums(int64_t card) { allocator.resetAccumulatedStats(static_cast<c10::DeviceIndex>(card)); }
-EXPORT void cudamem_card_clear_workspaces() { workspaces.clear(); }
+EXPORT void cudamem_card_clear_workspaces() { clear_workspaces(); }
 // Memory of a card that a kernel in Python takes for as long as it runs.
 EXPORT int64_t cudamem_card_pass(int64_t card, const int64_t* wanted, int64_t count) {
   return safely([&] {
@@ -247,8 +242,7 @@ namespace {
 // A snapshot as numbers, and the frames of its stacks as text.
 struct Snapshot {
   std::vector<int64_t> numbers;
-  std::vector<torch::CapturedTraceback*> stacks;
-  std::vector<Context> held;
+  std::vector<Context> stacks;
   std::unordered_map<void*, int64_t> places;
   std::string text;
 
@@ -256,8 +250,7 @@ struct Snapshot {
     if (!context) return -1;
     const auto [found, isnew] = places.emplace(context.get(), static_cast<int64_t>(stacks.size()));
     if (isnew) {
-      stacks.push_back(static_cast<torch::CapturedTraceback*>(context.get()));
-      held.push_back(context);
+      stacks.push_back(context);
     }
     return found->second;
   }
@@ -301,14 +294,14 @@ EXPORT int64_t cudamem_card_snapshot(int64_t events, int64_t* sizes) {
         if (all->recording) card->memory().note(Action::snapshot, nullptr, 0, 0, nullptr);
       }
     }
-    const auto symbols = torch::symbolize(now.stacks);
-    now.put({static_cast<int64_t>(symbols.all_frames.size())});
-    for (const auto& frame : symbols.all_frames) {
-      now.put({static_cast<int64_t>(frame.lineno)});
-      now.text += frame.filename + '\0' + frame.funcname + '\0';
+    const Frames found = frames_of(now.stacks);
+    now.put({static_cast<int64_t>(found.lines.size())});
+    for (size_t at = 0; at < found.lines.size(); ++at) {
+      now.put({found.lines[at]});
+      now.text += found.files[at] + '\0' + found.functions[at] + '\0';
     }
-    now.put({static_cast<int64_t>(symbols.tracebacks.size())});
-    for (const auto& frames : symbols.tracebacks) {
+    now.put({static_cast<int64_t>(found.stacks.size())});
+    for (const auto& frames : found.stacks) {
       now.put({static_cast<int64_t>(frames.size())});
       for (const uint64_t frame : frames) now.put({static_cast<int64_t>(frame)});
     }

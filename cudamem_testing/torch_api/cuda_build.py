@@ -9,6 +9,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -68,6 +69,37 @@ class CardProperties(NamedTuple):
         )
 
 
+#: What the native part of simulated cards needs of torch's C++ headers: a word of each.
+NEEDED = {
+    "c10/core/CachingDeviceAllocator.h": "DeviceAllocator",
+    "ATen/core/CachingHostAllocator.h": "HostAllocator",
+    "c10/util/Exception.h": "AcceleratorError",
+    "ATen/native/RNN.h": "lstm_packed_cudnn_stub",
+    "ATen/native/transformers/attention.h": "_fused_sdp_choice_stub",
+    "torch/csrc/profiler/stubs/base.h": "registerCUDAMethods",
+    "torch/csrc/profiler/combined_traceback.h": "CapturedTraceback",
+}
+
+
+def lacking(include: Path | None = None) -> list[str]:
+    """What of torch's internals simulated cards need and this version does not have, in words.
+
+    ``include`` is the folder of torch's headers, that of the torch in use by default.
+    """
+    import torch
+
+    folder = Path(torch.__file__).parent / "include" if include is None else include
+    found = []
+    for header, word in NEEDED.items():
+        file = folder / header
+        if not file.is_file():
+            found.append(f"no header {header}")
+        elif word not in file.read_text(errors="replace"):
+            found.append(f"no {word} in {header}")
+    names = ("_exchange_device", "_maybe_exchange_device", "_queued_calls", "_lazy_init")
+    return found + [f"no torch.cuda.{name}" for name in names if not hasattr(torch.cuda, name)]
+
+
 def has_cuda_build() -> bool:
     """Whether this torch was built with CUDA."""
     import torch
@@ -107,12 +139,54 @@ def cuda_build(
         (cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False),
         (cuda.graphs, "_graph_pool_handle", refuse),
     ]
+    found += [(bindings, name, function) for name, function in _BETWEEN_CARDS.items()]
+    found.append((import_module("torch.cuda.nvtx"), "_nvtx", _NoMarks()))
     for owner in (cuda, cuda.streams):
         found += [(owner, "Stream", stream), (owner, "Event", event), (owner, "ExternalStream", external)]
     for owner in (cuda, cuda.graphs):
         found.append((owner, "CUDAGraph", graph))
     found.append((torch.UntypedStorage, "__new__", _storage_maker(torch.UntypedStorage.__new__)))
     return [*found, *_cudnn()]
+
+
+def _scatter(tensor: Any, devices: Any, sizes: Any = None, dim: int = 0, streams: Any = None) -> tuple[Any, ...]:
+    parts = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim)
+    return tuple(part.to(_card(device)).contiguous() for part, device in zip(parts, devices, strict=False))
+
+
+def _gather(tensors: Any, dim: int, destination: int | None = None) -> Any:
+    import torch
+
+    place = "cpu" if destination == -1 else tensors[0].device if destination is None else _card(destination)
+    return torch.cat([one.to(place) for one in tensors], dim)
+
+
+def _broadcast(tensor: Any, devices: Any) -> list[Any]:
+    return [tensor.to(_card(device)) for device in devices]
+
+
+def _broadcast_all(tensors: Any, devices: Any, most: int = 0) -> list[list[Any]]:
+    return [[one.to(_card(device)) for one in tensors] for device in devices]
+
+
+def _card(device: Any) -> Any:
+    return f"cuda:{device}" if isinstance(device, int) else device
+
+
+#: Copies between cards, as ``torch.nn.DataParallel`` asks for them.
+_BETWEEN_CARDS: dict[str, Callable[..., Any]] = {
+    "_scatter": _scatter,
+    "_gather": _gather,
+    "_broadcast": _broadcast,
+    "_broadcast_coalesced": _broadcast_all,
+}
+
+
+class _NoMarks:
+    """NVTX, whose marks nobody reads here."""
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *arguments: 0
 
 
 def set_generators(number: int, make_default: Callable[[int], None]) -> None:

@@ -476,3 +476,37 @@ def test_one_message_names_wrong_arguments_and_misspelt_markers(run_outer) -> No
         ),
         "cudamem: test_it.py::test_without_a_unit: memory_budget peak: size '4' has no unit",
     ]
+
+
+@pytest.mark.parametrize("options", [(), ("--cudamem",), ("--no-cudamem",)], ids=" ".join)
+def test_what_needs_simulated_cards_is_skipped_without_them(run_inner, options: tuple[str, ...]):
+    inner = run_inner(
+        """
+        import pytest
+
+        @pytest.mark.cudamem(device="simulated", values=False)
+        def test_shapes():
+            raise AssertionError
+        """,
+        "-rs",
+        *options,
+    )
+    assert "is for simulated cards alone: run it with --cudamem-device=simulated" in inner.out
+    assert inner.last == "1 skipped"
+
+
+def test_values_are_for_simulated_cards(run_inner):
+    inner = run_inner(
+        """
+        import pytest
+
+        @pytest.mark.cudamem(device="cuda", values=False, reason="none")
+        def test_shapes(): ...
+        """
+    )
+    assert "cudamem values=False: write values=False beside device='simulated'" in inner.out + inner.err
+
+
+def test_baselines_of_real_cards_are_for_simulated_ones(run_inner):
+    inner = run_inner("def test_it(): ...", "--cudamem", "--cudamem-baseline=simulated")
+    assert "--cudamem-baseline=simulated requires --cudamem-device=simulated" in inner.out + inner.err

@@ -241,7 +241,10 @@ def test_what_is_to_be_rewritten(run_inner, monkeypatch, arguments, expecttest, 
                 )
             ],
         ),
-        (["--cudamem-baseline=on"], ["--cudamem-baseline: 'on' is not known: write compare, require or off"]),
+        (
+            ["--cudamem-baseline=on"],
+            ["--cudamem-baseline: 'on' is not known: write compare, require, simulated or off"],
+        ),
         (["--cudamem-repeat=0"], ["--cudamem-repeat: '0' is not a number of runs"]),
         (["--cudamem-known={path}"], ["--cudamem-known: {path} is a folder"]),
         (["--cudamem-json={path}"], ["--cudamem-json: {path} is a folder"]),
@@ -300,7 +303,7 @@ EMPTY = {
     "json": "no file is given",
     "html": "no file is given",
     "known": "no file is given",
-    "baseline": "'' is not known: write compare, require or off",
+    "baseline": "'' is not known: write compare, require, simulated or off",
     "update": "'' is not known: write baselines, known, expected, or nothing for all",
     "repeat": "'' is not a number of runs",
 }

@@ -25,8 +25,9 @@ from cudamem_testing.recorders.build import (
     compiled_before,
     find_compiler,
 )
+from cudamem_testing.simulated import native
 
-LIBRARIES = CPU_RECORDER, CARD_RECORDER, COLLECTOR_WATCH
+LIBRARIES = CPU_RECORDER, CARD_RECORDER, COLLECTOR_WATCH, native.LIBRARY, native.ENGINE
 INCLUDE = re.compile(r'^#include "(.*)"$', re.MULTILINE)
 
 
@@ -70,7 +71,7 @@ def test_is_named_by_torch_and_says_once_that_it_compiles(
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=[library.name for library in LIBRARIES])
 def test_name_changes_with_a_source(library: Library, tmp_path: Path) -> None:
-    here = Path(build.__file__).parent
+    here = library.folder
     for name in library.sources:
         (tmp_path / name).write_bytes((here / name).read_bytes())
     first = build._fingerprint(library, tmp_path)
@@ -82,16 +83,17 @@ def test_name_changes_with_a_source(library: Library, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=[library.name for library in LIBRARIES])
 def test_hash_covers_every_source_that_is_included(library: Library) -> None:
-    here = Path(build.__file__).parent
-    included = {library.sources[0]}
+    here = library.folder
+    included = {unit.name for unit in library.units}
     while more := {name for one in included for name in INCLUDE.findall((here / one).read_text())} - included:
         included |= more
     assert included == set(library.sources)
 
 
 def test_every_source_is_compiled() -> None:
-    beside = {file.name for file in Path(build.__file__).parent.iterdir() if file.suffix in (".cpp", ".h")}
-    assert beside == {name for library in LIBRARIES for name in library.sources}
+    for folder in {library.folder for library in LIBRARIES}:
+        beside = {file.name for file in folder.iterdir() if file.suffix in (".cpp", ".h")}
+        assert beside == {name for library in LIBRARIES if library.folder == folder for name in library.sources}
 
 
 def test_each_library_is_compiled_with_what_it_needs(
@@ -107,6 +109,27 @@ def test_each_library_is_compiled_with_what_it_needs(
     (command,) = (tmp_path / "log").read_text().splitlines()
     assert command.startswith("-fast -O2 -std=c++20 ")
     assert " -lc10 -ltorch_cpu -o " in command
+
+
+def test_several_files_are_compiled_side_by_side_and_linked(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    wait = f"until [ $(wc -l < {log}) -ge 2 ]; do sleep 0.01; done"
+    use_compiler(monkeypatch, fake_compiler(tmp_path, f'echo "$@" >> {log}; {wait}; echo library > "$out"'))
+    said: list[str] = []
+    path = compiled(said.append, native.LIBRARY)
+    time = "some 12 seconds on two cores"
+    assert said == [f"compiling the simulated card for torch {torch.__version__} (once, {time})"]
+    *parts, last = log.read_text().splitlines()
+    assert sorted(Path(part.split(" -c ")[1].rsplit(" -o ")[0].strip()).name for part in parts) == [
+        "card_operators.cpp",
+        "simulated_card.cpp",
+    ]
+    assert all(part.startswith("-fast -O1 -std=c++20 ") for part in parts)
+    assert {Path(word).name for word in last.split() if word.endswith(".o")} == {"card_operators.o", "simulated_card.o"}
+    assert " -shared " in last
+    assert sorted(file.name for file in cache.iterdir()) == [f"{path.name}{end}" for end in ("", ".lock", ".sha256")]
 
 
 def test_starting_together_compiles_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,7 @@ def test_a_deep_stack_has_its_innermost_frames(stacks: CardStacks) -> None:
 def gatherer(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
     """gatherer.cpp, loaded; its calls keep the GIL."""
     target = tmp_path_factory.mktemp("gatherer") / "gatherer.so"
-    compile_library(Path(__file__).with_name("gatherer.cpp"), target, linked=("c10", "torch_cpu"))
+    compile_library([Path(__file__).with_name("gatherer.cpp")], target, linked=("c10", "torch_cpu"))
     return ctypes.PyDLL(str(target))
 
 

@@ -29,7 +29,7 @@ def done(command: list[str], **environ: str) -> subprocess.CompletedProcess[str]
 
 def program(source: Path, target: Path, *flags: str) -> str:
     """A program of one C++ file against torch's c10."""
-    arguments = [word for word in _arguments(source, "c++17", ("c10",)) if word not in ("-shared", "-O2")]
+    arguments = [word for word in _arguments([source], "c++17", ("c10",)) if word not in ("-shared", "-O2")]
     library = arguments[arguments.index("-L") + 1]
     command = [*find_compiler(os.environ), *flags, *arguments, f"-Wl,-rpath,{library}", "-o", str(target)]
     built = done(command)

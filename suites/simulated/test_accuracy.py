@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
+import pytest
+
 from fixtures.simulated.compare import compared
 from fixtures.simulated.models import CONVOLUTIONS, MODELS
-from fixtures.simulated.page import PAGE, generated
+from fixtures.simulated.operators import Operator, read
+from fixtures.simulated.page import CHOSEN, PAGE, written
 
 ROWS = compared()
 
@@ -15,7 +22,7 @@ def model(key: str) -> str:
 
 
 def test_the_page_shows_what_was_recorded() -> None:
-    assert generated(ROWS) in PAGE.read_text()
+    assert written(PAGE.read_text()) == PAGE.read_text()
 
 
 def test_at_least_twenty_models_were_recorded() -> None:
@@ -29,3 +36,22 @@ def test_nine_of_ten_peaks_are_within_one_percent() -> None:
 def test_no_peak_is_far_off() -> None:
     far = [one.key for one in ROWS if abs(one.off) > (0.08 if model(one.key) in CONVOLUTIONS else 0.03)]
     assert far == []
+
+
+def test_nearly_all_operators_take_what_they_take_on_the_card() -> None:
+    rows = read()
+    calls, exact, close = (
+        sum(each) for each in zip(*(row[1:4] for row in rows if not row.name.endswith(CHOSEN)), strict=True)
+    )
+    assert calls >= 2400
+    assert exact >= 0.97 * calls
+    assert close >= 0.99 * calls
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+def test_what_is_written_of_operators_is_what_they_take() -> None:
+    code = "import json; from fixtures.simulated import operators as o; print(json.dumps(o.by_operator(o.compare())))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [Operator(*row) for row in json.loads(done.stdout)] == read()

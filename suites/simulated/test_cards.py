@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cudamem_testing.model.allocator_settings import AllocatorSettings
+from cudamem_testing.model.changes import Spread, comparison
 from cudamem_testing.model.simulated_cards import CARDS, Cards
+from cudamem_testing.plugin.simulation import unsupported
+from cudamem_testing.recorders.identity import is_real_card_of
+from cudamem_testing.simulated import SimulatedCardError, unavailable
+from cudamem_testing.torch_api import cuda_build
 
 GIB = 2**30
 
@@ -49,3 +56,60 @@ def test_divisions_of_powers_of_two() -> None:
 def test_a_wrong_setting_is_told() -> None:
     with pytest.raises(ValueError, match="the allocator's settings cannot be read"):
         AllocatorSettings.read({"PYTORCH_ALLOC_CONF": "max_split_size_mb:many"})
+
+
+def test_torch_whose_internals_differ_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cuda_build.lacking() == []
+    for header, word in cuda_build.NEEDED.items():
+        (tmp_path / header).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / header).write_text(word)
+    assert cuda_build.lacking(tmp_path) == []
+    (tmp_path / "c10/util/Exception.h").write_text("class Error")
+    (tmp_path / "ATen/native/RNN.h").unlink()
+    expected = ["no AcceleratorError in c10/util/Exception.h", "no header ATen/native/RNN.h"]
+    assert cuda_build.lacking(tmp_path) == expected
+    monkeypatch.setattr(cuda_build, "lacking", lambda: expected)
+    differ = f"the internals of this torch differ ({', '.join(expected)}): simulated cards need torch 2.9 or later"
+    assert unavailable() == differ
+
+
+@pytest.mark.parametrize(
+    ("real", "simulated", "same"),
+    [
+        ("NVIDIA H100 80GB HBM3 (9.0), torch 2.11, native", "simulated h100 (9.0), torch 2.13, native", True),
+        ("NVIDIA H200 (9.0), torch 2.13, native", "simulated h100 (9.0), torch 2.13, native", False),
+        ("NVIDIA H100 80GB HBM3 (9.0), torch 2.13, native a:1", "simulated h100 (9.0), torch 2.13, native", False),
+        ("NVIDIA H100 80GB HBM3 (9.0), torch 2.13, native", "simulated 24GiB (9.0), torch 2.13, native", False),
+        ("NVIDIA H100 80GB HBM3 (9.0), torch 2.13, native", "NVIDIA H100 80GB HBM3 (9.0), torch 2.11, native", False),
+        ("simulated h100 (9.0), torch 2.11, native", "simulated h100 (9.0), torch 2.13, native", False),
+    ],
+)
+def test_a_real_card_of_the_model(real: str, simulated: str, same: bool) -> None:
+    assert is_real_card_of(real, simulated) is same
+
+
+def test_the_margin_of_a_simulated_card() -> None:
+    asked = comparison(metrics=("requested", "reserved", "allocations"), tolerance="1%")
+    allowed = asked.on_simulated_card()
+    million = Spread.of(10**8)
+    assert allowed.metrics == ("requested", "reserved")
+    assert [asked.change("requested", million, million).slack, allowed.change("requested", million, million).slack] == [
+        10**6,
+        3 * 10**6,
+    ]
+    assert allowed.change("reserved", million, million).slack == 5 * 10**6
+    wide = comparison(tolerance="8%").on_simulated_card()
+    assert wide.change("requested", million, million).slack == 8 * 10**6
+
+
+def test_errors_that_a_simulated_card_explains() -> None:
+    compiler = RuntimeError("backend='inductor' raised")
+    compiler.__cause__ = RuntimeError("Cannot find a working triton installation. Either")
+    assert unsupported(compiler) == "a simulated card runs no Triton kernels: run this on a real card"
+    own = NotImplementedError("a simulated card has no sparse tensors: run this on a real card\nmore")
+    assert unsupported(own) == "a simulated card has no sparse tensors: run this on a real card"
+    assert unsupported(SimulatedCardError("no graphs")) == "no graphs"
+    home = OSError("CUDA_HOME environment variable is not set. Please set it to your CUDA install root.")
+    assert unsupported(home) == "a simulated card runs no CUDA extensions: run this on a real card"
+    assert unsupported(RuntimeError("a mistake")) is None
+    assert unsupported(ValueError("a simulated card has no sparse tensors")) is None

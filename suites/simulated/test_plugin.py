@@ -45,6 +45,88 @@ def test_graph():
 @pytest.mark.memory_baseline
 def test_baseline():
     torch.ones(1000, device="cuda")
+
+@pytest.mark.memory_baseline(metrics=("requested", "allocations"))
+def test_near():
+    torch.ones(1_020_000, device="cuda")
+
+@pytest.mark.memory_baseline
+def test_far():
+    torch.ones(1_040_000, device="cuda")
+
+@pytest.mark.cudamem(device="simulated", values=False)
+@pytest.mark.memory_budget(peak={"cuda": "20GiB"})
+def test_shapes_alone():
+    x = torch.empty(8 << 30, device="cuda", dtype=torch.bfloat16)
+    y = torch.empty(3 << 30, device="cuda", dtype=torch.bfloat16)
+    y.add_(1)
+
+@pytest.mark.cudamem(device="simulated", values=False)
+def test_value_of_a_shape():
+    torch.ones(2, device="cuda").sum().item()
+
+def test_mempool():
+    torch.cuda.MemPool()
+
+def test_nccl():
+    torch.distributed.init_process_group("nccl", init_method="tcp://127.0.0.1:29872", rank=0, world_size=1)
+
+def test_gloo(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        torch.distributed.all_reduce(torch.ones(2, device="cuda"))
+    finally:
+        torch.distributed.destroy_process_group()
+
+def test_triton():
+    class TritonMissing(RuntimeError): pass  # as torch's compiler raises it
+    try:
+        raise TritonMissing("Cannot find a working triton installation.")
+    except TritonMissing as error:
+        raise RuntimeError("backend='inductor' raised:") from error
+
+def test_kernel():
+    torch.cuda._compile_kernel('extern "C" __global__ void f() {}', "f")
+
+def test_jiterator():
+    code = "template <typename T> T twice(T x) { return 2 * x; }"
+    torch.cuda.jiterator._create_jit_fn(code)(torch.ones(1, device="cuda"))
+
+def test_sparse():
+    torch.eye(3, device="cuda").to_sparse()
+
+def test_graph_fixture(graph_capture):
+    graph_capture(lambda x: x + 1, torch.ones(2, device="cuda")).replay()
+
+def test_ordinary_error():
+    raise RuntimeError("no card is to blame")
+
+def test_accelerator_error():
+    with pytest.raises(torch.AcceleratorError, match="CUDA error: invalid device ordinal"):
+        torch.empty(1, device="cuda:5")
+
+def test_values_again():
+    assert torch.ones(2, device="cuda").sum().item() == 2
+"""
+#: What a real card of the same model recorded, with another torch.
+#: What is skipped, and a part of the reason.
+SKIPPED = {
+    "test_graph": "captures no CUDA graphs",
+    "test_graph_fixture": "captures no CUDA graphs",
+    "test_mempool": "no memory pools of its own",
+    "test_nccl": "has no NCCL",
+    "test_gloo": "has no collectives",
+    "test_triton": "runs no Triton kernels",
+    "test_kernel": "CUDA kernels",
+    "test_jiterator": "runs no CUDA or Triton kernels",
+    "test_sparse": "has no sparse tensors",
+}
+SIZE = '"in": "real", "peak": "3.8 MiB", "bytes": {"requested": 4000000}'
+REAL = f"""{{"kind": "baselines", "schema": 2, "entries": [
+{{"in": "real", "device": "cuda:0", "environment": "NVIDIA H100 80GB HBM3 (9.0), torch 2.11, native"}},
+{{"test": "test_far", {SIZE}, "top": []}},
+{{"test": "test_near", {SIZE}, "counts": {{"allocations": 9}}, "top": []}},
+null]}}
 """
 
 
@@ -54,13 +136,17 @@ def test_what_is_checked_on_a_card_is_checked(tmp_path: Path) -> None:
     file, report = tmp_path / "test_it.py", tmp_path / "report.json"
     file.write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", str(file)]
-    options = ["--cudamem", "--cudamem-device=simulated:24GiB", f"--cudamem-json={report}", "--rootdir", str(tmp_path)]
+    beside = tmp_path / "__cudamem__" / "test_it.json"
+    beside.parent.mkdir()
+    beside.write_text(REAL)
+    options = ["--cudamem", "--cudamem-device=simulated:h100", f"--cudamem-json={report}", "--rootdir", str(tmp_path)]
+    options += ["--cudamem-baseline=simulated", "-rs"]
     environment = {**os.environ, "PYTEST_ADDOPTS": "-p no:randomly"}
     command += options
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=600)
     text = done.stdout
     document = json.loads(report.read_text())
-    assert document["environment"]["devices"] == ["cuda:0 (simulated 24GiB)"], text
+    assert document["environment"]["devices"] == ["cuda:0 (simulated h100)"], text
     found = {
         test["nodeid"].partition("::")[2]: [(one["kind"], one["severity"], one["bytes"]) for one in test["findings"]]
         for test in document["tests"]
@@ -72,8 +158,20 @@ def test_what_is_checked_on_a_card_is_checked(tmp_path: Path) -> None:
     assert "oom" in [one[0] for one in found["test_full"]], text
     assert [one for one in found["test_limit"] if one[1] == "fail"] == [], text
     assert "held by    module test_it > CACHE (dict)['kept']" in text
-    assert [test["outcome"] for test in document["tests"] if "test_graph" in test["nodeid"]] == ["skipped"], text
-    assert "measured 8 tests on cuda:0 (simulated 24GiB)" in text
+    assert "measured 23 tests on cuda:0 (simulated h100)" in text
+    assert ("baseline", "fail") not in [one[:2] for one in found["test_near"]], text
+    assert ("baseline", "fail", 160_000) in found["test_far"], text
+    assert "recorded with NVIDIA H100 80GB HBM3 (9.0), torch 2.11, this run has simulated h100 (9.0)" in text
+    assert "baseline on cuda:0: allocations of a real card not compared on a simulated one" in report.read_text()
+    assert "tests: no baseline (record with --cudamem-update=baselines)" in text
+    outcomes = {test["nodeid"].partition("::")[2]: test["outcome"] for test in document["tests"]}
+    assert {name for name, outcome in outcomes.items() if outcome == "skipped"} == set(SKIPPED), text
+    assert [reason for reason in SKIPPED.values() if reason not in text] == []
+    assert (outcomes["test_ordinary_error"], outcomes["test_accelerator_error"]) == ("failed", "passed"), text
+    assert outcomes["test_shapes_alone"] == "failed"
+    assert ("budget", "fail", 2 * 2**30) in found["test_shapes_alone"], text
+    assert "item() needs the values of a tensor on a simulated card without values" in text
+    assert (outcomes["test_value_of_a_shape"], outcomes["test_values_again"]) == ("failed", "passed"), text
 
 
 def test_a_wrong_card_is_a_usage_error(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_values_are_the_cpus_and_errors_are_torchs() -> None:
         "selected": [3.0, 4.0, 5.0],
     }
     errors = found["errors"]
-    assert errors["no such card"] == "RuntimeError: CUDA error: invalid device ordinal"
+    assert errors["no such card"] == "AcceleratorError: CUDA error: invalid device ordinal"
     mixed = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
     assert errors["mixed"] == f"RuntimeError: {mixed}"
     start = "OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 GiB. GPU 0 has a total capacity of "
@@ -84,3 +84,11 @@ def test_a_stream_of_requests_is_served_as_on_a_card(setting: str, streams: dict
     found = streams[setting]
     assert found["found"] == found["events"] == found["same"]
     assert set(found["different"]) - (set() if "expandable" in setting else PLACED) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+def test_random_programs_come_to_the_cpus_values_and_follow_the_allocators_events() -> None:
+    found = run("programs", "0", "25")
+    assert (found["programs"], found["values"], found["counters"]) == (50, [], [])
+    assert found["tensors"] > 200

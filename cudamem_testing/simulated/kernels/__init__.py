@@ -13,7 +13,7 @@ from cudamem_testing.model.simulated_cards import CardModel
 from cudamem_testing.simulated.native import NativeCard
 
 
-def register(native: NativeCard, card: CardModel, values: bool) -> Callable[[], None]:
+def register(native: NativeCard, card: CardModel) -> Callable[[], None]:
     """Register all of them; what takes them out again. Imports torch."""
     import torch
 
@@ -21,7 +21,7 @@ def register(native: NativeCard, card: CardModel, values: bool) -> Callable[[], 
     from cudamem_testing.simulated.kernels.memory import Memory
 
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    memory = Memory(native, values)
+    memory = Memory(native)
     for module in (attention, convolution, indexing, norms, recurrent):
         for name, kernel in module.kernels(memory, card).items():
             library.impl(name, kernel, "CUDA")

@@ -20,7 +20,7 @@ FLOAT = torch.float32
 
 def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     """By the operator's name."""
-    found = _Attention(memory)
+    found = _Attention(memory, card.processors)
     return {
         "_scaled_dot_product_cudnn_attention": found.cudnn,
         "_scaled_dot_product_cudnn_attention_backward": found.cudnn_backward,
@@ -32,8 +32,9 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
 
 
 class _Attention:
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, processors: int) -> None:
         self._memory = memory
+        self._processors = processors
 
     # --- cuDNN ---
 
@@ -104,10 +105,33 @@ class _Attention:
         b, h, length, _ = query.shape
         out = like_order(query, query.shape)
         sums = empty(query, (b, h, length), FLOAT)
+        parts = 1 if dropout else self._flash_parts(b * h, length, key.shape[2], query.shape[-1])
+        if parts > 1:
+            columns = rounded(query.shape[-1], 32 if query.shape[-1] <= 128 else 64)
+            self._memory.passing(query, 4 * parts * b * h * length, 4 * parts * b * h * length * columns)
         state = empty(query, (2,), torch.uint64)
         unused = empty(query, (), torch.uint64)
         self._forward(out, state, query, key, value, None, dropout, causal, scale)
         return out, sums, None, None, length, key.shape[2], state, unused, empty(query, (0,))
+
+    def _flash_parts(self, heads: int, length: int, keys: int, width: int) -> int:
+        """Into how many parts the keys are split where there are few queries for the card's multiprocessors.
+
+        The fewest parts that keep at least 85 % as many of them at work as the best number does.
+        """
+        block = 256 if width <= 64 else 128 if width <= 128 else 64
+        work, places, blocks = heads * (rounded(length, 64) // 64), 2 * self._processors, rounded(keys, block) // block
+        if work >= 0.8 * places:
+            return 1
+
+        def share(parts: int) -> float:
+            if parts > 1 and -(-blocks // parts) == -(-blocks // (parts - 1)):
+                return 0.0
+            waves = work * parts / places
+            return waves / math.ceil(waves)
+
+        shares = [share(parts) for parts in range(1, min(128, places, blocks) + 1)]
+        return next((at for at, one in enumerate(shares, 1) if one >= 0.85 * max(shares)), 1)
 
     def flash_backward(
         self,
@@ -184,14 +208,16 @@ class _Attention:
         scale: float | None = None,
     ) -> tuple[Any, ...]:
         b, h, length, width = query.shape
-        held = None if grad.stride(-1) == 1 else empty(grad, grad.shape)
+        half = query.element_size() == 2
+        held = None if grad.transpose(1, 2).is_contiguous() else empty(grad, grad.shape)
         grads: list[Tensor | None] = [
             empty(one, (b, one.shape[2], h, one.shape[-1])).transpose(1, 2) for one in (query, key, value)
         ]
         grads.append(torch.empty_like(bias) if bias is not None and wanted[3] else None)
-        self._memory.passing(query, 4 * out.numel(), 4 * b * h * length, 4 * b * h * length)
+        if not half:  # the sum of gradient times result; for half precision the kernel finds it
+            self._memory.passing(query, 4 * out.numel(), 4 * b * h * length, 4 * b * h * length)
         delta = empty(query, (b, h, length), FLOAT)
-        self._memory.passing(query, 4 * b * h * rounded(length, 64) * rounded(width, 32) + 4096)
+        self._memory.passing(query, b * h * _efficient_workspace(length, key.shape[2], width, value.shape[-1], half))
         del held, delta
         self._backward(grads, grad, seed, query, key, value, bias, dropout, causal, scale)
         return tuple(grads)
@@ -251,6 +277,17 @@ class _Attention:
         generator = torch.Generator().manual_seed(drawn)
         shape = (*query.shape[:3], key.shape[2])
         return torch.empty(shape).bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
+
+
+def _efficient_workspace(length: int, keys: int, width: int, value_width: int, half: bool) -> int:
+    """Bytes for one head: the query's gradient in tiles of 64 columns, each with a lock.
+
+    In half precision wide heads add up the gradients of key and value in full precision, too.
+    """
+    rows = 64 if width <= 64 else 128
+    tiles = rounded(length, rows) // rows * (rounded(width, 64) // 64)
+    found = tiles * (4 * rows * 64 + 16)
+    return found + 4 * rounded(keys, rows) * (width + value_width) if half and width > 128 else found
 
 
 def _attend(

@@ -22,13 +22,15 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     ) -> Tensor:
         width, count = grad.shape[-1], indices.numel()
         held = None if grad.is_contiguous() else torch.empty(grad.shape, dtype=grad.dtype, device=grad.device)
-        if count > FEW or scale_by_frequency:
-            numbers = 8 * count
-            memory.passing(indices, numbers, numbers, numbers, 17 * count)
+        by_order = count > FEW or scale_by_frequency
+        numbers, present = 8 * count, 8 * min(count, number)
+        if by_order:
+            memory.passing(indices, numbers, numbers, numbers, memory.radix_sort(count, 8, 8))
         out = empty(grad, (number, width))
-        if count > FEW or scale_by_frequency:
+        if by_order:
             parts = count // 10 + min(count, number)
-            memory.passing(indices, 16 * count, 8 * min(count, number), 8 * parts, 4 * parts * width)
+            sizes = numbers, numbers, numbers, 8, present, present, 8, 8 * parts, 4 * parts * width
+            memory.passing(indices, *sizes)
         del held
         if memory.values:
             host = memory.host

@@ -15,15 +15,23 @@ KIB, MIB = 2**10, 2**20
 class Memory:
     """Allocates on the card of a tensor, and shows its memory to the CPU where there are values."""
 
-    def __init__(self, native: NativeCard, values: bool) -> None:
+    def __init__(self, native: NativeCard) -> None:
         self._native = native
-        self.values = values
+
+    @property
+    def values(self) -> bool:
+        """Whether tensors on the card have values now."""
+        return bool(self._native.values())
 
     def passing(self, near: torch.Tensor, *sizes: int) -> None:
         """Take memory as a kernel does for as long as it runs, all at once; sizes in bytes, 0 for none."""
         numbers = (ctypes.c_int64 * len(sizes))(*sizes)
         if self._native.__getattr__("pass")(near.device.index, numbers, len(sizes)) < 0:
             raise torch.OutOfMemoryError(self._native.error())
+
+    def radix_sort(self, count: int, key: int, value: int) -> int:
+        """Bytes of temporary memory of a radix sort; ``key`` and ``value`` in bytes (``card_sorting.h``)."""
+        return int(self._native.radix_sort(count, key, value))
 
     def host(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the CPU over the same memory; to be used at once."""

@@ -33,15 +33,35 @@ class Layers(NamedTuple):
     dropout: float
     train: bool
     both_ways: bool
+    batch_sizes: Sequence[int] = ()
+
+    @property
+    def out(self) -> int:
+        """Features of the result."""
+        return (2 if self.both_ways else 1) * (self.projected or self.hidden)
+
+    def steps(self, x: Tensor) -> int:
+        """Steps of all sequences together."""
+        return x.shape[0] if self.batch_sizes else x.shape[0] * x.shape[1]
+
+    def shape(self, x: Tensor) -> tuple[int, ...]:
+        """Of the result, with steps first; of packed sequences all steps in one."""
+        if self.batch_sizes:
+            return x.shape[0], self.out
+        batch, steps = (x.shape[0], x.shape[1]) if self.batch_first else (x.shape[1], x.shape[0])
+        return steps, batch, self.out
 
     def run(self, x: Tensor, weights: Sequence[Tensor], stride: int, hx: Tensor, cx: Tensor | None) -> list[Tensor]:
         """The CPU's result: output, last state, last cell."""
-        rest = (stride > 2, self.number, self.dropout, self.train, self.both_ways, self.batch_first)
+        rest: tuple[Any, ...] = (stride > 3, self.number, self.dropout, self.train, self.both_ways)
+        given: tuple[Any, ...] = (x, torch.tensor(self.batch_sizes)) if self.batch_sizes else (x,)
+        rest = rest if self.batch_sizes else (*rest, self.batch_first)
         if self.mode == LSTM:
             states = [one for one in (hx, cx) if one is not None]
-            return list(torch.lstm(x, states, list(weights), *rest))
-        function = {RELU: torch.rnn_relu, TANH: torch.rnn_tanh, GRU: torch.gru}[self.mode]
-        return list(function(x, hx, list(weights), *rest))
+            run: Any = torch.lstm
+            return list(run(*given, states, list(weights), *rest))
+        function: Any = {RELU: torch.rnn_relu, TANH: torch.rnn_tanh, GRU: torch.gru}[self.mode]
+        return list(function(*given, hx, list(weights), *rest))
 
 
 def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
@@ -72,21 +92,18 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         cx: Tensor | None,
         *how: Any,
     ) -> tuple[Tensor, ...]:
-        layers, sizes = Layers(*how[:8]), how[8]
-        if sizes or layers.projected:
-            raise NotImplementedError("packed sequences and projections of recurrent layers are not simulated")
+        layers = Layers(*how[:9])
         ways = 2 if layers.both_ways else 1
-        batch, steps = (x.shape[0], x.shape[1]) if layers.batch_first else (x.shape[1], x.shape[0])
-        states = batch * steps * layers.hidden
+        states = layers.steps(x) * layers.hidden
         whole = sum(one.numel() for one in weights) * x.element_size()
         if buffer is None and (x.element_size() == 2 or weights[0].untyped_storage().nbytes() == whole):
             buffer = weights[0].detach()  # they lie in one buffer already, or were cast into one
         if buffer is None:
             buffer = empty(x, (sum(one.numel() for one in weights),))
         held = torch.empty(x.shape, dtype=x.dtype, device=x.device) if layers.batch_first else None
-        out = empty(x, (steps, batch, ways * layers.hidden))
+        out = empty(x, layers.shape(x))
         last = torch.empty_like(hx)
-        cell = torch.empty_like(hx) if cx is not None else empty(x, (0,))
+        cell = torch.empty_like(cx) if cx is not None else empty(x, (0,))
         workspace(x, weights, states)
         kept = 0
         if layers.train:
@@ -121,9 +138,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         grad_cell: Tensor | None,
         *how: Any,
     ) -> tuple[Any, ...]:
-        layers, reserve = Layers(*how[:8]), how[10]
-        batch, steps = (x.shape[0], x.shape[1]) if layers.batch_first else (x.shape[1], x.shape[0])
-        states = batch * steps * layers.hidden
+        layers, reserve = Layers(*how[:9]), how[10]
+        states = layers.steps(x) * layers.hidden
         zeros = [torch.empty_like(hx) for one in (grad_last, grad_cell if cx is not None else hx) if one is None]
         held = [torch.empty_like(x), torch.empty_like(out)] if layers.batch_first else []
         into_x, into_hx = torch.empty_like(x), torch.empty_like(hx)
