@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from fixtures.programs import Program, make
+
+from cudamem_testing.strategies.random_programs import Program, make
 
 RESULT = "    return [v.detach() for v in locals().values() if isinstance(v, torch.Tensor) and not v.is_meta]\n"
 ENTRIES = 100_000
