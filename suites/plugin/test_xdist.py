@@ -8,8 +8,9 @@ from typing import cast
 import pytest
 
 from cudamem_testing.__main__ import main
+from cudamem_testing.model.nodeids import without_groups
 from cudamem_testing.model.records import Extent, Unchecked
-from cudamem_testing.plugin.collector import INCOMPLETE, LOST, _without_groups
+from cudamem_testing.plugin.collector import INCOMPLETE, LOST
 from suites.plugin.inner import KIB, Inner
 from suites.plugin.inner import run_outer as run_in_a_process
 
@@ -176,9 +177,9 @@ def test_workers_tell_what_was_left_out(ran: Inner) -> None:
 
 def test_a_group_may_have_an_at_sign_in_its_name() -> None:
     """Before pytest 9.2 an id ends in its group there."""
-    assert [*_without_groups("test_it.py::test_a")] == []
-    assert "test_it.py::test_a" in [*_without_groups("test_it.py::test_a@a@b")]
-    assert "test_it.py::test_a[x@y]" in [*_without_groups("test_it.py::test_a[x@y]@a@b")]
+    assert [*without_groups("test_it.py::test_a")] == []
+    assert "test_it.py::test_a" in [*without_groups("test_it.py::test_a@a@b")]
+    assert "test_it.py::test_a[x@y]" in [*without_groups("test_it.py::test_a[x@y]@a@b")]
 
 
 def test_a_card_for_each_worker(ran: Inner) -> None:
