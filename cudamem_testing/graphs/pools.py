@@ -102,6 +102,11 @@ class Sharing:
         return self.separate - self.shared
 
     @property
+    def later_growth(self) -> int:
+        """Bytes that captures after the first added to the shared pool: almost nothing if sizes descend."""
+        return sum(step.shared for step in self.steps[1:])
+
+    @property
     def descending(self) -> bool:
         """Whether the captures are ordered from large to small, as sharing needs."""
         sizes = [step.separate for step in self.steps]

@@ -192,7 +192,7 @@ def _choose_card(config: pytest.Config, *, limited: bool) -> None:
     """Let a worker of pytest-xdist see one card, before anything uses CUDA; ``limited`` to its share of the card."""
     from cudamem_testing import torch_api
     from cudamem_testing.guards import set_variable
-    from cudamem_testing.recorders.cards import worker_card
+    from cudamem_testing.recorders.cards import SHARE, worker_card
 
     worker = str(config.workerinput["workerid"]).removeprefix("gw")  # type: ignore[attr-defined]
     try:
@@ -206,6 +206,7 @@ def _choose_card(config: pytest.Config, *, limited: bool) -> None:
     card, part = found
     config.add_cleanup(set_variable("CUDA_VISIBLE_DEVICES", card))
     if limited and part < 1:
+        config.add_cleanup(set_variable(SHARE, repr(part)))
         torch_api.when_cuda_starts(lambda: torch_api.set_memory_fraction(0, part))
 
 

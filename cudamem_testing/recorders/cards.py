@@ -14,6 +14,9 @@ from typing import Any
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
 
+#: The variable of a worker that may use a share of its card only, from 0 to 1.
+SHARE = "CUDAMEM_SHARE_OF_CARD"
+
 
 def name(device: Device) -> str | None:
     """The card's name; ``None`` without the optional NVML bindings, or if the visible cards are not plain indices."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DEPTH = 64
 TEXT = "CUDA out of memory. Tried to allocate memory"
 #: Wrappers that torch puts around the call of a mode.
-_AROUND = ("torch/_dynamo/eval_frame.py", "torch/_compile.py")
+_AROUND = ("torch/_dynamo/eval_frame.py", "torch/_compile.py", "recorders/dispatch_trap.py")
 
 
 class Taken(NamedTuple):
@@ -72,13 +72,13 @@ class DispatchTrap:
         self._begun += 1
         number = self._begun
         if number == self._planned:
-            self._fail(func, 0, [*_frames(sys._getframe(2))])
+            self._fail(func, 0, [*_frames(sys._getframe())])
         before = self._taken()
         result = func(*args, **kwargs)
         after = self._taken()
         if after.number > before.number:
             size = after.bytes - before.bytes
-            frames = [*_frames(sys._getframe(2))]
+            frames = [*_frames(sys._getframe())]
             self.calls.append(Call(operator_name(func), size, frames, after.number - before.number))
             self._numbers.append(number)
             if self._planned is None and self._is_wanted(size, frames):
@@ -120,6 +120,7 @@ class _Mode(PlainDispatchMode):  # type: ignore[no-untyped-call]  # its __init_s
 
 
 def _frames(frame: FrameType | None) -> Iterator[RawFrame]:
+    """The frames around the trap and the mode; a thread of autograd has no others."""
     while frame is not None and frame.f_code.co_filename.replace("\\", "/").endswith(_AROUND):
         frame = frame.f_back
     for _ in range(DEPTH):

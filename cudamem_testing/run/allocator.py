@@ -14,6 +14,7 @@ from typing import NamedTuple
 from cudamem_testing import torch_api
 from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders.cards import SHARE
 from cudamem_testing.static import error_text
 
 #: What a setting is without a value in the list; others have none that can be written.
@@ -38,6 +39,10 @@ def read(devices: Iterable[Device]) -> Allocator:
 
 
 def _of_environment() -> float:
+    """The fraction when CUDA starts: this worker's share of the card, or what the allocator's settings say."""
+    share = os.environ.get(SHARE)
+    if share is not None:
+        return float(share)
     try:
         given = AllocatorSettings.read(os.environ).fraction
     except ValueError:  # torch refuses them, too

@@ -49,8 +49,8 @@ def _name(key: tuple[str, int]) -> str:
 
 
 def _table(text: str) -> tuple[str, Rows] | None:
-    """The head of the first column, and the rows."""
-    head, *lines = (line for line in text.split("\n") if line.strip())
+    """The head of the first column, and the rows; ``None`` for what is no table, such as an empty text."""
+    head, *lines = [line for line in text.split("\n") if line.strip()] or [""]
     heads = [(match[0], match.end()) for match in re.finditer(r"\S+(?: \S+)*", head)]
     if len(heads) < 2:
         return None

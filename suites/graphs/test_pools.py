@@ -75,7 +75,7 @@ def test_a_limit() -> None:
 
 def test_sharing() -> None:
     good = Sharing((CaptureStep("batch 8", 8 * MIB, 8 * MIB), CaptureStep("batch 2", 2 * MIB, 0)))
-    assert (good.separate, good.shared, good.saved) == (10 * MIB, 8 * MIB, 2 * MIB)
+    assert (good.separate, good.shared, good.saved, good.later_growth) == (10 * MIB, 8 * MIB, 2 * MIB, 0)
     assert good.descending
     assert str(good) == (
         "capture  own pool  shared pool\n"
@@ -85,4 +85,5 @@ def test_sharing() -> None:
     )
     bad = Sharing((good.steps[1], CaptureStep("batch 8", 8 * MIB, 8 * MIB)))
     assert not bad.descending
+    assert bad.later_growth == 8 * MIB
     assert str(bad).splitlines()[-1] == ("captures are not ordered from large to small: capture large sizes first")

@@ -80,6 +80,7 @@ def test_fraction_is_as_before():
 def test_settings():
     torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
+@pytest.mark.skipif(not hasattr(torch._C, "_accelerator_getAllocatorSettings"), reason="torch 2.11 cannot tell them")
 def test_settings_are_as_before():
     assert "expandable_segments:True" not in torch._C._accelerator_getAllocatorSettings()
 
@@ -161,10 +162,13 @@ def check(tmp_path: Path, device: str) -> None:
     wanted = dict.fromkeys(found, "passed") | FAILS
     if device != "cuda":
         wanted |= dict.fromkeys(("test_processes", "test_pool", "test_pool_leak"), "skipped")
+    notes_of = dict(NOTES)
+    if not hasattr(torch._C, "_accelerator_getAllocatorSettings"):
+        wanted["test_settings_are_as_before"], notes_of["test_settings"] = "skipped", []
     outcomes = {name: test.outcome for name, test in found.items()}
     del wanted["test_fragments"], outcomes["test_fragments"]
     assert outcomes == wanted, done.stdout
-    for name, notes in NOTES.items():
+    for name, notes in notes_of.items():
         assert [note for note in found[name].notes if note.startswith("the test ")] == notes, done.stdout
     (raw,) = found["test_raw_leak"].findings
     assert raw.verdict.value == "raw allocation"
@@ -181,6 +185,7 @@ def test_functions_on_a_card(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.subprocess
+@pytest.mark.skipif(torch.version.cuda is not None, reason="no card is simulated in a build with CUDA")
 def test_functions_on_a_simulated_card(tmp_path: Path) -> None:
     check(tmp_path, "simulated:24GiB")
 

@@ -127,8 +127,11 @@ def test_the_words_of_the_run(ran: Inner) -> None:
         "   hint: call test_it.KEPT.clear() at the end of the test",
         "   more: python -m cudamem_testing explain reachable, docs/hints.md#module-global",
     ]
-    assert "leak: 5 findings (reachable) in 5 tests" in ran.summary
-    assert "leak: 4 findings (reachable, warning) in 4 tests" in ran.summary
+    assert [line for line in ran.summary if line.startswith("leak: ")] == [
+        "leak: 4 findings (reachable) in 4 tests",
+        "leak: 3 findings (reachable, warning) in 3 tests",
+        "leak: 2 findings (reachable, xfail) in 2 tests",
+    ]
 
 
 def test_the_report_names_who_left_what(ran: Inner) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -42,6 +44,17 @@ def test_operators_that_allocate_are_counted(recorder: CpuRecorder) -> None:
     calls = [(call.operator, call.size, call.made, call.frames[0][1:]) for call in found.calls]
     assert calls[1:] == [("aten::exp", 256, 1, (first + 2, "program")), ("aten::tanh", 256, 1, (first + 3, "program"))]
     assert found.look() == Trapped(requests=3)
+
+
+def test_a_thread_of_autograd_has_no_frames(recorder: CpuRecorder) -> None:
+    """It calls the trap from C++, with no Python around it."""
+    found = trap(recorder, Wanted())
+    _thread.start_new_thread(found.call, (torch.ops.aten.exp.default, (torch.zeros(64),), {}))
+    end = time.monotonic() + 5
+    while not (calls := [call for call in found.calls if call.operator == "aten::exp"]) and time.monotonic() < end:
+        time.sleep(0.001)
+    found.lift()
+    assert [(call.size, [*call.frames]) for call in calls] == [(256, [])]
 
 
 def test_after_a_counted_run_an_operator_fails_before_it_begins(recorder: CpuRecorder) -> None:

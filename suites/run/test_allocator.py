@@ -8,6 +8,7 @@ import pytest
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders.cards import SHARE
 from cudamem_testing.run.allocator import Allocator, read, restored
 
 
@@ -76,3 +77,5 @@ def test_reading_does_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     found = read([Device("cuda", 0), Device("cpu")])
     assert found.fractions == ((0, 0.5),)
     assert read([Device("cpu")]).fractions == ()
+    monkeypatch.setenv(SHARE, "0.25")  # of a worker: it is set when CUDA starts, which is no change of the test
+    assert read([Device("cuda", 0)]).fractions == ((0, 0.25),)

@@ -125,7 +125,7 @@ def test_what_runs_on_the_cpu_alone_says_why(needs: str, why: str) -> None:
             "cpu",
             [
                 "not run on cpu:",
-                "  the case needs a CUDA device: C2, D1, R10, D6, R13, R14, D2, D3, D4, D5, B7",
+                "  the case needs a CUDA device: C2, D1, R10, D6, R13, R14, D2, D3, D4, D5, B7, O5",
                 "written: docs/page.md",
             ],
         ),

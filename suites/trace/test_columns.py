@@ -52,6 +52,10 @@ def test_sizes_with_their_units() -> None:
     ]
 
 
+def test_an_empty_text_has_a_diff_alone() -> None:
+    assert compare_columns("", "module  peak\n(model)  1 B") == compare_columns("nothing", "module  peak\n(model)  1 B")
+
+
 def test_what_is_no_such_table_has_a_diff_alone() -> None:
     assert statements(TIMELINE, TIMELINE.replace("KiB", "MiB")) is None
     assert statements("nothing", TIMELINE) is None

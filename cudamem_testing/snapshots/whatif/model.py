@@ -16,7 +16,7 @@ from cudamem_testing.recorders.build import Library, load
 LIBRARY = Library(
     "allocator_model",
     "the model of the allocator",
-    ("allocator_model.cpp", "card_driver.h", "card_memory.h"),
+    ("allocator_model.cpp", "card_driver.h", "card_memory.h", "card_parts.h"),
     "c++17",
     (),
     Path(__file__).parents[2] / "simulated",
