@@ -67,6 +67,7 @@ def test_lines_of_a_live_set() -> None:
         Place("net.py::forward", 8, "h = self.fc1(x)", 2, saved=4, recorded=True),
     )
     assert len(top_of(lines_of(live(*(block(1, 1, f"f{number}") for number in range(2 * TOP)))))) == TOP
+    assert lines_of(live(block(5, 10)))[0].place == Place("net.py::forward", 5, "", 1)
     assert lines_of(live(Block(5, 5, CPU)))[0].place == Place("(no Python stack)", 5, "", 1)
 
 
