@@ -11,6 +11,7 @@ from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.changes import ChangedPlace
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Frame, Stack
+from cudamem_testing.snapshots.backward import ENGINE
 from cudamem_testing.verdicts.changed import changed_places
 from cudamem_testing.verdicts.lines import DIGITS, Line, fingerprint, fingerprints, lines_of, top_of
 
@@ -34,7 +35,9 @@ def live(*blocks: Block) -> LiveSet:
     return LiveSet(CPU, blocks)
 
 
-def line(text: str, size: int, number: int = 10, *, order: int = 0, name: str = "net.py::forward", **more: int) -> Line:
+def line(
+    text: str, size: int, number: int = 10, *, order: int = 0, name: str = "net.py::forward", **more: int | None
+) -> Line:
     return Line(name, text, more.pop("nth", 0), Frame("net.py", number, "forward"), size, 1, order=order, **more)  # type: ignore[arg-type]
 
 
@@ -69,6 +72,33 @@ def test_lines_of_a_live_set() -> None:
     assert len(top_of(lines_of(live(*(block(1, 1, f"f{number}") for number in range(2 * TOP)))))) == TOP
     assert lines_of(live(block(5, 10)))[0].place == Place("net.py::forward", 5, "", 1)
     assert lines_of(live(Block(5, 5, CPU)))[0].place == Place("(no Python stack)", 5, "", 1)
+
+
+def test_the_call_of_a_line_is_the_one_of_most_bytes_in_all() -> None:
+    gelu = Frame("torch/nn/functional.py", 6, "gelu", "library")
+    blocks = [block(size, 10, inner=(call,)) for size, call in ((3, LIBRARY), (5, gelu), (3, LIBRARY))]
+    assert [(one.bytes, one.call) for one in lines_of(live(*blocks), written)] == [(11, "softmax")]
+
+
+def test_a_line_without_source_is_at_the_frame_of_most_bytes_in_all() -> None:
+    (found,) = lines_of(live(block(3, 10), block(5, 11), block(3, 10)))
+    assert (found.bytes, found.frame) == (11, Frame("net.py", 10, "forward"))
+
+
+def test_a_library_that_calls_the_project_is_no_part_of_its_line() -> None:
+    stack = Stack((Frame("net.py", 10, "forward"), MODEL, TEST))
+    (found,) = lines_of(live(Block(5, 5, CPU, stack=stack)), written)
+    assert (found.name, found.call, found.order) == ("net.py::forward", "", 0)
+
+
+def test_what_the_engine_of_autograd_allocates_is_called_backward() -> None:
+    engine = Frame(ENGINE[0], 5, ENGINE[1], "library")
+    assert [one.call for one in lines_of(live(block(5, 10, inner=(engine,))), written)] == ["backward"]
+
+
+@pytest.mark.parametrize(("recorded", "most"), [(None, None), (0, False), (4, False), (5, False), (6, True)])
+def test_most_of_a_line_is_more_than_half(recorded: int | None, most: bool | None) -> None:
+    assert line("a = f(x)", 10, recorded=recorded).is_recorded is most
 
 
 def test_each_function_of_a_model_of_a_library_has_its_line() -> None:
