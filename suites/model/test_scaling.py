@@ -94,6 +94,13 @@ def test_a_plateau_before_few_sizes_decides_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize(("last", "more"), [(100.1, False), (102.9, False), (103.1, True), (200, True)])
+def test_what_is_promised_to_be_constant_may_rise_little_at_the_end(last: float, more: bool) -> None:
+    for before in ((100 * MIB,), (1000 * MIB,) * 3):
+        one = Series("n", SIZES[: len(before) + 2], (*before, 100 * MIB, round(last * MIB)))
+        assert outgrows(one, "O(1)") is more
+
+
 @pytest.mark.parametrize(("power", "sizes"), [(p, s) for p in (0.5, 1.0, 1.97, 3.0) for s in ((1, 2, 4), (10, 15, 40))])
 def test_an_exponent_leaves_the_constant_out(power: float, sizes: tuple[int, ...]) -> None:
     numbers = [round(10**15 + 10**12 * size**power) for size in sizes]
