@@ -48,6 +48,14 @@ def test_slack(text: object, metric: str, recorded: int, slack: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "parts"),
+    [("5%", (50_000, 0, 0)), ("7", (0, 7, 7)), ("2KiB", (0, 2048, 0)), (0, (0, 0, 0)), ("1%|2%|9|3", (20_000, 9, 9))],
+)
+def test_the_parts_of_a_tolerance(text: object, parts: tuple[int, int, int]) -> None:
+    assert Tolerance.parse(text) == Tolerance(*parts, text=str(text))
+
+
+@pytest.mark.parametrize(
     ("value", "message"),
     [
         (None, "tolerance None is not understood: write for example '5%|10MiB'"),

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import Reported
+from cudamem_testing.model.facts import Allocation, Reported, Retained, RetainedBlock
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
+from cudamem_testing.model.references import Kind as Edge
+from cudamem_testing.model.references import Reach
 from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.records.store import RecordError
 from cudamem_testing.show.places import KNOWN
 from cudamem_testing.verdicts.policy import Policy
+from suites.made import path
 
 CAUSE = "leak | reachable | a.py::f | module a > KEPT (list)[*]"
 LEAK = Finding(Kind.LEAK, Verdict.REACHABLE, Severity.FAIL, Reported("m"), 1024, Device("cpu"), cause=CAUSE)
@@ -100,3 +103,14 @@ def test_an_update_says_of_what_it_records_that_it_does(tmp_path: Path) -> None:
     )
     assert left == nowhere
     assert Policy(SETTINGS._replace(update=frozenset({"baseline"})), tmp_path).judged([LEAK]) == [LEAK]
+
+
+def test_a_first_use_warns_if_the_project_says_so_and_the_cause_is_not_recorded(tmp_path: Path) -> None:
+    holder = path("module a", (Edge.GLOBAL, "TABLE", "dict"))
+    fact = Retained((RetainedBlock(1, None, Allocation(), Reach.REACHABLE, holder),), 1)
+    first = replace(LEAK, fact=fact)
+    warns = Policy(SETTINGS._replace(first_use="warn"), tmp_path)
+    assert [severities(warns, first), severities(warns, first)] == [[Severity.WARN], [Severity.FAIL]]
+    assert severities(Policy(SETTINGS, tmp_path), first) == [Severity.FAIL]
+    (known,) = Policy(SETTINGS._replace(first_use="warn"), tmp_path, LINE).judged([first])
+    assert (known.severity, known.standing) == (Severity.NOTE, Standing.KNOWN)
