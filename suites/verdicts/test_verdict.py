@@ -33,6 +33,12 @@ def held(reach: Reach, where: Path | None = None) -> HolderResult:
         (held(Reach.HARNESS, path("frame run (runner.py:1)", kind=RootKind.FRAME)), Verdict.UNATTRIBUTED),
         (held(Reach.REACHABLE, path("module builtins", (Kind.GLOBAL, "_", "Tensor"))), Verdict.HARNESS),
         (held(Reach.REACHABLE, path("module builtins", (Kind.GLOBAL, "_x", "Tensor"))), Verdict.REACHABLE),
+        (held(Reach.REACHABLE, path("module a", (Kind.GLOBAL, "_", "Tensor"))), Verdict.REACHABLE),
+        (held(Reach.REACHABLE, path("module zeta", (Kind.GLOBAL, "_", "Tensor"))), Verdict.REACHABLE),
+        (held(Reach.REACHABLE, path("module sys", (Kind.GLOBAL, "last_value", "Error"))), Verdict.TRACEBACK),
+        (held(Reach.REACHABLE, path("module system", (Kind.GLOBAL, "last_value", "Error"))), Verdict.REACHABLE),
+        (held(Reach.REACHABLE, path("module warnings", (Kind.GLOBAL, "_showwarnmsg_impl", "x"))), Verdict.HARNESS),
+        (held(Reach.REACHABLE), Verdict.REACHABLE),
     ],
 )
 def test_reach(holder: HolderResult, verdict: Verdict) -> None:
