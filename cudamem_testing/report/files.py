@@ -47,7 +47,7 @@ def write_html(run: RunRecord, path: Path) -> None:
     """
     from cudamem_testing.report.page import run_page
 
-    replace_file(path, run_page(run).encode())
+    replace_file(path, (piece.encode() for piece in run_page(run)))
 
 
 def write_comparison(before: RunRecord, after: RunRecord, compared: Compared, path: Path) -> None:
@@ -58,7 +58,7 @@ def write_comparison(before: RunRecord, after: RunRecord, compared: Compared, pa
     """
     from cudamem_testing.report.page import compare_page
 
-    replace_file(path, compare_page(before, after, compared).encode())
+    replace_file(path, (piece.encode() for piece in compare_page(before, after, compared)))
 
 
 def json_pieces(value: object, margin: str = "\n") -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from cudamem_testing.model import facts
 from cudamem_testing.model.baselines import Measured
@@ -24,7 +25,7 @@ from cudamem_testing.report.codec import Json
 from cudamem_testing.report.compare import Compared
 from cudamem_testing.report.curves import StackNumbers, write_curve
 from cudamem_testing.report.failures import failure_lines, notes, unchecked_lines
-from cudamem_testing.show.pages import in_script, page
+from cudamem_testing.show.pages import Listing, in_script, page_pieces, script_pieces
 from cudamem_testing.show.printable import elide, one_line, printable
 from cudamem_testing.wording import details, headline
 from cudamem_testing.wording.runs import verdict
@@ -38,25 +39,27 @@ _SAMPLE = 40
 _LONGEST_TEXT, _LONGEST_LINE = 20_000, 600
 
 
-def run_page(run: RunRecord) -> str:
-    """The page of one run."""
-    return page("Memory report", run_data(run), "report")
+def run_page(run: RunRecord) -> Iterator[str]:
+    """The page of one run, in pieces: one test after the other becomes text."""
+    return page_pieces("Memory report", run_data(run), "report")
 
 
-def compare_page(before: RunRecord, after: RunRecord, compared: Compared) -> str:
-    """The page of two runs: what changed, and every test of the later one."""
+def compare_page(before: RunRecord, after: RunRecord, compared: Compared) -> Iterator[str]:
+    """The page of two runs, in pieces: what changed, and every test of the later one."""
     data = run_data(after)
     data["compared"] = _compared(before, after, compared)
-    return page("Memory reports compared", data, "report")
+    return page_pieces("Memory reports compared", data, "report")
 
 
 def run_data(run: RunRecord) -> Json:
-    """What the scripts of the page read."""
-    numbers = {id(test): number for number, test in enumerate(run.tests)}
+    """What the scripts of the page read; tests and findings are a :class:`Listing`."""
     found = causes(run)
     by_key = {cause.key: number for number, cause in enumerate(found)}
+
+    def of_tests() -> Iterator[Json]:
+        return (_finding(one, number, by_key) for number, test in enumerate(run.tests) for one in test.findings)
+
     devices = [*dict.fromkeys(str(one.device) for test in run.tests for one in _used((*test.windows, *test.whole)))]
-    pairs = [(test, one) for test in run.tests for one in test.findings]
     state, text = verdict(run)
     data: Json = {
         "state": state,
@@ -64,11 +67,8 @@ def run_data(run: RunRecord) -> Json:
         "environment": [*run.environment],
         "flags": shlex.join(run.flags),
         "devices": devices,
-        "tests": [_test(test, devices) for test in run.tests],
-        "findings": [
-            *(_finding(one, numbers[id(test)], by_key) for test, one in pairs),
-            *(_finding(one, None, by_key) for one in run.findings),
-        ],
+        "tests": Listing(lambda: (_test(test, devices) for test in run.tests)),
+        "findings": Listing(lambda: chain(of_tests(), (_finding(one, None, by_key) for one in run.findings))),
         "causes": [_cause(cause, run) for cause in found],
         "ledger": [[one.device, one_line(one.owner), one.bytes, one.blocks] for one in run.ledger],
         "fixtures": [
@@ -80,7 +80,9 @@ def run_data(run: RunRecord) -> Json:
         "unchecked": [*map(one_line, unchecked_lines(run))],
         "expected": [_expected(one) for one in run.checked if one.actual is not None],
     }
-    return {**data, **_curves(run.tests, MOST_BYTES - len(in_script(data)))}
+    if not any(test.curves for test in run.tests):
+        return {**data, **_written((), 0, 0)[0]}
+    return {**data, **_curves(run.tests, MOST_BYTES - sum(map(len, script_pieces(data))))}
 
 
 def _test(test: TestRecord, devices: Sequence[str]) -> Json:

@@ -18,6 +18,7 @@ from cudamem_testing import torch_api
 from cudamem_testing.guards import place
 from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.simulated_cards import CARDS, DEFAULT, CardModel, Cards
+from cudamem_testing.show.printable import say
 from cudamem_testing.simulated.bindings import Bindings, SimulatedCardError, refuse
 from cudamem_testing.torch_api import cuda_build
 
@@ -53,7 +54,7 @@ def simulated_cuda(memory: int | str = DEFAULT, count: int = 1, values: bool = T
 
 
 def _say(text: str) -> None:
-    print(f"cudamem: {text}", file=sys.stderr, flush=True)
+    say(f"cudamem: {text}", sys.stderr)
 
 
 def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Callable[[], None]:

@@ -23,6 +23,8 @@ CONTAINERS = (tuple, list, dict, set, frozenset, array, Mapping, Sequence)
 
 # Working parts: they live while something is looked for and never in a record, a report or a finding.
 WORKING = {
+    "show.pages.Listing": "elements of a page, made while it is written",
+    "simulated._Entered": "the cards that are in place, with the library that simulates them",
     "records.known.Evidence": "what a run says about causes, with the functions that tell",
     "cycles.explain.Question": "what is looked for, with the functions that tell",
     "cycles.source._Store": "a piece of a parsed file, while lines are looked for",

@@ -141,7 +141,12 @@ class Timed:
 
 
 def run(tests: str | Mapping[str, str], conftest: str, *arguments: str) -> Timed:
-    """One run in a fresh process over some files; one text alone is ``test_it.py``."""
+    """One run in a fresh process over some files, timed by ``conftest``; one text alone is ``test_it.py``."""
+    return Timed(**json.loads(run_in_folder(tests, conftest, *arguments)))
+
+
+def run_in_folder(tests: str | Mapping[str, str], conftest: str, *arguments: str) -> str:
+    """What ``conftest`` wrote to the file that ``BENCH_OUT`` names, in a run in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "conftest.py").write_text(conftest, encoding="utf-8")
@@ -154,7 +159,7 @@ def run(tests: str | Mapping[str, str], conftest: str, *arguments: str) -> Timed
         subprocess.run(
             command, cwd=place, env={**os.environ, **environ, "BENCH_OUT": str(out)}, check=False, capture_output=True
         )
-        return Timed(**json.loads(out.read_text(encoding="utf-8")))
+        return out.read_text(encoding="utf-8")
 
 
 def clean(device: str, rounds: int, tests: int) -> list[Row]:

@@ -48,6 +48,14 @@ def test_slack(text: object, metric: str, recorded: int, slack: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "parts"),
+    [("5%", (50_000, 0, 0)), ("7", (0, 7, 7)), ("2KiB", (0, 2048, 0)), (0, (0, 0, 0)), ("1%|2%|9|3", (20_000, 9, 9))],
+)
+def test_the_parts_of_a_tolerance(text: object, parts: tuple[int, int, int]) -> None:
+    assert Tolerance.parse(text) == Tolerance(*parts, text=str(text))
+
+
+@pytest.mark.parametrize(
     ("value", "message"),
     [
         (None, "tolerance None is not understood: write for example '5%|10MiB'"),
@@ -158,3 +166,18 @@ def test_conditions() -> None:
     with pytest.raises(ValueError) as caught:
         parse_conditions(["peak:5%", "peak: 10MiB"])
     assert str(caught.value) == "peak has two tolerances: write 'peak:5%|10MiB', of which the larger one counts"
+
+
+@pytest.mark.parametrize(
+    ("after", "share"), [((30, 30), "+50.0%"), ((5, 5), "-50.0%"), ((10, 20), "+0.0%"), ((10, 21), "+5.0%")]
+)
+def test_a_share_is_of_the_end_of_the_spread_that_was_passed(after: tuple[int, int], share: str) -> None:
+    assert Change("requested", Spread(10, 20), Spread(*after), 0).share == share
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "share"),
+    [(3, 4, "+33.3%"), (6, 10, "+66.7%"), (400, 401, "+0.3%"), (0, 5, ""), (3, 0, "-100.0%")],
+)
+def test_a_share_is_rounded_to_tenths_of_a_percent(before: int, after: int, share: str) -> None:
+    assert Change("requested", Spread(before, before), Spread(after, after), 0).share == share

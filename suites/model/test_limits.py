@@ -20,6 +20,7 @@ from cudamem_testing.model.limits import (
     Limit,
     LimitError,
     budget,
+    called,
     contradictions,
     effective,
     parse_budget,
@@ -32,6 +33,7 @@ MIB = 2**20
 CUDA, CUDA0, CUDA1, CPU, HOST = map(Device.parse, ("cuda", "cuda:0", "cuda:1", "cpu", "host"))
 CONCRETE = (CUDA0, CUDA1, CPU, HOST)
 HINT = "write bytes as an int, or a number with a unit: 512MiB, 1.5GiB (binary), 7GB (decimal)"
+ARGUMENTS = "absolute, allocations, at_least, device, fragmentation, peak, reserved, retained, retries, warmup"
 METRIC_NAMES = ", ".join(("peak", "reserved", "retained", "allocations", "retries", "fragmentation"))
 
 
@@ -355,3 +357,22 @@ def test_the_sentence_of_a_broken_share() -> None:
         "cudamem: fragmentation 40.0 % is over its budget of 20.0 % by 20.0 % (cuda:0)",
         "reserved at the start 0 B, at its peak 100.0 MiB, allocated at its peak 60.0 MiB",
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "problem"),
+    [
+        ((3,), {}, "takes keyword arguments only, such as peak=3"),
+        ((), {"top": 1, "best": 2, "peak": 3}, f"has no argument best, top: it takes {ARGUMENTS}"),
+        ((), {"source": "x"}, f"has no argument source: it takes {ARGUMENTS}"),
+        ((), {"peak": -1}, f"peak: size -1 is negative: {HINT}"),
+    ],
+)
+def test_wrong_arguments_of_a_marker(arguments: tuple[int, ...], keywords: dict[str, int], problem: str) -> None:
+    with pytest.raises(LimitError) as raised:
+        called(budget, arguments, keywords, "peak")
+    assert raised.value.problems == (problem,)
+
+
+def test_the_arguments_of_a_marker() -> None:
+    assert called(budget, (), {"peak": 3, "warmup": 1}, "peak") == budget(peak=3, warmup=1)

@@ -32,7 +32,24 @@ def test_promises(text: str, factors: dict[str, Factor]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "n", "O()", "O(n", "O(n + 1)", "O(2 n)", "O(n^)", "O(n * )", "O(n^-1)", "O(exp(n))", "O(n)x", 3, None]
+    "text",
+    [
+        "",
+        "n",
+        "O()",
+        "O(n",
+        "O(n + 1)",
+        "O(2 n)",
+        "O(n^)",
+        "O(n * )",
+        "O(n^-1)",
+        "O(exp(n))",
+        "O(n)x",
+        "O(n^2m)",
+        "O(log(n)m)",
+        3,
+        None,
+    ],
 )
 def test_anything_else_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="is not a promise of growth: write O\\(1\\), O\\(n\\), O\\(n log n\\)"):

@@ -94,11 +94,38 @@ def test_a_plateau_before_few_sizes_decides_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize(("flat", "rising"), [(1, 2), (2, 2), (3, 2)])
+def test_a_plateau_counts_until_three_rises_follow(flat: int, rising: int) -> None:
+    sizes = [2**place for place in range(flat + rising + 2)]
+    numbers = [MIB] * (flat + 1) + [MIB * 4**place for place in range(1, rising + 2)]
+    assert outgrows(Series("n", tuple(sizes), tuple(numbers)), "O(n)")
+    with pytest.raises(TooFewSizes):
+        outgrows(Series("n", tuple(sizes[:-1]), tuple(numbers[:-1])), "O(n)")
+
+
+@pytest.mark.parametrize(("last", "more"), [(100.1, False), (102.9, False), (103.1, True), (200, True)])
+def test_what_is_promised_to_be_constant_may_rise_little_at_the_end(last: float, more: bool) -> None:
+    for before in ((100 * MIB,), (1000 * MIB,) * 3):
+        one = Series("n", SIZES[: len(before) + 2], (*before, 100 * MIB, round(last * MIB)))
+        assert outgrows(one, "O(1)") is more
+
+
 @pytest.mark.parametrize(("power", "sizes"), [(p, s) for p in (0.5, 1.0, 1.97, 3.0) for s in ((1, 2, 4), (10, 15, 40))])
 def test_an_exponent_leaves_the_constant_out(power: float, sizes: tuple[int, ...]) -> None:
     numbers = [round(10**15 + 10**12 * size**power) for size in sizes]
     assert exponent(sizes, numbers) == pytest.approx(power, abs=1e-3)
     assert exponent(sizes, [5, 5, 5]) is None
+
+
+def test_an_exponent_of_a_logarithm_is_0_and_there_is_none_without_two_rises() -> None:
+    assert exponent((2, 4, 32), (10**6, 2 * 10**6, 5 * 10**6)) == pytest.approx(0, abs=1e-3)
+    assert [exponent((1, 2, 4), numbers) for numbers in ((9, 5, 8), (5, 8, 8), (5, 5, 8))] == [None] * 3
+
+
+def test_a_table_has_the_power_of_each_three_sizes() -> None:
+    one = Series("n", (1, 2, 4, 8, 16), (1 * KIB, 2 * KIB, 4 * KIB, 16 * KIB, 64 * KIB))
+    powers = [line.split()[3:] for line in Scaling(Device("cpu"), (one,)).table(one).lines()[1:]]
+    assert powers == [[], [], ["n^1.00"], ["n^2.58"], ["n^2.00"]]
 
 
 def test_a_failure_names_the_power_and_the_lines() -> None:
@@ -109,6 +136,7 @@ def test_a_failure_names_the_power_and_the_lines() -> None:
         lines={
             "model.py:8 in attend": (MIB // 2, 3 * MIB, 15 * MIB),
             "model.py:9 in attend": (MIB // 2, MIB, MIB),
+            "model.py:10 in attend": (0, 5, 6),
         },
     )
     with pytest.raises(Outgrown) as raised:
@@ -122,6 +150,7 @@ def test_a_failure_names_the_power_and_the_lines() -> None:
         "   fit: n^2.00 and a constant part; n^2.00 without one",
         "   grows fastest:",
         "      model.py:8 in attend  3.0 MiB at n=512, 15.0 MiB at n=1024",
+        "      model.py:10 in attend  5 B at n=512, 6 B at n=1024",
         "   note: sizes of n were chosen: why",
     ]
 

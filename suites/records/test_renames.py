@@ -31,8 +31,10 @@ def test_default(net=1): net.step()
 """
 
 
-def kept(test: str, body: str = "", size: int = 5, *, path: Path = FILE, environment: str = HERE) -> Kept:
-    return Kept(path, Key(test, CPU, environment), Entry({"requested": Spread(size, size)}, (), body))
+def kept(
+    test: str, body: str = "", size: int = 5, *, path: Path = FILE, environment: str = HERE, device: Device = CPU
+) -> Kept:
+    return Kept(path, Key(test, device, environment), Entry({"requested": Spread(size, size)}, (), body))
 
 
 def test_a_body_is_identified_by_what_it_does(tmp_path: Path) -> None:
@@ -70,6 +72,15 @@ def test_a_body_is_identified_by_what_it_does(tmp_path: Path) -> None:
 )
 def test_renames(gone: list[Kept], new: list[Kept], wanted: list[tuple[str, str, str]]) -> None:
     assert [(one.before.key.test, one.after.key.test, one.why) for one in renames(gone, new)] == wanted
+
+
+@pytest.mark.parametrize("body", ["1", ""])
+def test_an_entry_of_another_device_is_no_new_name(body: str) -> None:
+    gone = kept("test_a", body)
+    assert renames([gone], [kept("test_b", body, device=Device("cuda", 0))]) == []
+    assert [(one.before, one.why) for one in renames([gone], [kept("test_b", body)])] == [
+        (gone, BODY if body else "same numbers")
+    ]
 
 
 def test_the_file_itself_comes_first() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from cudamem_testing.model.baselines import Measured, Place
-from cudamem_testing.model.changes import Change, Spread
+from cudamem_testing.model.changes import TRACKED, Change, Spread
 from cudamem_testing.model.checked import Checked
 from cudamem_testing.model.curves import Band, Curve, Origin, Part, Stretch, steps_of
 from cudamem_testing.model.devices import Device
@@ -33,6 +33,8 @@ from cudamem_testing.model.references import Reach
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.model.windows import Window
 from cudamem_testing.records.known import noted
+from cudamem_testing.report.compare import compare_runs
+from cudamem_testing.report.page import compare_page, run_page
 from suites.made import path
 
 MIB = 2**20
@@ -200,6 +202,16 @@ def everything() -> RunRecord:
         unchecked={Unchecked("baseline", "recorded with torch 2.11, this run has torch 2.13"): 3},
         flags=("--cudamem", "--cudamem-leaks=fail"),
     )
+
+
+def run_text(run: RunRecord) -> str:
+    """The page of a run in one piece."""
+    return "".join(run_page(run))
+
+
+def compare_text(before: RunRecord, after: RunRecord) -> str:
+    """The page of two runs in one piece."""
+    return "".join(compare_page(before, after, compare_runs(before, after, dict.fromkeys(TRACKED))))
 
 
 def data_of(text: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,18 @@ from typing import Any
 import pytest
 
 from cudamem_testing.__main__ import main
-from cudamem_testing.model.changes import TRACKED
 from cudamem_testing.model.curves import Curve
 from cudamem_testing.model.records import Environment, RunRecord, Unchecked
 from cudamem_testing.model.stacks import Stack
-from cudamem_testing.report.compare import compare_runs
 from cudamem_testing.report.curves import read_curve
 from cudamem_testing.report.files import read_json, write_html, write_json
-from cudamem_testing.report.page import compare_page, run_data, run_page
-from cudamem_testing.show.pages import page
+from cudamem_testing.report.page import run_data
+from cudamem_testing.show.pages import Listing, page, script_pieces
 from suites.report.pages import (
     HOSTILE,
     LONG,
     MIB,
+    compare_text,
     curve,
     cycle,
     data_of,
@@ -36,6 +35,7 @@ from suites.report.pages import (
     over_budget,
     record,
     regression,
+    run_text,
 )
 
 MB = 10**6
@@ -44,7 +44,7 @@ ELEMENTS = {
 }
 
 
-@pytest.mark.parametrize("made", [run_page(everything()), page(HOSTILE, {"a": HOSTILE}, "diagram")])
+@pytest.mark.parametrize("made", [run_text(everything()), page(HOSTILE, {"a": HOSTILE}, "diagram")])
 def test_nothing_of_a_test_is_read_as_html(made: str) -> None:
     parser = Elements()
     parser.feed(made)
@@ -53,6 +53,36 @@ def test_nothing_of_a_test_is_read_as_html(made: str) -> None:
     assert "\u202e" not in made
     (data,) = re.findall(r'id="data">(.*?)</script>', made, re.S)
     assert not re.search(r"[<>&]", data)
+
+
+def test_elements_of_a_listing_become_text_one_after_the_other() -> None:
+    made: list[int] = []
+
+    def elements() -> Iterator[object]:
+        for number in range(2):
+            made.append(number)
+            yield {"n": number, "text": "<b>\u202e"}
+
+    data = {"empty": Listing(lambda: ()), "a<": Listing(elements), "b": [1]}
+    pieces = [(piece, len(made)) for piece in script_pieces(data)]
+    first, second = (f'{{"n":{number},"text":"\\u003cb\\u003e\\\\u202e"}}' for number in range(2))
+    assert pieces == [
+        *(('{"empty":', 0), ("[", 0), ("]", 0)),
+        *((',"a\\u003c":', 0), ("[", 0), (first, 1), (f",{second}", 2), ("]", 2)),
+        *((',"b":', 2), ("[1]", 2), ("}", 2)),
+    ]
+    assert [*script_pieces({})] == ["{}"]
+
+
+def test_a_page_that_breaks_off_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.html").write_text("old")
+    run = RunRecord(tests=(record("a", "passed"), record("b", "passed")))
+    monkeypatch.setattr(
+        "cudamem_testing.report.page._test", lambda test, _: {"id": test.nodeid} if test.nodeid == "a" else 1 / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        write_html(run, tmp_path / "a.html")
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("a.html", "old")]
 
 
 class Elements(HTMLParser):
@@ -82,7 +112,7 @@ def test_the_policy_allows_our_scripts_and_no_network(view: str) -> None:
 
 
 def test_the_data_of_a_page() -> None:
-    data = run_data(everything())
+    data = data_of(run_text(everything()))
     assert (data["state"], data["verdict"]) == ("failed", "7 of 40 tests failed, 6 of them because of memory")
     assert data["flags"] == "--cudamem --cudamem-leaks=fail"
     assert data["unchecked"] == [
@@ -152,7 +182,7 @@ def failing(number: int) -> RunRecord:
 
 @pytest.mark.slow
 def test_a_thousand_failing_tests_stay_below_5_mb(figure: Callable[[str], None]) -> None:
-    made = run_page(failing(1000))
+    made = run_text(failing(1000))
     assert len(made.encode()) <= 5 * MB
     data = data_of(made)
     assert len(data["curves"]) == 1000
@@ -187,7 +217,7 @@ def test_five_thousand_tests(figure: Callable[[str], None]) -> None:
         record(f"tests/test_{one % 90}.py::test_case[{one}]", "passed", peak=one * 1000) for one in range(5000)
     )
     began = time.process_time()
-    made = run_page(RunRecord(Environment(("cuda:0 (NVIDIA H100)",), "2.13.0", "native"), tests))
+    made = run_text(RunRecord(Environment(("cuda:0 (NVIDIA H100)",), "2.13.0", "native"), tests))
     took = time.process_time() - began
     assert len(made.encode()) <= 5 * MB
     assert took < 5
@@ -195,7 +225,7 @@ def test_five_thousand_tests(figure: Callable[[str], None]) -> None:
 
 
 def test_names_of_10_000_characters_are_there_once_in_full() -> None:
-    assert run_page(everything()).count(LONG) <= 2
+    assert run_text(everything()).count(LONG) <= 2
 
 
 def test_two_runs_on_one_page() -> None:
@@ -206,8 +236,7 @@ def test_two_runs_on_one_page() -> None:
     after = before._replace(
         tests=(record("a", "passed", peak=6 * MIB), record("new", "passed"), record("b", "error", cycle()))
     )
-    compared = compare_runs(before, after, dict.fromkeys(TRACKED))
-    data = data_of(compare_page(before, after, compared))["compared"]
+    data = data_of(compare_text(before, after))["compared"]
     assert data["rows"] == [["a", "cuda:0", "requested", [4 * MIB] * 2, [6 * MIB] * 2, 2 * MIB, 0]]
     assert (data["gone"], data["added"]) == (["gone"], ["new"])
     assert [(text.partition(" |")[0], old, new) for text, _, _, old, new in data["causes"]] == [

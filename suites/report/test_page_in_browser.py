@@ -13,11 +13,8 @@ from typing import Any
 
 import pytest
 
-from cudamem_testing.model.changes import TRACKED
 from cudamem_testing.model.records import Environment, RunRecord
-from cudamem_testing.report.compare import compare_runs
-from cudamem_testing.report.page import compare_page, run_page
-from suites.report.pages import HOSTILE, LONG, MIB, cycle, everything, leak, record
+from suites.report.pages import HOSTILE, LONG, MIB, compare_text, cycle, everything, leak, record, run_text
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = [
@@ -43,14 +40,14 @@ def browser() -> Iterator[Any]:
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of everything, and one of two runs."""
     folder = tmp_path_factory.mktemp("pages")
-    (folder / "run.html").write_text(run_page(everything()), encoding="utf-8")
+    (folder / "run.html").write_text(run_text(everything()), encoding="utf-8")
     before = RunRecord(
         tests=(record("a::b", "passed", peak=4 * MIB), record("gone", "passed"), record("c", "error", leak()))
     )
     after = before._replace(
         tests=(record("a::b", "passed", peak=6 * MIB), record("new", "passed"), record("c", "error", cycle()))
     )
-    compared = compare_page(before, after, compare_runs(before, after, dict.fromkeys(TRACKED)))
+    compared = compare_text(before, after)
     (folder / "two.html").write_text(compared, encoding="utf-8")
     return folder
 
@@ -299,7 +296,7 @@ def test_people_who_cannot_see_can_use_it(opened: Open, dark: bool, size: dict[s
 def test_the_page_of_a_card(opened: Open, files: Path) -> None:
     from suites.report.test_page_of_card import report
 
-    (files / "card.html").write_text(run_page(report("after")), encoding="utf-8")
+    (files / "card.html").write_text(run_text(report("after")), encoding="utf-8")
     page = opened("#test=tests%2Ftest_decoder.py%3A%3Atest_training_step", file="card.html")
     assert page.locator(".plot path.band").count() >= 10
     assert page.locator(".cell").count() > 20
@@ -339,7 +336,7 @@ def test_five_thousand_tests_open_at_once(opened: Open, files: Path, figure: Cal
         record(f"tests/test_{one % 90}.py::test_case[{one}]", "passed", peak=one * 1000) for one in range(5000)
     )
     run = RunRecord(Environment(("cuda:0 (NVIDIA H100)",), "2.13.0", "native"), tests)
-    (files / "many.html").write_text(run_page(run), encoding="utf-8")
+    (files / "many.html").write_text(run_text(run), encoding="utf-8")
     times = []
     for _ in range(3):
         page = opened(file="many.html")

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.model.changes import TRACKED
 from cudamem_testing.model.records import RunRecord
-from cudamem_testing.report.compare import compare_runs
-from cudamem_testing.report.page import compare_page, run_data, run_page
 from cudamem_testing.report.schema import run_from_json
-from suites.report.pages import data_of
+from suites.report.pages import compare_text, data_of, run_text
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "recordings"
 
@@ -28,9 +25,9 @@ def after() -> RunRecord:
 
 
 def test_the_overview(after: RunRecord) -> None:
-    data = run_data(after)
+    data = data_of(run_text(after))
     assert data["verdict"] == "14 of 14 tests failed, 11 of them because of memory"
-    assert data["environment"][:2] == [("cuda:0 (NVIDIA H200)",), "2.11.0"]
+    assert data["environment"][:2] == [["cuda:0 (NVIDIA H200)"], "2.11.0"]
     assert data["devices"] == ["cuda:0", "host"]
     kinds = [one["k"] for one in data["findings"] if one["s"] != "note"]
     assert {kind: kinds.count(kind) for kind in kinds} == {"budget": 1, "baseline": 8, "leak": 1, "cycle": 1, "oom": 1}
@@ -68,8 +65,8 @@ def test_the_budget_that_broke(after: RunRecord) -> None:
 
 
 def test_both_pages_are_made(after: RunRecord) -> None:
-    assert len(run_page(after)) < 300_000
+    assert len(run_text(after)) < 300_000
     before = report("before")
-    compared = data_of(compare_page(before, after, compare_runs(before, after, dict.fromkeys(TRACKED))))["compared"]
+    compared = data_of(compare_text(before, after))["compared"]
     assert compared["rows"][0][0] == "tests/test_decoder.py::test_training_step"
     assert len(compared["places"]) == 8

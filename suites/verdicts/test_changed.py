@@ -11,7 +11,8 @@ from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.changes import ChangedPlace
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Frame, Stack
-from cudamem_testing.verdicts.changed import GONE, MOST, changed_places
+from cudamem_testing.snapshots.backward import ENGINE
+from cudamem_testing.verdicts.changed import changed_places
 from cudamem_testing.verdicts.lines import DIGITS, Line, fingerprint, fingerprints, lines_of, top_of
 
 CPU = Device("cpu")
@@ -34,7 +35,9 @@ def live(*blocks: Block) -> LiveSet:
     return LiveSet(CPU, blocks)
 
 
-def line(text: str, size: int, number: int = 10, *, order: int = 0, name: str = "net.py::forward", **more: int) -> Line:
+def line(
+    text: str, size: int, number: int = 10, *, order: int = 0, name: str = "net.py::forward", **more: int | None
+) -> Line:
     return Line(name, text, more.pop("nth", 0), Frame("net.py", number, "forward"), size, 1, order=order, **more)  # type: ignore[arg-type]
 
 
@@ -67,7 +70,35 @@ def test_lines_of_a_live_set() -> None:
         Place("net.py::forward", 8, "h = self.fc1(x)", 2, saved=4, recorded=True),
     )
     assert len(top_of(lines_of(live(*(block(1, 1, f"f{number}") for number in range(2 * TOP)))))) == TOP
+    assert lines_of(live(block(5, 10)))[0].place == Place("net.py::forward", 5, "", 1)
     assert lines_of(live(Block(5, 5, CPU)))[0].place == Place("(no Python stack)", 5, "", 1)
+
+
+def test_the_call_of_a_line_is_the_one_of_most_bytes_in_all() -> None:
+    gelu = Frame("torch/nn/functional.py", 6, "gelu", "library")
+    blocks = [block(size, 10, inner=(call,)) for size, call in ((3, LIBRARY), (5, gelu), (3, LIBRARY))]
+    assert [(one.bytes, one.call) for one in lines_of(live(*blocks), written)] == [(11, "softmax")]
+
+
+def test_a_line_without_source_is_at_the_frame_of_most_bytes_in_all() -> None:
+    (found,) = lines_of(live(block(3, 10), block(5, 11), block(3, 10)))
+    assert (found.bytes, found.frame) == (11, Frame("net.py", 10, "forward"))
+
+
+def test_a_library_that_calls_the_project_is_no_part_of_its_line() -> None:
+    stack = Stack((Frame("net.py", 10, "forward"), MODEL, TEST))
+    (found,) = lines_of(live(Block(5, 5, CPU, stack=stack)), written)
+    assert (found.name, found.call, found.order) == ("net.py::forward", "", 0)
+
+
+def test_what_the_engine_of_autograd_allocates_is_called_backward() -> None:
+    engine = Frame(ENGINE[0], 5, ENGINE[1], "library")
+    assert [one.call for one in lines_of(live(block(5, 10, inner=(engine,))), written)] == ["backward"]
+
+
+@pytest.mark.parametrize(("recorded", "most"), [(None, None), (0, False), (4, False), (5, False), (6, True)])
+def test_most_of_a_line_is_more_than_half(recorded: int | None, most: bool | None) -> None:
+    assert line("a = f(x)", 10, recorded=recorded).is_recorded is most
 
 
 def test_each_function_of_a_model_of_a_library_has_its_line() -> None:
@@ -95,14 +126,28 @@ def test_the_line_that_grew_is_named_and_not_its_function() -> None:
         (line("a = f(x)", 12, 2, name="net.py::renamed"), [("a = f(x)", 4)]),
         (line("completely(different)", 12, 2), [("completely(different)", 12), ("a = f(x)", -8)]),
         (line("a = f(x)", 12, 2, nth=1), [("a = f(x)", 4)]),
+        *(
+            (line("a = f(x).clone()", 12, 2, name=name), [("a = f(x).clone()", 12), ("a = f(x)", -8)])
+            for name in ("net.py::earlier", "net.py::later")
+        ),
     ],
-    ids=["edited", "renamed function", "another line", "the second of equal lines"],
+    ids=["edited", "renamed function", "another line", "the second of equal lines", "another function", "yet another"],
 )
 def test_a_line_is_found_again(after: Line, wanted: list[tuple[str, int]]) -> None:
     before = (place("a = f(x)", 8), place("b = g(a)", 9))
     found, _ = changed_places(before, (after, line("b = g(a)", 9)))
     assert [(one.text, one.growth) for one in found] == wanted
-    assert found[0].was == ("a = f(x)" if wanted[0][0].endswith("clone()") else "")
+    assert found[0].was == ("a = f(x)" if wanted == [("a = f(x).clone()", 4)] else "")
+
+
+@pytest.mark.parametrize(("one", "other"), ["xy", "yx"])
+def test_each_edited_line_has_its_own_text_from_before(one: str, other: str) -> None:
+    before = (place("a = f(x)", 8), place("a = f(y)", 8))
+    found, _ = changed_places(before, (line(f"a = f({one}).clone()", 12), line(f"a = f({other}).t()", 11)))
+    assert [(each.text, each.was, each.before) for each in found] == [
+        (f"a = f({one}).clone()", f"a = f({one})", 8),
+        (f"a = f({other}).t()", f"a = f({other})", 8),
+    ]
 
 
 def test_an_edited_line_comes_before_larger_ones_that_follow_from_it() -> None:
@@ -145,10 +190,18 @@ def test_what_autograd_keeps() -> None:
         ((place("a = f(x)", 8, recorded=False), place("x = g()", 8, name="test.py::test", recorded=True)), True),
         ((place("a = f(x)", 8, recorded=True), place("x = g()", 8, name="test.py::test", recorded=False)), False),
         ((place("a = f(x)", 8), place("x = g()", 8, name="test.py::test", recorded=False)), False),
+        ((place("a = f(x)", 8, recorded=True), place("x = g()", 8, name="a.py::test", recorded=False)), False),
         ((place("x = g()", 8, name="test.py::test", recorded=False),), True),
         ((place("x = g()", 8, name="test.py::test"),), False),
     ],
-    ids=["off in the function", "on in the function", "unknown in the function", "off", "unknown"],
+    ids=[
+        "off in the function",
+        "on in the function",
+        "on, off in an earlier one",
+        "unknown in the function",
+        "off",
+        "unknown",
+    ],
 )
 def test_grad_mode_at_a_line_that_was_not_recorded(before: Sequence[Place], is_for_backward: bool) -> None:
     (found,) = [
@@ -171,8 +224,8 @@ def test_small_changes_are_left_out_and_many_are_counted() -> None:
     before = tuple(place(f"old{number}_{'x' * 30}()", 1000) for number in range(9))
     lines = tuple(line(f"{chr(97 + number) * 30}()", 1000) for number in range(11))
     found, more = changed_places(before, (*lines, line("tiny()", 1)))
-    assert [one.growth for one in found] == [1000] * MOST + [-1000] * GONE
-    assert more == (11 - MOST) + (9 - GONE)
+    assert [one.growth for one in found] == [1000] * 8 + [-1000] * 3
+    assert more == (11 - 8) + (9 - 3)
 
 
 def test_a_baseline_of_functions_names_the_line_of_most_bytes() -> None:

@@ -10,7 +10,7 @@ from cudamem_testing.model.findings import LEAKED, Verdict
 from cudamem_testing.model.references import Kind, Path, Reach, RootKind
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.objects import HolderResult
-from cudamem_testing.verdicts.verdict import verdict_of
+from cudamem_testing.verdicts.verdict import is_unclaimed, verdict_of
 from suites.made import path
 
 CPU = Device("cpu")
@@ -33,6 +33,12 @@ def held(reach: Reach, where: Path | None = None) -> HolderResult:
         (held(Reach.HARNESS, path("frame run (runner.py:1)", kind=RootKind.FRAME)), Verdict.UNATTRIBUTED),
         (held(Reach.REACHABLE, path("module builtins", (Kind.GLOBAL, "_", "Tensor"))), Verdict.HARNESS),
         (held(Reach.REACHABLE, path("module builtins", (Kind.GLOBAL, "_x", "Tensor"))), Verdict.REACHABLE),
+        (held(Reach.REACHABLE, path("module a", (Kind.GLOBAL, "_", "Tensor"))), Verdict.REACHABLE),
+        (held(Reach.REACHABLE, path("module zeta", (Kind.GLOBAL, "_", "Tensor"))), Verdict.REACHABLE),
+        (held(Reach.REACHABLE, path("module sys", (Kind.GLOBAL, "last_value", "Error"))), Verdict.TRACEBACK),
+        (held(Reach.REACHABLE, path("module system", (Kind.GLOBAL, "last_value", "Error"))), Verdict.REACHABLE),
+        (held(Reach.REACHABLE, path("module warnings", (Kind.GLOBAL, "_showwarnmsg_impl", "x"))), Verdict.HARNESS),
+        (held(Reach.REACHABLE), Verdict.REACHABLE),
     ],
 )
 def test_reach(holder: HolderResult, verdict: Verdict) -> None:
@@ -94,6 +100,12 @@ def test_raw_allocations_are_known_by_their_innermost_calls() -> None:
     assert verdict_of(raw(2), held(Reach.NOT_HELD)) is Verdict.RAW
     assert verdict_of(raw(3), held(Reach.NOT_HELD)) is Verdict.HELD_BY_CPP
     assert verdict_of(raw(0), held(Reach.UNKNOWN)) is Verdict.UNATTRIBUTED
+
+
+def test_a_library_may_keep_what_neither_an_object_nor_a_line_asked_for() -> None:
+    unclaimed = [reach for reach in Reach if is_unclaimed(BLOCK.stack, held(reach))]
+    assert unclaimed == [Reach.NOT_HELD]
+    assert not is_unclaimed(raw(0).stack, held(Reach.NOT_HELD))
 
 
 def test_what_fails() -> None:

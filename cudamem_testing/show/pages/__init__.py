@@ -13,7 +13,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,6 +36,8 @@ class View(NamedTuple):
     look: str = ""
 
 
+#: Where the data stands in the rendered template: a character that no text of a page has.
+_DATA = "\0"
 _COMMON = ("dom.js", "sizes.js")
 VIEWS: Mapping[str, View] = {
     "diagram": View((("cytoscape.min.js",), ("diagram.js",)), ("page.css", "diagram.css")),
@@ -56,24 +59,59 @@ VIEWS: Mapping[str, View] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list in a page's data whose elements are made while it is written, so that they never all exist at once.
+
+    ``elements`` gives them, each time that it is called.
+    """
+
+    elements: Callable[[], Iterable[object]]
+
+
 def page(title: str, data: Mapping[str, object], view: str) -> str:
     """A page that shows ``data`` with the scripts of one of ``VIEWS``.
 
     Args:
         title: what the page is about, plain text.
-        data: anything that JSON can say.
+        data: anything that JSON can say; a value may be a :class:`Listing`.
         view: the name of the view.
     """
+    return "".join(page_pieces(title, data, view))
+
+
+def page_pieces(title: str, data: Mapping[str, object], view: str) -> Iterator[str]:
+    """The text of :func:`page`, in pieces."""
     shown = VIEWS[view]
     scripts = [_script(unit) for unit in shown.scripts]
-    return _template().render(
+    text = _template().render(
         title=one_line(title),
         view=f"{shown.look} {view}".strip(),
         style=_as_is("\n".join(map(_asset, shown.styles))),
-        data=_as_is(in_script(_safe(data))),
+        data=_as_is(_DATA),
         scripts=[_as_is(script) for script in scripts],
         hashes=_as_is(" ".join(f"'sha256-{_digest(script)}'" for script in scripts)),
     )
+    before, _, after = text.partition(_DATA)
+    yield before
+    yield from script_pieces(data)
+    yield after
+
+
+def script_pieces(data: Mapping[str, object]) -> Iterator[str]:
+    """The data as JSON that can stand inside a script element, in pieces; every text in it is safe to show."""
+    start = "{"
+    for key, value in data.items():
+        yield f"{start}{in_script(printable(key))}:"
+        start = ","
+        if isinstance(value, Listing):
+            yield "["
+            for number, one in enumerate(value.elements()):
+                yield f"{',' if number else ''}{in_script(_safe(one))}"
+            yield "]"
+        else:
+            yield in_script(_safe(value))
+    yield "}" if data else "{}"
 
 
 def in_script(data: object) -> str:
