@@ -45,6 +45,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPY_NUM_WORKERS=2 $(BIN)/mypy
+	$(BIN)/mypy fixtures/typed_use.py
 	PYTHONPATH=. $(BIN)/lint-imports
 
 # The site, into site/; its samples are checked by tests (python -m suites.guide writes them, suites.pictures draws).

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cudamem_testing.trace.profile import MemoryProfile, from_profile, memory_profile
     from cudamem_testing.windows.regions import OverBudget
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "CaptureError",
     "Cycle",
