@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cudamem_testing.operators.files import OperatorFileError
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.operators.table import load_operators
+    from cudamem_testing.ranks.child import rank
     from cudamem_testing.run.memory import Memory
     from cudamem_testing.simulated import simulated_cuda
     from cudamem_testing.simulated.bindings import SimulatedCardError

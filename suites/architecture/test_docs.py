@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import ast
 import re
 from pathlib import Path
 
@@ -57,3 +58,13 @@ def test_every_page_is_in_the_site() -> None:
 def test_every_public_name_has_its_docstring_in_the_reference() -> None:
     names = re.findall(r"^::: cudamem_testing\.(\w+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.M)
     assert sorted(names) == sorted(cudamem_testing.__all__)
+
+
+def test_type_checkers_know_every_public_name() -> None:
+    """They do not run the lazy import."""
+    tree = ast.parse((ROOT / "cudamem_testing" / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    typed = {
+        alias.asname or alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert typed == {*cudamem_testing.__all__}
