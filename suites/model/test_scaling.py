@@ -103,6 +103,10 @@ def test_a_plateau_counts_until_three_rises_follow(flat: int, rising: int) -> No
         outgrows(Series("n", tuple(sizes[:-1]), tuple(numbers[:-1])), "O(n)")
 
 
+def test_what_no_longer_rises_outgrows_nothing() -> None:
+    assert not outgrows(Series("n", SIZES, (MIB, 2 * MIB, 4 * MIB, 8 * MIB, 8 * MIB)), "O(1)")
+
+
 @pytest.mark.parametrize(("last", "more"), [(100.1, False), (102.9, False), (103.1, True), (200, True)])
 def test_what_is_promised_to_be_constant_may_rise_little_at_the_end(last: float, more: bool) -> None:
     for before in ((100 * MIB,), (1000 * MIB,) * 3):
