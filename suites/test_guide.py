@@ -23,11 +23,15 @@ print("third")
 stale
 ```
 
-- <!-- again; to first -->
+<!-- file: two.py -->
+```python
+```
+
+<!-- again; to first -->
 ```
 ```
 
-   <!-- run: python -c 1 -->
+   <!-- run: python two.py -->
    ````
    ````
 """
@@ -75,6 +79,7 @@ def test_a_page_is_played_from_top_to_bottom() -> None:
     assert [step.text for _, step in guide.steps(now)] == [
         'print("first")\nprint("second")\nprint("third")\n',
         "second\nthird\n",
+        "",
         "first\n",
         "",
     ]

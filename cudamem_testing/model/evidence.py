@@ -23,6 +23,10 @@ class Trend:
     levels: tuple[int, ...]
     events: int
 
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise ValueError("memory over a window needs a level")
+
 
 class Why(str, Enum):
     """Why there is no evidence."""

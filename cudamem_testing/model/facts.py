@@ -44,6 +44,11 @@ class Outgrew:
     bytes: tuple[int, ...]
     lines: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
+    def __post_init__(self) -> None:
+        numbers = {len(one) for one in (self.sizes, self.bytes, *(line for _, line in self.lines))}
+        if len(numbers) > 1 or len(self.sizes) < 2:
+            raise ValueError("a peak that outgrew its promise needs bytes at two sizes or more, and by line at each")
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:

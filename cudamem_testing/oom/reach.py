@@ -5,7 +5,6 @@ Importing this module imports torch. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from cudamem_testing.originals import Original
-from cudamem_testing.static import is_a, is_one_of
+from cudamem_testing.static import is_a, is_one_of, referents
 from cudamem_testing.torch_api.ambient import Setting
 
 MOST = 50_000
@@ -100,7 +99,7 @@ def _walk(step: Callable[[], object], state: Mapping[str, object]) -> Iterator[t
         elif is_a(one, dict):
             waiting += [(str(key) if is_a(key, str) else name, value) for key, value in _items(one)]
         elif not is_one_of(one, str, bytes, int, float):
-            waiting += [(name, value) for value in gc.get_referents(one)]
+            waiting += [(name, value) for value in referents(one)]
 
 
 def _items(mapping: dict[object, object]) -> Iterable[tuple[object, object]]:

@@ -18,7 +18,8 @@ from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.checked import Checked
 from cudamem_testing.model.curves import Band, Curve, Part, Stretch
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import Fact, Note, Reported
+from cudamem_testing.model.evidence import Trend
+from cudamem_testing.model.facts import Fact, Note, Outgrew, Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import (
     Environment,
@@ -440,6 +441,20 @@ WINDOWS = st.builds(Window, TEXT, DEVICES, *[NUMBER] * 12, st.booleans(), TEXTS)
 SMALL = {str: TEXT, int: st.integers(-(2**60), 2**60), float: st.floats(0, 1e9), Device: DEVICES, Window: WINDOWS}
 for kind, values in SMALL.items():
     st.register_type_strategy(kind, values)
+LEVELS = st.lists(st.integers(0, 2**60), min_size=1, max_size=3).map(tuple)
+st.register_type_strategy(Trend, st.builds(Trend, LEVELS, st.integers(0, 99)))
+
+
+@st.composite
+def outgrew(draw: st.DrawFn) -> Outgrew:
+    """Bytes at each of some rising sizes."""
+    sizes = sorted(draw(st.sets(st.integers(1, 2**20), min_size=2, max_size=4)))
+    bytes_ = st.lists(st.integers(0, 2**60), min_size=len(sizes), max_size=len(sizes)).map(tuple)
+    lines = draw(st.lists(st.tuples(TEXT, bytes_), max_size=2, unique_by=lambda line: line[0]))
+    return Outgrew(draw(TEXT), draw(TEXT), tuple(sizes), draw(bytes_), tuple(lines))
+
+
+st.register_type_strategy(Outgrew, outgrew())
 FACTS = st.one_of(*map(st.from_type, get_args(Fact)))
 FINDINGS = st.builds(
     Finding,
