@@ -59,9 +59,11 @@ def test_the_history_of_lbfgs_is_its_state(named: bool) -> None:
         profile = memory_profile(step)
     held = by_hand([*optimizer.state.values()])
     assert held > 8 * SIZE * 4
-    # What was there before and is freed inside stays in the account: on the CPU the profiler does not hear of it.
-    unheard = 0 if named else SIZE * 4
-    assert at_the_end(profile, Category.OPTIMIZER_STATE) == pytest.approx(held + unheard, abs=64)
+    # What was there before and is freed inside stays in the account, for on the CPU the profiler does not hear of it;
+    # but where its address is allocated again, that tells.
+    allowed = (held,) if named else (held, held + SIZE * 4)
+    found = at_the_end(profile, Category.OPTIMIZER_STATE)
+    assert any(found == pytest.approx(one, abs=64) for one in allowed)
 
 
 def test_the_gradient_of_a_sparse_embedding() -> None:
