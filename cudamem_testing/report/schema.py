@@ -80,7 +80,8 @@ def _finding() -> Codec:
 
     def read(data: Any, place: str) -> Any:
         fact = data.get("fact") if isinstance(data, dict) else None
-        if isinstance(data, dict) and (fact is None or (isinstance(fact, dict) and fact.get("type") not in known)):
+        kind = fact.get("type", "") if isinstance(fact, dict) else None
+        if isinstance(data, dict) and (fact is None or (isinstance(kind, str) and kind not in known)):
             texts = reported.write(reported.read(data, place))
             data = {**data, "fact": {"type": word_of(facts.Reported), **texts}, "remarks": []}
         return fields.read(data, place)

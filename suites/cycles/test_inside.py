@@ -124,10 +124,10 @@ def test_an_interrupted_look_begins_again(watch: CycleWatch, monkeypatch: pytest
         seen.append("handler")
         raise Late("over")
 
-    def again(garbage: list[object], question: Question) -> Any:
+    def again(garbage: list[object], question: Question, *more: Any) -> Any:
         if not seen:
             signal.raise_signal(signal.SIGUSR1)
-        return explain(garbage, question)
+        return explain(garbage, question, *more)
 
     # A function of the package's own, as far as its frames tell.
     again = types.FunctionType(

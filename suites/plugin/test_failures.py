@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from cudamem_testing.__main__ import main
@@ -100,9 +102,11 @@ def test_a_worker_that_crashed(run_outer, capsys, monkeypatch):
     why = "worker 'gw0' crashed while running 'test_it.py::test_crash'"
     assert (inner.status, inner.run.failures) == (1, (why,))
     assert inner.run.extent.left_out == ("test_it.py::test_crash",)
-    (inner.folder / "green.json").write_text(
-        (inner.folder / "report.json").read_text(encoding="utf-8").replace(f'"{why}"', ""), encoding="utf-8"
-    )
+    green = json.loads((inner.folder / "report.json").read_text(encoding="utf-8"))
+    green["run"]["failures"] = []
+    for test in green["tests"]:
+        test["outcome"] = "passed"
+    (inner.folder / "green.json").write_text(json.dumps(green), encoding="utf-8")
     assert merged(inner, capsys, monkeypatch, "green.json") == (1, [f"failed: report.json: {why}"])
     assert main(["merge", "green.json", "-o", "other.json"]) == 0
     capsys.readouterr()

@@ -53,19 +53,19 @@ def everything(snapshot):
         read(to_snapshot(recording), device)
 
 
-@given(st.integers(0, 10**9), st.sampled_from((2, 3, 4, 5)), st.sampled_from(SAMPLES))
-def test_damaged_pickles(seed, protocol, snapshot):
+@given(st.integers(0, 10**9), st.sampled_from((2, 3, 4, 5)), st.integers(0, len(SAMPLES) - 1))
+def test_damaged_pickles(seed, protocol, sample):
     try:
-        snapshot = loads(damaged_bytes(pickle.dumps(snapshot, protocol), seed))
+        snapshot = loads(damaged_bytes(pickle.dumps(SAMPLES[sample], protocol), seed))
         everything(snapshot)
     except SnapshotError as error:
         assert 10 < len(str(error)) < 400  # noqa: PT017
 
 
-@given(st.integers(0, 10**9), st.sampled_from(SAMPLES))
-def test_damaged_values(seed, snapshot):
+@given(st.integers(0, 10**9), st.integers(0, len(SAMPLES) - 1))
+def test_damaged_values(seed, sample):
     try:
-        everything(damaged_values(snapshot, seed))
+        everything(damaged_values(SAMPLES[sample], seed))
     except SnapshotError as error:
         assert 10 < len(str(error)) < 400  # noqa: PT017
 
