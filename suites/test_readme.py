@@ -8,7 +8,7 @@ import pytest
 
 from suites import readme
 
-SLOW = {"tour", "attention"}
+SLOW = {"tour", "attention", "leak"}  # the quick start of the guide is as good a sample
 
 
 @pytest.mark.subprocess

@@ -112,6 +112,7 @@ def test_finalizers_run_once_in_the_order_of_the_collector() -> None:
     assert (expected[0], shown) == (["first", "generator", "last"], [expected[1] + frames])
 
 
+@pytest.mark.slow
 def test_numbers_of_the_collector_are_as_without_a_watch() -> None:
     def numbers() -> list[object]:
         found: list[object] = []

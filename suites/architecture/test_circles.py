@@ -48,6 +48,7 @@ def edges() -> dict[str, set[str]]:
     return {name: imported(tree(path), name) for name, path in BY_NAME.items()}
 
 
+@pytest.mark.slow
 def test_no_circle_of_imports() -> None:
     shown = {f"cudamem_testing.{name}": {f"cudamem_testing.{one}" for one in some} for name, some in SHOWING.items()}
     assert circles({name: some - shown.get(name, set()) for name, some in edges().items()}) == []

@@ -98,6 +98,7 @@ NEEDED = {
 
 
 @pytest.mark.subprocess
+@pytest.mark.slow
 def test_a_clean_run_imports_what_it_needs_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(CLEAN)
     arguments = ["-p", "no:cacheprovider", "--cudamem", "--cudamem-device=cpu", str(tmp_path)]

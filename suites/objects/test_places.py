@@ -116,6 +116,7 @@ ANSWERED: dict[str, tuple[Callable[[torch.Tensor], object], str]] = {
 }
 
 
+@pytest.mark.slow
 def test_the_second_time_is_answered_as_a_search_would() -> None:
     """All kinds side by side: a search of the whole heap takes its time for one block and for many."""
     places = KnownPlaces()
@@ -578,6 +579,7 @@ def _answered_of(seed: int, steps: int) -> int:
 
 @settings(max_examples=1)
 @given(seed=st.integers(0, 10**6))
+@pytest.mark.slow
 def test_random_programs_both_ways(seed: int) -> None:
     _answered_of(seed, steps=5)
 

@@ -228,6 +228,7 @@ LATE = {
 
 
 @pytest.mark.subprocess
+@pytest.mark.slow
 def test_on_without_torch_at_first(run_outer):
     inner = run_outer(LATE, "--cudamem", "-s")
     assert inner.last == "5 passed"

@@ -59,6 +59,7 @@ def test_no_key_enters_a_cause(pytester: pytest.Pytester) -> None:
     assert "CACHE_hex (dict)['" in text(plain)  # the message shows the key
 
 
+@pytest.mark.slow
 def test_another_container_is_another_cause(pytester: pytest.Pytester) -> None:
     """The control: what is not known fails."""
     run_inner(pytester, KEYED, "--cudamem", "--cudamem-device=cpu", "--cudamem-update=known")

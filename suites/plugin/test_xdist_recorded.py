@@ -49,6 +49,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run(place, files, *UPDATE)
 
 
+@pytest.mark.slow
 def test_workers_record_known_findings_together(recorded: Ran) -> None:
     assert (recorded.inner.status, recorded.inner.last) == (0, "10 passed")
     assert recorded.files["known.jsonl"] == line()

@@ -267,6 +267,7 @@ def test_a_checksum_that_is_no_file_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.subprocess
+@pytest.mark.slow
 def test_faults_of_cache_and_compiler_are_notes(tmp_path: Path) -> None:
     library = compiled()
     folder = tmp_path / "cache"

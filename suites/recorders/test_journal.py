@@ -127,6 +127,7 @@ def test_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- a device with counters and no memory -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_notes_of_a_device(native: NativeRecorder, device: CppAllocator) -> None:
     card = device.cards[0]
     card.allocate(512)

@@ -63,6 +63,7 @@ print(around["cpu"].peak_growth, around["cpu"].complete)
 )
 
 
+@pytest.mark.slow
 def test_a_fork_knows_no_numbers_but_limits_hold(tmp_path: Path) -> None:
     assert run(tmp_path, FORKED) == [
         "None None None None False a process that was forked from the measured one",
