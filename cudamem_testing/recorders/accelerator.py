@@ -7,14 +7,13 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cudamem_testing import torch_api
-from cudamem_testing.guards import Function, Patches
 from cudamem_testing.model.counters import PEAKS, ZERO, Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import WithoutEvidence, WithoutOwners, WithoutWorkspaces
-from cudamem_testing.recorders.peaks import Peaks, Stats, peaks_of
+from cudamem_testing.recorders.peaks import SharedPeaks, Stats
 
 READER, PEAK_RESET = torch_api.ACCELERATOR_READER, torch_api.ACCELERATOR_PEAK_RESET
 #: Statistics of sizes, in the order of the fields of ``Counters``; a device may lack some.
@@ -35,14 +34,8 @@ class AcceleratorRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         self.device = device
         self.why_untold = f"torch.accelerator counts the memory of {device.kind} and lists no blocks"
         self._index = device.index or 0
-        self._lost: Peaks | None = None
-        self._hidden: Peaks | None = None
-        self._patches = Patches()
-        bindings = torch_api.bindings()
-        self._read: Function = getattr(bindings, READER)
-        self._reset: Function = getattr(bindings, PEAK_RESET)
-        self._patches.replace(bindings, READER, self._reading)
-        self._patches.replace(bindings, PEAK_RESET, self._resetting)
+        started = torch_api.accelerator_started
+        self._peaks = SharedPeaks(READER, PEAK_RESET, started, self._index)
 
     def wake(self, *, limited: bool) -> None:
         """Always awake."""
@@ -54,15 +47,8 @@ class AcceleratorRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         """One C call, and a reset of peaks above the current level; zeros before the device is used."""
         if not torch_api.accelerator_started():
             return ZERO
-        stats = self._read(self._index)
-        levels = peaks_of(stats)
-        if any(_all(stats, name, "peak") != _all(stats, name, "current") for name in SIZES):
-            self._hidden = self._hidden or Peaks()
-            self._hidden.keep(levels)
-            self._reset(self._index)
-        if self._lost is not None:
-            self._lost.raise_in(stats)
-            self._lost = None
+        stats = self._peaks.peek()
+        self._peaks.take(stats, all(_all(stats, name, "peak") == _all(stats, name, "current") for name in SIZES))
         return counters_of(stats)
 
     def finish(self) -> None:
@@ -81,26 +67,7 @@ class AcceleratorRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
 
     def close(self) -> None:
         """Restore torch's functions."""
-        self._patches.restore()
-
-    def _reading(self, original: Function) -> Function:
-        def accelerator_get_device_stats(index: int, *rest: Any) -> Stats:
-            stats: Stats = original(index, *rest)
-            if self._hidden is not None and index == self._index:
-                self._hidden.raise_in(stats)
-            return stats
-
-        return accelerator_get_device_stats
-
-    def _resetting(self, original: Function) -> Function:
-        def accelerator_reset_peak_stats(index: int, *rest: Any) -> Any:
-            if index == self._index and torch_api.accelerator_started():
-                self._lost = self._lost or Peaks()
-                self._lost.keep(peaks_of(self._read(index)))
-                self._hidden = None
-            return original(index, *rest)
-
-        return accelerator_reset_peak_stats
+        self._peaks.close()
 
 
 def counters_of(stats: Stats) -> Counters:

@@ -8,14 +8,13 @@ resets hide from the test are added back when it reads. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cudamem_testing import torch_api
-from cudamem_testing.guards import Function, Patches
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import WithoutEvidence, WithoutOwners, WithoutWorkspaces
-from cudamem_testing.recorders.peaks import Peaks, Stats, peaks_of
+from cudamem_testing.recorders.peaks import SharedPeaks
 
 READER = "_cuda_hostMemoryStats"
 PEAK_RESET = "_cuda_resetPeakHostMemoryStats"
@@ -41,14 +40,7 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         self._is_still = is_still
         self._started = False
         self._last: Counters | None = None  # the last counters, if no peak is above them
-        self._lost: Peaks | None = None
-        self._hidden: Peaks | None = None
-        self._patches = Patches()
-        bindings = torch_api.bindings()
-        self._read: Function = getattr(bindings, READER)
-        self._reset: Function = getattr(bindings, PEAK_RESET)
-        self._patches.replace(bindings, READER, self._reading)
-        self._patches.replace(bindings, PEAK_RESET, self._resetting)
+        self._peaks = SharedPeaks(READER, PEAK_RESET, lambda: torch_api.cuda_initialized())
 
     def wake(self, *, limited: bool) -> None:
         """Always awake."""
@@ -62,19 +54,12 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
             if not torch_api.cuda_initialized():
                 return ZERO
             self._started = True
-        if self._is_still is not None and self._is_still() and self._last is not None and self._lost is None:
+        if self._is_still is not None and self._is_still() and self._last is not None and not self._peaks.has_lost:
             return self._last
-        stats = self._read()
+        stats = self._peaks.peek()
         names = NAMES if NAMES[0] in stats else OLDER_NAMES
         held, kept, requests = (stats[name] for name in names)
-        at_rest = held["peak"] == held["current"] and kept["peak"] == kept["current"]
-        if not at_rest:
-            self._hidden = self._hidden or Peaks()
-            self._hidden.keep(peaks_of(stats))
-            self._reset()
-        if self._lost is not None:
-            self._lost.raise_in(stats)
-            self._lost, at_rest = None, False
+        at_rest = self._peaks.take(stats, held["peak"] == held["current"] and kept["peak"] == kept["current"])
         found = Counters(
             allocated=held["current"],
             allocated_peak=held["peak"],
@@ -100,23 +85,4 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
 
     def close(self) -> None:
         """Restore torch's functions."""
-        self._patches.restore()
-
-    def _reading(self, original: Function) -> Function:
-        def host_memory_stats(*rest: Any) -> Stats:
-            stats: Stats = original(*rest)
-            if self._hidden is not None:
-                self._hidden.raise_in(stats)
-            return stats
-
-        return host_memory_stats
-
-    def _resetting(self, original: Function) -> Function:
-        def reset_peak_host_memory_stats(*rest: Any) -> Any:
-            if torch_api.cuda_initialized():
-                self._lost = self._lost or Peaks()
-                self._lost.keep(peaks_of(self._read()))
-                self._hidden = None
-            return original(*rest)
-
-        return reset_peak_host_memory_stats
+        self._peaks.close()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from cudamem_testing import torch_api
+from cudamem_testing.guards import Function, Patches
 
 Stats = dict[str, Any]
 Slot = tuple[Any, ...]
@@ -69,3 +72,68 @@ def peaks_of(stats: Stats) -> Levels:
                 else:
                     inside.append((at, value))
     return found
+
+
+class SharedPeaks:
+    """The statistics of one allocator whose peaks we and the code under test both read and reset.
+
+    Neither loses a peak to the other: what our resets hide is added back when others read, and what their resets would
+    lose is kept for us. ``reader`` and ``reset`` are names of functions of torch, ``arguments`` what they are called
+    with for this allocator; calls with others pass through.
+    """
+
+    def __init__(self, reader: str, reset: str, started: Callable[[], bool], *arguments: object) -> None:
+        self._started = started
+        self._arguments = arguments
+        self._lost: Peaks | None = None
+        self._hidden: Peaks | None = None
+        self._patches = Patches()
+        bindings = torch_api.bindings()
+        self._read: Function = getattr(bindings, reader)
+        self._reset: Function = getattr(bindings, reset)
+        self._patches.replace(bindings, reader, self._reading)
+        self._patches.replace(bindings, reset, self._resetting)
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether someone else has reset peaks since the last ``take``."""
+        return self._lost is not None
+
+    def peek(self) -> Stats:
+        """The current statistics; nothing is reset."""
+        stats: Stats = self._read(*self._arguments)
+        return stats
+
+    def take(self, stats: Stats, at_rest: bool) -> bool:
+        """Reset our peaks unless ``stats`` are at rest, and raise them to what others have reset; whether at rest."""
+        if not at_rest:
+            self._hidden = self._hidden or Peaks()
+            self._hidden.keep(peaks_of(stats))
+            self._reset(*self._arguments)
+        if self._lost is not None:
+            self._lost.raise_in(stats)
+            self._lost, at_rest = None, False
+        return at_rest
+
+    def close(self) -> None:
+        """Restore torch's functions."""
+        self._patches.restore()
+
+    def _reading(self, original: Function) -> Function:
+        def read_statistics(*arguments: Any) -> Stats:
+            stats: Stats = original(*arguments)
+            if self._hidden is not None and arguments[: len(self._arguments)] == self._arguments:
+                self._hidden.raise_in(stats)
+            return stats
+
+        return read_statistics
+
+    def _resetting(self, original: Function) -> Function:
+        def reset_peaks(*arguments: Any) -> Any:
+            if arguments[: len(self._arguments)] == self._arguments and self._started():
+                self._lost = self._lost or Peaks()
+                self._lost.keep(peaks_of(self.peek()))
+                self._hidden = None
+            return original(*arguments)
+
+        return reset_peaks
