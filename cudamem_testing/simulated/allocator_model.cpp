@@ -23,32 +23,13 @@ class Addresses final : public Driver {
   char* take(size_t size) override {
     if (size > free()) return nullptr;
     taken_ += size;
-    for (auto range = ranges_.begin(); range != ranges_.end(); ++range) {
-      if (range->second < size) continue;
-      char* const at = range->first;
-      const size_t rest = range->second - size;
-      ranges_.erase(range);
-      if (rest) ranges_.emplace(at + size, rest);
-      return at;
-    }
-    return advance(size);
+    char* const at = ranges_.take(size);
+    return at ? at : advance(size);
   }
 
   void give(char* at, size_t size) override {
     taken_ -= size;
-    auto next = ranges_.lower_bound(at);
-    if (next != ranges_.end() && at + size == next->first) {
-      size += next->second;
-      next = ranges_.erase(next);
-    }
-    if (next != ranges_.begin()) {
-      const auto before = std::prev(next);
-      if (before->first + before->second == at) {
-        before->second += size;
-        return;
-      }
-    }
-    ranges_.emplace(at, size);
+    ranges_.add(at, size);
   }
 
   char* reserve(size_t size) override { return advance(size); }
@@ -73,7 +54,7 @@ class Addresses final : public Driver {
   const size_t total_;
   size_t taken_ = 0;
   uintptr_t next_ = uintptr_t{1} << 60;  // far from every recorded address
-  std::map<char*, size_t> ranges_;
+  FreeRanges ranges_;
 };
 
 // Frees that wait for another stream are finished by an event of the record; each waits for a stream of its own.

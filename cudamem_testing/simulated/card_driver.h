@@ -29,33 +29,22 @@ class Driver {
   virtual size_t free() const = 0;
 };
 
-// Memory of this machine.
-class MachineMemory final : public Driver {
+// Free ranges of addresses: the lowest that fits is taken, and neighbours become one.
+class FreeRanges {
  public:
-  // `beside` is what a context takes of the card, which nobody can allocate.
-  MachineMemory(size_t total, size_t beside, bool values) : total_(total), beside_(beside), values_(values) {}
-  MachineMemory(const MachineMemory&) = delete;
-  ~MachineMemory() override {
-    if (arena_) munmap(arena_, arena_size_);
-  }
-
-  char* take(size_t size) override {
-    if (size > free() || !has_arena()) return nullptr;
-    for (auto range = ranges_.begin(); range != ranges_.end(); ++range) {  // the first that fits
+  char* take(size_t size) {
+    for (auto range = ranges_.begin(); range != ranges_.end(); ++range) {
       if (range->second < size) continue;
       char* const at = range->first;
       const size_t rest = range->second - size;
       ranges_.erase(range);
       if (rest) ranges_.emplace(at + size, rest);
-      taken_ += size;
       return at;
     }
     return nullptr;
   }
 
-  void give(char* at, size_t size) override {
-    drop(at, size);
-    taken_ -= size;
+  void add(char* at, size_t size) {
     auto next = ranges_.lower_bound(at);
     if (next != ranges_.end() && at + size == next->first) {
       size += next->second;
@@ -69,6 +58,33 @@ class MachineMemory final : public Driver {
       }
     }
     ranges_.emplace(at, size);
+  }
+
+ private:
+  std::map<char*, size_t> ranges_;
+};
+
+// Memory of this machine.
+class MachineMemory final : public Driver {
+ public:
+  // `beside` is what a context takes of the card, which nobody can allocate.
+  MachineMemory(size_t total, size_t beside, bool values) : total_(total), beside_(beside), values_(values) {}
+  MachineMemory(const MachineMemory&) = delete;
+  ~MachineMemory() override {
+    if (arena_) munmap(arena_, arena_size_);
+  }
+
+  char* take(size_t size) override {
+    if (size > free() || !has_arena()) return nullptr;
+    char* const at = ranges_.take(size);
+    if (at) taken_ += size;
+    return at;
+  }
+
+  void give(char* at, size_t size) override {
+    drop(at, size);
+    taken_ -= size;
+    ranges_.add(at, size);
   }
 
   char* reserve(size_t size) override { return map(size); }
@@ -110,7 +126,7 @@ class MachineMemory final : public Driver {
     if (!arena_) {
       arena_size_ = (2 * total_ + kGrain - 1) / kGrain * kGrain;  // twice the card: holes between segments
       arena_ = map(arena_size_);
-      if (arena_) ranges_.emplace(arena_, arena_size_);
+      if (arena_) ranges_.add(arena_, arena_size_);
     }
     return arena_ != nullptr;
   }
@@ -123,7 +139,7 @@ class MachineMemory final : public Driver {
   const bool values_;
   size_t taken_ = 0, arena_size_ = 0;
   char* arena_ = nullptr;
-  std::map<char*, size_t> ranges_;
+  FreeRanges ranges_;
 };
 
 }  // namespace cudamem
