@@ -4,7 +4,9 @@ Only differences between three or more measured sizes count, so a constant part 
 neighbouring sizes memory has a slope: added bytes for each step of the promised growth (for ``O(n^2)``: for each
 ``n^2`` more). If memory grows as promised, slopes do not rise. Small sizes may hide the slope behind a constant, such
 as the peak of another phase, so the last :data:`JUDGED` slopes decide; if the sizes before them are on one level, and
-the slopes after it may be only a beginning, nothing is decided. PYTEST_DONT_REWRITE
+the slopes after it may be only a beginning, nothing is decided. Neither is it if the last slope is not the steepest:
+memory that is rounded up to blocks of a fixed size rises unevenly, and grows as promised all the same.
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ TOLERANCE = 0.03
 #: Allowed error of a measured size, in bytes and as a share: allocators round up, and libraries keep a little.
 SLACK, NOISE = 4096, 0.002
 SHOWN = 3
+#: Powers nearer to 0 are written as a logarithm.
+LOGARITHM = 0.02
 #: The name of a variable that was not given by name.
 UNNAMED = "n"
 
@@ -84,6 +88,13 @@ class Series:
         slope, before = rises[-1] / steps[-1], rises[-2] / steps[-2]
         if slope <= before * (1 + TOLERANCE) + SLACK / steps[-1]:
             return False
+        steepest = max(rise / step for rise, step in zip(rises[:-1], steps[:-1], strict=True))
+        if slope <= steepest * (1 + TOLERANCE) + SLACK / steps[-1]:
+            name, last = self.variable, self.sizes[-1]
+            raise TooFewSizes(
+                f"memory grows in steps: it rose no faster up to {name}={last} than at smaller sizes, and slower in "
+                f"between: add {name}={last * 2}, or sizes that are multiples of a step"
+            )
         level = risen.index(True)
         if level > 0 and len(risen) - level <= JUDGED:
             raise TooFewSizes(
@@ -157,7 +168,7 @@ class Scaling(Result):
         """How it grows and what was promised, and below it the table, the fit and the lines that grow fastest."""
         power = series.exponent
         name = series.variable
-        grows = "jumps" if power is None else f"grows like {name}^{power:.2f}"
+        grows = "jumps" if power is None else f"grows like {_like(name, power)}"
         return [f"{self.metric} {grows}, promised {promise} ({self.device})", *self._below(series)]
 
     def _below(self, series: Series) -> list[str]:
@@ -166,7 +177,7 @@ class Scaling(Result):
         power, whole = series.exponent, series.exponent_of_all
         if power is not None and whole is not None:
             name = series.variable
-            lines.append(f"fit: {name}^{power:.2f} and a constant part; {name}^{whole:.2f} without one")
+            lines.append(f"fit: {_like(name, power)} and a constant part; {name}^{whole:.2f} without one")
         if series.lines:
             lines += ["grows fastest:", *(f"   {line}" for line in _fastest(series))]
         return [f"   {line}" for line in (*lines, *(f"note: {note}" for note in self.notes))]
@@ -179,7 +190,7 @@ class Scaling(Result):
             power = None
             if place > 1:
                 power = exponent(series.sizes[place - 2 : place + 1], series.bytes[place - 2 : place + 1])
-            rows.append((str(size), format_size(number), "" if power is None else f"{series.variable}^{power:.2f}"))
+            rows.append((str(size), format_size(number), "" if power is None else _like(series.variable, power)))
         return Table(columns, tuple(rows))
 
     def __str__(self) -> str:
@@ -213,6 +224,11 @@ def exponent(sizes: Sequence[int], numbers: Sequence[int]) -> float | None:
         else:
             most = middle
     return (least + most) / 2
+
+
+def _like(variable: str, power: float) -> str:
+    """The power as text; beside a constant part, growth by a power of 0 is that of a logarithm."""
+    return f"log {variable}" if abs(power) < LOGARITHM else f"{variable}^{power:.2f}"
 
 
 def _fastest(series: Series) -> list[str]:

@@ -53,11 +53,11 @@ class Reached:
         for name, module in self._modules.items():
             for inner, one in module.named_modules(prefix=name):
                 count = sum(len(getattr(one, kind, None) or ()) for kind in _HOOKS)
-                yield Setting(f"hooks of {inner}", count)
+                yield Setting(f"number of hooks of {inner}", count)
                 yield Setting(f"{inner}.training", one.training)
             for inner, parameter in module.named_parameters(prefix=name):
                 count = sum(len(getattr(parameter, kind, None) or ()) for kind in _TENSOR_HOOKS)
-                yield Setting(f"hooks of {inner}", count)
+                yield Setting(f"number of hooks of {inner}", count)
                 yield Setting(f"{inner}.requires_grad", parameter.requires_grad, parameter.requires_grad_)
         for name, lock in self._locks.items():
             yield Setting(f"lock {name}", "held" if _is_held(lock) else "free", partial(_free, lock))

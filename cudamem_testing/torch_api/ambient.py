@@ -50,7 +50,7 @@ def _autograd() -> Iterator[Setting]:
         yield Setting(
             "saved tensor hooks", "set" if found else "none", lambda value: pop() if value == "none" else None
         )
-    yield Setting("hooks of all modules", sum(len(getattr(modules, name, ())) for name in _GLOBAL_HOOKS))
+    yield Setting("number of hooks of all modules", sum(len(getattr(modules, name, ())) for name in _GLOBAL_HOOKS))
 
 
 def _autocast() -> Iterator[Setting]:

@@ -68,9 +68,13 @@ class FailAllocation:
     def __enter__(self) -> FailAllocation:
         if self._trap is not None:
             raise RuntimeError("fail_allocation(...) was entered twice: make another one for each with block")
-        with self._memory.tracker.turn:
-            self._start = self._memory.tracker.read(self._recorder)
-            self._trap = self._recorder.trap(self._wanted)
+        try:
+            with self._memory.tracker.turn:
+                self._start = self._memory.tracker.read(self._recorder)
+                self._trap = self._recorder.trap(self._wanted)
+        except BaseException:
+            self._left = True
+            raise
         self._memory.entered.append(self)
         return self
 
@@ -105,7 +109,7 @@ class FailAllocation:
 
     @property
     def left(self) -> bool:
-        """Whether it has ended."""
+        """Whether it has ended, or could not begin, which was an error of its own."""
         return self._left
 
     def abandon(self) -> None:

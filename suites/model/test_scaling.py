@@ -94,6 +94,27 @@ def test_a_plateau_before_few_sizes_decides_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize(("block", "sizes"), [(64, (100, 150, 225, 340)), (100, (100, 101, 250, 301))])
+def test_memory_in_blocks_is_not_judged_by_sizes_between_them(block: int, sizes: tuple[int, ...]) -> None:
+    def padded(size: int) -> int:
+        return math.ceil(size / block) * block * KIB
+
+    with pytest.raises(TooFewSizes) as raised:
+        outgrows(series(padded, sizes), "O(n)")
+    assert str(raised.value) == (
+        f"memory grows in steps: it rose no faster up to n={sizes[-1]} than at smaller sizes, and slower in between: "
+        f"add n={sizes[-1] * 2}, or sizes that are multiples of a step"
+    )
+    multiples = tuple(block * 2**place for place in range(4))
+    assert not outgrows(series(padded, multiples), "O(n)")
+    assert outgrows(series(lambda size: padded(size) * size, multiples), "O(n)")
+
+
+def test_growth_by_a_logarithm_is_named() -> None:
+    one = series(lambda n: MIB * math.log2(n))
+    assert Scaling(Device("cpu"), (one,)).failure(one, "O(1)")[0] == "peak grows like log n, promised O(1) (cpu)"
+
+
 @pytest.mark.parametrize(("flat", "rising"), [(1, 2), (2, 2), (3, 2)])
 def test_a_plateau_counts_until_three_rises_follow(flat: int, rising: int) -> None:
     sizes = [2**place for place in range(flat + rising + 2)]

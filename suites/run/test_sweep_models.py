@@ -63,4 +63,5 @@ def test_every_allocation_of_gpt2(
     with capsys.disabled():
         print(f"\n{make.__name__}: {sweep}")
     assert sweep.findings == ()
-    assert sweep.tried == sweep.allocations > 100
+    # 160 and 170 on the CPU; on a card training takes 70, for its fused kernels have fewer temporaries.
+    assert sweep.tried == sweep.allocations > 60
