@@ -37,6 +37,13 @@ def requests_of_record(recording: Recording, first: int, number: int) -> list[Re
     return found
 
 
+def allocated_since(recording: Recording, first: int) -> frozenset[int]:
+    """The addresses of all allocations of a record from a moment on."""
+    events = recording.events
+    made = (place for place in range(first, len(events)) if events.kinds[place] == Kind.ALLOC)
+    return frozenset(events.addresses[place] for place in made)
+
+
 def requests_of_calls(calls: Iterable[Call], locator: Locator) -> list[Request]:
     """The operators of a run that allocated."""
     return [Request(place, call.size, locator.stack(call.frames), call.operator) for place, call in enumerate(calls, 1)]

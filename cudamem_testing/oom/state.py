@@ -6,12 +6,14 @@ Importing this module imports torch. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 import torch
 
 from cudamem_testing.model.recovery import HalfChanged
 from cudamem_testing.static import instance_dict, is_a, is_one_of, items, slots
+from cudamem_testing.torch_api.tensors import writes_in_place
 
 #: How deep attributes and containers of other objects are read, and how many values at most.
 DEPTH, MOST = 6, 20_000
@@ -28,6 +30,15 @@ class Change(Enum):
     ABSENT = "absent"
 
 
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A tensor's values, and how often it had been written in place when they were copied."""
+
+    values: torch.Tensor
+    original: int
+    writes: int | None
+
+
 #: Copies of values by name.
 Snapshot = Mapping[str, object]
 
@@ -37,6 +48,8 @@ class NamedState:
 
     def __init__(self, objects: Mapping[str, object]) -> None:
         self._objects = objects
+        self.values_unknown = False
+        """Whether a tensor's values could not be compared: then one that was written in place counts as changed."""
         self._parameters = {
             id(parameter): f"{name}.{inner}"
             for name, one in objects.items()
@@ -53,7 +66,19 @@ class NamedState:
         """What happened to each value since a read."""
         now = dict(self.values())
         with torch.no_grad():
-            return {name: _change(before.get(name), now.get(name)) for name in (*now, *(before.keys() - now.keys()))}
+            names = (*now, *(before.keys() - now.keys()))
+            return {name: self._change(before.get(name), now.get(name)) for name in names}
+
+    def _change(self, before: object, now: object) -> Change:
+        if now is None:
+            return Change.ABSENT if before is None else Change.GONE
+        if not isinstance(before, Copied) or not is_a(now, torch.Tensor):
+            return Change.NONE if type(before) is type(now) and before == now else Change.VALUE
+        try:
+            return Change.NONE if _is_equal(before.values, now) else Change.VALUE
+        except NotImplementedError:  # a simulated card without values
+            self.values_unknown = True
+            return Change.NONE if (before.original, before.writes) == (id(now), writes_in_place(now)) else Change.VALUE
 
     def addresses(self) -> frozenset[int]:
         """The addresses of the storages of all its tensors."""
@@ -153,18 +178,12 @@ def _address(value: object) -> int:
 
 
 def _copied(value: object) -> object:
-    return value.detach().clone() if is_a(value, torch.Tensor) else value
+    if not is_a(value, torch.Tensor):
+        return value
+    return Copied(value.detach().clone(), id(value), writes_in_place(value))
 
 
-def _change(before: object, now: object) -> Change:
-    if now is None:
-        return Change.ABSENT if before is None else Change.GONE
-    return Change.NONE if _is_same(before, now) else Change.VALUE
-
-
-def _is_same(before: object, now: object) -> bool:
-    if not is_a(before, torch.Tensor) or not is_a(now, torch.Tensor):
-        return type(before) is type(now) and before == now
+def _is_equal(before: torch.Tensor, now: torch.Tensor) -> bool:
     if (before.shape, before.dtype, before.device, before.layout) != (now.shape, now.dtype, now.device, now.layout):
         return False
     return torch.equal(before, now) or bool(((before == now) | ((before != before) & (now != now))).all())

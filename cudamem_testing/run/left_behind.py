@@ -59,9 +59,19 @@ class LeftBehind:
             recorder.finish()
         return {one: one.live() for one in self._recorders}
 
-    def allow(self, before: Live) -> None:
-        """What a complete run has left since a look is what any run may leave."""
-        self._usual = Counter((inner(block.stack), block.size) for block in self._new(before))
+    def allow(self, before: Live, allocated: frozenset[int] = frozenset()) -> None:
+        """What a complete run has left since a look is what any run may leave.
+
+        ``allocated`` are the addresses that it allocated. Blocks of a card have no number, so one that a run replaces
+        at the same address, such as a gradient, is not new to a look; but another run may put it elsewhere.
+        """
+        left = {_identity(block): block for block in self._new(before)}
+        for recorder in before:
+            capture = recorder.live() if allocated else None
+            for block in () if capture is None else live_blocks(capture, self._locator):
+                if block.address in allocated and not block.order:
+                    left.setdefault(_identity(block), block)
+        self._usual = Counter((inner(block.stack), block.size) for block in left.values())
 
     def unexplained(self, before: Live) -> list[Block]:
         """New blocks that are no named state, and that a complete run does not leave."""

@@ -21,6 +21,7 @@ from cudamem_testing.model.recovery import HalfChanged, NotRecovered, NotRestore
 from cudamem_testing.model.retained import Allocation
 from cudamem_testing.oom.places import (
     Request,
+    allocated_since,
     in_order,
     number_of_places,
     requests_of_calls,
@@ -167,12 +168,22 @@ class SweepRun:
                 self._call()
             finally:
                 trap.lift()
-            self._left.allow(before.live)
+            self._left.allow(before.live, self._allocated(start))
         found = self._requests(start, trap)  # before anything else allocates
         self._usual_state = self._state.changes(before.state)
         self._usual_gradients = self._gradients.changes(before.gradients)
         self._usual_settings = frozenset(one.what for one in self._unlike(before))
         return [replace(one, stack=inner(one.stack)) for one in found]
+
+    def _allocated(self, start: Counters) -> frozenset[int]:
+        """The addresses of a card that were allocated since ``start``; none if no events are recorded."""
+        if not self._recorder.device.is_card:
+            return frozenset()
+        replayed = self._records.replay(self._recorder.device)
+        if replayed is None:
+            return frozenset()
+        first = moment_of(replayed.recording, start, self._tracker.read(self._recorder))
+        return allocated_since(replayed.recording, first)
 
     def _requests(self, start: Counters, trap: Trap) -> list[Request]:
         """What the counted run requested; without stacks if no events are recorded."""
@@ -300,6 +311,9 @@ class SweepRun:
         unknown = sum(1 for one in requests if not one.stack.frames)
         if unknown:
             notes.append(f"{unknown} allocations have no Python stack, and count as one place")
+        if self._state.values_unknown or self._gradients.values_unknown:
+            how = "state counts as changed if it was written in place, unless through .data"
+            notes.append(f"the card has no values to compare: {how}")
         return notes + self._left.notes()
 
 

@@ -240,3 +240,11 @@ class StoredMemory:
             self._gone = gone  # no signal handler runs between here and the call below: it is released once
             torch.UntypedStorage._free_weak_ref(self._weak)  # type: ignore[no-untyped-call]
         return self._gone
+
+
+def writes_in_place(tensor: torch.Tensor) -> int | None:
+    """How often a tensor was written in place; ``None`` for one of inference mode, which does not count it."""
+    try:
+        return int(field(tensor, "_version"))
+    except (KeyError, RuntimeError):
+        return None

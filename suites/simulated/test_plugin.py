@@ -105,6 +105,47 @@ def test_accelerator_error():
     with pytest.raises(torch.AcceleratorError, match="CUDA error: invalid device ordinal"):
         torch.empty(1, device="cuda:5")
 
+def training(width):
+    layers = torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, 8)
+    model = torch.nn.Sequential(*layers).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    inputs = torch.randn(4, width, device="cuda")
+    def step():
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        optimizer.step()
+    return model, optimizer, step
+
+def test_sweep(cuda_memory):
+    model, optimizer, step = training(64)
+    found = cuda_memory.fail_each_allocation(step, model=model, optimizer=optimizer)
+    assert found.tried == found.allocations > 10
+
+@pytest.mark.cudamem(device="simulated", values=False)
+def test_sweep_of_shapes(cuda_memory):
+    model, optimizer, step = training(6400)
+    found = cuda_memory.fail_each_allocation(step, model=model, optimizer=optimizer)
+    assert found.notes[-1].startswith("the card has no values to compare: state counts as changed if it was written")
+
+    def half():
+        optimizer.zero_grad()
+        model(torch.ones(4, 6400, device="cuda")).sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(parameter.grad * 0.1)
+    with pytest.raises(AssertionError, match=r"half changed: 2 of 4 \\(model.0.weight, model.0.bias\\), not"):
+        cuda_memory.fail_each_allocation(half, model=model)
+
+@pytest.mark.cudamem(device="simulated", values=False)
+def test_growth_of_shapes(cuda_memory):
+    def attend(n):
+        q = torch.empty(n, 64, device="cuda")
+        return (q @ q.T).softmax(-1) @ q
+    scaling = cuda_memory.scaling(attend, [2**14, 2**15, 2**16])
+    scaling.assert_peak("O(n^2)")
+    with pytest.raises(AssertionError, match=r"peak grows like n\\^2.00, promised O\\(n\\)"):
+        scaling.assert_peak("O(n)")
+
 def test_values_again():
     assert torch.ones(2, device="cuda").sum().item() == 2
 """
@@ -158,7 +199,7 @@ def test_what_is_checked_on_a_card_is_checked(tmp_path: Path) -> None:
     assert "oom" in [one[0] for one in found["test_full"]], text
     assert [one for one in found["test_limit"] if one[1] == "fail"] == [], text
     assert "held by    module test_it > CACHE (dict)['kept']" in text
-    assert "measured 23 tests on cuda:0 (simulated h100)" in text
+    assert "measured 26 tests on cuda:0 (simulated h100)" in text
     assert ("baseline", "fail") not in [one[:2] for one in found["test_near"]], text
     assert ("baseline", "fail", 160_000) in found["test_far"], text
     assert "recorded with NVIDIA H100 80GB HBM3 (9.0), torch 2.11, this run has simulated h100 (9.0)" in text
@@ -171,6 +212,8 @@ def test_what_is_checked_on_a_card_is_checked(tmp_path: Path) -> None:
     assert outcomes["test_shapes_alone"] == "failed"
     assert ("budget", "fail", 2 * 2**30) in found["test_shapes_alone"], text
     assert "item() needs the values of a tensor on a simulated card without values" in text
+    names = ("sweep", "sweep_of_shapes", "growth_of_shapes")
+    assert [outcomes[f"test_{name}"] for name in names] == ["passed"] * 3, text
     assert (outcomes["test_value_of_a_shape"], outcomes["test_values_again"]) == ("failed", "passed"), text
 
 
