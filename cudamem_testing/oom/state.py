@@ -6,7 +6,6 @@ Importing this module imports torch. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 import torch
@@ -30,13 +29,15 @@ class Change(Enum):
     ABSENT = "absent"
 
 
-@dataclass(frozen=True, slots=True)
 class Copied:
     """A tensor's values, and how often it had been written in place when they were copied."""
 
-    values: torch.Tensor
-    original: int
-    writes: int | None
+    __slots__ = ("original", "values", "writes")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.values = tensor.detach().clone()
+        self.original = id(tensor)
+        self.writes = writes_in_place(tensor)
 
 
 #: Copies of values by name.
@@ -178,9 +179,7 @@ def _address(value: object) -> int:
 
 
 def _copied(value: object) -> object:
-    if not is_a(value, torch.Tensor):
-        return value
-    return Copied(value.detach().clone(), id(value), writes_in_place(value))
+    return Copied(value) if is_a(value, torch.Tensor) else value
 
 
 def _is_equal(before: torch.Tensor, now: torch.Tensor) -> bool:
