@@ -305,7 +305,8 @@ def _has_requirements(config: pytest.Config, settings: Settings) -> bool:
     """Whether a flag may do nothing without a marker, or needs a card: few runs have one."""
     flags = (config.getoption(name) is not None for name in ("cudamem_baseline", *OF_MEASURED_TESTS))
     card = not isinstance(settings.device, str) and settings.device.has_segments
-    return card or (not settings.on and (settings.repeat > 1 or bool(settings.update) or any(flags)))
+    alone = settings.repeat > 1 or bool(settings.update) or settings.prune or any(flags)
+    return card or settings.gpus is not None or (not settings.on and alone)
 
 
 def _asks(items: list[pytest.Item], fixtures: frozenset[str]) -> bool:

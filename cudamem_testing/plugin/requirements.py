@@ -25,9 +25,16 @@ def of_selected_tests(config: pytest.Config, settings: Settings, items: Sequence
     if not items or not settings.enforce:
         return []
     problems = [] if settings.on else [*_without_markers(config, settings, items)]
+    if config.getoption("cudamem_gpus") is not None and not _has_workers(config):
+        problems.append(f"--cudamem-gpus={settings.gpus} requires workers of pytest-xdist: add -n 2, or leave it out")
     if keys.SESSION in config.stash:
         problems += _without_a_card(settings)
     return problems
+
+
+def _has_workers(config: pytest.Config) -> bool:
+    """Whether this is a worker of pytest-xdist, or their number was given: 0 is for a look without them."""
+    return hasattr(config, "workerinput") or config.getoption("numprocesses", None) is not None
 
 
 def _without_markers(config: pytest.Config, settings: Settings, items: Sequence[pytest.Item]) -> Iterator[str]:
@@ -35,6 +42,7 @@ def _without_markers(config: pytest.Config, settings: Settings, items: Sequence[
         *(["--cudamem-baseline=require"] if config.getoption("cudamem_baseline") == "require" else []),
         *([f"--cudamem-repeat={settings.repeat}"] if settings.repeat > 1 else []),
         *(["--cudamem-update=baselines"] if "baselines" in settings.update and settings.update != {*RECORDED} else []),
+        *(["--cudamem-prune"] if settings.prune and "expected" not in settings.update else []),
     ]
     if flags and not any(keys.COMPARISON in item.stash for item in items):
         marker = f"@pytest.mark.{markers.BASELINE}"

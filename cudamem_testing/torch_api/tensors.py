@@ -245,6 +245,7 @@ class StoredMemory:
 def writes_in_place(tensor: torch.Tensor) -> int | None:
     """How often a tensor was written in place; ``None`` for one of inference mode, which does not count it."""
     try:
-        return int(field(tensor, "_version"))
+        with quiet():
+            return int(field(tensor, "_version"))
     except (KeyError, RuntimeError):
         return None

@@ -41,7 +41,7 @@ def test_an_ini_file_may_hold_them_for_runs_that_measure(run_inner):
     assert (inner.last, inner.err) == ("1 passed", "")
 
 
-@pytest.mark.parametrize("flag", ["--cudamem-baseline=require", "--cudamem-repeat=3", UPDATE])
+@pytest.mark.parametrize("flag", ["--cudamem-baseline=require", "--cudamem-repeat=3", "--cudamem-prune", UPDATE])
 def test_flags_about_baselines_require_a_marker(run_inner, flag):
     for file in (PLAIN, BUDGET):
         inner = run_inner(file, flag)
@@ -67,6 +67,14 @@ def test_some_flags_require_a_test_that_is_measured(run_inner, pytester, file, s
     assert (inner.status, inner.err.strip()) == (status, f"ERROR: cudamem: {why}" if status else "")
     for more in (["--cudamem"], ["--no-cudamem"]):
         assert run_inner(file, flag, *more).status == 0
+
+
+def test_cards_for_workers_require_workers(run_inner):
+    inner = run_inner(PLAIN, "--cudamem", "--cudamem-gpus=auto")
+    why = "--cudamem-gpus=auto requires workers of pytest-xdist: add -n 2, or leave it out"
+    assert (inner.status, inner.err.strip()) == (USAGE, f"ERROR: cudamem: {why}")
+    assert run_inner(PLAIN, "--cudamem", "--cudamem-gpus=auto", "-n0", plugins=["xdist.plugin"]).last == "1 passed"
+    assert run_inner({"test_it.py": PLAIN, "pytest.ini": "[pytest]\ncudamem_gpus=auto"}, "--cudamem").last == "1 passed"
 
 
 @pytest.mark.slow
