@@ -14,7 +14,7 @@ import _pytest.unittest
 import pytest
 
 from cudamem_testing import static
-from cudamem_testing.plugin.calls import await_example, call_example
+from cudamem_testing.run.calls import await_example, call_example
 from cudamem_testing.run.finished import clear_frames
 from cudamem_testing.static import is_a
 

@@ -65,7 +65,6 @@ NEEDED = {
     },
     "plugin": {
         *(
-            "calls",
             "collector",
             "expected",
             "failures",
@@ -85,7 +84,8 @@ NEEDED = {
     "report": {"header", "terminal"},
     "run": {
         "allocator",
-        *("attribution", "baselines", "by_address", "by_owner", "cycles", "evidence", "finished", "gathered", "leaks"),
+        *("attribution", "baselines", "by_address", "by_owner", "calls", "cycles", "evidence", "finished", "gathered"),
+        "leaks",
         *("ledger", "outside"),
         *("pools", "retained", "running", "session", "totals"),
     },
