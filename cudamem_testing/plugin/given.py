@@ -71,11 +71,12 @@ def _our_fixtures(item: pytest.Item) -> list[str]:
 def _region_for_each(item: pytest.Item) -> AbstractContextManager[None]:
     """Call the body of each example in a region, and judge it there."""
     handle = item.obj.hypothesis  # type: ignore[attr-defined]
+    resets = item.stash.setdefault(keys.EACH_EXAMPLE, [])
     body = Body(
         handle.inner_test,
         examples_of(item.config.stash.get(keys.SESSION, None)),
         getattr(item, "fixturenames", ()),
-        item.stash.setdefault(keys.EACH_EXAMPLE, []),
+        resets,
         inspect.signature(handle.inner_test),
     )
 
